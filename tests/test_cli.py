@@ -83,6 +83,29 @@ def test_bad_input_is_refused_with_exit_code_2_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("command", [("train",), ("sweep", "--axis", "rollout.staleness=0,4")])
+@pytest.mark.parametrize("place", ["/proc/nowhere", "a file/of/this name"])
+def test_a_directory_in_which_nothing_can_be_written_is_refused_by_a_dry_run(
+    tmp_path: Path, command: tuple[str, ...], place: str
+) -> None:
+    (tmp_path / "a file").write_text("")
+    recipe = str(ROOT / "recipes/quickstart-virtual.yaml")
+    done = arl(*command, recipe, "--set", f"output.directory={place}", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"output.directory {place}: nothing can be written there" in done.stderr
+    assert [file.name for file in tmp_path.iterdir()] == ["a file"]
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("train", "--nodes"), ("train", "--launcher"), ("train", "--gpus"), ("train", "--address"), ("sweep", "--seeds")],
+)
+def test_an_empty_option_is_blamed_itself(tmp_path: Path, command: str, option: str) -> None:
+    done = arl(command, str(ROOT / "recipes/quickstart.yaml"), option, "", "--dry-run", cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stderr == f"arl: {option} '': must not be empty; give a value, or leave the option out\n"
+
+
 IN_THE_BACKGROUND = """
 import signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what a script starts with &

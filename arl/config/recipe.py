@@ -96,6 +96,8 @@ class Recipe(Section):
         """Read `warmup: true` as a warm-up with the defaults, and `warmup: false` as none."""
         if isinstance(warmup, bool):
             return Warmup() if warmup else None
+        if not isinstance(warmup, dict | Warmup | None):
+            raise ValueError(f"warmup {warmup!r}: must be true, false, or a section with fields")
         return warmup
 
     @model_validator(mode="before")
@@ -143,6 +145,8 @@ class Recipe(Section):
         self._possible_to_shape()
         if self._known_world().one_process:
             self._possible_in_one_process()
+        if self._known_world().recipe_costs:
+            self.virtual.refuse_impossible(self.deadlines)
         self.eval.refuse_impossible()
         self._possible_target()
         return self

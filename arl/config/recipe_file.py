@@ -48,9 +48,14 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         RecipeError: naming file, line, field, value, rule and the nearest valid name, for every mistake found.
     """
     values, places = read_with_places(path)
-    if isinstance(values.get("recipe"), str):
+    if is_sweep_file(values):
         raise RecipeError(f"{path}: is a sweep file, which stands for many runs; start them by `arl sweep {path}`")
     return make_recipe(values, overrides, path, places)
+
+
+def is_sweep_file(values: Mapping[str, Any]) -> bool:
+    """Return whether these are a sweep file's values: it names a recipe by a field that recipes lack."""
+    return "recipe" in values
 
 
 def read_with_places(path: Path) -> tuple[dict[str, Any], dict[Key, str]]:

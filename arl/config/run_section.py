@@ -126,6 +126,29 @@ class VirtualCosts(Section):
     reward: Cost = 0.2e-3
     """One call of the reward function; reward.workers calls are made at a time."""
 
+    def refuse_impossible(self, deadlines: Deadlines) -> None:
+        """Refuse costs with which a token, a score, a step or new weights always come too late.
+
+        Raises:
+            ValueError: names the largest cost, what takes so long, and the deadline.
+        """
+        swap = "deadlines.swap and deadlines.startup"
+        bounds = (
+            ("a token", ("engine_pass", "prefill_token", "decode_token"), deadlines.step, "deadlines.step"),
+            ("a score", ("reward",), deadlines.step, "deadlines.step"),
+            ("a step", ("train_step", "trained_token", "snapshot"), deadlines.step, "deadlines.step"),
+            ("new weights", ("publish", "load"), deadlines.swap_and_restart, swap),
+        )
+        for what, names, most, deadline in bounds:
+            costs = {name: float(getattr(self, name)) for name in names}
+            least = sum(costs.values())
+            if least > most:
+                largest = max(names, key=lambda name: costs[name])
+                raise ValueError(
+                    f"virtual.{largest} {costs[largest]:g}: {what} takes {least:g} virtual seconds or more, and the "
+                    f"run would wait {most:g} for it; lower it, or raise {deadline}"
+                )
+
 
 class Target(Section):
     """Name an accuracy; trackers are given the step, the tokens and the time after which a run has reached it."""

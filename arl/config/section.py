@@ -10,6 +10,7 @@ class Unit(str):
 
 
 MOST = 10**9  # of anything that is counted: its products still fit 64 bits
+LARGEST_SEED = 2**62  # numbers of processes are added to it
 MOST_PROCESSES = 2_000  # a plan lists them
 MOST_SECONDS = 604_800.0  # a week; three such deadlines in a row still fit the milliseconds of an int32
 LEAST_TEMPERATURE = 1e-3  # logits are divided by it
@@ -19,7 +20,7 @@ SMALLEST = 1e-20  # whose square float32 still holds
 Positive = Annotated[int, Field(gt=0, le=MOST)]
 NonNegative = Annotated[int, Field(ge=0, le=MOST)]
 Processes = Annotated[int, Field(gt=0, le=MOST_PROCESSES)]
-Seed = Annotated[int, Field(ge=0, le=2**62)]  # numbers of processes are added to it
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED)]
 PositiveFloat = Annotated[float, Field(ge=SMALLEST, le=float(MOST), allow_inf_nan=False)]
 FiniteFloat = Annotated[float, Field(ge=-float(MOST), le=float(MOST), allow_inf_nan=False)]
 NonNegativeFloat = Annotated[float, Field(ge=0, le=float(MOST), allow_inf_nan=False)]

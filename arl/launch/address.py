@@ -11,11 +11,11 @@ from pathlib import Path
 from arl.config.ports import port_range
 from arl.errors import InputError
 from arl.launch.free_port import ANY_PORT, bind_free
-from arl.launch.tls import is_loopback as is_loopback
 
 HOST = "ARL_HOST"  # environment of every process of a run: the address on which it listens and is reached
 PORTS = "ARL_PORTS"  # environment of every process of a run whose recipe has cluster.ports: as in 20000-20999
 LOOPBACK = "127.0.0.1"
+ENOUGH_PORTS = 2_100  # more than arl.launch.port_needs asks of a node, which has MOST_PROCESSES engines at most
 LOOPBACK_INTERFACE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
@@ -62,13 +62,15 @@ def free_listener(host: str) -> socket.socket:
 
 
 def count_free_ports(host: str, ports: range) -> int:
-    """Return how many of `ports` are free on `host`.
+    """Return how many of `ports` are free on `host`; beyond ENOUGH_PORTS it does not look.
 
     Raises:
         OSError: this machine does not have the address.
     """
     count = 0
     for port in ports:
+        if count == ENOUGH_PORTS:
+            break
         try:
             bind_free(host, [port]).close()
         except OSError as error:

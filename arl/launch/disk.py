@@ -5,10 +5,12 @@ import errno
 import os
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from arl.errors import DiskError
+from arl.errors import DiskError, InputError
+from arl.launch.private_directory import nearest_directory
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 OF_THE_DISK = {
@@ -34,6 +36,21 @@ def writing(path: Path) -> Iterator[None]:
             raise
         named = getattr(error, "filename", None)
         raise DiskError(explain_disk(Path(named) if isinstance(named, str) else path, code)) from error
+
+
+def refuse_unwritable(directory: Path) -> None:
+    """Check that files can be made where output.directory is or will be, by making one that has no name.
+
+    Raises:
+        InputError: they cannot.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=nearest_directory(directory)):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"output.directory {directory}: nothing can be written there ({error.strerror}); give another directory"
+        ) from error
 
 
 def disk_code(error: Exception) -> int | None:

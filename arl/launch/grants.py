@@ -3,11 +3,12 @@
 from collections.abc import Mapping
 
 from arl.config.cluster_section import Cluster
-from arl.launch.address import LOOPBACK_INTERFACE, PORTS, is_loopback
+from arl.launch.address import LOOPBACK_INTERFACE, PORTS
 from arl.launch.base import Resources
 from arl.launch.child import NICENESS
 from arl.launch.devices import VISIBLE_DEVICES
 from arl.launch.interfaces import interface_of
+from arl.launch.tls import is_loopback
 
 # Threads that wait for each other must not burn the cores that the processes share.
 PASSIVE_WAITS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}

@@ -18,10 +18,11 @@ from msgspec import Meta, Struct
 
 from arl.config.ports import port_range
 from arl.errors import InputError
-from arl.launch.address import count_free_ports, free_listener, is_loopback
+from arl.launch.address import count_free_ports, free_listener
 from arl.launch.device_memory import smallest_device
 from arl.launch.devices import visible_cores, visible_devices
 from arl.launch.interfaces import interfaces, own_address
+from arl.launch.tls import is_loopback
 
 NONCE = "nonce"
 MARK = "arl-node "  # begins the line of the report, because others may print as well

@@ -18,10 +18,10 @@ import msgspec
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
 from arl.files import decode_json
-from arl.launch.address import is_loopback
 from arl.launch.base import Node
 from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
 from arl.launch.private_directory import nearest_directory
+from arl.launch.tls import is_loopback
 
 CLOCK_SECONDS = 2.0  # by which clocks may differ, because traces of several nodes are drawn on one axis
 

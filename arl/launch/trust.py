@@ -16,10 +16,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from arl.launch.address import is_loopback, new_key
+from arl.launch.address import new_key
 from arl.launch.child import RUN_KEY
 from arl.launch.private_directory import removed_with_us
-from arl.launch.tls import CERTIFICATE, PRIVATE_KEY, TLS
+from arl.launch.tls import CERTIFICATE, PRIVATE_KEY, TLS, is_loopback
 
 FOLDER = "secrets"
 VALID_DAYS = 3650  # each side knows this one certificate, so its end would only end a run

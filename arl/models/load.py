@@ -78,6 +78,8 @@ def empty_model(path: str | Path) -> PreTrainedModel:
         DataError: as for load_model.
     """
     config = _supported_config(path)
+    if any(Path(path).glob("*.safetensors")):  # else they are downloaded when the run begins
+        _refuse_absent_layers(config, path)
     with torch.device("meta"), reading_model(path, "model"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
     end_token_ids(path)  # refuses a damaged generation_config.json, which the next line would take for none
@@ -86,6 +88,16 @@ def empty_model(path: str | Path) -> PreTrainedModel:
     if getattr(model.lm_head, "bias", None) is not None:
         raise DataError(f"model.path {path}: an output head with a bias is not supported; choose another model")
     return model.eval()
+
+
+def _refuse_absent_layers(config: PretrainedConfig, path: str | Path) -> None:
+    """Look for the last layer in the headers of the weights, because building layers takes a millisecond for each."""
+    last = f"model.layers.{config.num_hidden_layers - 1}."
+    if not any(name.startswith(last) for name in stored_tensors(path)):
+        raise DataError(
+            f"model.path {path}: its config.json has num_hidden_layers {config.num_hidden_layers}, and its weights "
+            f"have no {last}*; copy them again from where the model came from"
+        )
 
 
 def check_weights(model: PreTrainedModel, path: str | Path) -> None:

@@ -192,7 +192,7 @@ def _processes(recipe: Recipe, plan: Plan, side: Sequence[Resources]) -> str:
 
 def _memory(recipe: Recipe, plan: Plan) -> Iterator[str]:
     if plan.memory is None:
-        yield "a tiny model's: some megabytes"
+        yield "a tiny model's, which is not planned in detail"
     else:
         yield from memory_lines(plan.memory, recipe)
 

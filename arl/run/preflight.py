@@ -17,7 +17,9 @@ from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError, InputError, RecipeError
 from arl.launch.base import Node
+from arl.launch.disk import refuse_unwritable
 from arl.launch.gpu_devices import Gpu
+from arl.launch.host_memory import free_memory
 from arl.launch.launchers import make_launcher
 from arl.launch.memory_share import engine_share
 from arl.launch.nccl_settings import nccl_settings
@@ -33,6 +35,7 @@ from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.gpu_checks import GpuReport, check_gpus
 from arl.run.memory.budget import MemoryPlan
+from arl.run.memory.tiny_model import refuse_overfull_tiny
 from arl.run.problem_sets import run_problems, run_suites
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
@@ -88,10 +91,13 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
             the launcher's.
 
     Raises:
-        InputError: an object that the recipe names lacks a part, problems or lags cannot be read, devices are missing,
-            the model is of an unsupported family or larger than memory, or the backend is not installed.
+        InputError: an object that the recipe names lacks a part, output.directory cannot be written, problems or lags
+            cannot be read, devices are missing, the model is of an unsupported family or larger than memory, or the
+            backend is not installed.
     """
     _check_named_objects(recipe)
+    if named is None:
+        refuse_unwritable(Path(recipe.output.directory))
     recipe = resolve_auto(recipe, named)
     source = None if recipe.model.path is None else check_model_source(recipe.model.path)
     try_algorithms(recipe)
@@ -108,7 +114,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     _check_evaluations(recipe, held_out, measured, codec, limits)
     site = _Site.of(recipe, named)
     placement, transport = site.place(recipe)
-    memory = _plan_memory(recipe, site, longest, kept_versions(recipe, lags))
+    memory = _plan_memory(recipe, site, placement, limits, longest, kept_versions(recipe, lags))
     report = _check_installation(recipe, site, placement, transport)
     if recipe.mode == "collocated":
         placement = _share_memory(placement, report.gpus, 0 if memory is None else memory.rank_resident)
@@ -211,6 +217,14 @@ class _Site(Struct, frozen=True):
         )
         return placement, transport
 
+    def memory(self, placement: Placement) -> int | None:
+        """Return the bytes of all GPUs together, or those that are free on the host of a run without GPUs, if known."""
+        if placement.on_gpus:
+            sizes = [node.device_bytes for node in self.nodes for _ in node.devices]
+            known = [size for size in sizes if size is not None]
+            return sum(known) if len(known) == len(sizes) else None
+        return free_memory() if self.is_here and len(self.nodes) == 1 else None
+
 
 def _check_installation(recipe: Recipe, site: _Site, placement: Placement, transport: Transport) -> GpuReport:
     """Check the backend and the GPUs that are here; of a machine that is not, nothing but the model.
@@ -287,13 +301,16 @@ def _check_named_objects(recipe: Recipe) -> None:
         import_seam(recipe.rollout.filter, "rollout.filter", Filter, "arl.rollout.filters:reward_varies")
 
 
-def _plan_memory(recipe: Recipe, site: _Site, longest: int, kept: int) -> MemoryPlan | None:
+def _plan_memory(
+    recipe: Recipe, site: _Site, placement: Placement, limits: Limits, longest: int, kept: int
+) -> MemoryPlan | None:
     """Return the memory that a run with a model of `model.path` takes; None for a tiny one.
 
     Raises:
         InputError: the model is of an unsupported family, or the run does not fit.
     """
     if recipe.model.path is None:
+        refuse_overfull_tiny(recipe, limits, longest, site.memory(placement))
         return None
     from arl.run.memory.plan_recipe import plan_recipe  # and every model class of transformers, seconds of them
 

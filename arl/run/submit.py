@@ -6,6 +6,7 @@ in an allocation, on none of its nodes    the same command ─► srun ─► fi
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -26,6 +27,8 @@ from arl.run.resume import run_to_resume
 from arl.run.world import make_world
 
 SLURM = "slurm"
+NODES = re.compile(r"\d{1,9}(-\d{1,9})?", re.ASCII)
+FLAG = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*")  # a dot would name a field of the recipe
 OWNERS = {  # options of the command line that are for one launcher
     "time": SLURM,
     "account": SLURM,
@@ -46,17 +49,19 @@ def cluster_overrides(
         more: further flags of sbatch, as one writes them: --qos=high.
 
     Raises:
-        InputError: one of `more` is no flag.
+        InputError: `nodes` is no number of machines, or one of `more` is no flag.
     """
-    overrides = [] if launcher is None else [f"launcher={launcher}"]
+    overrides = [] if launcher is None else [f"launcher={json.dumps(launcher)}"]
     if nodes is not None:
+        if not NODES.fullmatch(nodes):
+            raise InputError(f"--nodes {nodes}: give a number of machines, as in 4, or the fewest and the most: 2-4")
         fewest, is_range, most = nodes.partition("-")
         overrides.append(f"cluster.nodes={most if is_range else fewest}")
         overrides += [f"cluster.min_nodes={fewest}"] if is_range else []
     given = {name: value for name, value in flags.items() if value is not None}
     for flag in more:
         name, has_value, value = flag.removeprefix("--").partition("=")
-        if not flag.startswith("--") or not name:
+        if not flag.startswith("--") or not FLAG.fullmatch(name):
             raise InputError(f"--sbatch {flag}: give a flag of sbatch with its dashes, as in --sbatch=--qos=high")
         given[name] = value if has_value else NO_VALUE
     return overrides + [f"cluster.flags.{name}={json.dumps(value)}" for name, value in given.items()]

@@ -4,6 +4,8 @@ from typing import Annotated
 
 import typer
 
+from arl.config.command_options import not_empty
+
 Resume = Annotated[
     bool,
     typer.Option(
@@ -12,7 +14,8 @@ Resume = Annotated[
 ]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check everything, print the plan, start nothing.")]
 Gpus = Annotated[
-    str | None, typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.")
+    str | None,
+    typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.", callback=not_empty),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
 CheckWeights = Annotated[
@@ -20,17 +23,21 @@ CheckWeights = Annotated[
 ]
 # Options that --help names with another one are hidden, so that it fits one screen.
 LauncherName = Annotated[
-    str | None, typer.Option("--launcher", help="local, slurm, ray (--address) or module:attribute.")
+    str | None,
+    typer.Option("--launcher", help="local, slurm, ray (--address) or module:attribute.", callback=not_empty),
 ]
-Nodes = Annotated[str | None, typer.Option("--nodes", help="Machines, N or MIN-MAX: --set cluster.nodes=….")]
-Time = Annotated[str | None, typer.Option("--time", hidden=True)]
-Account = Annotated[str | None, typer.Option("--account", hidden=True)]
-Partition = Annotated[str | None, typer.Option("--partition", hidden=True)]
+Nodes = Annotated[
+    str | None,
+    typer.Option("--nodes", help="Machines, N or MIN-MAX: --set cluster.nodes=….", callback=not_empty),
+]
+Time = Annotated[str | None, typer.Option("--time", hidden=True, callback=not_empty)]
+Account = Annotated[str | None, typer.Option("--account", hidden=True, callback=not_empty)]
+Partition = Annotated[str | None, typer.Option("--partition", hidden=True, callback=not_empty)]
 Sbatch = Annotated[
     list[str] | None,
     typer.Option("--sbatch", help="Slurm: --sbatch=--qos=x; also --time, --account, --partition."),
 ]
-RayAddress = Annotated[str | None, typer.Option("--address", hidden=True)]
+RayAddress = Annotated[str | None, typer.Option("--address", hidden=True, callback=not_empty)]
 
 
 def refuse_contradictions(dry_run: bool, resume: bool, verbose: bool, gpus: str | None) -> None:

@@ -20,9 +20,10 @@ from arl.clock import in_thread
 from arl.config.worlds import WALL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
-from arl.launch.address import host_identity, is_loopback
+from arl.launch.address import host_identity
 from arl.launch.base import Launcher, Resources
 from arl.launch.launchers import make_launcher
+from arl.launch.tls import is_loopback
 from arl.launch.trust import RunTrust, run_trust
 from arl.run.control.control_folder import ControlFolder
 from arl.run.control.control_messages import LiveRun

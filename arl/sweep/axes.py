@@ -72,7 +72,8 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
     points = tuple(dict(zip(values, row, strict=True)) for row in rows)
     for index, point in enumerate(points):
         if point in points[:index]:
-            raise InputError(f"{place}: {point} is given twice; give each value once")
+            equal = points[points.index(point)]  # 1 and 1.0, or 1 and true, are one value
+            raise InputError(f"{place}: {equal} and {point} are the same point; give each value once")
     return SweepAxis(points)
 
 

@@ -133,8 +133,8 @@ def _refuse_idle_rules(option: str, rules: Sequence[Rule], combinations: Sequenc
     for rule in rules:
         unknown = rule.keys() - fields
         if unknown:
-            axes = ", ".join(sorted(fields))
-            raise InputError(f"{option} {dict(rule)}: {', '.join(unknown)} is no axis; the axes are {axes}")
+            axes = f"the axes are {', '.join(sorted(fields))}" if fields else "the sweep has no axes or arms: add them"
+            raise InputError(f"{option} {dict(rule)}: {', '.join(unknown)} is no axis; {axes}")
         if not any(combination.matches(rule) for combination in combinations):
             raise InputError(f"{option} {dict(rule)}: no combination has these values; correct it or leave it out")
 

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from arl.config.command_options import not_empty
+
 
 def sweep(
     recipe: Annotated[Path, typer.Argument(help="Give a recipe, or a sweep file: docs/sweeps.md.", metavar="RECIPE")],
@@ -17,7 +19,8 @@ def sweep(
         list[str] | None, typer.Option(help="Change fields together. Repeatable.", metavar="A.B=X,Y")
     ] = None,
     seeds: Annotated[
-        str | None, typer.Option(help="Give a number of seeds, or a list: 0,3,5. [the recipe's seed]")
+        str | None,
+        typer.Option(help="Give a number of seeds, or a list: 0,3,5. [the recipe's seed]", callback=not_empty),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Set a field in every arm. Repeatable.", metavar="A.B=X")

@@ -20,8 +20,8 @@ from pydantic import Field, ValidationError
 
 from arl.config.explain import place_of
 from arl.config.mistakes import Key, rule_of
-from arl.config.recipe_file import read_with_places
-from arl.config.section import FilePath, Positive, Section, Seed, TotalTokens
+from arl.config.recipe_file import is_sweep_file, read_with_places
+from arl.config.section import LARGEST_SEED, FilePath, Positive, Section, TotalTokens
 from arl.config.yaml_loader import YamlError, load_yaml
 from arl.errors import InputError
 from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
@@ -67,11 +67,11 @@ class SweepFile(Section):
     """Combinations to leave out: field -> value or list of values. `arm` stands for the name of a named arm."""
     only: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_RULES)] = ()
     """Combinations to keep, likewise; none: all."""
-    seeds: Positive | tuple[Seed, ...] | None = None
+    seeds: Any = None
     """A number of seeds, from 0 on, or a list of them; left out: the recipe's own seed."""
     match: MatchedBudget = MatchedBudget()
     """A budget that all arms have in common."""
-    jobs: Positive | None = None
+    jobs: Annotated[Positive, Field(strict=True)] | None = None
     """Runs at a time."""
 
 
@@ -116,7 +116,7 @@ def read_request(path: Path, options: SweepOptions) -> SweepRequest:
         InputError: a file or an option is wrong.
     """
     values, places = read_with_places(path)
-    if isinstance(values.get("recipe"), str):
+    if is_sweep_file(values):
         file = _check_file(values, places, path)
         recipe = path.parent / file.recipe
         name = file.name or path.stem
@@ -139,7 +139,7 @@ def read_request(path: Path, options: SweepOptions) -> SweepRequest:
         named=file.arms,
         exclude=file.exclude,
         only=file.only,
-        seeds=_seeds(file, options, f"{path}: seeds:"),
+        seeds=_seeds(file.seeds, options.seeds, place_of(("seeds",), places, path)),
         jobs=options.jobs or file.jobs,
     )
 
@@ -213,31 +213,43 @@ def _paired_axis(texts: Sequence[str]) -> SweepAxis:
     return make_axis(together, f"--paired {' --paired '.join(texts)}")
 
 
-def _seeds(file: SweepFile, options: SweepOptions, place: str) -> list[int] | None:
-    """Read a number of seeds, or a list of them; None: neither the file nor an option gives any.
+def _seeds(of_file: Any, option: str | None, place: str) -> list[int] | None:
+    """Read a number of seeds, or a list of them; None: neither the file nor the option gives any.
 
     Args:
         place: of the file's seeds, for messages.
 
     Raises:
-        InputError: it is neither, or a seed is given twice.
+        InputError: it is neither, or a seed is too large, or given twice.
     """
-    if file.seeds is None and options.seeds is None:
+    if of_file is None and option is None:
         return None
-    seeds: Any = list(file.seeds) if isinstance(file.seeds, tuple) else file.seeds
-    if options.seeds is not None:
-        place = "--seeds"
-        try:
-            listed = load_yaml(f"[{options.seeds}]")
-        except YamlError as error:
-            raise InputError(f"--seeds {options.seeds}: give a number of seeds, or a list like 0,3,5") from error
-        seeds = listed[0] if isinstance(listed, list) and len(listed) == 1 else listed
+    seeds = of_file
+    given = f"{place}: seeds = {of_file!r}"
+    if option is not None:
+        seeds = _parse_seeds(option)
+        given = f"--seeds {option!r}"
     count = len(seeds) if isinstance(seeds, list) else seeds
     if type(count) is int and count > MOST_SEEDS:
-        raise InputError(f"{place} a sweep has at most {MOST_SEEDS} seeds, and these are {count}")
+        raise InputError(f"{given}: a sweep has at most {MOST_SEEDS} seeds, and these are {count}")
     if type(seeds) is int and seeds > 0:
         return list(range(seeds))
-    are_seeds = isinstance(seeds, list) and all(type(seed) is int and seed >= 0 for seed in seeds)
+    are_seeds = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= LARGEST_SEED for seed in seeds)
     if not are_seeds or not seeds or len(set(seeds)) < len(seeds):
-        raise InputError(f"{place} {seeds}: give a number of seeds, or a list like 0,3,5, each once")
+        raise InputError(
+            f"{given}: give a number of seeds, or a list like 0,3,5, each once and from 0 to {LARGEST_SEED}"
+        )
     return list(seeds)
+
+
+def _parse_seeds(option: str) -> Any:
+    """Return what the option lists; of a list with one entry, that entry, which is a number of seeds.
+
+    Raises:
+        InputError: it is no YAML.
+    """
+    try:
+        listed = load_yaml(f"[{option}]")
+    except YamlError as error:
+        raise InputError(f"--seeds {option}: give a number of seeds, or a list like 0,3,5") from error
+    return listed[0] if isinstance(listed, list) and len(listed) == 1 else listed

@@ -19,7 +19,7 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from arl.launch.address import is_loopback
+from arl.launch.tls import is_loopback
 from arl.launch.trust import derive
 
 HANDSHAKE_MILLISECONDS = 10_000  # of a connection that has not said who it is

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from pydantic import BaseModel
 
-from arl.config.recipe import Recipe
+from arl.config.recipe import Recipe, VirtualCosts
 from arl.config.recipe_file import load_recipe
 from arl.config.section import inner_sections
 from arl.errors import MESSAGE_LENGTH, RecipeError
@@ -59,6 +59,8 @@ def test_no_number_is_infinite_or_beyond_what_a_run_can_hold(recipe_file: Path, 
         ("name=-x", "must match pattern"),
         ("name=../x", "must match pattern"),
         (f"name={'x' * 201}", "at most 200 characters"),
+        ("warmup=yes", "--set warmup=yes: warmup 'yes': must be true, false, or a section with fields"),
+        ("train.weight_decay=1e9", r"train.weight_decay 1e\+09: .* must be more than 0; give less than 1e\+06"),
         ("rollout.group_size=1000000", "a step would have 32000000 episodes"),
         (f"{'a.' * 100}b=1", "no field lies 101 deep"),
         ("data.task='a b:c'", "or your own as module:attribute"),
@@ -68,6 +70,15 @@ def test_no_number_is_infinite_or_beyond_what_a_run_can_hold(recipe_file: Path, 
 def test_a_value_that_no_file_run_or_module_can_have_is_refused(recipe_file: Path, override: str, rule: str) -> None:
     with pytest.raises(RecipeError, match=rule):
         load_recipe(recipe_file, [override])
+
+
+@pytest.mark.parametrize("cost", sorted(VirtualCosts.model_fields))
+def test_virtual_costs_that_no_deadline_allows_are_refused_in_virtual_time(recipe_file: Path, cost: str) -> None:
+    too_long = [f"virtual.{cost}=500000"]
+    with pytest.raises(RecipeError, match=f"--set virtual.{cost}=500000: virtual.{cost} 500000: .* takes 500000"):
+        load_recipe(recipe_file, ["world=virtual", *too_long])
+    load_recipe(recipe_file, too_long)
+    load_recipe(recipe_file, ["world=virtual", *too_long, "deadlines.step=600000", "deadlines.swap=600000"])
 
 
 def test_a_module_that_ends_the_process_when_it_is_imported_is_refused(

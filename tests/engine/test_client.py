@@ -462,3 +462,19 @@ def test_a_closed_client_tells_its_loss_to_whoever_was_in_the_middle_of_a_swap(k
                     await asked
 
     within(scenario)
+
+
+def test_a_server_that_serves_another_version_than_it_was_started_with_is_refused() -> None:
+    async def answer(_: dict[str, Any], response: web.StreamResponse) -> None:
+        await response.write(DONE)
+
+    async def connected(version: int) -> None:
+        async with (
+            talking_to(answer, version=3) as (served, _),
+            HttpEngine(served.url, generate_seconds=9.0, swap_seconds=9.0, version=version) as engine,
+        ):
+            assert engine.loaded_version == 3
+
+    asyncio.run(connected(3))
+    with pytest.raises(EngineError, match=r"/model_info: it serves version 3, and was started with 0"):
+        asyncio.run(connected(0))

@@ -16,6 +16,7 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import InputError
 from arl.launch.address import LOOPBACK, count_free_ports
 from arl.launch.base import Node
+from arl.launch.free_port import bind_free
 from arl.launch.node_probe import MARK, NodeReport, ProbeSpec
 from arl.launch.placement import place
 from arl.launch.port_needs import ports_needed, refuse_too_few_ports
@@ -57,6 +58,20 @@ def test_the_probe_of_a_node_counts_the_ports_that_nobody_uses(count: int, tmp_p
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     report = msgspec.json.decode(done.stdout.removeprefix(MARK), type=NodeReport)
     assert (report.problem, report.free_ports) == ("", 4 - count)
+
+
+def test_no_more_ports_are_bound_than_a_run_may_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    with taken(1) as ports:
+        monkeypatch.setattr("arl.launch.address.ENOUGH_PORTS", 2)
+        bound: list[int] = []
+
+        def bind(host: str, tried: list[int]) -> socket.socket:
+            bound.extend(tried)
+            return bind_free(host, tried)
+
+        monkeypatch.setattr("arl.launch.address.bind_free", bind)
+        assert count_free_ports(LOOPBACK, ports) == 2
+        assert bound == list(ports[:3])
 
 
 def test_a_run_that_needs_more_ports_than_are_free_is_refused_before_anything_starts(

@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from arl.config.recipe import TinyModel
 from arl.errors import DataError
-from arl.models.load import load_model
+from arl.models.load import empty_model, load_model
 from arl.models.model_files import stored_files
 from arl.models.tiny import make_tiny_model
 
@@ -56,6 +56,16 @@ def test_a_config_that_would_take_hours_or_compute_no_numbers_is_refused(
     change_config(tmp_path / "config.json", **field)
     with pytest.raises(DataError, match=r"config\.json: is damaged"):
         load_model(tmp_path, "float32")
+
+
+def test_layers_that_the_weights_lack_are_refused_before_any_is_built(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_tiny_model(TinyModel(hidden_size=8, layers=1, heads=1), "ab", 0, tmp_path)
+    change_config(tmp_path / "config.json", num_hidden_layers=2000)
+    monkeypatch.setattr("arl.models.load.AutoModelForCausalLM", None)
+    with pytest.raises(DataError, match=r"num_hidden_layers 2000, and its weights have no model\.layers\.1999"):
+        empty_model(tmp_path)
 
 
 def change_config(file: Path, **fields: object) -> None:

@@ -52,7 +52,9 @@ def test_fields_that_change_together_have_equally_many_values() -> None:
     assert axis.points == ({"a.b": 1, "c.d": "x"}, {"a.b": 2, "c.d": "y"})
     with pytest.raises(InputError, match=r"equally many values: a\.b has 2, c\.d has 1"):
         make_axis({"a.b": [1, 2], "c.d": ["x"]}, "--paired")
-    with pytest.raises(InputError, match="is given twice"):
+    with pytest.raises(InputError, match="are the same point"):
         make_axis({"a.b": [1, 2, 1]}, "--axis a.b=1,2,1")
+    with pytest.raises(InputError, match=r"\{'a.b': 1\} and \{'a.b': 1.0\} are the same point"):
+        make_axis({"a.b": [1, 1.0]}, "--axis a.b=1,1.0")
     with pytest.raises(InputError, match="at least one field and one value"):
         make_axis({"a.b": []}, "--axis a.b=")

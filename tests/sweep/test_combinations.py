@@ -90,6 +90,11 @@ def test_a_rule_that_cannot_be_meant_is_refused(rules: dict[str, Any], complaint
         combine([STALENESS, KIND], {}, **rules)
 
 
+def test_a_rule_of_a_sweep_without_axes_is_refused() -> None:
+    with pytest.raises(InputError, match=r"train\.steps is no axis; the sweep has no axes or arms: add them"):
+        combine([], {}, exclude=[{"train.steps": 1}])
+
+
 def test_a_field_belongs_to_one_axis() -> None:
     section = make_axis({"objective": [{"kind": "ppo"}]}, "")
     for axes, named in [

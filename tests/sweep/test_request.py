@@ -4,8 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arl.config.recipe_file import load_recipe
+from arl.config.yaml_loader import dump_yaml
 from arl.errors import InputError, RecipeError
 from arl.sweep.combinations import combine
 from arl.sweep.request import SweepOptions, SweepRequest, read_request
@@ -24,6 +27,12 @@ seeds: [3, 5]
 match: {steps: 7}
 jobs: 2
 """
+
+
+no_seed = st.one_of(st.booleans(), st.floats(0, 9), st.text("0123", min_size=1), st.integers(max_value=-1))
+no_seeds: st.SearchStrategy[object] = st.one_of(
+    no_seed, st.just({}), st.lists(no_seed, max_size=3), st.just(0), st.just([2**62 + 1])
+)
 
 
 def ask(path: Path, text: str, options: SweepOptions | None = None) -> SweepRequest:
@@ -83,7 +92,9 @@ def test_a_recipe_is_swept_by_options_alone(recipe: Path) -> None:
         ("recipe: a.yaml\njobs: 0", r"study.yaml:2: jobs = 0: must be 1 or more"),
         ("recipe: a.yaml\nmatch: {steps: 1, tokens: 2}", "match: give tokens or steps, not both"),
         ("recipe: a.yaml\nset: {seed: 3}", "--set seed=3: every arm runs with each of the seeds"),
-        ("recipe: a.yaml\nseeds: [1, 1]", r"study.yaml: seeds: .1, 1.: .*each once"),
+        ("recipe: a.yaml\nseeds: [1, 1]", r"study.yaml:2: seeds = .1, 1.: .*each once"),
+        ("recipe: a.yaml\njobs: true", r"study.yaml:2: jobs = True: must be a whole number"),
+        ("recipe: 3", r"study.yaml:1: recipe = 3: must be text"),
         ("recipe: a.yaml\naxes: {a.b: [1]}", r"study.yaml:2: axes = .*: must be a list, as in \[\{'a.b': \[1\]\}\]"),
         ("recipe: a.yaml\narms: {a/b: {}}", r"study.yaml:2: arms.a/b = 'a/b': a name consists of letters, digits"),
         ("recipe: a.yaml\naxes: [{a.b: [1], c.d: [1, 2]}]", r"axes: .*a.b has 1, c.d has 2"),
@@ -138,6 +149,17 @@ def test_a_field_that_is_paired_twice_is_refused(recipe: Path) -> None:
 def test_seeds_are_a_number_or_a_list(recipe: Path, seeds: str) -> None:
     with pytest.raises(InputError, match="give a number of seeds, or a list like 0,3,5"):
         read_request(recipe, SweepOptions(seeds=seeds))
+
+
+@given(no_seeds)
+def test_seeds_of_a_file_are_whole_numbers_as_they_are_written(
+    tmp_path_factory: pytest.TempPathFactory, seeds: object
+) -> None:
+    text = dump_yaml({"recipe": "a.yaml", "seeds": seeds})
+    with pytest.raises(
+        InputError, match=r"study.yaml:\d+: seeds = (?!.*constrained).*give a number of seeds, or a list"
+    ):
+        ask(tmp_path_factory.getbasetemp(), text)
 
 
 def test_a_sweep_file_is_no_recipe_of_one_run(tmp_path: Path) -> None:

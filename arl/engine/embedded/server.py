@@ -25,9 +25,9 @@ from arl.engine.embedded.http_edge import HttpEdge
 from arl.engine.embedded.routes import EngineRoutes
 from arl.engine.embedded.server_options import ServerOptions, parse
 from arl.errors import ArlError, InputError
-from arl.launch.address import free_listener, is_loopback, new_key
+from arl.launch.address import free_listener, new_key
 from arl.launch.child import RUN_KEY, leave
-from arl.launch.tls import TLS, server_context, tls_folder
+from arl.launch.tls import TLS, is_loopback, server_context, tls_folder
 from arl.models.load import load_model
 from arl.sync.node_copy import NodeCopies
 

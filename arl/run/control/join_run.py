@@ -20,11 +20,12 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.engine.backend import probe_backend
 from arl.errors import ArlError, InputError, RunError
-from arl.launch.address import LOOPBACK, host_identity, is_loopback
+from arl.launch.address import LOOPBACK, host_identity
 from arl.launch.base import Process, Resources
 from arl.launch.devices import visible_cores, visible_devices
 from arl.launch.interfaces import own_address
 from arl.launch.local import LocalLauncher
+from arl.launch.tls import is_loopback
 from arl.metrics.run_files import RECIPE
 from arl.run.control.control_client import ControllerWatch, RunControl
 from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
