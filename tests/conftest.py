@@ -29,7 +29,13 @@ SPREAD = {"test_train.py", "test_resume.py", "test_sglang_faults.py", "test_virt
 # Whole runs and real engines take long. They begin, so that both processes have something to do until the end.
 LONG_ROOMS = ("/cluster/", "/run/", "/engine/", "/sweep/", "/train/")
 # Of these modules of tests/engine, the tests of a real SGLang share one server, and so run in one process.
-ON_ONE_SERVER = {"test_agreement.py", "test_contract.py", "test_collocated_handles.py", "test_killed.py"}
+ON_ONE_SERVER = {
+    "test_agreement.py",
+    "test_contract.py",
+    "test_collocated_handles.py",
+    "test_killed.py",
+    "test_transport.py",
+}
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -39,7 +45,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     is_ours_to_say = getattr(config.option, "numprocesses", 0) is None and not hasattr(config, "workerinput")
     if is_whole and is_ours_to_say and not _is_gpu_alone(config) and not config.option.usepdb:
         config.option.numprocesses = PROCESSES
-        config.option.dist = "loadgroup"
+    if getattr(config.option, "numprocesses", 0) and config.option.dist == "no":
+        config.option.dist = "loadgroup"  # also under -n: without groups each process sets up every fixture
         config.option.loadscopereorder = False  # it would begin with the modules that have the most tests
 
 

@@ -5,7 +5,7 @@ import asyncio
 from arl import clock
 from arl.engine.router import Router
 from arl.types import WeightUpdate
-from tests.engine.test_router import Mortal, member, opened
+from tests.engine.mortal import Mortal, member, opened
 
 LOAD = 3.0  # virtual seconds that each engine takes; a token takes one
 

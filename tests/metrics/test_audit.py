@@ -23,7 +23,7 @@ from arl.types import FAILED, FAILED_REQUEUED, LATE, REJECTED, Batch, Problem, S
 from tests.examples import examples
 from tests.fakes import NullObserver
 from tests.metrics.test_recorder import idle_recorder, trajectory
-from tests.rollout.test_controller import World, failing, heavy_tailed, rules, scheduled, schedules
+from tests.rollout.controller_world import World, failing, heavy_tailed, rules, scheduled, schedules
 from tests.rollout.test_exact_lag import rejecting
 
 

@@ -14,7 +14,7 @@ from arl.reward.worker_link import WorkerLink
 from arl.types import Grade, Problem, Response
 from tests.processes import MARK
 from tests.reward import scarce
-from tests.reward.test_pool import OBEY, grade_all, marked, obey, one_hangs, pool_of, problem_in, the_worker, with_pool
+from tests.reward.obedient import OBEY, grade_all, marked, obey, one_hangs, pool_of, problem_in, the_worker, with_pool
 
 SCARCE = f"{scarce.__name__}:score"
 

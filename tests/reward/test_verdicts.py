@@ -14,7 +14,7 @@ from arl.reward.messages import MOST_PARTS, fault_in
 from arl.reward.pool import CANNOT_SEND, RewardPool
 from arl.types import Grade, Problem, Response
 from tests.reward.hostile import HALVES, QUICK_ERRORS, obey
-from tests.reward.test_pool import OBEY, grade_all, pool_of, with_pool
+from tests.reward.obedient import OBEY, grade_all, pool_of, with_pool
 
 QUICK = [*QUICK_ERRORS, "raise", "exit", "segfault", "nan", "text", "nothing", "no-parts", "many-parts", "complex"]
 IN_A_LANE = ["exit", "segfault", "write-everywhere", "close-everything", "kill-group", "interrupt"]

@@ -17,8 +17,8 @@ from arl.types import FAILED, FAILED_REQUEUED, GenerateRequest, Increment, SwapR
 from tests.examples import examples
 from tests.fakes import NullEngine
 from tests.rollout import test_exact_lag
-from tests.rollout.test_controller import World, rules, scheduled
-from tests.rollout.test_controller import schedules as bounded_schedules
+from tests.rollout.controller_world import World, rules, scheduled
+from tests.rollout.controller_world import schedules as bounded_schedules
 
 LAST_CHANGE = 3000.0  # virtual seconds: then the engines stay, so that every run ends
 MOST = 5  # engines

@@ -11,7 +11,7 @@ from arl.rollout.env import UNGRADED, Env, Session
 from arl.rollout.episodes import Episodes
 from arl.types import FAILED_REQUEUED, FinishReason, GenerateRequest, Grade, Increment, Problem, Response, Trajectory
 from tests.fakes import NullCodec, NullRewards
-from tests.rollout.test_controller import World
+from tests.rollout.controller_world import World
 
 
 class Speaker:

@@ -14,7 +14,7 @@ from arl.rollout.filters import Filter, keep_all
 from arl.types import Problem, SwapReport, Trajectory, WeightUpdate
 from tests.examples import examples
 from tests.fakes import NullObserver, NullTrainer
-from tests.rollout.test_controller import NEVER_ENDED_BY_FAILURES, World, scheduled
+from tests.rollout.controller_world import NEVER_ENDED_BY_FAILURES, World, scheduled
 
 STEPS = 7
 

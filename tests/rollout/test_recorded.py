@@ -25,7 +25,7 @@ from arl.run.replay.recording import RecordedGroup, Recording, lost_at_once
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, Batch, SwapReport
 from tests.examples import examples
 from tests.fakes import NullCheckpoints, NullCodec, NullLease, NullObserver, NullTrainer
-from tests.rollout.test_controller import PATIENT, World, rules, scheduled, schedules
+from tests.rollout.controller_world import PATIENT, World, rules, scheduled, schedules
 
 STEPS = 6
 

@@ -1,127 +1,22 @@
 """Versions are evaluated beside a run: each once, in order, on its own weights, and never at the cost of the run."""
 
 import asyncio
-import contextlib
-import importlib.util
-import re
-import sys
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import msgspec
-import psutil
-import pyarrow.parquet as pq
 import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.config.recipe_file import load_recipe
-from arl.errors import EngineLost, ProcessDied, RecipeError, RewardError
-from arl.launch.address import LOOPBACK
-from arl.launch.base import Node, Resources
+from arl.errors import EngineLost, RecipeError, RewardError
+from arl.launch.base import Node
 from arl.launch.placement import LOWEST_PRIORITY, place
-from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Recorder
-from arl.run.evaluation.during import BackgroundEvaluations, NotMeasured
-from arl.run.evaluation.evaluator_link import EvaluatorLink
-from arl.run.evaluation.evaluator_messages import EvaluatorAssignment, MeasureOutcome, recipe_fields
-from arl.run.evaluation.scoreboard import Scoreboard, Scores
-from arl.run.preflight import preflight
-from arl.run.resume import Origin
-from arl.run.virtual import measure_in_process
-from arl.run.world import Start
-from arl.types import Accuracy, StartingVersions
-from tests.metrics.test_recorder import idle_recorder
-from tests.processes import survivors
-from tests.run.test_train import Command, start
-
-__all__ = ["start"]
-RECIPE = {
-    "model": {"path": "m"},
-    "data": {"task": "running_checksum"},
-    "train": {"steps": 60},
-    "eval": {"every": 10},
-}
-
-
-class FakeReplica:
-    """Gives version v the accuracy that `scores` names; what `fails` returns for a version is raised."""
-
-    def __init__(self, scores: dict[int, float], makes_way: bool = False) -> None:
-        self.scores = scores
-        self.fails: Callable[[int], Exception | None] = lambda version: None
-        self.gates: dict[int, asyncio.Event] = {}
-        self.makes_way = makes_way
-        self.measured: list[int] = []
-        self.restarts = 0
-        self.began = asyncio.Event()
-
-    async def measure(self, version: int, model: Path) -> Sequence[Accuracy]:
-        assert model.name == f"step_{version}"
-        self.measured.append(version)
-        self.began.set()
-        if (error := self.fails(version)) is not None:
-            raise error
-        if version in self.gates:
-            await self.gates[version].wait()
-        return [Accuracy(self.scores[version], 8, version)]
-
-    async def restart(self) -> None:
-        self.restarts += 1
-
-    async def hurry(self) -> None:
-        self.makes_way = False
-        self.gates.clear()
-
-
-class Beside:
-    """Evaluations of a run of 60 steps in `directory`, with everything around them."""
-
-    def __init__(self, directory: Path, replica: FakeReplica, recorder: Recorder, begins: int = 0) -> None:
-        self.notes: list[str] = []
-        self.directory = directory
-        self.board = Scoreboard(directory, "held_out", begins, recorder, self.notes.append)
-
-        @contextlib.asynccontextmanager
-        async def opened() -> AsyncIterator[FakeReplica]:
-            yield replica
-
-        recipe = Recipe.model_validate(RECIPE)
-        is_done = begins == recipe.train.steps
-        self.evaluations = BackgroundEvaluations(
-            directory, recipe, begins, is_done, opened, self.board, self.notes.append
-        )
-
-    def save(self, *versions: int, last: int = 60) -> None:
-        for version in versions:
-            (self.directory / "checkpoints" / f"step_{version}").mkdir(parents=True, exist_ok=True)
-            self.evaluations.saved(version, is_last=version == last)
-
-    async def end(self) -> None:
-        self.evaluations.finish()
-        async with clock.deadline(10, "test", "the evaluations"):
-            await self.evaluations.run()
-
-    @property
-    def best(self) -> str:
-        return (self.directory / "checkpoints" / "best").readlink().name
-
-
-def in_run(
-    directory: Path,
-    body: Callable[[Recorder], Coroutine[Any, Any, None]],
-    virtual: bool = False,
-) -> list[dict[str, Any]]:
-    """Run `body` with a recorder; return what it recorded."""
-
-    async def main() -> list[dict[str, Any]]:
-        with idle_recorder(directory, admitted=lambda: 0) as recorder:
-            await body(recorder)
-            return recorder.read_records()
-
-    return clock.run(main, virtual=virtual)
+from arl.run.evaluation.during import NotMeasured
+from arl.run.evaluation.evaluator_messages import MeasureOutcome
+from arl.run.evaluation.scoreboard import Scores
+from arl.types import Accuracy
+from tests.run.beside import RECIPE, Beside, FakeReplica, in_run
 
 
 def test_each_due_version_is_measured_once_in_order_and_recorded_as_itself(tmp_path: Path) -> None:
@@ -333,121 +228,3 @@ def test_the_replica_makes_way_on_a_cpu_and_needs_devices_of_its_own_on_gpus() -
         place(recipe, [Node("n", 8, ("0", "1"))])
     without = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"every": 0})})
     assert place(without, [Node("n", 8, ("0", "1"))]).evaluation is None
-
-
-def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of_it(
-    start: Callable[..., Command], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The reward is the length, which training changes a lot, so that every version has a score of its own."""
-    settings = ("train.steps=6", "train.learning_rate=0.01", "eval.every=2", "output.keep_checkpoints=1")
-    command = start(*settings, is_forked=False)
-    command.read_until("step    3")
-    processes = [process for _, process in command.processes()]
-    assert command.end() == 0, command.output
-    assert not survivors(processes)
-    monkeypatch.chdir(command.directory)
-    monkeypatch.setitem(sys.modules, "mine", module_from(command.directory / "mine.py"))
-    recipe = load_recipe(command.run / "recipe.yaml", ["output.directory=elsewhere"])
-    scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in command.metrics() if "loss" not in r}
-    assert scores.keys() == {0, 2, 4, 6}
-    best = max((score, version) for version, score in scores.items() if version)[1]
-    link = command.run / "checkpoints" / "best"
-    assert link.readlink() == Path(f"step_{best}")
-    assert {path.name for path in link.parent.iterdir()} == {"best", f"step_{best}", "step_6"}
-    plan = preflight(recipe)
-    at_best = Start(recipe=recipe, origin=Origin(plan, command.run), model=link, display=ConsoleDisplay())
-    (again,) = clock.run(lambda: measure_in_process(at_best, plan.measured, link.resolve(), best), virtual=True)
-    others = [abs(score - again.mean_reward) for version, score in scores.items() if version != best]
-    assert abs(scores[best] - again.mean_reward) < 0.1 * min(others)  # a last bit of a logit may change a token
-    assert len(pq.read_table(command.run / "trajectories")) == 6 * 16
-    assert json_of(command.run / "summary.json")["groups"] == {"trained": 24, "in flight": 0}
-
-
-def module_from(file: Path) -> ModuleType:
-    """Import a file, whatever module of its name another test has imported."""
-    spec = importlib.util.spec_from_file_location(file.stem, file)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def json_of(file: Path) -> Any:
-    return msgspec.json.decode(file.read_bytes())
-
-
-def test_an_evaluator_that_cannot_start_ends_and_its_log_says_why(tmp_path: Path) -> None:
-    assignment = EvaluatorAssignment(
-        recipe=recipe_fields(Recipe.model_validate(RECIPE)),
-        suites=(),
-        tokenizer=str(tmp_path),
-        context=100,
-        url=f"http://{LOOPBACK}:1",
-        key="key",
-        certificate=None,
-        versions=StartingVersions(str(tmp_path)),
-        resources=Resources(1),
-        host=LOOPBACK,
-        logs=str(tmp_path),
-    )
-
-    async def main() -> None:
-        evaluator = await EvaluatorLink.start(assignment, print)
-        try:
-            await evaluator.measure(0, tmp_path)
-        finally:
-            await evaluator.stop(10)
-
-    with pytest.raises(ProcessDied, match=r"evaluator .* exited with code 1(?s:.*)no model can be loaded from there"):
-        clock.run(main)
-
-
-@pytest.mark.slow
-def test_a_killed_evaluation_server_is_replaced_and_training_does_not_notice(start: Callable[..., Command]) -> None:
-    gate = 32 + 16 * 4
-    command = start("train.steps=8", "eval.every=2", gates=[gate])
-    command.read_until("step    2")
-    server = evaluation_server(command)
-    server.kill()
-    command.open_gate(gate)
-    assert command.end() == 0, command.output
-    assert re_started(command.output)
-    measured = [r["policy_version"] for r in command.metrics() if "loss" not in r]
-    assert {0, 6, 8} <= set(measured)
-    assert len(set(measured)) == len(measured)
-    assert {r["engines/restarts"] for r in command.metrics() if "loss" in r} == {0}
-
-
-@pytest.mark.slow
-def test_a_run_that_is_killed_while_versions_wait_measures_each_of_them_once_when_it_is_resumed(
-    start: Callable[..., Command],
-) -> None:
-    settings = ("train.steps=7", "eval.every=2", "output.keep_checkpoints=1")
-    killed = start(*settings)
-    killed.read_until("step    1")
-    evaluation_server(killed).suspend()
-    killed.read_until("versions that are still evaluated")
-    killed.process.kill()
-    killed.process.wait()
-    waiting = re.search(r"still evaluated: (.*)", killed.output)
-    assert waiting
-    resumed = start(*settings, resume=True)
-    assert resumed.end() == 0, resumed.output
-    measured = [r["policy_version"] for r in resumed.metrics() if "loss" not in r]
-    assert sorted(measured) == [0, 2, 4, 6, 7]
-    for version in waiting[1].split(", "):
-        assert resumed.output.count(f"evaluation of version {version}:") == 1
-
-
-def evaluation_server(command: Command) -> psutil.Process:
-    """Wait for the engine server with the lowest priority."""
-    while True:
-        for module, process in command.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if module == "arl.engine.embedded.server" and process.nice() >= LOWEST_PRIORITY:
-                    return process
-
-
-def re_started(output: str) -> bool:
-    return "the engine of the evaluation failed at version" in output and "is started again" in output

@@ -1,6 +1,8 @@
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch.distributed as dist
 
 from arl.config.recipe import TinyModel
 from arl.models.tiny import make_tiny_model
@@ -14,3 +16,11 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shape = TinyModel(hidden_size=32, layers=2, heads=4, intermediate_size=64)
     make_tiny_model(shape, running_checksum.CHARACTERS, seed=1, directory=directory)
     return directory
+
+
+@pytest.fixture(scope="module")
+def alone() -> Iterator[None]:
+    """Let the learners of a module be a process group of one rank, and end the group after its last test."""
+    yield
+    if dist.is_initialized():
+        dist.destroy_process_group()

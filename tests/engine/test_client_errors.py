@@ -1,0 +1,128 @@
+"""An answer that cannot be read, or never comes, is an error that names server and request."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from arl.errors import DeadlineError, EngineError
+from arl.types import WeightUpdate
+from tests.engine.conftest import ask, complete, within
+from tests.engine.scripted_server import DONE, event, refuse, talking_to
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"<html>hello</html>\n\n", "no server-sent event"),
+        (b'data: {"output_ids": "what"}\n\n', "Expected"),
+        (b'data: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
+        (event([1, 2]), "ended early"),
+        (event([1, 2])[:40], "ended early"),
+        (event([1, 2]) + event([1, 2, 3], total=3), "do not add up"),
+        (event([1], "abort"), "without being asked"),
+        (event([1]).replace(b"-0.5", b"null"), "Expected"),
+        (event([1]).replace(b'"1"', b'"default"'), "default"),
+    ],
+)
+def test_garbage_is_an_error_that_names_server_and_request(answer: bytes, message: str) -> None:
+    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+        await response.write(answer)
+
+    async def scenario() -> None:
+        async with talking_to(write) as (engine, _):
+            with pytest.raises(EngineError, match=f"{engine.url}: request odd: .*{message}"):
+                await complete(engine, ask("odd"))
+
+    within(scenario)
+
+
+IMPOSSIBLE = {
+    "future version": (event([1]).replace(b'"1"', b'"2"'), "version 2 is said to have sampled a token, and 1 is"),
+    "version too large": (event([1]).replace(b'"1"', b'"2147483648"'), "must be an integer from 0"),
+    "positive logprob": (event([1]).replace(b"-0.5", b"0.5"), "logprob 0.5 must be a finite number, at most 0"),
+    "infinite logprob": (event([1]).replace(b"-0.5", b"-1e400"), "out of range"),
+    "large id": (event([16]), "id 16 is outside the vocabulary"),
+    "negative id": (event([-1]), "id -1 is outside the vocabulary"),
+    "too many tokens": (event([1] * 21), "21 tokens came, and 20 were left"),
+    "another's index": (
+        event([1]).replace(b'"meta_info"', b'"index": 5, "meta_info"'),
+        "of request 5, which has ended",
+    ),
+    "no progress": (event([]) * 20_000, "increments brought no token"),
+    "endless event": (b"data: [" + b"1," * (5 << 20), "an event is longer than"),
+    "deep nesting": (b'data: {"a":' + b"[" * 100_000 + b"\n\n", "nested too deeply|truncated"),
+}
+
+
+@pytest.mark.parametrize("kind", IMPOSSIBLE)
+def test_an_answer_that_cannot_be_is_an_error_that_names_server_and_request(kind: str) -> None:
+    answer, message = IMPOSSIBLE[kind]
+
+    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+        with contextlib.suppress(ConnectionError):  # the client has seen enough
+            await response.write(answer)
+
+    async def scenario() -> None:
+        async with talking_to(write) as (engine, _):
+            with pytest.raises(EngineError, match=f"{engine.url}: request odd: .*({message})") as raised:
+                await complete(engine, ask("odd"))
+            assert len(str(raised.value)) < 4000
+
+    within(scenario)
+
+
+def test_silence_ends_at_its_deadline_and_says_who_waits() -> None:
+    async def silent(_: dict[str, Any], __: web.StreamResponse) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        async with talking_to(silent, generate_seconds=0.2) as (engine, _):
+            with pytest.raises(DeadlineError, match=f"{engine.url}/generate, request quiet"):
+                await complete(engine, ask("quiet"))
+
+    within(scenario)
+
+
+def test_a_report_that_cannot_be_read_is_an_error_that_quotes_it() -> None:
+    async def scenario() -> None:
+        async with talking_to(refuse) as (engine, _):
+            with pytest.raises(EngineError, match=r"/v1/loads answered 200: .*missing required field.*\{\}"):
+                await engine.report()
+
+    within(scenario)
+
+
+def test_checksums_that_cannot_be_read_are_an_error_that_quotes_them() -> None:
+    async def scenario() -> None:
+        async with talking_to(refuse) as (engine, _):
+            with pytest.raises(EngineError, match=r"/weights_checker: .*missing required field.*\{\}"):
+                await engine.update_weights(WeightUpdate(1, "weights", checksums={"a": "b"}))
+
+    within(scenario)
+
+
+def test_no_weights_are_loaded_over_a_cache_that_could_not_be_flushed() -> None:
+    """Prefixes of the old weights would pass for those of the new ones."""
+
+    async def scenario() -> list[Any]:
+        async with talking_to(refuse, broken="/flush_cache") as (engine, seen):
+            with pytest.raises(EngineError, match=r"/flush_cache answered 500"):
+                await engine.update_weights(WeightUpdate(1, "weights"))
+            return seen
+
+    assert within(scenario) == ["/flush_cache"]
+
+
+def test_a_request_that_ends_short_of_its_budget_is_an_error() -> None:
+    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+        await response.write(event([1, 2], "length") + DONE)
+
+    async def scenario() -> None:
+        async with talking_to(write) as (engine, _):
+            with pytest.raises(EngineError, match="3 tokens short of its budget: its context or its cache"):
+                await complete(engine, ask("short", tokens=5))
+
+    within(scenario)

@@ -1,0 +1,195 @@
+"""Requests that a pause interrupts go on after it, and nothing reaches a server in the pause."""
+
+import asyncio
+import json
+from itertools import groupby
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from arl.errors import EngineLost
+from arl.types import Completion, WeightUpdate
+from tests.engine.conftest import ask, complete, within
+from tests.engine.scripted_server import DONE, SGLANG, event, refuse, streamed, talking_to
+
+
+@pytest.mark.parametrize(
+    ("said", "sampling", "finish"),
+    [([1, 2, 3], {"tokens": 3}, "length"), ([1, 9], {"tokens": 5, "stop_token_ids": (9,)}, "stop")],
+)
+def test_a_request_that_was_over_when_the_pause_aborted_it_is_not_sent_again(
+    said: list[int], sampling: dict[str, Any], finish: str
+) -> None:
+    assert within(lambda: _interrupted(said, sampling)) == (
+        Completion(
+            tuple(said),
+            (-0.5,) * len(said),
+            (1,) * len(said),
+            finish,  # type: ignore[arg-type]
+        ),
+        1,
+    )
+
+
+def test_an_interrupted_request_is_sent_again_with_what_it_said_and_the_rest_of_its_budget() -> None:
+    answer, posts = within(lambda: _interrupted([1, 2], {"tokens": 5}))
+    assert answer.token_ids == (1, 2, 7, 7, 7)
+    assert posts == 2
+
+
+def test_calls_are_sent_again_in_order_of_arrival() -> None:
+    """A pause hands back the calls that wait at once, and those that run only after their pass."""
+    bodies: list[dict[str, Any]] = []
+
+    async def scenario() -> None:
+        asked, aborted = asyncio.Event(), asyncio.Event()
+
+        async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
+            bodies.append(body)
+            if len(bodies) == 1:
+                asked.set()
+                await aborted.wait()
+            for index in (2, 0, 3, 1):
+                data = json.loads(event([], "abort")[6:] if len(bodies) == 1 else event([7], "length")[6:])
+                await response.write(b"data: " + json.dumps(data | {"index": index}).encode() + b"\n\n")
+            await response.write(DONE)
+
+        async with talking_to(write, aborted) as (engine, _):
+            calls = [asyncio.create_task(complete(engine, ask(f"r{i}", (i,), 1))) for i in range(4)]
+            await asked.wait()
+            await engine.pause()
+            await engine.resume()
+            await asyncio.gather(*calls)
+
+    within(scenario)
+    assert [body["input_ids"] for body in bodies] == [[[0], [1], [2], [3]]] * 2
+
+
+async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Completion, int]:
+    """Answer the first POST at the pause, with `said` and an abort, and the second in full, with 7s."""
+    asked, aborted, bodies = asyncio.Event(), asyncio.Event(), []
+
+    async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
+        bodies.append(body)
+        if len(bodies) == 1:
+            asked.set()
+            await aborted.wait()
+            await response.write(event(said, "abort") + DONE)
+            return
+        budget = body["sampling_params"][0]["max_new_tokens"]
+        assert body["input_ids"] == [[1, 2, 3, *said]]
+        await response.write(event([7] * budget, "length") + DONE)
+
+    async with talking_to(write, aborted) as (engine, seen):
+        call = asyncio.create_task(complete(engine, ask("cut", **sampling)))
+        await asked.wait()
+        await engine.pause()
+        await engine.update_weights(WeightUpdate(1, "weights"))
+        await engine.resume()
+        answer = await call
+        commands = [path for path, _ in groupby(path for path in seen if isinstance(path, str))]  # aborts are repeated
+        assert commands == ["/abort_request", "/flush_cache", "/update_weights_from_disk"]
+        return answer, len(bodies)
+
+
+def test_a_request_aborted_in_the_servers_line_repeats_no_token() -> None:
+    """SGLang sends the last token once more, with the logprobs of all that was said."""
+
+    async def scenario() -> tuple[int, ...]:
+        asked, aborted = asyncio.Event(), asyncio.Event()
+
+        async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+            if asked.is_set():
+                await response.write(streamed({**SGLANG[2], "output_ids": [7], "completion_tokens": 1}) + DONE)
+                return
+            await response.write(streamed(SGLANG[0]))
+            asked.set()
+            await aborted.wait()
+            logprobs = [[-0.5, i, None] for i in (1, 2)]
+            end = {"output_token_logprobs": logprobs, "finish_reason": {"type": "abort"}}
+            await response.write(streamed({"output_ids": [2], "completion_tokens": 2}, **end) + DONE)
+
+        async with talking_to(write, aborted) as (engine, _):
+            call = asyncio.create_task(complete(engine, ask("retracted", tokens=3)))
+            await asked.wait()
+            await engine.pause()
+            await engine.resume()
+            return (await call).token_ids
+
+    assert within(scenario) == (1, 2, 7)
+
+
+RELEASE = "/release_memory_occupation"
+
+
+RESUME = "/resume_memory_occupation"
+
+
+PAUSE = ["/flush_cache", RELEASE]
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_memory_is_released_when_idle_and_resumed_in_the_order_of_its_use(loads: bool) -> None:
+    """Weights that nobody replaces are loaded again: they come back without content. SGLang dies of any other order."""
+
+    async def scenario() -> list[Any]:
+        async with talking_to(answer=refuse, releases_memory=True) as (engine, seen):
+            await engine.pause()
+            await engine.pause()
+            if loads:
+                await engine.update_weights(WeightUpdate(1, "weights"))
+                assert seen == [*PAUSE, RESUME, "/update_weights_from_disk"]
+                await engine.pause()
+            await engine.resume()
+            await engine.resume()
+            await engine.update_weights(WeightUpdate(2, "weights"))
+            return seen
+
+    load = "/update_weights_from_disk"
+    assert within(scenario) == [*PAUSE, RESUME, load, RESUME, "/flush_cache", load]
+
+
+def test_nothing_reaches_a_server_that_a_pause_has_emptied() -> None:
+    """It does not matter how far a call had come when the pause began. SGLang dies if it is not idle then."""
+
+    async def scenario(turns: int) -> None:
+        open_there, aborted = 0, asyncio.Event()
+
+        async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+            nonlocal open_there
+            open_there += 1
+            await aborted.wait()
+            open_there -= 1
+            await response.write(event([], "abort") + DONE)
+
+        async with talking_to(write, aborted) as (engine, seen):
+            call = asyncio.create_task(complete(engine, ask("late")))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await engine.pause()
+            asked = len(seen)
+            await engine._http.command("/later", {})
+            assert open_there == 0
+            assert seen[asked:] == ["/later"]
+            call.cancel()
+            await asyncio.wait([call])
+
+    for turns in range(12):
+        within(lambda turns=turns: scenario(turns))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
+def test_a_closed_client_tells_its_loss_to_whoever_was_in_the_middle_of_a_swap(kv_policy: str) -> None:
+    """A supervisor sees its server dead and closes the client, while the router pauses it, and goes on with others."""
+
+    async def nothing(_: dict[str, Any], response: web.StreamResponse) -> None: ...
+
+    async def scenario() -> None:
+        async with talking_to(nothing, kv_policy=kv_policy) as (engine, _):
+            await engine.aclose()
+            for asked in (engine.update_weights(WeightUpdate(1, "somewhere")), engine.report()):
+                with pytest.raises(EngineLost, match="the client was closed"):
+                    await asked
+
+    within(scenario)

@@ -1,0 +1,122 @@
+"""Groups that are rejected or fail are counted, replaced or tried again, and end the run if there are too many."""
+
+import asyncio
+import itertools
+import random
+from collections import Counter
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.config.recipe import Deadlines, Rollout
+from arl.errors import Rejected, RunError, leaves
+from arl.rollout.env import Session, single_turn
+from arl.types import FAILED, FAILED_REQUEUED, REJECTED, Problem, Trajectory
+from tests.examples import examples
+from tests.rollout.controller_world import World
+
+
+def test_a_filter_decides_what_is_trained_and_its_groups_are_replaced() -> None:
+    def even(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
+        assert all(t.reward == 1.0 for t in trajectories)
+        return int(str(problem.prompt)) % 2 == 0
+
+    world = World(Rollout(problems_per_step=3, group_size=2, staleness=1), 5, keep=even).run()
+    assert {int(str(g.problem.prompt)) % 2 for b in world.trainer.batches for g in b.groups} == {0}
+    assert world.controller.ledger.lost[REJECTED] == len(world.observer.lost) > 0
+
+
+def test_an_env_may_reject_its_group() -> None:
+    async def env(problem: Problem, session: Session) -> None:
+        await single_turn(problem, session)
+        if int(str(problem.prompt)) % 2:
+            raise Rejected("odd")
+
+    world = World(Rollout(problems_per_step=3, group_size=2, max_failed_share=0), 4, env=env).run()
+    assert world.controller.ledger.lost.keys() == {REJECTED}
+
+
+def test_rejects_end_the_run_with_a_diagnosis() -> None:
+    rollout = Rollout(problems_per_step=2, group_size=2, reject_window=5, filter="mine:never")
+    with pytest.raises(ExceptionGroup) as caught:
+        World(rollout, 4, keep=lambda *_: False).run()
+    cause = next(leaves(caught.value))
+    assert "5 of 5 problems in order of admission were rejected" in str(cause)
+    assert "rollout.max_rejected_share 0.99 allows; the first, problem" in str(cause)
+    assert "by mine:never, had the rewards [1.0]" in str(cause)
+
+
+def test_one_failed_reward_fails_its_group_and_gives_its_number_back() -> None:
+    failed: list[str] = []
+
+    def score(problem: Problem) -> float:
+        if problem.prompt == "13" and not failed:
+            failed.append(problem.id)
+            raise ValueError("no opinion")
+        return 1.0
+
+    world = World(Rollout(problems_per_step=5, group_size=2, staleness=1), 10, score=score).run()
+    assert world.controller.ledger.lost == Counter({FAILED_REQUEUED: 1})
+    assert failed[0] in {group.problem.id for batch in world.trainer.batches for group in batch.groups}
+
+
+def test_a_run_whose_every_episode_fails_ends_soon_and_names_the_first_cause() -> None:
+    heard = itertools.count()
+
+    def score(problem: Problem) -> float:
+        raise ValueError(f"never any opinion, the {next(heard)}th time")
+
+    world = World(Rollout(problems_per_step=2, group_size=2, staleness=2), 4, score=score)
+    with pytest.raises(ExceptionGroup) as caught:
+        world.run()
+    (cause,) = leaves(caught.value)
+    assert isinstance(cause, RunError)
+    assert "33 of 64 problems in order of admission failed" in str(cause)
+    first = min((group for group, _ in world.observer.lost), key=lambda group: group.group_id)
+    assert f"the first, problem {first.problem.id}: ValueError: never any opinion" in str(cause)
+    assert world.controller.ledger.admitted <= 3 * 33 + 6
+
+
+@given(st.integers(0, 10_000))
+@examples(0.2)
+def test_a_run_of_which_one_episode_in_a_hundred_raises_finishes(seed: int) -> None:
+    """Failures are a hundred times faster than successes, and so outrun them."""
+    draw = random.Random(seed)
+
+    async def env(problem: Problem, session: Session) -> None:
+        if draw.random() < 0.01:
+            await asyncio.sleep(0.1)
+            raise ValueError("this episode fails")
+        await single_turn(problem, session)
+
+    rollout = Rollout(problems_per_step=32, group_size=8, staleness=4)
+    world = World(rollout, 3, lambda seed: 5 + seed % 7, env=env).run()
+    ledger = world.controller.ledger
+    assert len(world.trainer.batches) == 3
+    assert ledger.lost[FAILED_REQUEUED] > 0
+    assert ledger.admitted == ledger.trained + ledger.lost.total() + ledger.in_flight
+
+
+def test_a_failed_problem_is_tried_again_and_then_given_up() -> None:
+    def score(problem: Problem) -> float:
+        if problem.prompt == "13":
+            raise ValueError("no opinion")
+        return 1.0
+
+    world = World(Rollout(problems_per_step=5, group_size=2, staleness=1), 9, score=score).run()
+    ledger = world.controller.ledger
+    assert {group.problem.prompt for group, _ in world.observer.lost} == {"13"}
+    assert [fate for _, fate in world.observer.lost] == [FAILED_REQUEUED, FAILED_REQUEUED, FAILED]
+    assert ledger.lost == Counter({FAILED_REQUEUED: 2, FAILED: 1})
+    assert len({group.problem.id for batch in world.trainer.batches for group in batch.groups}) == 45
+
+
+def test_a_wait_past_its_deadline_names_who_waits_for_what_and_counts_what_is_there_by_then() -> None:
+    hurried = Deadlines(step=20.0, swap=5.0)
+    world = World(Rollout(problems_per_step=2, group_size=2), 2, lambda _: 10_000, deadlines=hurried)
+    with pytest.raises(ExceptionGroup) as caught:
+        world.run()
+    (cause,) = leaves(caught.value)
+    assert "trainer waited 20 s for 2 groups for step 0; 4 groups running, 0 finished" in str(cause)

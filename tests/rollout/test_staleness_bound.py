@@ -1,0 +1,108 @@
+"""On any schedule no trained token is older than the bound, and the trainer waits for nothing else."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+
+from arl.config.recipe import Rollout
+from arl.data.problems import ProblemOrder
+from arl.types import FAILED, FAILED_REQUEUED, LATE_REQUEUED, REJECTED, Problem
+from tests.examples import examples
+from tests.rollout.controller_world import World, heavy_tailed, rules, scheduled, schedules
+
+
+@given(schedules)
+@examples(10)
+def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_group_is_accounted_for(
+    s: dict[str, Any],
+) -> None:
+    p = s["problems"]
+    rollout = rules(s)
+    world = scheduled(
+        s,
+        rollout,
+        6,
+        keep=lambda problem, _: not s["reject_one_in"] or int(str(problem.prompt)) % s["reject_one_in"] != 0,
+        checkpoint_every=s["checkpoint_every"],
+        crash_at=s["crash_at"],
+    ).run()
+    ledger = world.controller.ledger
+    trained = [group.group_id for batch in world.trainer.batches for group in batch.groups]
+    assert max(world.ages()) <= rollout.max_age
+    assert max(world.trainer.versions_ahead) <= rollout.versions_ahead
+    assert [len(batch.groups) for batch in world.trainer.batches] == [p] * 6
+    assert len(set(trained)) == len(trained) == ledger.trained
+    assert ledger.admitted == ledger.trained + ledger.lost.total()
+    assert bool(ledger.lost[FAILED] + ledger.lost[FAILED_REQUEUED]) <= bool(s["fail_one_in"])
+    assert bool(ledger.lost[REJECTED]) <= bool(s["reject_one_in"])
+    if rollout.late == "wait":
+        assert ledger.lost.keys() <= {FAILED, FAILED_REQUEUED, REJECTED}
+        trained_problems = [group.problem.id for batch in world.trainer.batches for group in batch.groups]
+        if not ledger.lost:  # nothing but the order decides: the first of it, each once, through any crash
+            order = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
+            assert sorted(trained_problems) == sorted(next(order).id for _ in range(6 * p))
+
+
+def test_without_a_bound_a_straggler_delays_no_step_and_is_trained_however_old_it_is() -> None:
+    one_straggler = heavy_tailed(one_in=20, factor=500)
+    bounded = World(Rollout(problems_per_step=2, group_size=2, staleness=3), 30, one_straggler).run()
+    free = World(Rollout(problems_per_step=2, group_size=2, staleness=None, max_groups=6), 30, one_straggler).run()
+    assert max(bounded.ages()) <= 3 < max(free.ages())
+    assert max(free.observer.waits) < max(bounded.observer.waits)
+
+
+def test_without_a_bound_the_mean_age_of_a_group_follows_from_the_cap() -> None:
+    """The formula that docs/staleness.md gives, where training limits the speed."""
+    for versions in (2, 4, 8):
+        rollout = Rollout(problems_per_step=4, group_size=2, staleness=None, max_groups=4 * (versions - 1))
+        batches = World(rollout, 80, step_seconds=60.0).run().trainer.batches[20:]
+        ages = [batch.version - group.dispatch_version for batch in batches for group in batch.groups]
+        assert sum(ages) / len(ages) == pytest.approx(versions, abs=0.2)
+
+
+def test_staleness_zero_is_synchronous() -> None:
+    world = World(Rollout(problems_per_step=4, group_size=2, staleness=0), steps=5).run()
+    assert set(world.ages()) == {0}
+    assert min(world.observer.waits) > 0
+
+
+def test_with_staleness_generation_runs_while_the_trainer_trains() -> None:
+    synchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=0), steps=10).run()
+    asynchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=2), steps=10).run()
+    assert asynchronous.seconds < 0.75 * synchronous.seconds
+    assert max(asynchronous.ages()) >= 1
+
+
+def test_a_straggler_is_waited_for_rather_than_trained_too_old() -> None:
+    one_straggler = heavy_tailed(one_in=20, factor=500)
+    world = World(Rollout(problems_per_step=2, group_size=2, staleness=1), 12, one_straggler).run()
+    longest = max(len(t.token_ids) for b in world.trainer.batches for g in b.groups for t in g.trajectories)
+    assert longest > 500
+    assert max(world.ages()) <= 1
+
+
+def test_late_drop_abandons_the_straggler_and_requeues_its_problem() -> None:
+    straggling = heavy_tailed(one_in=12, factor=500)
+    rollout = Rollout(problems_per_step=2, group_size=2, staleness=1, late="drop")
+    world = World(rollout, 12, straggling).run()
+    waiting = World(Rollout(problems_per_step=2, group_size=2, staleness=1), 12, straggling).run()
+    assert world.controller.ledger.lost[LATE_REQUEUED] > 0
+    assert world.seconds < waiting.seconds
+    assert max(world.ages()) <= 1
+
+
+def test_a_trajectory_may_span_versions_and_says_so() -> None:
+    world = World(Rollout(problems_per_step=2, group_size=2, staleness=3), 10, lambda seed: 5 + seed % 40).run()
+    versions = [
+        set(t.policy_versions[t.loss_mask]) for b in world.trainer.batches for g in b.groups for t in g.trajectories
+    ]
+    assert any(len(v) > 1 for v in versions)
+
+
+def test_the_schedule_repeats_exactly() -> None:
+    def trained() -> list[list[int]]:
+        world = World(Rollout(problems_per_step=3, group_size=2, staleness=2), 8, heavy_tailed(7, 10)).run()
+        return [[group.group_id for group in batch.groups] for batch in world.trainer.batches]
+
+    assert trained() == trained()

@@ -1,0 +1,154 @@
+"""A run measures its versions in a process of its own, whose death or silence costs the run nothing."""
+
+import contextlib
+import importlib.util
+import re
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import msgspec
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from arl import clock
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import load_recipe
+from arl.errors import ProcessDied
+from arl.launch.address import LOOPBACK
+from arl.launch.base import Resources
+from arl.launch.placement import LOWEST_PRIORITY
+from arl.metrics.console import ConsoleDisplay
+from arl.run.evaluation.evaluator_link import EvaluatorLink
+from arl.run.evaluation.evaluator_messages import EvaluatorAssignment, recipe_fields
+from arl.run.preflight import preflight
+from arl.run.resume import Origin
+from arl.run.virtual import measure_in_process
+from arl.run.world import Start
+from arl.types import StartingVersions
+from tests.processes import survivors
+from tests.run.beside import RECIPE
+from tests.run.test_train import Command, start
+
+__all__ = ["start"]
+
+
+def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of_it(
+    start: Callable[..., Command], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reward is the length, which training changes a lot, so that every version has a score of its own."""
+    settings = ("train.steps=6", "train.learning_rate=0.01", "eval.every=2", "output.keep_checkpoints=1")
+    command = start(*settings, is_forked=False)
+    command.read_until("step    3")
+    processes = [process for _, process in command.processes()]
+    assert command.end() == 0, command.output
+    assert not survivors(processes)
+    monkeypatch.chdir(command.directory)
+    monkeypatch.setitem(sys.modules, "mine", module_from(command.directory / "mine.py"))
+    recipe = load_recipe(command.run / "recipe.yaml", ["output.directory=elsewhere"])
+    scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in command.metrics() if "loss" not in r}
+    assert scores.keys() == {0, 2, 4, 6}
+    best = max((score, version) for version, score in scores.items() if version)[1]
+    link = command.run / "checkpoints" / "best"
+    assert link.readlink() == Path(f"step_{best}")
+    assert {path.name for path in link.parent.iterdir()} == {"best", f"step_{best}", "step_6"}
+    plan = preflight(recipe)
+    at_best = Start(recipe=recipe, origin=Origin(plan, command.run), model=link, display=ConsoleDisplay())
+    (again,) = clock.run(lambda: measure_in_process(at_best, plan.measured, link.resolve(), best), virtual=True)
+    others = [abs(score - again.mean_reward) for version, score in scores.items() if version != best]
+    assert abs(scores[best] - again.mean_reward) < 0.1 * min(others)  # a last bit of a logit may change a token
+    assert len(pq.read_table(command.run / "trajectories")) == 6 * 16
+    assert json_of(command.run / "summary.json")["groups"] == {"trained": 24, "in flight": 0}
+
+
+def module_from(file: Path) -> ModuleType:
+    """Import a file, whatever module of its name another test has imported."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def json_of(file: Path) -> Any:
+    return msgspec.json.decode(file.read_bytes())
+
+
+def test_an_evaluator_that_cannot_start_ends_and_its_log_says_why(tmp_path: Path) -> None:
+    assignment = EvaluatorAssignment(
+        recipe=recipe_fields(Recipe.model_validate(RECIPE)),
+        suites=(),
+        tokenizer=str(tmp_path),
+        context=100,
+        url=f"http://{LOOPBACK}:1",
+        key="key",
+        certificate=None,
+        versions=StartingVersions(str(tmp_path)),
+        resources=Resources(1),
+        host=LOOPBACK,
+        logs=str(tmp_path),
+    )
+
+    async def main() -> None:
+        evaluator = await EvaluatorLink.start(assignment, print)
+        try:
+            await evaluator.measure(0, tmp_path)
+        finally:
+            await evaluator.stop(10)
+
+    with pytest.raises(ProcessDied, match=r"evaluator .* exited with code 1(?s:.*)no model can be loaded from there"):
+        clock.run(main)
+
+
+@pytest.mark.slow
+def test_a_killed_evaluation_server_is_replaced_and_training_does_not_notice(start: Callable[..., Command]) -> None:
+    gate = 32 + 16 * 4
+    command = start("train.steps=8", "eval.every=2", gates=[gate])
+    command.read_until("step    2")
+    server = evaluation_server(command)
+    server.kill()
+    command.open_gate(gate)
+    assert command.end() == 0, command.output
+    assert re_started(command.output)
+    measured = [r["policy_version"] for r in command.metrics() if "loss" not in r]
+    assert {0, 6, 8} <= set(measured)
+    assert len(set(measured)) == len(measured)
+    assert {r["engines/restarts"] for r in command.metrics() if "loss" in r} == {0}
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_while_versions_wait_measures_each_of_them_once_when_it_is_resumed(
+    start: Callable[..., Command],
+) -> None:
+    settings = ("train.steps=7", "eval.every=2", "output.keep_checkpoints=1")
+    killed = start(*settings)
+    killed.read_until("step    1")
+    evaluation_server(killed).suspend()
+    killed.read_until("versions that are still evaluated")
+    killed.process.kill()
+    killed.process.wait()
+    waiting = re.search(r"still evaluated: (.*)", killed.output)
+    assert waiting
+    resumed = start(*settings, resume=True)
+    assert resumed.end() == 0, resumed.output
+    measured = [r["policy_version"] for r in resumed.metrics() if "loss" not in r]
+    assert sorted(measured) == [0, 2, 4, 6, 7]
+    for version in waiting[1].split(", "):
+        assert resumed.output.count(f"evaluation of version {version}:") == 1
+
+
+def evaluation_server(command: Command) -> psutil.Process:
+    """Wait for the engine server with the lowest priority."""
+    while True:
+        for module, process in command.processes():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                if module == "arl.engine.embedded.server" and process.nice() >= LOWEST_PRIORITY:
+                    return process
+
+
+def re_started(output: str) -> bool:
+    return "the engine of the evaluation failed at version" in output and "is started again" in output

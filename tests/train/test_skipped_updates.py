@@ -1,0 +1,97 @@
+"""An update that is not finite is skipped, and several in a row end the run."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from arl.config.recipe import Train
+from arl.data import msgpack_arrays
+from arl.errors import TrainerError
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.ppo import PPO
+from arl.train.learner import Learner
+from arl.train.shard import Shard
+from arl.types import Batch
+from tests.train.one_rank import assert_same_weights, learner, shard_of, weights
+from tests.train.synthetic import batch
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+def poisoned(version: int, groups: int = 1, value: float = np.nan) -> Batch:
+    """One trajectory of the first `groups` has no usable logprob."""
+    given = batch(version, groups=4, size=4)
+    for group in given.groups[:groups]:
+        bad = next(t for t in group.trajectories if any(o.reward != t.reward for o in group.trajectories))
+        bad.behavior_logprobs[bad.loss_mask] = value
+    return given
+
+
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_an_update_that_is_not_finite_leaves_weights_moments_and_means_alone(tiny: Path, value: float) -> None:
+    """The first of two minibatches is poisoned; the second trains as if it had been alone."""
+    trained, clean = learner(tiny, PPO()), learner(tiny, PPO())
+    shard = shard_of(poisoned(4, value=value))
+    metrics = trained.step(shard)
+    assert metrics["train/skipped_updates"] == 1
+    assert all(np.isfinite(value) for value in metrics.values() if not isinstance(value, list))
+    clean._updates += 1
+    alone = clean.step(Shard(4, shard.minibatches[1:]))
+    assert metrics["loss"] == pytest.approx(alone["loss"], rel=1e-6)
+    assert metrics["entropy"] == pytest.approx(alone["entropy"], rel=1e-6)
+    assert_same_weights(weights(trained), weights(clean), 0.0)
+
+
+def test_three_updates_in_a_row_that_are_not_finite_end_the_run_with_the_shard_saved(
+    tiny: Path, tmp_path: Path
+) -> None:
+    trained = Learner(
+        tiny,
+        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
+        DecoupledPPO(),
+        version=4,
+        evidence=tmp_path / "logs",
+    )
+    before = weights(trained)
+    assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
+    with pytest.raises(TrainerError, match=r"the loss is nan .* version 5, and 3 updates in a row") as raised:
+        trained.step(shard_of(poisoned(5, groups=4)))
+    (file,) = (tmp_path / "logs").iterdir()
+    assert str(file) in str(raised.value)
+    saved = msgpack_arrays.decoder(Shard).decode(file.read_bytes())
+    assert np.isnan(saved.minibatches[0].micro_batches[0].behavior_logprobs).any()
+    assert_same_weights(before, weights(trained), 0.0)
+
+
+def test_a_checkpoint_before_any_update_has_moments_of_zero(tiny: Path, tmp_path: Path) -> None:
+    trained = learner(tiny)
+    assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
+    trained.sharded.write(trained.sharded.training_state(), tmp_path / "saved", tokenizer_path=tiny)
+    resumed = Learner(
+        tmp_path / "saved",
+        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
+        DecoupledPPO(),
+        version=5,
+        resumed=True,
+    )
+    for going_on in (trained, resumed):
+        assert going_on.step(shard_of(batch(5, groups=4, size=4)))["train/skipped_updates"] == 0
+    assert_same_weights(weights(trained), weights(resumed), 0.0)
+
+
+def test_a_finite_update_between_others_lets_the_run_go_on(tiny: Path) -> None:
+    trained = learner(tiny)
+    skipped = [trained.step(shard_of(poisoned(v)))["train/skipped_updates"] for v in range(4, 9)]
+    assert skipped == [1] * 5
+
+
+def test_a_gradient_that_is_not_finite_is_skipped_although_its_loss_is(tiny: Path) -> None:
+    trained = learner(tiny, minibatches=1)
+    hook = trained.sharded.model.model.norm.register_full_backward_hook(lambda _, grads, __: (grads[0] * np.inf,))
+    before = weights(trained)
+    metrics = trained.step(shard_of(batch(4, groups=4, size=4), minibatches=1))
+    hook.remove()
+    assert metrics["train/skipped_updates"] == 1
+    assert "loss" not in metrics
+    assert_same_weights(before, weights(trained), 0.0)

@@ -1,0 +1,80 @@
+"""A step says what it costs, and does not wait for the device before it must."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from arl.metrics.names import number
+from arl.train import learner as learner_module
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
+from arl.train.algorithms.gspo import GSPO
+from arl.train.algorithms.objective import Objective
+from arl.train.algorithms.ppo import PPO
+from arl.train.cost import peak_flops
+from tests.train.gradients import gradient_of
+from tests.train.one_rank import learner, shard_of
+from tests.train.synthetic import batch
+
+pytestmark = pytest.mark.usefixtures("alone")
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "peak"),
+    [
+        ("NVIDIA H100 80GB HBM3", torch.bfloat16, 989e12),
+        ("NVIDIA H100 80GB HBM3", torch.float16, 989e12),
+        ("NVIDIA H100 80GB HBM3", torch.float32, None),
+        ("NVIDIA H100 PCIe", torch.bfloat16, 756e12),
+        ("NVIDIA GB200", torch.bfloat16, 2500e12),
+        ("NVIDIA L4", torch.bfloat16, None),
+    ],
+)
+def test_mfu_is_of_the_dense_peak_of_both_half_precisions_where_it_is_known(
+    name: str, dtype: torch.dtype, peak: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
+    assert peak_flops(torch.device("cuda"), dtype) == peak
+
+
+def test_flops_and_memory_of_a_step_are_logged_and_an_unknown_peak_gives_no_mfu(tiny: Path) -> None:
+    metrics = learner(tiny).step(shard_of(batch(4, groups=4, size=4)))
+    assert number(metrics, "hardware/tflops") > 0
+    assert 0.05 < number(metrics, "hardware/memory_gb") < 100
+    assert "hardware/mfu" not in metrics
+
+
+class Asked(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts numbers that the host takes from a tensor, for each of which it waits where the tensor is a GPU's."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.numbers += func.name() in ("aten::_local_scalar_dense", "aten::is_nonzero")
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        PPO(),
+        DecoupledPPO(proximal="loglinear"),
+        GSPO(proximal="loglinear", clip_low=0.2, clip_high=0.2),
+    ],
+    ids=lambda o: o.kind,
+)
+def test_nobody_waits_for_the_device_until_an_update_has_its_norm(tiny: Path, objective: Objective) -> None:
+    trained = learner(tiny, objective, minibatches=1)
+    (minibatch,) = shard_of(batch(4, groups=4, size=4), minibatches=1, capacity=64).minibatches
+    with Asked() as asked:  # type: ignore[no-untyped-call]
+        gradient_of(trained, minibatch)
+    assert len(minibatch.micro_batches) > 2
+    assert asked.numbers == 1  # the loss, which this test asked for
+
+
+def test_the_mfu_is_of_the_peak_that_a_known_device_promises(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(learner_module, "peak_flops", lambda *_: 2e12)
+    metrics = learner(tiny).step(shard_of(batch(4, groups=4, size=4)))
+    assert metrics["hardware/mfu"] == pytest.approx(number(metrics, "hardware/tflops") / 2)
