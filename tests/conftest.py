@@ -45,8 +45,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     is_ours_to_say = getattr(config.option, "numprocesses", 0) is None and not hasattr(config, "workerinput")
     if is_whole and is_ours_to_say and not _is_gpu_alone(config) and not config.option.usepdb:
         config.option.numprocesses = PROCESSES
-    if getattr(config.option, "numprocesses", 0) and config.option.dist == "no":
-        config.option.dist = "loadgroup"  # also under -n: without groups each process sets up every fixture
         config.option.loadscopereorder = False  # it would begin with the modules that have the most tests
 
 
