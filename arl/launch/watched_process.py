@@ -35,7 +35,8 @@ class WatchedProcess(ABC):
         self._on_line = on_line
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._last_lines = LastLines()
-        self._log_failure: Exception | None = None
+        self._log_failure: OSError | None = None
+        self._read_failure: Exception | None = None
         self._line_failure: Exception | None = None  # to read a line of its output
         self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
 
@@ -108,7 +109,10 @@ class WatchedProcess(ABC):
         await self._wait()
         await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
         if self._log_failure is not None:
-            return f"{self} was killed because its output could not be logged ({_why(self._log, self._log_failure)})"
+            why = explain_disk(self._log, self._log_failure.errno)
+            return f"{self} was killed because its output could not be logged ({why})"
+        if self._read_failure is not None:
+            return f"{self} was killed because its output could not be read ({self._read_failure!r})"
         if self._line_failure is not None:
             return f"{self} was killed because arl failed to read a line of its output ({self._line_failure!r})"
         return f"{self} {self._how_it_ended()}"
@@ -152,19 +156,28 @@ class WatchedProcess(ABC):
     async def _copy_output(self) -> None:
         """Copy the output into the log.
 
-        Consumes output; waits for more; unblocked by the process, or by its end. If the log cannot be written the
-        process is killed, because it would block on a full pipe.
+        Consumes output; waits for more; unblocked by the process, or by its end. If the output cannot be read, or the
+        log cannot be written, the process is killed, because it would block on a full pipe.
         """
         try:
             with RotatingLog(self._log) as log:
-                while piece := await self._read():
+                while piece := await self._read_or_kill():
                     log.write(piece)
                     self._take_lines(piece)
-        except Exception as error:
+        except OSError as error:
             self._log_failure = error
             self._signal(signal.SIGKILL)
         finally:
             self._stop_reading()
+
+    async def _read_or_kill(self) -> bytes:
+        """Wait for the next piece of the output; empty: there is no more, or the process is killed for it."""
+        try:
+            return await self._read()
+        except Exception as error:  # of a pipe, of Ray, or of a report between the lines
+            self._read_failure = error
+            self._signal(signal.SIGKILL)
+            return b""
 
     def _take_lines(self, piece: bytes) -> None:
         """Read the lines that a piece of the output completes.
@@ -185,13 +198,6 @@ class WatchedProcess(ABC):
             self._ready.set_result(line.removeprefix("ready "))
         if self._on_line is not None:
             self._on_line(line)
-
-
-def _why(log: Path, failure: Exception) -> str:
-    """Say why a log cannot be written, and what helps."""
-    if isinstance(failure, OSError) and failure.errno is not None:
-        return explain_disk(log, failure.errno)
-    return repr(failure)
 
 
 def describe_exit(code: int) -> str:

@@ -124,8 +124,8 @@ class Recorder:
         if trajectories:
             self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files, codec, threaded)
         self._display = display
-        past = tuple(self._metrics.read())
-        self.records = RunRecords(past)
+        self.records = RunRecords(self._metrics.read())
+        past = tuple(self._metrics.read()) if trackers else ()
         self._trackers = [TrackerThread(maker, past, display.note) for maker in trackers]
 
     def __enter__(self) -> Self:
@@ -266,7 +266,7 @@ class Recorder:
 
     def read_records(self) -> list[Record]:
         """Read all records of the run, which only its end needs, from the file."""
-        return self._metrics.read()
+        return list(self._metrics.read())
 
     # ---- metrics
 

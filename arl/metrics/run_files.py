@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
@@ -74,9 +75,11 @@ class MetricsFile:
         """Hand everything to the operating system and return the size of the file, bytes."""
         return flushed_size(self._file)
 
-    def read(self) -> list[Record]:
-        """Return all records in the file."""
-        return [json.loads(line) for line in self._path.read_text().splitlines()]
+    def read(self) -> Iterator[Record]:
+        """Yield all records in the file, one at a time, because those of a long run take gigabytes."""
+        with self._path.open() as file:
+            for line in file:
+                yield json.loads(line)
 
     def write(self, record: Record) -> None:
         """Append one record, whose metrics must all be defined."""

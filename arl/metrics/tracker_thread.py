@@ -94,6 +94,7 @@ class TrackerThread:
         """
         try:
             tracker = self._maker.make(self._past)
+            self._past = ()  # the records of a long run take gigabytes
             self._require(tracker)
             self._busy_since = None
             while not self._dropped and (call := self._calls.get()) is not None:

@@ -17,6 +17,7 @@ from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.trajectory_files import file_name
 from arl.rollout.controller_state import ControllerState
+from arl.run.file_manifest import reading
 from arl.types import Accuracy
 
 STATE = "run.msgpack"
@@ -40,13 +41,13 @@ def load_state(checkpoint: Path) -> RunState:
     """Read the state of `checkpoint`.
 
     Raises:
-        DataError: it cannot be read, or another version of arl wrote it.
+        DataError: there is none, or another version of arl wrote it.
+        InputError: it cannot be read.
     """
-    try:
+    with reading(f"{checkpoint}: {STATE}"):
         encoded = read_regular(checkpoint / STATE, STATE_BYTES)
+    try:
         state: RunState = decode_with(msgpack_arrays.decoder(RunState), encoded)
-    except OSError as error:
-        raise DataError(f"{checkpoint}: {STATE} cannot be read ({error.strerror})") from error
     except msgspec.DecodeError as error:
         raise DataError(f"{checkpoint}: {STATE} is not of this version of arl ({error})") from error
     return state
@@ -64,10 +65,14 @@ def complete_files(recorder: RecorderState) -> list[str]:
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
-    """List whatever has the name of a checkpoint, oldest first."""
+    """List whatever has the name of a checkpoint, oldest first.
+
+    Raises:
+        OSError: the directory is there and cannot be read.
+    """
     found = {}
-    for path in directory.glob(f"{STEP}*"):
-        step = number_after(STEP, path.name)
+    for path in directory.iterdir() if directory.is_dir() else ():
+        step = number_after(STEP, path.name) if path.name.startswith(STEP) else None
         if step is not None:
             found[step] = path
     return [found[step] for step in sorted(found)]

@@ -8,22 +8,25 @@ The sums say whether the files are those that were written. They are no signatur
 can write others. So names are checked as well, and no file outside is opened because a manifest names it.
 """
 
+import contextlib
+import errno
 import hashlib
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
 import msgspec
 from msgspec import Meta, Struct
 
-from arl.errors import DataError
+from arl.errors import DataError, InputError
 from arl.files import decode_json, open_regular, read_regular
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 64 << 20  # a run of a million steps counts on 50,000 files, each of 150 bytes here
 PIECE_BYTES = 1 << 20
+NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EFBIG}
 
 
 class FileSum(Struct, frozen=True, forbid_unknown_fields=True):
@@ -47,6 +50,26 @@ class Manifest(Struct, frozen=True, forbid_unknown_fields=True):
         return msgspec.json.format(msgspec.json.encode(summed))
 
 
+@contextlib.contextmanager
+def reading(place: str) -> Iterator[None]:
+    """Tell what is damaged, of which an older copy may do, from what its disk does not give, which may be whole.
+
+    Args:
+        place: begins the message.
+
+    Raises:
+        DataError: what is read is not there, or is something else.
+        InputError: it cannot be read.
+    """
+    try:
+        yield
+    except OSError as error:
+        why = f"{place} cannot be read ({error.strerror})"
+        if error.errno in NOT_THERE:
+            raise DataError(why) from error
+        raise InputError(f"{why}: it may be whole; see that its disk works and may be read by this user") from error
+
+
 def write_manifest(directory: Path, counted_on: Mapping[str, FileSum] | None = None) -> None:
     """List all files of a directory in its manifest.json.
 
@@ -66,12 +89,12 @@ def read_manifest(directory: Path) -> Manifest:
 
     Raises:
         DataError: there is none, or it is not as it was written.
+        InputError: it cannot be read.
     """
-    try:
+    with reading(f"{directory}: its {MANIFEST}"):
         data = read_regular(directory / MANIFEST, MANIFEST_BYTES)
+    try:
         manifest: Manifest = decode_json(data, Manifest)
-    except OSError as error:
-        raise DataError(f"{directory}: no {MANIFEST} that can be read ({error.strerror})") from error
     except msgspec.DecodeError as error:
         raise DataError(f"{directory}: no {MANIFEST} that can be read ({error})") from error
     for name in (*manifest.files, *manifest.counted_on):
@@ -87,6 +110,7 @@ def check_files(directory: Path, manifest: Manifest) -> None:
 
     Raises:
         DataError: a file is missing, too many, torn, altered or no regular file; names it.
+        InputError: one cannot be read.
     """
     folders = {""}
     for name in manifest.files:
@@ -107,14 +131,13 @@ def compare(place: str, file: Path, expected: FileSum, whole: bool) -> None:
 
     Raises:
         DataError: it is missing, torn or altered.
+        InputError: it cannot be read.
     """
-    try:
+    with reading(place):
         size = file.stat().st_size
         if size < expected.bytes or (whole and size > expected.bytes):
             raise DataError(f"{place} is torn: it has {size} bytes, and {expected.bytes} were written")
         found = sum_file(file, expected.bytes)
-    except OSError as error:
-        raise DataError(f"{place} cannot be read ({error.strerror})") from error
     if found != expected:
         raise DataError(f"{place} is corrupt: its sha256 is not that of {MANIFEST}")
 
@@ -139,16 +162,15 @@ def refuse_links(place: str, directory: Path, name: str) -> None:
         place: begins the message.
 
     Raises:
-        DataError: it is, or cannot be looked at; names the link.
+        DataError: it is, or is not there; names the link.
+        InputError: it cannot be looked at.
     """
     parts = name.split("/")
     for depth in range(1, len(parts) + 1):
         path = directory.joinpath(*parts[:depth])
         is_last = depth == len(parts)
-        try:
+        with reading(f"{place}: {path}"):
             mode = path.lstat().st_mode
-        except OSError as error:
-            raise DataError(f"{place}: {path} cannot be read ({error.strerror})") from error
         if not (stat.S_ISREG(mode) if is_last else stat.S_ISDIR(mode)):
             kind = "regular file" if is_last else "folder"
             raise DataError(f"{place}: {path} is a link, or no {kind}; put there what belongs there")
@@ -206,14 +228,12 @@ def _refuse_others(directory: Path, folder: str, manifest: Manifest, folders: se
 
     Raises:
         DataError: names it.
+        InputError: the folder cannot be read.
     """
-    try:
-        entries = sorted(os.scandir(directory / folder), key=lambda entry: entry.name)
-    except OSError as error:
-        raise DataError(f"{directory}: {folder or 'its files'} cannot be listed ({error.strerror})") from error
-    for entry in entries:
-        name = f"{folder}/{entry.name}" if folder else entry.name
-        mode = entry.stat(follow_symlinks=False).st_mode
+    with reading(f"{directory}: {folder or 'its folder'}"), os.scandir(directory / folder) as entries:
+        modes = {entry.name: entry.stat(follow_symlinks=False).st_mode for entry in entries}
+    for entry, mode in sorted(modes.items()):
+        name = f"{folder}/{entry}" if folder else entry
         if name in folders:
             if not stat.S_ISDIR(mode):
                 raise DataError(f"{directory}: {name} is no directory")

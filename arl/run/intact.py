@@ -20,7 +20,7 @@ from arl.run.checkpoint_state import (
     step_of,
 )
 from arl.run.evaluation.scoreboard import BEST
-from arl.run.file_manifest import Manifest, check_files, compare, read_manifest, refuse_links
+from arl.run.file_manifest import Manifest, check_files, compare, read_manifest, reading, refuse_links
 from arl.run.verify_state import verify_state
 
 
@@ -29,9 +29,12 @@ def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, R
 
     Raises:
         DataError: there is none; names the damage of each.
+        InputError: a checkpoint or a file of the run cannot be read, so that nobody knows whether it is intact.
     """
     damages: list[str] = []
-    for checkpoint in reversed(checkpoints_in(directory)):
+    with reading(str(directory)):
+        checkpoints = checkpoints_in(directory)
+    for checkpoint in reversed(checkpoints):
         try:
             state = verify(checkpoint)
         except DataError as error:
@@ -55,8 +58,11 @@ def verify(checkpoint: Path) -> RunState:
 
     Raises:
         DataError: a file is missing, too many, torn or altered, or the state is none that a run has; names it.
+        InputError: a file cannot be read.
     """
-    if checkpoint.is_symlink():
+    with reading(str(checkpoint)):
+        is_link = checkpoint.is_symlink()
+    if is_link:
         raise DataError(f"{checkpoint}: is a link; put there what belongs there")
     manifest = read_manifest(checkpoint)
     _refuse_incomplete(checkpoint, manifest)

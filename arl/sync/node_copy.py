@@ -32,7 +32,7 @@ SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has
 PREFIX = "arl-weights"  # of the names of folders with weights, there and on disk
 PUBLISHED = "ARL_PUBLISHED"  # environment of engines on several nodes: the publication directory
 NODE_COPY: Final = "node_copy"  # load format of a request that asks for the copy alone, while the engine generates
-COPYING = "copying"  # file whose lock the process has that copies
+COPYING = "copying"  # folder whose lock the process has that copies
 POLL_SECONDS = 0.02  # a lock of another process has no event
 VERSION = re.compile("v[0-9]{1,10}")  # name of a published version
 RESERVE = 32 << 20  # bytes of shared memory that are left to others
@@ -149,12 +149,19 @@ class NodeCopies:
         return lock
 
     def _copy_alone(self, version: Path, copy: Path) -> bool:
-        """Copy a version unless another process does. Return False if one does."""
-        with _locked_file(self._folder / COPYING) as may_copy:
-            if may_copy and not copy.exists():
+        """Copy a version unless another process does. Return False if one does, or the lock is no folder."""
+        with contextlib.suppress(FileExistsError):
+            (self._folder / COPYING).mkdir()
+        lock = open_locked(self._folder / COPYING)
+        if lock is None:
+            return False
+        try:
+            if not copy.exists():
                 _remove_older(copy)
                 _copy(version, copy)
-            return may_copy
+        finally:
+            os.close(lock)
+        return True
 
     def _join(self) -> bool:
         """Use the folder, which is made unless it exists. False: another process removes it just now."""
@@ -298,18 +305,6 @@ def _copy(version: Path, copy: Path) -> None:
             raise _NotCopied(no_room) from error
         raise
     partial.rename(copy)
-
-
-@contextlib.contextmanager
-def _locked_file(path: Path) -> Iterator[bool]:
-    """Yield whether this process has the lock of `path`, in the context."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            yield False
-            return
-        yield True
 
 
 if __name__ == "__main__":

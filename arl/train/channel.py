@@ -16,6 +16,7 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
 """
 
 import traceback
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -99,6 +100,11 @@ class Init(_Message, frozen=True):
         train = Train.model_validate(self.train)
         objective = ObjectiveSection.model_validate(self.objective)
         return train, objective
+
+    def update_of(self, version: int) -> WeightUpdate:
+        """Return what rank 0 announces of a version, without its checksums."""
+        path = "" if self.transport == "broadcast" else str(Path(self.publish_directory) / f"v{version}")
+        return WeightUpdate(version, path, self.transport)
 
 
 class Ready(_Message, frozen=True):

@@ -111,7 +111,7 @@ class TrainerClient:
         self._version = init.version
         self._waits = Waits()
         known = {**(published or {}), init.version: init.model_path}
-        self._announced = AnnouncedVersions(init.version, known, init.kept_versions, self._waits)
+        self._announced = AnnouncedVersions(init.version, known, init.kept_versions, self._waits, init.update_of)
         self._ranks = RankWatch()
         self._connections = RankConnections(ranks, trust, host)
         self._one_at_a_time = asyncio.Lock()  # one request to all ranks

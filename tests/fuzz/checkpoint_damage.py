@@ -131,11 +131,6 @@ def _swap(random: Random, run: Path) -> None:
     other.write_bytes(data)
 
 
-def _forbid(random: Random, run: Path) -> None:
-    """Make a file unreadable, which only users other than root notice."""
-    random.choice((_file_of_checkpoint, _file_of_run))(random, run).chmod(0)
-
-
 def _link_aside(random: Random, run: Path) -> None:
     """Move a file or a folder away, and put a link to it in its place."""
     file = random.choice((_file_of_checkpoint, _file_of_run))(random, run)
@@ -149,7 +144,7 @@ def _link_aside(random: Random, run: Path) -> None:
 DAMAGES: tuple[Damage, ...] = (
     *(_change_bytes, _change_bytes, _change_bytes, _change_manifest, _change_manifest, _change_value, _change_name),
     *(_change_run_file, _change_run_file, _append_to_run_file, _remove, _remove_checkpoint, _replace),
-    *(_replace_checkpoint, _add, _rename_checkpoint, _copy_checkpoint, _swap, _forbid, _link_aside),
+    *(_replace_checkpoint, _add, _rename_checkpoint, _copy_checkpoint, _swap, _link_aside),
 )
 
 

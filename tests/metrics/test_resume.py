@@ -3,6 +3,7 @@
 import asyncio
 import json
 import shutil
+import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -137,6 +138,31 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
     assert len(json.loads((killed / "spans" / "000001.json").read_text())) == 5 * (steps + 2)
     assert [r["step"] for r in one.read_records()] == [5, 6, 7, 8][2 - steps :]
     assert alive.records.newest[-1]["step"] == 10  # and nothing has closed its files
+
+
+def peak_of_opening(directory: Path, num_records: int) -> int:
+    """Return the bytes that a recorder takes at most while it opens a run of so many records."""
+    _, state = until_cut(directory, 1)
+    record = (directory / "metrics.jsonl").read_bytes()
+    (directory / "metrics.jsonl").write_bytes(record * num_records)
+    restored = msgspec.structs.replace(state, metrics_bytes=len(record) * num_records)
+
+    async def main() -> int:
+        tracemalloc.start()
+        try:
+            Process(directory, restored).recorder.cut()
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    return clock.run(main, virtual=True, start=restored.rates.last_step)
+
+
+def test_a_long_run_takes_no_more_memory_to_resume_than_a_short_one(tmp_path: Path) -> None:
+    (tmp_path / "short").mkdir()
+    (tmp_path / "long").mkdir()
+    short = peak_of_opening(tmp_path / "short", 200)
+    assert peak_of_opening(tmp_path / "long", 2000) < 1.2 * short
 
 
 def test_a_resumed_run_counts_on(tmp_path: Path) -> None:

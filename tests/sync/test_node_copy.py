@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from arl.launch.file_lock import try_lock
 from arl.sync import node_copy
 from arl.sync.node_copy import COPYING, NodeCopies, abandoned_directories, open_locked
 
@@ -215,14 +214,32 @@ def test_a_process_that_hangs_while_it_copies_holds_up_nobody_for_longer_than_th
         folder.mkdir()
         own = open_locked(folder, shared=True)
         assert own is not None
-        with (folder / COPYING).open("w") as file:
-            assert try_lock(file)
-            reason = waiting.hold()
-            assert reason.startswith(f"said {folder}/v1: another process of this node has not copied it within 0.2 s")
-            assert waiting.answer() == f"{published}/v1 b'weights 1'"
-            assert waiting.hold() == f"{published}/v1 b'weights 1'"  # it does not wait for it again
+        (folder / COPYING).mkdir()
+        hanging = open_locked(folder / COPYING)
+        assert hanging is not None
+        reason = waiting.hold()
+        assert reason.startswith(f"said {folder}/v1: another process of this node has not copied it within 0.2 s")
+        assert waiting.answer() == f"{published}/v1 b'weights 1'"
+        assert waiting.hold() == f"{published}/v1 b'weights 1'"  # it does not wait for it again
+        os.close(hanging)
         os.close(own)
         waiting.end()
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.touch, lambda path: path.symlink_to("/tmp")])
+def test_what_has_the_name_of_the_lock_and_is_none_holds_up_nobody_for_longer_than_the_deadline(
+    published: Path, memory: Path, make: Callable[[Path], None]
+) -> None:
+    reasons: list[str] = []
+    copies = NodeCopies(published, 0.2, memory, say=reasons.append)
+    copies.hold(f"{published}/v1").release()
+    (memory / published.name / COPYING).rmdir()
+    make(memory / published.name / COPYING)
+    found = copies.hold(f"{published}/v2").path
+    copies.close()
+    assert found == f"{published}/v2"
+    assert len(reasons) == 1
+    assert "has not copied it within 0.2 s" in reasons[0]
 
 
 def test_copies_that_are_removed_as_soon_as_they_are_made_hold_up_nobody_for_longer_than_the_deadline(

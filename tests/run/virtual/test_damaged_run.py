@@ -1,16 +1,25 @@
 """`arl train --resume` of a damaged run goes on from a whole checkpoint, or says what is damaged; it deletes none."""
 
+import errno
 import os
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
+from rich.console import Console
 
+from arl.config.recipe_file import load_recipe
+from arl.errors import DataError, InputError
+from arl.metrics.console import ConsoleDisplay
+from arl.run.file_manifest import MANIFEST, read_manifest
+from arl.run.train import train
 from tests.forks import arl
 from tests.fuzz.checkpoint_damage import damage
-from tests.fuzz.checkpoint_run import RUN, WholeRun, make_run
+from tests.fuzz.checkpoint_run import RUN, WholeRun, make_run, snapshot
 
 CHECKPOINTS = ("step_2", "step_4", "step_6")
 
@@ -91,3 +100,43 @@ def test_what_lies_in_the_way_of_a_partial_checkpoint_is_removed_and_a_second_re
     assert "is kept as refused_step_6-2" in said
     names = sorted(path.name for path in directory.iterdir())
     assert names == ["refused_step_6", "refused_step_6-2", "step_2", "step_4", "step_6"]
+
+
+def names_below(run: Path) -> list[str]:
+    """Name each file that the newest checkpoint lists or counts on, and its manifest."""
+    manifest = read_manifest(run / "checkpoints" / CHECKPOINTS[-1])
+    own = [f"checkpoints/{CHECKPOINTS[-1]}/{name}" for name in (MANIFEST, *manifest.files)]
+    return [*own, *manifest.counted_on]
+
+
+def failing_disk(file: Path, code: int) -> Callable[..., int]:
+    """Return an os.open that fails for one file; with EIO, its reads do."""
+    whole = os.open
+
+    def fails(path: Any, *args: Any, **kwargs: Any) -> int:
+        if os.fspath(path) != os.fspath(file):
+            return whole(path, *args, **kwargs)
+        if code == errno.EIO:
+            return whole("/proc/self/mem", *args, **kwargs)  # a regular file, of which the kernel reads no first byte
+        raise OSError(code, os.strerror(code), os.fspath(path))
+
+    return fails
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.EACCES, errno.ESTALE, errno.EMFILE])
+def test_a_file_that_the_disk_does_not_give_ends_the_resume_and_no_older_checkpoint_takes_its_place(
+    whole: Path, tmp_path: Path, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(whole / RUN, tmp_path / RUN)
+    run = tmp_path / RUN
+    before = snapshot(run)
+    recipe = load_recipe(run / "recipe.yaml", [f"output.directory={tmp_path}"])
+    for name in names_below(run):
+        monkeypatch.setattr(os, "open", failing_disk(run / name, code))
+        with pytest.raises(InputError, match=re.escape(os.strerror(code))) as refused, open(os.devnull, "w") as nowhere:
+            train(recipe, ConsoleDisplay(Console(file=nowhere)), run / "recipe.yaml")
+        monkeypatch.undo()
+        assert not isinstance(refused.value, DataError), name
+        assert name.removeprefix(f"checkpoints/{CHECKPOINTS[-1]}/") in str(refused.value)
+        assert "it may be whole" in str(refused.value)
+    assert snapshot(run) == before
