@@ -38,7 +38,7 @@ def wide_product(hidden: Tensor, weight: Tensor) -> Tensor:
 
 
 class LogitChunk(NamedTuple):
-    """Holds the logits of some rows, and the place for their gradient."""
+    """Hold the logits of some rows, and the place for their gradient."""
 
     rows: slice
     logits: Tensor  # (m, V); the next chunk overwrites them

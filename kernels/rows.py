@@ -22,7 +22,7 @@ TUNED_ROWS = 1024  # more logits than a GPU's cache holds
 
 
 class RowGradient(NamedTuple):
-    """Holds what the derivative of a loss by the logits of M rows follows from."""
+    """Hold what the derivative of a loss by the logits of M rows follows from."""
 
     of_logprob: Tensor  # (M,) d loss / d logprob
     of_entropy: Tensor | None  # (M,) d loss / d entropy; None: the loss does not read the entropy

@@ -40,7 +40,7 @@ ANSWERS_PER_TURN = 4  # few, so that the engine holds what is open, and enough t
 
 
 class NullWorld:
-    """Implements World: on the wall clock, in this process and thread, without a model and without checkpoints."""
+    """Implement World: on the wall clock, in this process and thread, without a model and without checkpoints."""
 
     traits = WorldTraits(
         virtual_time=False,
@@ -79,7 +79,7 @@ def _no_checkpoints(cut: Cut) -> "NullCheckpoints":
 
 
 class NullEngine:
-    """Implements Engine: in every turn of the loop, the `answers` oldest requests get all tokens, in two increments."""
+    """Implement Engine: in every turn of the loop, the `answers` oldest requests get all tokens, in two increments."""
 
     def __init__(self, answers: int) -> None:
         self._answers = answers
@@ -135,7 +135,7 @@ class NullEngine:
 
 
 class NullTrainer:
-    """Implements Trainer: learns nothing, at once."""
+    """Implement Trainer: learn nothing, at once."""
 
     async def step(self, batch: Batch) -> StepResult:
         """See Trainer."""
@@ -153,7 +153,7 @@ class NullTrainer:
 
 
 class NullCheckpoints:
-    """Implements Checkpoints: saves nothing."""
+    """Implement Checkpoints: save nothing."""
 
     def due(self, version: int) -> bool:
         """See Checkpoints."""
@@ -170,7 +170,7 @@ class NullCheckpoints:
 
 
 class NullCodec:
-    """Implements TextCodec: every problem has the same prompt, every answer the same text."""
+    """Implement TextCodec: every problem has the same prompt, every answer the same text."""
 
     stop_token_ids: tuple[int, ...] = ()
 
@@ -192,7 +192,7 @@ class NullCodec:
 
 
 class NullRewards:
-    """Implements Rewards: every response gets 1."""
+    """Implement Rewards: every response gets 1."""
 
     async def score(self, problem: Problem, response: Response) -> Grade:
         """See Rewards."""
@@ -200,7 +200,7 @@ class NullRewards:
 
 
 class NullObserver:
-    """Implements Observer: records nothing."""
+    """Implement Observer: record nothing."""
 
     def group_finished(self, group: TrajectoryGroup) -> None:
         """See Observer."""

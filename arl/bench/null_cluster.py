@@ -118,7 +118,7 @@ async def _end(process: Process) -> None:
 
 
 class HeldTrainer(NullTrainer):
-    """Implements Trainer: learns nothing, at once; gives the engines no weights before `may_publish` is set."""
+    """Implement Trainer: learn nothing, at once; give the engines no weights before `may_publish` is set."""
 
     def __init__(self) -> None:
         self.may_publish = asyncio.Event()
@@ -131,7 +131,7 @@ class HeldTrainer(NullTrainer):
 
 
 class LongPromptCodec(NullCodec):
-    """Implements TextCodec: like NullCodec, with a prompt of the usual length of a problem in mathematics."""
+    """Implement TextCodec: like NullCodec, with a prompt of the usual length of a problem in mathematics."""
 
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
         """See TextCodec."""

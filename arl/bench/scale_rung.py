@@ -142,7 +142,7 @@ async def _measure(shape: ClusterShape, warm_seconds: float, window_seconds: flo
 
 
 class _Swaps(NullObserver):
-    """Keeps the reports of swaps."""
+    """Keep the reports of swaps."""
 
     def __init__(self) -> None:
         self.reports: asyncio.Queue[SwapReport] = asyncio.Queue()

@@ -29,7 +29,7 @@ import numpy as np
 
 
 class LagSchedule:
-    """Implements Admission by tracking the unfilled slots of the current wave. O(log(m·P)) per group, O(m·P) per wave.
+    """Implement Admission by tracking the unfilled slots of the current wave. O(log(m·P)) per group, O(m·P) per wave.
 
     Args:
         lags: (steps, P) int, versions: the lag of every group of every step, row v at most v.

@@ -7,7 +7,7 @@ from arl.rollout.drain import Drain
 
 
 class NoLease:
-    """Implements Lease for mode disaggregated: both sides have devices of their own, so nobody waits."""
+    """Implement Lease for mode disaggregated: both sides have devices of their own, so nobody waits."""
 
     async def acquire(self) -> None:
         """Return at once."""
@@ -17,7 +17,7 @@ class NoLease:
 
 
 class SharedDeviceLease:
-    """Implements Lease for mode collocated: the engines sleep from the start of a step until its weights are loaded."""
+    """Implement Lease for mode collocated: the engines sleep from the start of a step until its weights are loaded."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,7 +35,7 @@ class SharedDeviceLease:
 
 
 class DrainedDeviceLease(SharedDeviceLease):
-    """Implements Lease for mode collocated without interruptions: the trainer's turn begins when no episode generates.
+    """Implement Lease for mode collocated without interruptions: the trainer's turn begins when no episode generates.
 
     Whoever loads the weights reopens the drain before the turn ends.
 

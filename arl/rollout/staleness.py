@@ -18,7 +18,7 @@ from collections.abc import Sequence
 
 
 class StalenessGate:
-    """Implements Admission by counting outstanding groups by deadline. O(1) per group, O(η) per step."""
+    """Implement Admission by counting outstanding groups by deadline. O(1) per group, O(η) per step."""
 
     def __init__(self, problems_per_step: int, staleness: int) -> None:
         self.problems_per_step = problems_per_step

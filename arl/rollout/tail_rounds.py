@@ -61,7 +61,7 @@ class TailRounds:
 
 
 class TailGate(StalenessGate):
-    """Implements Admission at staleness 0, where a round may start more groups than its step takes."""
+    """Implement Admission at staleness 0, where a round may start more groups than its step takes."""
 
     def __init__(self, rounds: TailRounds) -> None:
         super().__init__(rounds.problems_per_step, staleness=0)

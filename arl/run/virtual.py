@@ -36,7 +36,7 @@ from arl.types import Accuracy, Grade, Problem, Response, StartingVersions
 
 
 class VirtualWorld:
-    """Implements World: everything in one process, in virtual time."""
+    """Implement World: everything in one process, in virtual time."""
 
     traits = VIRTUAL
 

@@ -49,7 +49,7 @@ from arl.types import Accuracy, StartingVersions
 
 
 class WallWorld:
-    """Implements World: engines, trainer ranks and rewards are processes, and time is measured."""
+    """Implement World: engines, trainer ranks and rewards are processes, and time is measured."""
 
     traits = WALL
 

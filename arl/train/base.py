@@ -10,7 +10,7 @@ from arl.types import Batch, StepResult, WeightUpdate
 
 
 class Trainer(Protocol):
-    """Trains a policy. Implementations: TrainerClient (processes), InProcessTrainer (virtual time).
+    """Train a policy. Implementations: TrainerClient (processes), InProcessTrainer (virtual time).
 
     A worked example, which learns nothing:
 

@@ -48,7 +48,7 @@ class _Message(Struct, frozen=True, tag=True):
 
 
 class Hello(_Message, frozen=True):
-    """Opens every connection, and says who has connected."""
+    """Open every connection, and say who has connected."""
 
     role: Annotated[str, Meta(max_length=LONGEST_NAME)]  # "trainer", or one of a rank's threads
     rank: int
@@ -63,13 +63,13 @@ class Hello(_Message, frozen=True):
 
 
 class Refused(_Message, frozen=True):
-    """Answers what does not begin with the Hello of a rank."""
+    """Answer what does not begin with the Hello of a rank."""
 
     reason: str
 
 
 class Init(_Message, frozen=True):
-    """Holds all that a rank needs to know before it loads the model."""
+    """Hold all that a rank needs to know before it loads the model."""
 
     model_path: str
     train: dict[str, Any]  # recipe sections as JSON
@@ -151,7 +151,7 @@ class Leave(_Message, frozen=True):
 
 
 class Claim(_Message, frozen=True):
-    """Asks rank 0 to keep the newest version that is broadcast, until engines are sent a newer one that is claimed."""
+    """Ask rank 0 to keep the newest version that is broadcast, until engines are sent a newer one that is claimed."""
 
     version: int  # the oldest that serves
 
@@ -165,7 +165,7 @@ class Save(_Message, frozen=True):
 
 
 class Copied(_Message, frozen=True):
-    """Answers Save: this rank's share is copied, so training may continue."""
+    """Answer Save: this rank's share is copied, so training may continue."""
 
 
 class Saved(_Message, frozen=True):

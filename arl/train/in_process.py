@@ -27,7 +27,7 @@ from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
 
 
 class InProcessTrainer:
-    """Implements Trainer with one Learner of world size 1.
+    """Implement Trainer with one Learner of world size 1.
 
     Args:
         recipe: its sections `train`, `objective`, `advantage` and `output`, and the costs in `virtual`, are used.

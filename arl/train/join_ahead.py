@@ -46,7 +46,7 @@ class AheadJoiner:
 
 
 class _Joined:
-    """Holds the micro-batches of a step, joined or not yet."""
+    """Hold the micro-batches of a step, joined or not yet."""
 
     def __init__(self, packs: Sequence[SequencePack], thread: ThreadPoolExecutor) -> None:
         self._packs = packs
@@ -65,7 +65,7 @@ class _Joined:
 
 
 class _Part(Sequence[MicroBatch]):
-    """Holds the micro-batches of one minibatch."""
+    """Hold the micro-batches of one minibatch."""
 
     def __init__(self, joined: _Joined, places: range) -> None:
         self._joined = joined

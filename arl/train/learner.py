@@ -39,7 +39,7 @@ MOST_SKIPPED = 3  # updates in a row
 
 
 class Learner:
-    """Holds the trainer's state on one rank: weights, optimizer, and the version v of finished steps.
+    """Hold the trainer's state on one rank: weights, optimizer, and the version v of finished steps.
 
     Args:
         path: model directory to start from.

@@ -16,7 +16,7 @@ LINGER_SECONDS = 10.0  # for the last message to leave
 
 
 class Link:
-    """Sends messages to the controller and receives its own. The first message is Hello, the last one Left.
+    """Send messages to the controller and receive its own. The first message is Hello, the last one Left.
 
     Args:
         role: "trainer", or the name of a thread.

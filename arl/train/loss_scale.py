@@ -14,7 +14,7 @@ GROWTH_EVERY = 2000  # updates
 
 @dataclass
 class LossScale:
-    """Holds the scale of the next update. Without float16 it is 1 and stays so."""
+    """Hold the scale of the next update. Without float16 it is 1 and stays so."""
 
     value: float  # a power of two, at least 1
     is_dynamic: bool

@@ -16,7 +16,7 @@ from arl.types import NOT_SAMPLED, Batch, Trajectory
 
 
 class LossSequence(Struct, frozen=True):
-    """Holds what the loss needs of one trajectory: L tokens, n of them in the loss."""
+    """Hold what the loss needs of one trajectory: L tokens, n of them in the loss."""
 
     token_ids: np.ndarray  # (L,) int32
     loss_at: np.ndarray  # (n,) int, index of each loss token, ascending, > 0
@@ -65,7 +65,7 @@ def loss_sequences(batch: Batch, advantage: Advantage, places: bool = False) -> 
 
 
 class _LossTokens(NamedTuple):
-    """Holds the T loss tokens of all trajectories of a batch, one trajectory's after the other's."""
+    """Hold the T loss tokens of all trajectories of a batch, one trajectory's after the other's."""
 
     counts: np.ndarray  # (N,) int64, of each trajectory, summing to T
     loss_at: np.ndarray  # (T,) int32, index in its own trajectory

@@ -19,7 +19,7 @@ from arl.train.loss_sequence import LossSequence
 
 
 class SequencePack(Struct, frozen=True, kw_only=True):
-    """Holds n sequences of one micro-batch, one after the other: L tokens up to the last loss token, N loss tokens."""
+    """Hold n sequences of one micro-batch, one after the other: L tokens up to the last loss token, N loss tokens."""
 
     token_ids: np.ndarray  # (L,) int32
     lengths: np.ndarray  # (n,) int32, summing to L
@@ -51,7 +51,7 @@ class SequencePack(Struct, frozen=True, kw_only=True):
 
 
 class MicroBatch(Struct, frozen=True, kw_only=True):
-    """Holds one forward and backward: T tokens in S segments, M scored positions, N loss tokens."""
+    """Hold one forward and backward: T tokens in S segments, M scored positions, N loss tokens."""
 
     token_ids: np.ndarray  # (T,) int32
     position_ids: np.ndarray  # (T,) int32

@@ -32,7 +32,7 @@ def write_rows(state: Mapping[str, Tensor], directory: Path, part: int, parts: i
 
 
 class OptimizerFiles:
-    """Reads rows of the tensors that all files in `directory` hold together.
+    """Read rows of the tensors that all files in `directory` hold together.
 
     with OptimizerFiles(checkpoint) as files:
         files.whole("step", ())                               ()

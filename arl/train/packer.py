@@ -32,7 +32,7 @@ BY_TOKENS = Flops(token=1.0, key=0.0, score=0.0)  # for one rank, which waits fo
 
 
 class SequenceMinibatch(Struct, frozen=True):
-    """Holds one rank's part of an optimizer update: the sequences of each micro-batch, which the rank joins."""
+    """Hold one rank's part of an optimizer update: the sequences of each micro-batch, which the rank joins."""
 
     packs: tuple[SequencePack, ...]  # this rank's; every rank has as many, at least one
     loss_tokens: int  # of all ranks, before trajectories without gradient were left out
@@ -40,14 +40,14 @@ class SequenceMinibatch(Struct, frozen=True):
 
 
 class SequenceShard(Struct, frozen=True):
-    """Holds one rank's part of the step that turns version `version` into version + 1, as it is sent to the rank."""
+    """Hold one rank's part of the step that turns version `version` into version + 1, as it is sent to the rank."""
 
     version: int
     minibatches: tuple[SequenceMinibatch, ...]
 
 
 class Packing(Struct, frozen=True, kw_only=True):
-    """Says how the batches of a run are packed."""
+    """Say how the batches of a run are packed."""
 
     minibatches: int
     capacity: int  # tokens of a micro-batch
@@ -198,7 +198,7 @@ def _stored(sequence: LossSequence) -> np.ndarray:
 
 
 class Bundle(NamedTuple):
-    """Holds sequences of a group that stay together, and what their prefix tree stores."""
+    """Hold sequences of a group that stay together, and what their prefix tree stores."""
 
     sequences: list[LossSequence]
     num_tokens: int

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class Rank:
-    """Serves the controller's messages after Init."""
+    """Serve the controller's messages after Init."""
 
     def __init__(self, link: Link, init: Init) -> None:
         from arl.train.learner import Learner
@@ -136,7 +136,7 @@ class Rank:
 
 
 class _Announcer:
-    """Sends the outcomes of one thread, over a link made there: a socket may be used by one thread only."""
+    """Send the outcomes of one thread, over a link made there: a socket may be used by one thread only."""
 
     def __init__(self, role: str, version: int) -> None:
         self._link: Link | None = None

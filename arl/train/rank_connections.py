@@ -41,7 +41,7 @@ class Peer(NamedTuple):
 
 
 class RankConnections:
-    """Holds one listening socket for all ranks and for their threads. Construct it inside a running loop.
+    """Hold one listening socket for all ranks and for their threads. Construct it inside a running loop.
 
     Somebody must run `admit`, without which nobody is admitted, and `cut` or `ignore_ends`, without which thousands of
     strangers stop all traffic.

@@ -21,7 +21,7 @@ SETTLE_SECONDS = 1.0  # in which a death, the tracebacks that follow from it, an
 
 
 class RankWatch:
-    """Holds the processes of the trainer ranks, and what they have reported."""
+    """Hold the processes of the trainer ranks, and what they have reported."""
 
     def __init__(self) -> None:
         self._processes: dict[int, Process] = {}  # by rank

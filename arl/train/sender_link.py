@@ -12,7 +12,7 @@ CONTEXT: "zmq.Context[zmq.Socket[bytes]]" = zmq.Context()
 
 
 class SenderLink:
-    """Implements BroadcastLink. A socket may be used by one thread only, so each thread has a link of its own.
+    """Implement BroadcastLink. A socket may be used by one thread only, so each thread has a link of its own.
 
     Args:
         group: name of the group that the thread serves; None for the thread that waits for engines to join.

@@ -16,7 +16,7 @@ from arl.types import Batch
 
 
 class Minibatch(Struct, frozen=True):
-    """Holds one rank's part of an optimizer update."""
+    """Hold one rank's part of an optimizer update."""
 
     micro_batches: Sequence[MicroBatch]  # this rank's; every rank has as many, at least one
     loss_tokens: int  # of all ranks, before trajectories without gradient were left out
@@ -24,14 +24,14 @@ class Minibatch(Struct, frozen=True):
 
 
 class Shard(Struct, frozen=True):
-    """Holds one rank's part of the step that turns version `version` into version + 1."""
+    """Hold one rank's part of the step that turns version `version` into version + 1."""
 
     version: int
     minibatches: tuple[Minibatch, ...]
 
 
 class PackSizes(Struct, frozen=True):
-    """Holds what each of a rank's M micro-batches of a step computes, in order."""
+    """Hold what each of a rank's M micro-batches of a step computes, in order."""
 
     tokens: np.ndarray  # (M,) int64
     flops: np.ndarray  # (M,) float64, of a forward

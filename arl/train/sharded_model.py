@@ -57,7 +57,7 @@ class Update(NamedTuple):
 
 
 class ShardedModel(ShardedWeights):
-    """Computes and updates the trained model of this rank; `init_ranks` comes first.
+    """Compute and update the trained model of this rank; `init_ranks` comes first.
 
     Args:
         path: model directory.

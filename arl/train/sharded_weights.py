@@ -47,7 +47,7 @@ def matrices(model: torch.nn.Module) -> set[str]:
 
 
 class ShardedWeights:
-    """Holds the sharded parameters of this rank and their optimizer; `init_ranks` comes first.
+    """Hold the sharded parameters of this rank and their optimizer; `init_ranks` comes first.
 
     Args:
         path: model directory.

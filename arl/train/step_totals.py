@@ -33,7 +33,7 @@ class _Sums(NamedTuple):
 
 
 class StepTotals:
-    """Holds sums and maxima over a step's computed loss tokens, and the results of its updates.
+    """Hold sums and maxima over a step's computed loss tokens, and the results of its updates.
 
     Args:
         objective: declares its metrics, and how each follows from what its loss returns for each token.

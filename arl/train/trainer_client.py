@@ -61,7 +61,7 @@ NETWORK = "trainer network"  # name of the task that finds cut connections
 
 
 class TrainerClient:
-    """Implements Trainer and WeightSender with rank processes.
+    """Implement Trainer and WeightSender with rank processes.
 
     A launcher starts them with `environment` and torchrun's variables:
 
@@ -359,7 +359,7 @@ class TrainerClient:
                 raise TrainerError(f"{sender} has sent a message that is not due: {error}") from None
 
     async def _fail_with(self, failure: Coroutine[Any, Any, RunError]) -> None:
-        """Waits for the first failure of one kind; then ends every wait."""
+        """Wait for the first failure of one kind; then end every wait."""
         self._waits.fail(await failure)
 
     def _deliver(self, sender: Hello, message: channel.FromRank) -> None:

@@ -21,14 +21,14 @@ BUCKET_BYTES = 256 * 10**6  # of a round; two such are on the device meanwhile, 
 
 @dataclass(frozen=True)
 class TrainingState:
-    """Holds a copy of this rank's share of what a trainer needs to resume; empty on ranks of another copy."""
+    """Hold a copy of this rank's share of what a trainer needs to resume; empty on ranks of another copy."""
 
     weights: dict[str, Tensor]  # float32, whole tensors by parameter name
     optimizer: dict[str, Tensor]  # this rank's rows of AdamW's moments, its number of updates, and the loss scale
 
 
 class TrainingCopy:
-    """Holds the host memory of a copy, which the next copy uses again: allocated once, and pinned if there is a GPU.
+    """Hold the host memory of a copy, which the next copy uses again: allocated once, and pinned if there is a GPU.
 
     Args:
         specs: every parameter as a whole, float32.

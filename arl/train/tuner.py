@@ -30,7 +30,7 @@ Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
 
 
 class Tuner:
-    """Trains a model on pairs: one update a step, on all ranks.
+    """Train a model on pairs: one update a step, on all ranks.
 
     Args:
         path: model directory.

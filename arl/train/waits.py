@@ -10,7 +10,7 @@ from arl.errors import RunError, TrainerError
 
 
 class Waits:
-    """Holds futures that share one failure.
+    """Hold futures that share one failure.
 
     waits = Waits()
     answered = waits.new()          raises the failure, if there is one
@@ -89,7 +89,7 @@ class WatchedTasks:
 
 
 class Answers:
-    """Collects one answer from each rank to a message that all of them were sent."""
+    """Collect one answer from each rank to a message that all of them were sent."""
 
     def __init__(self, kind: type[Struct], num_ranks: int, complete: asyncio.Future[Any]) -> None:
         self.kind = kind

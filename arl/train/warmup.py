@@ -116,7 +116,7 @@ async def sampled_accuracy(
 
 
 class _Teacher:
-    """Teaches one model stage by stage. All that is drawn comes from one generator, seeded by the job."""
+    """Teach one model stage by stage. All that is drawn comes from one generator, seeded by the job."""
 
     def __init__(self, job: WarmupJob, reward: RewardFunction, path: Path) -> None:
         self._job = job

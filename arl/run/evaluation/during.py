@@ -68,7 +68,7 @@ class Evaluations(Protocol):
 
 
 class SteppedObserver:
-    """Implements Observer over another one, and calls `stepped` with the version of each step that it has recorded."""
+    """Implement Observer over another one, and call `stepped` with the version of each step that it has recorded."""
 
     def __init__(self, observer: Observer, stepped: Callable[[int], None]) -> None:
         self._observer = observer
@@ -84,7 +84,7 @@ class SteppedObserver:
 
 
 class NoEvaluations:
-    """Implements Evaluations without any."""
+    """Implement Evaluations without any."""
 
     waiting: Collection[int] = ()
 
@@ -132,7 +132,7 @@ class Measure(Protocol):
 
 
 class BackgroundEvaluations:
-    """Implements Evaluations from checkpoints, beside the run.
+    """Implement Evaluations from checkpoints, beside the run.
 
     Args:
         run: directory of the run.

@@ -25,7 +25,7 @@ Measure = Callable[[Path, int], Awaitable[Sequence[Accuracy]]]
 
 
 class InPlaceEvaluations:
-    """Implements Evaluations without any wait.
+    """Implement Evaluations without any wait.
 
     Held-out problems of the last version are evaluated by the run itself, after training.
 

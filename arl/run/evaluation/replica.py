@@ -42,7 +42,7 @@ async def open_replica(
 
 
 class EvaluationReplica:
-    """Implements Measure; see `open_replica`."""
+    """Implement Measure; see `open_replica`."""
 
     def __init__(
         self,

@@ -57,7 +57,7 @@ class RecordedOrder(ProblemOrder):
 
 
 class RecordedGate(StalenessGate):
-    """Implements Admission by the staleness gate, which closes after the last group of a recording.
+    """Implement Admission by the staleness gate, which closes after the last group of a recording.
 
     A group does not start at an older version than it did, unless its due version is not older than its newest token.
     Otherwise a step would wait for a token that a later version samples.
@@ -84,7 +84,7 @@ class RecordedGate(StalenessGate):
 
 
 class RecordedSchedule(RecordedGate):
-    """Implements Admission for a replay that changes no rule: step v consumes what it consumed, in the same order.
+    """Implement Admission for a replay that changes no rule: step v consumes what it consumed, in the same order.
 
     The due version of a group is replaced by its place in the order of training, v·P + i, so that neither equal times
     nor jitter can change a batch. Engines load the versions that they loaded. This never gets stuck, because every
@@ -121,7 +121,7 @@ class RecordedSchedule(RecordedGate):
 
 
 class PacedTrainer:
-    """Implements Trainer over another one, for groups that wait for its versions.
+    """Implement Trainer over another one, for groups that wait for its versions.
 
     Args:
         seconds: recorded seconds that each step takes on top of its own; none: only its own.
@@ -179,7 +179,7 @@ class PacedTrainer:
 
 
 class RecordedEngine:
-    """Implements Engine without generating.
+    """Implement Engine without generating.
 
     It has no version before the recorded engines had that version, or a newer one.
 
@@ -252,7 +252,7 @@ class RecordedEpisode(Session):
 
 
 class RecordedGroups:
-    """Implements Groups: the controller's group k is group k of the recording. It ends when that ended, or at once.
+    """Implement Groups: the controller's group k is group k of the recording. It ends when that ended, or at once.
 
     Args:
         patience: seconds without a step after which no further version will ever exist.

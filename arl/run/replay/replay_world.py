@@ -60,7 +60,7 @@ def replay(run: Path, overrides: Sequence[str], display: ConsoleDisplay) -> tupl
 
 
 class ReplayWorld:
-    """Implements World: a recording in the place of generation."""
+    """Implement World: a recording in the place of generation."""
 
     def __init__(self, plan: Replay) -> None:
         self._plan = plan
@@ -146,7 +146,7 @@ class ReplayWorld:
 
 
 class SavedModels:
-    """Implements Checkpoints: save models as `output.checkpoint_every` says. A replay is repeated, never resumed."""
+    """Implement Checkpoints: save models as `output.checkpoint_every` says. A replay is repeated, never resumed."""
 
     def __init__(self, directory: Path, recipe: Recipe, trainer: Trainer) -> None:
         self._directory = directory
@@ -177,7 +177,7 @@ class SavedModels:
 
 
 class QuietDisplay:
-    """Implements Display without lost groups, because hundreds may be lost, and the summary counts them."""
+    """Implement Display without lost groups, because hundreds may be lost, and the summary counts them."""
 
     def __init__(self, display: ConsoleDisplay) -> None:
         self.step = display.step

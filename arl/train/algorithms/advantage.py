@@ -15,7 +15,7 @@ from arl.config.objective_section import AdvantageSection
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EpisodeColumns:
-    """Holds what an advantage may read of the N episodes of a step, group by group."""
+    """Hold what an advantage may read of the N episodes of a step, group by group."""
 
     rewards: np.ndarray  # (N,) float64
     group_sizes: np.ndarray  # (P,) int64, summing to N
@@ -24,7 +24,7 @@ class EpisodeColumns:
 
 
 class Advantage(AdvantageSection):
-    """Computes advantages. The fields of a subclass are its settings, in the recipe's section `advantage`.
+    """Compute advantages. The fields of a subclass are its settings, in the recipe's section `advantage`.
 
     A worked example, chosen by `advantage: my_advantage:AboveMean`:
 

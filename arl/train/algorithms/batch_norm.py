@@ -12,7 +12,7 @@ EPSILON = 1e-5  # keeps a batch of almost equal rewards finite
 
 
 class BatchNorm(Advantage):
-    """Compares each reward with those of all loss tokens of the step: A = (r − mean) / (std + 1e-5).
+    """Compare each reward with those of all loss tokens of the step: A = (r − mean) / (std + 1e-5).
 
     A long episode counts more, because each of its tokens counts. Groups play no part: one whose rewards are all equal
     is trained, up if they are above the batch's mean and down if below. A is exactly 0 in a step of equal rewards.

@@ -58,7 +58,7 @@ MOST_LOG_RATIO = 20.0  # exp(20) = 4.9e8; float32's exp overflows at 88.7
 
 
 class Clipped(Objective):
-    """Holds what objectives share that clip a ratio."""
+    """Hold what objectives share that clip a ratio."""
 
     dual_clip: DualClip | None = None
     """c: where A < 0 the gain is at least c A (arXiv 1912.09729, eq. 5), so that a large ratio gives no gradient; none:
@@ -89,14 +89,14 @@ class Clipped(Objective):
 
 
 class ClippedGain(NamedTuple):
-    """Holds the gain of each term, and which bound removed its gradient."""
+    """Hold the gain of each term, and which bound removed its gradient."""
 
     gain: "Tensor"  # (N,) min(u A, clip(u) A), carries the gradient
     values: dict[str, "Tensor"]  # (N,) each, without gradient: of the ratio and its clips
 
 
 class BehaviorWeight(NamedTuple):
-    """Holds the weight of each term, without gradient."""
+    """Hold the weight of each term, without gradient."""
 
     weight: "Tensor"  # (N,) as it is used in the loss
     values: dict[str, "Tensor"]  # (N,) each: what WEIGHT_METRICS are made of, and `uncapped_weight`

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class DecoupledPPO(AroundProximal):
-    """Clips each token around the proximal policy, and weighs it by proximal / behavior (arXiv 2505.24298, §5)."""
+    """Clip each token around the proximal policy, and weigh it by proximal / behavior (arXiv 2505.24298, §5)."""
 
     scope = "token"
     normalizer = "tokens"

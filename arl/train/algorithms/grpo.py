@@ -18,7 +18,7 @@ class Spread(NamedTuple):
 
 
 class GRPO(Advantage):
-    """Compares each reward with those of its group: A = (r − mean) / (std + 1e-6), with the sample's std.
+    """Compare each reward with those of its group: A = (r − mean) / (std + 1e-6), with the sample's std.
 
     A is exactly 0 in a group of equal rewards.
     """

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class GSPO(AroundProximal):
-    """Clips whole trajectories around the proximal policy, by means over their tokens (arXiv 2507.18071).
+    """Clip whole trajectories around the proximal policy, by means over their tokens (arXiv 2507.18071).
 
     Its clip bounds have no defaults: those of PPO are for tokens, and a mean over a trajectory hardly ever meets them.
     """

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenColumns:
-    """Holds what a loss may read of N loss tokens. Only `current_logprobs` and `entropy` carry a gradient.
+    """Hold what a loss may read of N loss tokens. Only `current_logprobs` and `entropy` carry a gradient.
 
     Columns that the objective does not ask for (`ObjectiveSection.columns`) are None.
     """
@@ -39,7 +39,7 @@ class TokenColumns:
 
 
 class Objective(ObjectiveSection):
-    """Computes a loss. The fields of a subclass are its settings, in the recipe's section `objective`.
+    """Compute a loss. The fields of a subclass are its settings, in the recipe's section `objective`.
 
     A worked example, chosen by `objective: {kind: my_objective:Reinforce}`:
 

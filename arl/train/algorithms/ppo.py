@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class PPO(Clipped):
-    """Clips each token around the policy that sampled it, however old that is (arXiv 1707.06347)."""
+    """Clip each token around the policy that sampled it, however old that is (arXiv 1707.06347)."""
 
     scope = "token"
     normalizer = "tokens"

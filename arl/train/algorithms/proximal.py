@@ -25,7 +25,7 @@ DEFAULT_CAP = 5.0
 
 
 class AroundProximal(Clipped):
-    """Holds what objectives share that are centered on the proximal policy."""
+    """Hold what objectives share that are centered on the proximal policy."""
 
     columns = ("proximal_logprobs",)
     metrics = DECOUPLED_METRICS

@@ -7,7 +7,7 @@ from arl.train.algorithms.grpo import spread_groups
 
 
 class RLOO(Advantage):
-    """Compares each reward with the mean of the others in its group: A_i = r_i − Σ_{j ≠ i} r_j / (G − 1).
+    """Compare each reward with the mean of the others in its group: A_i = r_i − Σ_{j ≠ i} r_j / (G − 1).
 
     A is exactly 0 in a group of equal rewards. It is not divided by a standard deviation.
     """
