@@ -13,10 +13,11 @@ from arl.errors import DiskError, InputError
 from arl.launch.private_directory import nearest_directory
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
+IN_THE_WAY = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP}
 OF_THE_DISK = {
     *FULL,
     *(errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE),
-    *(errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP),
+    *IN_THE_WAY,
 }
 CODE_IN_TEXT = re.compile(r"os error (\d+)")  # safetensors raises an error of its own
 
@@ -72,6 +73,8 @@ def explain_disk(path: Path, code: int | None) -> str:
         return f"{path}: cannot be written: its directory {path.parent} was deleted"
     if code == errno.ENOENT:
         return f"{path}: was deleted, and the run needs it"
+    if code in IN_THE_WAY:
+        return f"{path}: cannot be written ({why}): something else has its name, or that of its directory: move it away"
     return f"{path}: cannot be written ({why}): see that its disk works and may be written by this user"
 
 

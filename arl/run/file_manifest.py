@@ -91,7 +91,7 @@ def read_manifest(directory: Path) -> Manifest:
         DataError: there is none, or it is not as it was written.
         InputError: it cannot be read.
     """
-    with reading(f"{directory}: its {MANIFEST}"):
+    with reading(f"{directory}: {MANIFEST}"):
         data = read_regular(directory / MANIFEST, MANIFEST_BYTES)
     try:
         manifest: Manifest = decode_json(data, Manifest)

@@ -8,6 +8,7 @@ Everything that can be refused is refused here, before anything is started or wr
 
 import contextlib
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,14 +20,18 @@ from arl.errors import DataError, InputError
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
+from arl.launch.trust import FOLDER as SECRETS
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
+from arl.metrics.run_files import LOCK, LOGS, RECIPE, SPANS, SUMMARY, TRAJECTORIES
 from arl.metrics.run_status import shown_as_resuming
 from arl.run.checkpoint_state import RunState, number_after, older_versions
+from arl.run.control.control_folder import FOLDER as CONTROL
+from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
 from arl.run.intact import clear_after, newest_intact
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
 
+FOLDERS = (SPANS, TRAJECTORIES, LOGS, CHECKPOINTS, EVALUATIONS, CONTROL, SECRETS)  # of a run
 # Fields that a resumed run may change, because they change nothing that is computed.
 FREE = (
     "cluster.",
@@ -140,10 +145,23 @@ def _old_run(recipe: Recipe, display: ConsoleDisplay, resume: Path) -> Iterator[
     """Open the run that `resume` names. Whoever watches it sees that it starts, before the checks, which take time."""
     directory = run_to_resume(recipe, resume)
     with _locked(directory):
+        _refuse_in_the_way(directory)
         with shown_as_resuming(directory):
             plan = preflight(recipe)
             origin = _resumed(recipe, plan, directory, display)
         yield origin
+
+
+def _refuse_in_the_way(directory: Path) -> None:
+    """Refuse what has the name of a folder of a run and is none. The run would end at it after its files were cut.
+
+    Raises:
+        InputError: there is such a thing; names it.
+    """
+    for name in FOLDERS:
+        path = directory / name
+        if os.path.lexists(path) and not path.is_dir():
+            raise InputError(f"--resume: {path} is no folder, and the run makes one of this name; move it away")
 
 
 def new_run_directory(recipe: Recipe) -> Path:

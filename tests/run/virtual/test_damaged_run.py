@@ -14,8 +14,10 @@ from rich.console import Console
 
 from arl.config.recipe_file import load_recipe
 from arl.errors import DataError, InputError
+from arl.launch.durable import remove_any
 from arl.metrics.console import ConsoleDisplay
 from arl.run.file_manifest import MANIFEST, read_manifest
+from arl.run.resume import FOLDERS
 from arl.run.train import train
 from tests.forks import arl
 from tests.fuzz.checkpoint_damage import damage
@@ -36,6 +38,13 @@ def resumed(folder: Path) -> tuple[int, str]:
     recipe = str(folder / RUN / "recipe.yaml")
     done = arl("train", recipe, "--resume", "--set", f"output.directory={folder}")
     return done.returncode, done.stdout + done.stderr
+
+
+def resume_here(folder: Path) -> None:
+    """Resume in this process."""
+    file = folder / RUN / "recipe.yaml"
+    with open(os.devnull, "w") as nowhere:
+        train(load_recipe(file, [f"output.directory={folder}"]), ConsoleDisplay(Console(file=nowhere)), file)
 
 
 def every_checkpoint(run: Path) -> None:
@@ -70,6 +79,20 @@ def test_a_run_that_cannot_be_resumed_is_refused_and_stays_as_it_is(whole: Path,
     assert message in said
     assert "Traceback" not in said
     assert sorted(path.name for path in (tmp_path / RUN / "checkpoints").iterdir()) == list(CHECKPOINTS)
+
+
+@pytest.mark.parametrize("make", [Path.touch, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+@pytest.mark.parametrize("name", FOLDERS)
+def test_what_has_the_name_of_a_folder_of_the_run_and_is_none_is_named_before_anything_is_cut(
+    whole: Path, tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    shutil.copytree(whole / RUN, tmp_path / RUN)
+    remove_any(tmp_path / RUN / name)
+    make(tmp_path / RUN / name)
+    before = snapshot(tmp_path / RUN)
+    with pytest.raises(InputError, match=rf"--resume: .*/{name} is no folder, and the run makes one of this name"):
+        resume_here(tmp_path)
+    assert snapshot(tmp_path / RUN) == before
 
 
 @pytest.mark.slow
@@ -130,11 +153,10 @@ def test_a_file_that_the_disk_does_not_give_ends_the_resume_and_no_older_checkpo
     shutil.copytree(whole / RUN, tmp_path / RUN)
     run = tmp_path / RUN
     before = snapshot(run)
-    recipe = load_recipe(run / "recipe.yaml", [f"output.directory={tmp_path}"])
     for name in names_below(run):
         monkeypatch.setattr(os, "open", failing_disk(run / name, code))
-        with pytest.raises(InputError, match=re.escape(os.strerror(code))) as refused, open(os.devnull, "w") as nowhere:
-            train(recipe, ConsoleDisplay(Console(file=nowhere)), run / "recipe.yaml")
+        with pytest.raises(InputError, match=re.escape(os.strerror(code))) as refused:
+            resume_here(tmp_path)
         monkeypatch.undo()
         assert not isinstance(refused.value, DataError), name
         assert name.removeprefix(f"checkpoints/{CHECKPOINTS[-1]}/") in str(refused.value)
