@@ -25,6 +25,7 @@ from arl.launch.memory_share import engine_share
 from arl.launch.nccl_settings import nccl_settings
 from arl.launch.placement import NO_MIG_GROUP, Placement, place
 from arl.launch.port_needs import refuse_too_few_ports
+from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
@@ -184,7 +185,7 @@ class _Site(Struct, frozen=True):
         """Take the launcher's nodes, or those that are planned for."""
         if named is not None:
             return cls(tuple(named), shares_files=True, is_here=False)
-        launcher = make_launcher(recipe, recipe.run_directory / "logs")
+        launcher = make_launcher(recipe, recipe.run_directory / LOGS)
         return cls(tuple(launcher.nodes), launcher.shares_files, is_here=True)
 
     def place(self, recipe: Recipe) -> tuple[Placement, Transport]:

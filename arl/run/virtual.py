@@ -21,6 +21,7 @@ from arl.data.tokenizer import load_codec
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices
+from arl.metrics.run_files import LOGS
 from arl.metrics.spans import unrecorded_spans
 from arl.rollout.episodes import Rewards
 from arl.run.evaluation.in_place import InPlaceEvaluations
@@ -55,11 +56,11 @@ class VirtualWorld:
         directory = start.origin.directory
         plan = start.origin.plan
         versions = start.versions
-        rewards = inline_rewards(recipe, directory / "logs", start.display.note)
+        rewards = inline_rewards(recipe, directory / LOGS, start.display.note)
         idle = asyncio.Semaphore(recipe.reward.workers)
         cost = recipe.virtual.reward
         with publication_directory(recipe, start.model, directory, plan.lags, plan.transport) as publications:
-            trainer = InProcessTrainer(recipe, versions, publications, directory / "logs", plan.lags)
+            trainer = InProcessTrainer(recipe, versions, publications, directory / LOGS, plan.lags)
             async with open_engines(recipe, versions) as engine:
                 yield recipe_parts(
                     start,
@@ -104,7 +105,7 @@ async def measure_in_process(start: Start, suites: Sequence[Suite], model: Path,
     recipe = start.recipe
     context = start.origin.plan.context
     functions = [suite.reward for suite in suites]
-    rewards = inline_rewards(recipe, start.origin.directory / "logs", start.display.note, functions)
+    rewards = inline_rewards(recipe, start.origin.directory / LOGS, start.display.note, functions)
     codec = load_codec(str(model))
     with unrecorded_spans():  # these engines have the names of the run's own
         async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:

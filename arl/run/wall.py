@@ -25,6 +25,7 @@ from arl.launch.base import Launcher, Resources
 from arl.launch.launchers import make_launcher
 from arl.launch.tls import is_loopback
 from arl.launch.trust import RunTrust, run_trust
+from arl.metrics.run_files import LOGS
 from arl.run.control.control_folder import ControlFolder
 from arl.run.control.control_messages import LiveRun
 from arl.run.control.control_server import serve_control
@@ -79,7 +80,7 @@ class WallWorld:
         ) as weights:
             if weights.parent != SHARED_MEMORY and not spans_nodes:
                 start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
-            async with make_launcher(recipe, directory / "logs") as launcher, explain_deaths(launcher):
+            async with make_launcher(recipe, directory / LOGS) as launcher, explain_deaths(launcher):
                 addresses = [node.address for node in launcher.nodes]
                 with run_trust(directory, addresses) as trust:
                     async with _start_processes(start, weights, launcher, trust) as parts:

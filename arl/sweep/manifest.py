@@ -12,6 +12,7 @@ from msgspec import Struct
 
 from arl.errors import DataError
 from arl.files import decode_json, read_regular
+from arl.launch.durable import replace_file
 from arl.metrics.run_files import SWEEP_MANIFEST
 
 FORMAT = 1
@@ -69,6 +70,4 @@ def read_manifest(directory: Path) -> SweepManifest:
 
 def write_manifest(directory: Path, manifest: SweepManifest) -> None:
     """Write the manifest. A reader finds the old one or the new one, never a part."""
-    partial = directory / f".{SWEEP_MANIFEST}"
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(manifest)))
-    partial.rename(directory / SWEEP_MANIFEST)
+    replace_file(directory / SWEEP_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))

@@ -20,6 +20,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe, read_with_places
 from arl.errors import InputError, RecipeError
+from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
 from arl.run.resume import FREE, FREE_ON_THE_WALL
@@ -184,10 +185,7 @@ def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep
 def _write(directory: Path, request: SweepRequest, checked: CheckedSweep, before: SweepManifest | None) -> None:
     (directory / RECIPES).mkdir(exist_ok=True)
     for arm in checked.arms:
-        file = directory / RECIPES / f"{arm.name}.yaml"
-        partial = file.with_name(f".{file.name}")
-        partial.write_text(dump_recipe(arm.recipe))
-        partial.rename(file)
+        replace_file(directory / RECIPES / f"{arm.name}.yaml", dump_recipe(arm.recipe).encode())
     manifest = _manifest(directory, request, checked)
     write_manifest(directory, manifest if before is None else _merge(before, manifest))
 

@@ -19,10 +19,10 @@ from typing import BinaryIO
 from arl.errors import InputError
 from arl.files import open_regular
 from arl.launch.rotating_log import parts_of
+from arl.metrics.run_files import LOGS
 from arl.metrics.run_status import STATUS_FILE, require_run
 from arl.watch.liveness import StatusWatch, is_locked
 
-LOGS = "logs"
 PERIOD = 0.25  # seconds between two looks
 PIECE = 1 << 16  # bytes at the end of a log that are read first; twice as many each time that they are too few
 MOST_BYTES = 1 << 25  # that are read of a log at once; the parts that arl writes are half as long

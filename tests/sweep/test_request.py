@@ -29,7 +29,7 @@ jobs: 2
 """
 
 
-no_seed = st.one_of(st.booleans(), st.floats(0, 9), st.text("0123", min_size=1), st.integers(max_value=-1))
+no_seed = st.one_of(st.booleans(), st.floats(0, 9), st.text("0123", min_size=1), st.integers(-(2**63), -1))
 no_seeds: st.SearchStrategy[object] = st.one_of(
     no_seed, st.just({}), st.lists(no_seed, max_size=3), st.just(0), st.just([2**62 + 1])
 )

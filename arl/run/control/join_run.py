@@ -26,7 +26,7 @@ from arl.launch.devices import visible_cores, visible_devices
 from arl.launch.interfaces import own_address
 from arl.launch.local import LocalLauncher
 from arl.launch.tls import is_loopback
-from arl.metrics.run_files import RECIPE
+from arl.metrics.run_files import LOGS, RECIPE
 from arl.run.control.control_client import ControllerWatch, RunControl
 from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.control_server import refuse_other_model
@@ -79,7 +79,7 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
     cluster = Cluster(ports=recipe.cluster.ports)
     async with (
         reported_failures(),
-        LocalLauncher(options.run / "logs", recipe.deadlines.shutdown, cluster, address=address) as launcher,
+        LocalLauncher(options.run / LOGS, recipe.deadlines.shutdown, cluster, address=address) as launcher,
     ):
         servers = EngineServers(
             recipe=recipe.model_copy(update={"seed": recipe.seed + secrets.randbelow(1 << 20)}),

@@ -6,7 +6,6 @@ scores.json        the scores of every finished suite, for machines
 """
 
 import contextlib
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from msgspec import Struct
 
 from arl.errors import DataError, InputError
 from arl.files import decode_json, read_regular
+from arl.launch.durable import replace_file
 from arl.launch.file_lock import open_lock, try_lock
 from arl.run.evaluation.model_identity import ModelIdentity
 from arl.run.evaluation.protocol import Protocol, differing_fields
@@ -153,7 +153,4 @@ def _decode(file: Path, kind: type[T]) -> T:
 
 
 def _replace(file: Path, content: object) -> None:
-    """Write a file that appears under its name when it is complete."""
-    partial = file.with_name(f".{file.name}")
-    partial.write_bytes(msgspec.json.format(msgspec.json.encode(content)))
-    os.replace(partial, file)
+    replace_file(file, msgspec.json.format(msgspec.json.encode(content)))

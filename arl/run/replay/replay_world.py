@@ -21,6 +21,7 @@ from arl.config.worlds import VIRTUAL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.metrics.console import ConsoleDisplay
+from arl.metrics.run_files import LOGS
 from arl.metrics.summary import Summary
 from arl.rollout.base import Admission
 from arl.rollout.controller_state import ControllerState
@@ -141,7 +142,7 @@ class ReplayWorld:
             free_steps = recipe.virtual.model_copy(update={"train_step": 0.0})
             recipe = recipe.model_copy(update={"virtual": free_steps})
         versions = StartingVersions(str(start.model))
-        logs = start.origin.directory / "logs"
+        logs = start.origin.directory / LOGS
         return InProcessTrainer(recipe, versions, publications, logs, start.origin.plan.lags)
 
 
