@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from arl.engine.http.engine_client import HttpEngine
 from arl.errors import EngineError
 from arl.types import WeightUpdate
 from tests.engine.conftest import ask, complete, within
@@ -83,19 +82,3 @@ def test_under_keep_tokens_after_a_swap_wait_for_the_spans_that_tell_who_sampled
 def test_keep_is_refused_where_the_server_does_not_tell_which_version_sampled_a_token() -> None:
     with pytest.raises(EngineError, match="keep needs SGLang"):
         swapped_in_place({})
-
-
-def test_a_server_that_serves_another_version_than_it_was_started_with_is_refused() -> None:
-    async def answer(_: dict[str, Any], response: web.StreamResponse) -> None:
-        await response.write(DONE)
-
-    async def connected(version: int) -> None:
-        async with (
-            talking_to(answer, version=3) as (served, _),
-            HttpEngine(served.url, generate_seconds=9.0, swap_seconds=9.0, version=version) as engine,
-        ):
-            assert engine.loaded_version == 3
-
-    asyncio.run(connected(3))
-    with pytest.raises(EngineError, match=r"/model_info: it serves version 3, and was started with 0"):
-        asyncio.run(connected(0))

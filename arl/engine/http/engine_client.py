@@ -52,7 +52,6 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: GroupSender | N
         certificate=server.certificate,
         vocab_size=limits.vocab_size,
         context=limits.context,
-        version=server.versions.oldest,
         sender=sender,
         workers=recipe.engine.tensor_parallel,
         first_rank=server.replica * recipe.engine.tensor_parallel,
@@ -72,7 +71,6 @@ class HttpEngine:
         key: sent as a bearer token
         certificate: file of the only one that a server with TLS may show
         vocab_size, context: of the model; None asks the server, which SGLang does not answer
-        version: that the server was started with; None takes what it says
         sender: of weights that are broadcast, shared by the engines of a run
         workers: processes of the server that hold a part of the weights
         first_rank: the trainer's rank on the device of the first worker; the others follow
@@ -91,7 +89,6 @@ class HttpEngine:
         certificate: str | None = None,
         vocab_size: int | None = None,
         context: int | None = None,
-        version: int | None = None,
         sender: GroupSender | None = None,
         workers: int = 1,
         first_rank: int = 0,
@@ -111,7 +108,6 @@ class HttpEngine:
         self._workers = workers
         self._first_rank = first_rank
         self._copies_weights = copies_weights
-        self._first_version = version
         self._version = 0
         self._calls: dict[str, Call] = {}
         self._closed = False
@@ -266,7 +262,7 @@ class HttpEngine:
         """Ask the server for its version and its limits.
 
         Raises:
-            EngineError: it does not report what is needed, or serves another version than it was started with.
+            EngineError: it does not report what is needed.
         """
         body = await self._http.command("/model_info")
         try:
@@ -276,10 +272,6 @@ class HttpEngine:
         except (msgspec.DecodeError, ValueError) as error:
             remedy = "start SGLang with --weight-version 0"
             raise EngineError(f"{self.url}/model_info: {error}; {remedy}: {body[:200]!r}") from error
-        if self._first_version not in (None, self._version):  # else groups would be admitted by a version of its own
-            raise EngineError(
-                f"{self.url}/model_info: it serves version {self._version}, and was started with {self._first_version}"
-            )
         self._vocab_size = self._vocab_size or info.vocab_size or 0
         self._context = self._context or info.context_length or 0
         if not self._vocab_size or not self._context:
