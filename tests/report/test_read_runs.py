@@ -22,7 +22,7 @@ from arl.types import MOST_COUNT
 from tests.report.synthetic_runs import evaluation, old_step, write_metrics, write_recipe, write_run
 
 NO_COUNTS = st.one_of(
-    st.integers(max_value=-1),
+    st.integers(-(2**63), -1),
     st.integers(min_value=MOST_COUNT + 1, max_value=1 << 62),
     st.floats(),
     st.booleans(),

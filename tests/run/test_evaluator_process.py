@@ -143,11 +143,15 @@ def test_a_run_that_is_killed_while_versions_wait_measures_each_of_them_once_whe
 
 def evaluation_server(command: Command) -> psutil.Process:
     """Wait for the engine server with the lowest priority."""
-    while True:
-        for module, process in command.processes():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                if module == "arl.engine.embedded.server" and process.nice() >= LOWEST_PRIORITY:
-                    return process
+    try:
+        while True:
+            for module, process in command.processes():
+                with contextlib.suppress(psutil.NoSuchProcess):  # this one has ended
+                    if module == "arl.engine.embedded.server" and process.nice() >= LOWEST_PRIORITY:
+                        return process
+    except psutil.NoSuchProcess:  # the run has ended
+        command.end()
+        raise AssertionError(f"no evaluation has begun:\n{command.output}") from None
 
 
 def re_started(output: str) -> bool:
