@@ -178,10 +178,18 @@ def sglang_server(
     """Start one for all tests, because each takes half a minute. At the end nothing of it may be left."""
     home = tmp_path_factory.mktemp("sglang")
     running = start_sglang(sglang_python, old.path, home / "log")
+    (place,) = home.glob("arl-sglang-*")
+    assert semaphores_of(place)
     yield running
     running.end()
     running.reader.join(timeout=120)
-    assert not list(home.glob("arl-sglang-*"))
+    assert not place.exists()
+    assert not semaphores_of(place)
+
+
+def semaphores_of(place: Path) -> list[Path]:
+    """Return the semaphores of the SGLang server whose temporary files lie in `place`."""
+    return list(Path("/dev/shm").glob(f"sem.{place.name}-*"))
 
 
 def connect(

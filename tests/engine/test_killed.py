@@ -21,6 +21,7 @@ from tests.engine.conftest import (
     ask,
     complete,
     connect,
+    semaphores_of,
     sglang_command,
     start_server,
     start_sglang,
@@ -81,8 +82,10 @@ def test_nothing_is_left_of_an_sglang_server_that_is_killed_when_its_children_ha
             with contextlib.suppress(psutil.TimeoutExpired):
                 raise AssertionError(f"it ended with {doomed.wait(timeout=0.02)}")
             children = doomed.children(recursive=True)
-        assert list(Path(home).glob("arl-sglang-*/*"))
+        (place,) = Path(home).glob("arl-sglang-*")
+        assert list(place.iterdir())
         os.killpg(doomed.pid, signal.SIGKILL)  # as a run ends what it has started
         doomed.communicate(timeout=120)  # the guard holds its output open until it is done
         assert not survivors(children)
-        assert not list(Path(home).glob("arl-sglang-*"))
+        assert not place.exists()
+        assert not semaphores_of(place)

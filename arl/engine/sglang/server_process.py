@@ -3,12 +3,14 @@
     python arl/engine/sglang/server_process.py --host HOST --port 0 …     other flags go to sglang.launch_server
                                                                           0: any free one, within ARL_PORTS
 
-Its children and temporary files end with it. It keeps the run's key out of the command line, prints "ready <url>" once
-it is healthy, exits with a code when SGLang gives up its start, and has SGLang load plugin.py and staging.py.
+Its children, temporary files and semaphores end with it. It keeps the run's key out of the command line, prints "ready
+<url>" once it is healthy, exits with a code when SGLang gives up its start, and has SGLang load plugin.py and
+staging.py.
 """
 
 import contextlib
 import http.client
+import multiprocessing
 import os
 import runpy
 import shutil
@@ -24,6 +26,7 @@ from typing import Any
 ARL = Path(__file__).parents[2]
 FREE_PORT: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "free_port.py"))
 TLS: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "tls.py"))
+SHARED_MEMORY = Path("/dev/shm")  # where Linux has named semaphores
 LONGEST_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
 HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, but reports to nobody when it is ready
 
@@ -84,9 +87,10 @@ def home() -> str:
 def guard(place: Path) -> None:
     """Fork a guard that kills what this process has started, and removes `place`, as soon as this process has ended.
 
-    SGLang's children look after their own end only when they have imported everything, and nobody removes their files.
-    The guard has a session of its own, so that a signal to ours spares it. Its parent is not SGLang, because SGLang
-    kills its children and theirs when it ends by itself. It holds our output open until it is done.
+    It also removes the semaphores that are named after `place`. SGLang's children look after their own end only when
+    they have imported everything, and nobody removes their files. The guard has a session of its own, so that a signal
+    to ours spares it. Its parent is not SGLang, because SGLang kills its children and theirs when it ends by itself. It
+    holds our output open until it is done.
     """
     if os.getpgid(0) != os.getpid():
         os.setpgid(0, 0)
@@ -102,9 +106,19 @@ def guard(place: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
         shutil.rmtree(place, ignore_errors=True)
+        for semaphore in SHARED_MEMORY.glob(f"sem.{place.name}-*"):
+            semaphore.unlink(missing_ok=True)
         os._exit(0)
     os.waitpid(child, 0)
     os.close(ours)
+
+
+def name_semaphores(place: Path) -> None:
+    """Have the semaphores of this process, and of those that it starts, named after `place`.
+
+    Python's own process that removes them is killed with the others.
+    """
+    multiprocessing.current_process()._config["semprefix"] = f"/{place.name}"  # type: ignore[attr-defined]
 
 
 def install_plugin(place: Path) -> None:
@@ -153,6 +167,7 @@ def main() -> None:
     certificate = give_certificate(host)
     place = Path(tempfile.mkdtemp(prefix="arl-sglang-", dir=home()))
     guard(place)
+    name_semaphores(place)
     tempfile.tempdir = str(place)  # for SGLang's sockets, which it leaves behind
     # Its workers meet in a file; torch's own store would listen on every interface.
     os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{place}/store"
