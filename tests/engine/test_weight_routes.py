@@ -1,6 +1,7 @@
 """Check what callers of the weight routes may do at the same time, also those that go away before they are answered."""
 
 import asyncio
+import gc
 import threading
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -136,6 +137,33 @@ def test_a_turn_that_does_not_come_in_time_is_an_error_and_the_turn_of_a_lost_ca
                 await patient.run(divmod, 1, 0)
         async with patient:
             assert await patient.run(divmod, 7, 2) == (3, 1)
+
+    within(scenario, SECONDS)
+
+
+def test_a_thread_that_fails_when_its_caller_has_gone_leaves_no_traceback_in_the_log() -> None:
+    async def scenario() -> None:
+        told: list[object] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        turns = ThreadTurns("the weights", SECONDS)
+        let_go = threading.Event()
+
+        def fail() -> None:
+            assert let_go.wait(SECONDS)
+            raise OSError
+
+        async def read() -> None:
+            async with turns:
+                await turns.run(fail)
+
+        reading = asyncio.create_task(read())
+        await asyncio.sleep(0)
+        reading.cancel()
+        await asyncio.wait([reading])
+        let_go.set()
+        async with turns:  # when the thread has ended
+            gc.collect()  # asyncio tells of an unseen failure when its task is collected
+        assert told == []
 
     within(scenario, SECONDS)
 

@@ -52,7 +52,12 @@ class ThreadTurns:
         if thread is None or thread.done():
             self._lock.release()
         else:  # the caller was cancelled, which ends no thread, nor frees what it has read
-            thread.add_done_callback(lambda _: self._lock.release())
+            thread.add_done_callback(self._end_without_caller)
+
+    def _end_without_caller(self, thread: asyncio.Task[Any]) -> None:
+        if not thread.cancelled():
+            thread.exception()  # marks it as seen: nobody is told that a thread has failed whose caller has gone
+        self._lock.release()
 
     async def run(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run `work` in a thread, in the caller's turn, and return its result or raise its exception."""
