@@ -110,7 +110,7 @@ ROOMS_THAT_KNOW = {  # words of the source, and the rooms or files in which alon
     "held_port": {"launch"},
     "CUDA_VISIBLE_DEVICES": {"launch", "environment.py"},  # which refuses the name in a recipe
     "PDEATHSIG|die_with_parent|ARL_PARENT_PID": {"launch"},
-    "/dev/shm": {"launch", "sync"},
+    "/dev/shm": {"launch", "sync", "server_process.py"},  # the last one without arl, in SGLang's environment
 }
 
 

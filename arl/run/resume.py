@@ -9,6 +9,7 @@ Everything that can be refused is refused here, before anything is started or wr
 import contextlib
 import itertools
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -153,7 +154,9 @@ def _old_run(recipe: Recipe, display: ConsoleDisplay, resume: Path) -> Iterator[
 
 
 def _refuse_in_the_way(directory: Path) -> None:
-    """Refuse what has the name of a folder of a run and is none. The run would end at it after its files were cut.
+    """Refuse what has the name of a folder of a run and is none: the run would end at it after its files were cut.
+
+    So are links and pipes among the files that the run goes on with: it would write to what lies elsewhere, or wait.
 
     Raises:
         InputError: there is such a thing; names it.
@@ -162,6 +165,10 @@ def _refuse_in_the_way(directory: Path) -> None:
         path = directory / name
         if os.path.lexists(path) and not path.is_dir():
             raise InputError(f"--resume: {path} is no folder, and the run makes one of this name; move it away")
+    for path in itertools.chain((directory / SPANS).rglob("*"), (directory / LOGS).rglob("*")):
+        mode = path.lstat().st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            raise InputError(f"--resume: {path} is a link, or no regular file, and the run writes there; move it away")
 
 
 def new_run_directory(recipe: Recipe) -> Path:
@@ -276,7 +283,14 @@ def _extend(recipe: Recipe, directory: Path, state: RunState) -> None:
             "begun are of versions that no engine serves any more; start a new run"
         )
     with writing(directory / SUMMARY):
-        (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
+        (directory / SUMMARY).rename(_unused_summary(directory, version))
+
+
+def _unused_summary(directory: Path, version: int) -> Path:
+    """Return where the summary of an ended run is kept; an earlier one of this version stays."""
+    names = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
+    paths = (directory / f"summary-step_{version}{name}.json" for name in names)
+    return next(path for path in paths if not os.path.lexists(path))
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:

@@ -136,8 +136,9 @@ class GroupRules:
         self._check_prompts()
 
     def _check_prompts(self) -> None:
-        """Compare the prompt of each row with that of the first row of its group."""
+        """Compare the prompt of each row, a token or more, with that of the first row of its group."""
         lengths = self._column("prompt_length")
+        self._refuse("prompt_length", lengths == 0, "a prompt has at least one token")
         begins = np.cumsum(self._lengths) - self._lengths
         rows = np.repeat(np.arange(len(lengths)), lengths)
         places = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)

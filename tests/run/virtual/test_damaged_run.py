@@ -95,6 +95,22 @@ def test_what_has_the_name_of_a_folder_of_the_run_and_is_none_is_named_before_an
     assert snapshot(tmp_path / RUN) == before
 
 
+@pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.parent.parent / "recipe.yaml")])
+@pytest.mark.parametrize("name", ["spans/000000.json", "logs/engine-0.log", "logs/deeper/reward.log.1"])
+def test_a_link_or_a_pipe_among_the_files_that_a_run_goes_on_with_is_named_before_anything_is_cut(
+    whole: Path, tmp_path: Path, name: str, make: Callable[[Path], None]
+) -> None:
+    shutil.copytree(whole / RUN, tmp_path / RUN)
+    file = tmp_path / RUN / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    make(file)
+    recipe = (tmp_path / RUN / "recipe.yaml").read_bytes()
+    with pytest.raises(InputError, match=rf"--resume: .*/{re.escape(name)} is a link, or no regular file"):
+        resume_here(tmp_path)
+    assert (tmp_path / RUN / "recipe.yaml").read_bytes() == recipe
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_damaged_the_command_goes_on_or_says_why(whole: Path, tmp_path: Path, seed: int) -> None:

@@ -80,6 +80,7 @@ WRONG: dict[str, tuple[Edit, str]] = {
     "a sampled prompt": (put_token(0, "policy_versions", 0, 0), "the policy samples nothing of a prompt"),
     "a mask on the prompt": (put_token(0, "loss_mask", 0, True), "only tokens that the policy sampled are trained"),
     "a short mask": (lambda rows: rows[0]["loss_mask"].pop(), "length of loss_mask = .*as many entries as token_ids"),
+    "no prompt": (put_everywhere("prompt_length", 0), "a prompt has at least one token"),
     "a prompt longer than all": (put(0, "prompt_length", 10**6), "a prompt is no longer than its tokens"),
     "a step of the future": (put_everywhere("trained_at", 10**12), "trained_at = 1000000000000: summary.json counts"),
     "a group of the future": (put_everywhere("group_id", 10**12), "group_id = 1000000000000: summary.json counts"),
