@@ -114,7 +114,7 @@ def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
             remove_any(rest)
     for refused in checkpoints_in(directory):
         if step_of(refused) > step_of(checkpoint):
-            aside = _unused_name(directory / f"refused_{refused.name}")
+            aside = unused_name(directory / f"refused_{refused.name}")
             refused.rename(aside)
             note(f"{refused} is kept as {aside.name}")
     best = directory / BEST
@@ -122,7 +122,7 @@ def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
         best.unlink()
 
 
-def _unused_name(path: Path) -> Path:
+def unused_name(path: Path) -> Path:
     """Return `path`, or the first of path-2, path-3… that nothing has."""
     number = 2
     found = path

@@ -28,7 +28,7 @@ from arl.metrics.run_status import shown_as_resuming
 from arl.run.checkpoint_state import RunState, number_after, older_versions
 from arl.run.control.control_folder import FOLDER as CONTROL
 from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
-from arl.run.intact import clear_after, newest_intact
+from arl.run.intact import clear_after, newest_intact, unused_name
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
 
@@ -283,14 +283,7 @@ def _extend(recipe: Recipe, directory: Path, state: RunState) -> None:
             "begun are of versions that no engine serves any more; start a new run"
         )
     with writing(directory / SUMMARY):
-        (directory / SUMMARY).rename(_unused_summary(directory, version))
-
-
-def _unused_summary(directory: Path, version: int) -> Path:
-    """Return where the summary of an ended run is kept; an earlier one of this version stays."""
-    names = itertools.chain([""], (f".{number}" for number in itertools.count(2)))
-    paths = (directory / f"summary-step_{version}{name}.json" for name in names)
-    return next(path for path in paths if not os.path.lexists(path))
+        (directory / SUMMARY).rename(unused_name(directory / f"summary-step_{version}.json"))
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:

@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from arl.sync import node_copy
 from arl.sync.node_copy import COPYING, NodeCopies, abandoned_directories, open_locked
+from tests.waiting import wait_until
 
 SECONDS = 30.0
 # Holds the version that it is told to, prints where it lies, and waits.
@@ -87,15 +87,7 @@ def memory(tmp_path: Path) -> Iterator[Path]:
     place = tmp_path / "memory"
     place.mkdir()
     yield place
-    until(lambda: not list(place.iterdir()))
-
-
-def until(condition: Callable[[], bool]) -> None:
-    """Wait for what other processes do; a test fails if it takes too long."""
-    end = time.monotonic() + SECONDS
-    while not condition():
-        assert time.monotonic() < end, "it never came"
-        time.sleep(0.01)
+    wait_until(lambda: not list(place.iterdir()))
 
 
 @contextmanager
@@ -148,7 +140,7 @@ def test_copies_are_removed_when_every_process_is_killed(published: Path, memory
             holder.hold()
         for holder in both:
             holder.kill()
-        until(lambda: not list(memory.iterdir()))
+        wait_until(lambda: not list(memory.iterdir()))
 
 
 def test_the_next_run_removes_what_is_left_when_even_the_guard_is_killed(published: Path, memory: Path) -> None:
@@ -157,7 +149,7 @@ def test_the_next_run_removes_what_is_left_when_even_the_guard_is_killed(publish
         for pid in guards(memory / published.name):
             os.kill(pid, signal.SIGKILL)
         killed.kill()
-    until(lambda: bool(list(abandoned_directories(memory))))
+    wait_until(lambda: bool(list(abandoned_directories(memory))))
     other = published.with_name("arl-weights-other")
     publish(other, 1)
     with holders(1, other, memory) as (next_run,):

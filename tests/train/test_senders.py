@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,12 +10,12 @@ import pytest
 
 from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError
-from arl.launch.base import Process
 from arl.sync.group_sender import GroupSender
 from arl.sync.verify import refuse_other_tensors
 from tests.engine.conftest import ServerProcess, connect, start_server
 from tests.train.synthetic import batch
 from tests.train.workers import forked, init, launched
+from tests.waiting import wait_until
 
 BLOCKED = 4.0  # seconds after which the broadcast to an engine that stops is given up; they are waited out
 
@@ -93,13 +92,6 @@ def test_a_group_that_nobody_joins_is_given_up_and_the_trainer_steps_on(tiny: Pa
     asyncio.run(scene())
 
 
-def wait_until_printed(process: Process, text: str) -> None:
-    end = time.monotonic() + 60
-    while text not in process.last_words():
-        assert time.monotonic() < end, process.last_words()
-        time.sleep(0.01)
-
-
 def test_a_rank_that_engines_hold_up_prints_which_version_is_needed_and_waits_until_the_controller_goes_on(
     tiny: Path, tmp_path: Path, servers: list[ServerProcess]
 ) -> None:
@@ -116,7 +108,8 @@ def test_a_rank_that_engines_hold_up_prints_which_version_is_needed_and_waits_un
                     await trainer.step(batch(version, groups=4, size=4))
                     update = await trainer.weights(version + 1)
                 stepping = asyncio.create_task(trainer.step(batch(6, groups=4, size=4)))
-                await asyncio.to_thread(wait_until_printed, rank, "still waiting: no buffer was free for version 7")
+                waits = "still waiting: no buffer was free for version 7"
+                await asyncio.to_thread(wait_until, lambda: waits in rank.last_words())
                 assert "version 5 (engines may ask for it)" in rank.last_words()
                 assert not stepping.done()
                 await router.update_weights(update)

@@ -302,12 +302,14 @@ def test_a_finished_run_is_extended_by_more_steps(again: tuple[Path, Path]) -> N
     recipe, runs = again
     run(recipe, runs, resume=True)
     before = json.loads((runs / "small" / "summary.json").read_text())
+    (runs / "small" / "summary-step_6.json").write_text("an earlier one")
     _, said = run(recipe, runs, "train.steps=9", resume=True)
     assert f"resuming {runs / 'small'} from step_6" in said
+    assert (runs / "small" / "summary-step_6.json").read_text() == "an earlier one"
     after = json.loads((runs / "small" / "summary.json").read_text())
     assert (before["steps"], after["steps"]) == (6, 9)
     assert after["groups"] == {"trained": 36, "in flight": 0}
-    assert json.loads((runs / "small" / "summary-step_6.json").read_text()) == before
+    assert json.loads((runs / "small" / "summary-step_6.json-2").read_text()) == before
     assert load_recipe(runs / "small" / "recipe.yaml").train.steps == 9
 
 
