@@ -14,7 +14,7 @@ from arl.sync.node_copy import PREFIX, PUBLISHED, SHARED_MEMORY
 from arl.sync.verify import checksums
 from arl.types import WeightUpdate
 from tests.engine.conftest import ServerProcess, Weights, connect, sglang_command, start, start_server, within
-from tests.sync.test_node_copy import until
+from tests.waiting import wait_until
 
 Starter = Callable[[], ServerProcess]
 
@@ -88,7 +88,7 @@ def test_two_servers_of_a_node_read_a_version_once(
     one_reads_and_another_has_its_copy(first, second, published, in_memory, old, new)
     first.process.kill()
     assert second.end() == 0
-    until(lambda: not in_memory.exists())
+    wait_until(lambda: not in_memory.exists())
 
 
 def test_nothing_stays_in_memory_when_every_server_is_killed(
@@ -100,7 +100,7 @@ def test_nothing_stays_in_memory_when_every_server_is_killed(
         within(lambda: load(server, version))  # noqa: B023 - it is called at once
     for server in servers:
         server.process.kill()
-    until(lambda: not in_memory.exists())
+    wait_until(lambda: not in_memory.exists())
 
 
 def test_a_version_that_is_not_there_is_refused_and_the_server_goes_on(
@@ -111,7 +111,7 @@ def test_a_version_that_is_not_there_is_refused_and_the_server_goes_on(
         within(lambda: load(server, WeightUpdate(7, str(published / "v7"))))
     within(lambda: load(server, update_of(published, 8, new)))
     assert server.end() == 0
-    until(lambda: not in_memory.exists())
+    wait_until(lambda: not in_memory.exists())
 
 
 @pytest.mark.slow
@@ -133,4 +133,4 @@ def test_sglang_and_our_server_share_a_copy(
     within(lambda: load(sglang, version))
     ours.process.kill()
     os.kill(sglang.process.pid, 9)  # the whole server, whose guard ends the rest of it
-    until(lambda: not in_memory.exists())
+    wait_until(lambda: not in_memory.exists())
