@@ -51,7 +51,17 @@ class Link:
             address=meeting[0],
             port=meeting[1],
         )
-        self._socket.send_multipart([run_key.encode(), channel.encode(hello)])
+        self._introduce([run_key.encode(), channel.encode(hello)])
+
+    def _introduce(self, frames: list[bytes]) -> None:
+        """Send the first message, unless the controller has refused the run key already.
+
+        Then ZeroMQ has given the connection up, and a send that waits would never end.
+        """
+        try:
+            self._socket.send_multipart(frames, flags=zmq.NOBLOCK)
+        except zmq.Again:
+            self._forget_messages()
 
     def send(self, message: Struct) -> None:
         """Send a message without waiting for the controller. Nothing is sent to one that has refused the run key."""
@@ -90,10 +100,14 @@ class Link:
         left = max(end - time.monotonic(), 0.0)
         ready = dict(poller.poll(int(left * 1000)))
         if self._refusals in ready:
-            self._is_refused = True  # ZeroMQ has given the connection up, so that a send would never end
-            self._socket.setsockopt(zmq.LINGER, 0)
+            self._forget_messages()
             raise PermissionError(f"the controller at {self._address} refuses the run key of this process")
         return bool(ready)
+
+    def _forget_messages(self) -> None:
+        """Send nothing from here on, and wait for nothing to leave."""
+        self._is_refused = True
+        self._socket.setsockopt(zmq.LINGER, 0)
 
     def close(self) -> None:
         """Say that this connection ends, and close it when its last message has left."""

@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import psutil
 import pytest
+import zmq
 from safetensors.numpy import load_file
 
 from arl.errors import DeadlineError, ProcessDied, TrainerError
@@ -23,12 +24,14 @@ from arl.launch.child import RUN_KEY
 from arl.launch.trust import RunTrust
 from arl.train import channel, rank_connections
 from arl.train.algorithms.grpo import GRPO
+from arl.train.link import Link
 from arl.train.trainer_client import TrainerClient
 from arl.types import Batch, StepResult
 from tests.train.resetting_proxy import ResettingProxy
 from tests.train.saved import saved_optimizer, saved_weights
 from tests.train.synthetic import batch
 from tests.train.workers import DEADLINES, KEY, forked, init, launched, started
+from tests.waiting import wait_until
 
 
 async def two_steps(
@@ -180,6 +183,32 @@ def test_a_process_with_the_wrong_key_is_refused_and_the_run_goes_on(tiny: Path,
                 await trainer.ready()
                 assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
                 await trainer.stop()
+
+    asyncio.run(scene())
+
+
+def test_a_process_that_is_refused_before_it_has_said_hello_does_not_wait_for_ever(
+    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = zmq.Socket.connect
+
+    def connect_and_be_refused(socket: zmq.Socket[bytes], address: str) -> None:
+        connect(socket, address)
+        if address == os.environ[channel.ADDRESS]:
+            wait_until(lambda: not socket.poll(0, zmq.POLLOUT))
+
+    def be_refused() -> None:
+        link = Link(channel.TRAINER)
+        with pytest.raises(PermissionError, match="refuses the run key of this process"):
+            link.receive(60.0)
+        link.close()
+
+    async def scene() -> None:
+        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, RunTrust(KEY), DEADLINES, host=LOOPBACK) as trainer:
+            for name, value in {**trainer.environment, RUN_KEY: "guess", "RANK": "0"}.items():
+                monkeypatch.setenv(name, value)
+            monkeypatch.setattr(zmq.Socket, "connect", connect_and_be_refused)
+            await asyncio.to_thread(be_refused)
 
     asyncio.run(scene())
 
