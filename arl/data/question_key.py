@@ -18,15 +18,17 @@ _PLAIN = str.maketrans(
 )
 _MARKS = re.compile(
     r"""
-      \\[()\[\]] | \$   # where mathematics begins and ends
-    | ["“”„«»`]
-    | [.,;:](?!\d)      # a digit may follow a decimal point or the comma of thousands
-    | \?+ !*
-    | (?<=[^\W\d_]) !+  # behind a letter; behind a number or a bracket it is a factorial
+    [\\$"“”„«»`.,;:?!]     # looked for first, because most characters are none of these
+    (?:
+        (?<=\\) [()\[\]]   # where mathematics begins and ends
+      | (?<=[$"“”„«»`])
+      | (?<=[.,;:]) (?!\d) # a digit may follow a decimal point or the comma of thousands
+      | (?<=\?) \?* !*
+      | (?<=[^\W\d_]!) !*  # behind a letter; behind a number or a bracket it is a factorial
+    )
     """,
     re.VERBOSE,
 )
-_SPACE = re.compile(r"\s+")
 
 
 def question_key(text: str) -> str:
@@ -40,7 +42,7 @@ def question_key(text: str) -> str:
     composed = unicodedata.normalize("NFKC", text)
     folded = composed.translate(_PLAIN).casefold()
     unmarked = _MARKS.sub(" ", folded)
-    return _SPACE.sub(" ", unmarked).strip()
+    return " ".join(unmarked.split())
 
 
 def prompt_key(prompt: str | list[dict[str, Any]]) -> str:
