@@ -6,11 +6,12 @@ from pathlib import Path
 RUNS = "runs"
 STATE_SECONDS = 2.0  # for a node to say what a process of it does
 UNREACHABLE = "cannot be asked"  # begins the phrase of a process whose node does not answer
+STOPPED = "T"
 BLOCKED = "D"
 BLOCKED_SECONDS = 0.25  # for which a process stays blocked; every page that comes from a disk blocks it for an instant
 LOOK_SECONDS = 0.05  # from one look to the next meanwhile
 STATES = {
-    "T": "is stopped by a signal (SIGSTOP?)",
+    STOPPED: "is stopped by a signal (SIGSTOP?)",
     "t": "is stopped by a debugger",
     BLOCKED: "is blocked in the kernel, by a disk or a device",
     "Z": "has exited",

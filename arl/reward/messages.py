@@ -19,6 +19,7 @@ LONGEST_PART = 4 * LONGEST_NAME + 14  # bytes: four for a character, the number,
 LONGEST_ANSWER = MOST_PARTS * LONGEST_PART + 4 * (LONGEST_ERROR + LONGEST_TRACEBACK) + 1000  # bytes of a frame
 
 TRIES = 2  # of a call that fails in its lane
+READ_BYTES = 1 << 16  # at once from a connection
 READY = 0  # id of the answer of a worker that has imported its functions, and of a lane that is up; calls count from 1
 
 
@@ -47,6 +48,7 @@ class Verdict(Struct, frozen=True):
     parts: dict[str, float] = {}  # as it named them
     error: str = ""  # why there is no grade, on one line; empty: there is one
     traceback: str = ""  # where it raised, if it did
+    is_disturbed: bool = False  # the error may be the doing of another process
 
 
 def fault_in(verdict: Verdict) -> str:

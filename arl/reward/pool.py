@@ -53,6 +53,16 @@ class _Pending:
     num_lost: int = 0  # workers that were lost while they had it
     num_lost_alone: int = 0  # those of them that had no other call, so that it was at fault
 
+    @property
+    def is_suspect(self) -> bool:
+        """Return whether it needs a worker for itself."""
+        return self.num_lost >= MOST_SHARED
+
+    def isolate(self) -> None:
+        """Have it sent alone from now on."""
+        self.call = msgspec.structs.replace(self.call, is_alone=True)
+        self.framed = frame(self.call)
+
 
 class RewardPool:
     """Keep `workers` processes that have imported `functions`.
@@ -212,9 +222,20 @@ class RewardPool:
 
     def _take(self, worker: WorkerLink, answer: Answer) -> None:
         del worker
-        if answer.verdict is not None and answer.id in self._pending:  # else all calls were given up
-            self._settle(self._pending.pop(answer.id), answer.verdict)
+        pending = self._pending.get(answer.id)  # None: all calls were given up
+        if pending is not None and answer.verdict is not None:
+            if answer.verdict.is_disturbed and not pending.is_suspect:
+                self._suspect(pending)
+            else:
+                del self._pending[answer.id]
+                self._settle(pending, answer.verdict)
         self._dispatch()
+
+    def _suspect(self, pending: _Pending) -> None:
+        """Have a call made again where no other call disturbs it."""
+        pending.num_lost = MOST_SHARED
+        pending.isolate()
+        self._suspects.append(pending)
 
     def _settle(self, pending: _Pending, verdict: Verdict) -> None:
         if not pending.verdict.done():
@@ -233,9 +254,8 @@ class RewardPool:
             pending.num_lost += 1
             pending.num_lost_alone += len(worker.owed) == 1
             if pending.num_lost_alone < MOST_LOSSES:
-                pending.call = msgspec.structs.replace(pending.call, is_alone=True)
-                pending.framed = frame(pending.call)
-                waiting = self._queue if pending.num_lost < MOST_SHARED else self._suspects
+                pending.isolate()
+                waiting = self._suspects if pending.is_suspect else self._queue
                 waiting.appendleft(pending)
             else:
                 del self._pending[call_id]

@@ -28,7 +28,7 @@ import sys
 import time
 import traceback
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -36,8 +36,11 @@ from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, outlive_parent
 from arl.launch.frames import FrameReader, frame, standard_input_socket
 from arl.reward.grading import RewardCallable
-from arl.reward.lane import READ_BYTES, Lane, LaneError, Orphans, freeze_imports
-from arl.reward.messages import READY, TRIES, Answer, RewardCall, Settings, Verdict
+from arl.reward.lane import Lane, LaneError
+from arl.reward.lane_process import LIMITS_LOWERED, Private, freeze_imports
+from arl.reward.leftovers import kill_children, reap_children
+from arl.reward.limits import LimitWatch
+from arl.reward.messages import READ_BYTES, READY, TRIES, Answer, RewardCall, Settings, Verdict
 from arl.running_time import BEAT_SECONDS
 
 MOST_IN_LANE = 16  # calls of the front lane, so that it makes them without a wait in between
@@ -73,7 +76,7 @@ class Worker:
         self._turns: Counter[int] = Counter()  # call id -> turns that were not long enough
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)  # of answered calls
         self._selector = selectors.DefaultSelector()
-        self._orphans = Orphans()
+        self._limits = LimitWatch()
         self._num_answers = 0
         self._ended = False
 
@@ -95,7 +98,7 @@ class Worker:
         finally:
             for lane in self._lanes():
                 lane.kill()
-            self._orphans.kill([])
+            self._kill_leftovers()
 
     # ---- the controller
 
@@ -159,7 +162,7 @@ class Worker:
                     self._discard(lane)  # it was left behind with one call
                     return
         except LaneError as error:
-            self._fail(lane, lane.call, str(error), again)
+            self._fail(lane, lane.call, error.verdict, again)
 
     def _succeed(self, call: RewardCall, verdict: Verdict, seconds: float) -> None:
         self._seconds.append(seconds)
@@ -167,13 +170,14 @@ class Worker:
         self._tell(Answer(call.id, verdict))
         self._num_answers += 1
         if self._num_answers % CALLS_PER_REAPING == 0:
-            self._orphans.reap(self._pids())
+            reap_children(spare=self._keepers())
 
-    def _fail(self, lane: Lane, call: RewardCall | None, cause: str | Verdict, again: deque[RewardCall]) -> None:
-        """Discard the lane of a failed call; the call is tried again in `again`, or its error is the answer.
+    def _fail(self, lane: Lane, call: RewardCall | None, verdict: Verdict, again: deque[RewardCall]) -> None:
+        """Discard the lane of a failed call; the call is tried again in `again`, or the error is the answer.
 
         Args:
             call: None: the lane died between two calls.
+            verdict: with the error.
         """
         others = [other for other in lane.calls if other is not call]
         self._waiting.extendleft(reversed(others))
@@ -185,7 +189,7 @@ class Worker:
             again.appendleft(call)
             return
         self._forget(call)
-        self._tell(Answer(call.id, Verdict(error=cause) if isinstance(cause, str) else cause))
+        self._tell(Answer(call.id, verdict))
 
     def _forget(self, call: RewardCall) -> None:
         self._tries.pop(call.id, None)
@@ -205,7 +209,8 @@ class Worker:
             if lane.call is not None and lane.seconds >= self._settings.timeout:
                 if lane is self._front:
                     self._tell(Answer(lane.call.id))  # it is tried again aside
-                self._fail(lane, lane.call, cause, again=self._put_off)
+                verdict = Verdict(error=cause, is_disturbed=lane.is_stopped())
+                self._fail(lane, lane.call, verdict, again=self._put_off)
 
     def _end_turn(self) -> None:
         """End the turn of a call if its time has passed and others are put off."""
@@ -290,8 +295,13 @@ class Worker:
     def _lanes(self) -> list[Lane]:
         return [lane for lane in (self._front, *self._aside, self._in_turn) if lane is not None]
 
-    def _pids(self) -> Iterator[int]:
-        return (lane.pid for lane in self._lanes())
+    def _keepers(self) -> list[int]:
+        return [lane.keeper for lane in self._lanes()]
+
+    def _kill_leftovers(self) -> None:
+        """Kill and reap what lanes that are not in use any more have left to this process."""
+        kill_children(os.getpid(), spare=self._keepers())
+        reap_children(spare=self._keepers())
 
     def _new_lane(self) -> Lane:
         """Start a lane.
@@ -304,11 +314,12 @@ class Worker:
         return lane
 
     def _fork(self) -> Lane:
-        """Start the process of a lane. If there is none to be had, kill what calls have left, and wait until there is.
+        """Start the processes of a lane. If there are none to be had, wait until there are.
 
         Unblocked by the clock, or by the end of the connection to the controller.
 
         Raises:
+            SystemExit: what it starts would fail.
             OSError: the connection has ended, or calls run: one of them may have taken all processes. This worker then
                 ends with everything that it has started, and the controller makes the calls again, alone.
         """
@@ -316,11 +327,14 @@ class Worker:
         hang_up.register(self._controller, select.POLLRDHUP)
         began = time.monotonic()
         while True:
-            connections = [self._controller, *(lane.connection for lane in self._lanes())]
+            if lowered := self._limits.lowered():
+                raise SystemExit(f"{LIMITS_LOWERED} ({', '.join(lowered)}): this reward worker ends, and is replaced")
+            connections = (lane.connection for lane in self._lanes())
+            private: list[Private] = [self._selector, self._controller, *connections]
             try:
-                return Lane.fork(self._functions, self._settings.memory_gb, [self._selector, *connections])
+                return Lane.fork(self._functions, self._settings.memory_gb, private, self._limits)
             except OSError:
-                self._orphans.kill(self._pids())
+                self._kill_leftovers()
                 a_call_runs = any(lane.calls for lane in self._lanes())
                 if a_call_runs and time.monotonic() - began > FORK_PATIENCE:
                     raise
@@ -340,7 +354,7 @@ class Worker:
         else:
             self._aside.remove(lane)
         lane.kill()
-        self._orphans.kill(self._pids())
+        self._kill_leftovers()
 
 
 def main() -> None:

@@ -52,7 +52,7 @@ def _as_lane(stream: bytes) -> None:
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        lane = Lane(os.getpid(), ours)
+        lane = Lane(os.getpid(), os.getpid(), ours)
         for call in CALLS:
             lane.add(call)
         taken = []

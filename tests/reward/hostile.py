@@ -19,6 +19,7 @@ import numpy as np
 from arl.launch.frames import frame
 from arl.reward.messages import LONGEST_NAME, MOST_PARTS, Answer, Verdict
 from arl.types import Problem, Response
+from tests.reward.strange import Mute, Stubborn, Unlike, circular
 
 HANG = 613.0  # seconds, longer than any test
 
@@ -165,9 +166,15 @@ def _write_everywhere(problem: Problem, response: Response) -> float:
 
 
 def _kill_worker(problem: Problem, response: Response) -> float:
-    os.kill(os.getppid(), signal.SIGKILL)
+    os.kill(_worker(), signal.SIGKILL)
     time.sleep(HANG)
     return 1.0
+
+
+def _worker() -> int:
+    """Return the process id of the worker of this lane, which is the parent of its keeper."""
+    stat = Path(f"/proc/{os.getppid()}/stat").read_text()
+    return int(stat.rpartition(")")[2].split()[1])
 
 
 def _epolls(problem: Problem, response: Response) -> float:
@@ -190,7 +197,7 @@ time.sleep({HANG})
 
 def _kill_worker_from_a_daemon(problem: Problem, response: Response) -> float:
     """Run a program that leaves a process in a session of its own, which kills the worker and lives on."""
-    subprocess.run([sys.executable, "-S", "-c", DAEMON, str(os.getppid())], check=False)
+    subprocess.run([sys.executable, "-S", "-c", DAEMON, str(_worker())], check=False)
     return 1.0
 
 
@@ -276,40 +283,11 @@ def _kill_group(problem: Problem, response: Response) -> float:
     return 1.0
 
 
-class Mute(Exception):
-    """An exception that cannot be shown."""
-
-    def __str__(self) -> str:
-        raise RuntimeError("not a word")
-
-
-class Unlike(BaseException):
-    """An exception that `except Exception` does not catch."""
-
-
-class Stubborn:
-    """An object that is no number, and cannot be shown either."""
-
-    def __float__(self) -> float:
-        raise RuntimeError("no number")
-
-    def __repr__(self) -> str:
-        raise RuntimeError("nothing to show")
-
-
 def _raising(error: Callable[[], BaseException]) -> Callable[[Problem, Response], float]:
     def deed(problem: Problem, response: Response) -> float:
         raise error()
 
     return deed
-
-
-def _circular() -> BaseException:
-    first = ValueError("first")
-    second = ValueError("second")
-    first.__cause__ = second
-    second.__cause__ = first
-    return first
 
 
 def _overflow(problem: Problem, response: Response) -> float:
@@ -321,7 +299,7 @@ QUICK_ERRORS: dict[str, Callable[[Problem, Response], Any]] = {  # no grade, at 
     "mute": _raising(Mute),
     "unlike": _raising(Unlike),
     "interrupt": _raising(KeyboardInterrupt),
-    "circular": _raising(_circular),
+    "circular": _raising(circular),
     "long-message": _raising(lambda: ValueError("x" * 50_000_000)),
     "long-type": _raising(type("E" * 100_000, (Exception,), {})),
     "no-characters": _raising(lambda: ValueError("\ud800 \x1b[2J\0")),

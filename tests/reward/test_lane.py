@@ -2,13 +2,11 @@
 
 import os
 import socket
-import subprocess
-import sys
 
 import pytest
 
 from arl.launch.frames import frame
-from arl.reward.lane import Lane, LaneError, Orphans
+from arl.reward.lane import Lane, LaneError
 from arl.reward.messages import READY, Answer, RewardCall, Verdict
 from arl.types import Problem, Response
 
@@ -17,7 +15,7 @@ def test_an_answer_counts_although_the_next_call_writes_nonsense_behind_it() -> 
     ours, theirs = socket.socketpair()
     with ours, theirs:
         ours.setblocking(False)
-        lane = Lane(os.getpid(), ours)
+        lane = Lane(os.getpid(), os.getpid(), ours)
         calls = [RewardCall(number, 0, Problem("?"), Response("x")) for number in range(2)]
         for call in calls:
             lane.add(call)
@@ -29,22 +27,3 @@ def test_an_answer_counts_although_the_next_call_writes_nonsense_behind_it() -> 
         with pytest.raises(LaneError, match="something else wrote to the lane's connection"):
             next(answers)
         assert lane.call == calls[1]
-
-
-def test_an_orphan_that_may_not_be_killed_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may be of another user, as one that sudo has started."""
-    tried = []
-
-    def refuse(pid: int, number: int) -> None:
-        tried.append(pid)
-        raise PermissionError
-
-    with subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE) as child:
-        orphans = Orphans()
-        monkeypatch.setattr("arl.reward.lane._children", lambda: iter([child.pid]))
-        with monkeypatch.context() as patched:
-            patched.setattr("arl.reward.lane.os.kill", refuse)
-            orphans.kill([])
-        assert child.poll() is None
-        child.kill()
-    assert tried == [child.pid]
