@@ -49,7 +49,6 @@ FIRST_PATIENCE = 0.25  # seconds until a call is left behind, as long as none wa
 LEAST_PATIENCE = 0.05
 PATIENCE_IN_MEDIANS = 5.0
 REMEMBERED = 32  # durations of answered calls
-CALLS_PER_REAPING = 64
 FORK_PAUSE = 0.1  # seconds between two tries to start a lane
 FORK_PATIENCE = 1.0  # seconds of such tries while calls run, one of which may have taken all processes
 
@@ -77,7 +76,6 @@ class Worker:
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)  # of answered calls
         self._selector = selectors.DefaultSelector()
         self._limits = LimitWatch()
-        self._num_answers = 0
         self._ended = False
 
     def serve(self) -> None:
@@ -168,9 +166,6 @@ class Worker:
         self._seconds.append(seconds)
         self._forget(call)
         self._tell(Answer(call.id, verdict))
-        self._num_answers += 1
-        if self._num_answers % CALLS_PER_REAPING == 0:
-            reap_children(spare=self._keepers())
 
     def _fail(self, lane: Lane, call: RewardCall | None, verdict: Verdict, again: deque[RewardCall]) -> None:
         """Discard the lane of a failed call; the call is tried again in `again`, or the error is the answer.
