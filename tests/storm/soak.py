@@ -67,10 +67,13 @@ class Soak:
 
     def _start(self) -> subprocess.Popen[bytes]:
         settings = [word for name, value in SETTINGS.items() for word in ("--set", f"{name}={value}")]
-        resume = ["--resume"] if (self.run / "checkpoints").exists() else []
+        resume = ["--resume"] if self._has_checkpoint() else []
         recipe = str(ROOT / "recipes" / "quickstart.yaml")
         argv = [sys.executable, "-m", "arl.cli", "train", recipe, *settings, *resume]
         return start_marked(argv, self._mark, self.directory, self._output)
+
+    def _has_checkpoint(self) -> bool:
+        return any((self.run / "checkpoints").glob("step_*"))
 
     @property
     def seconds(self) -> float:
@@ -117,7 +120,7 @@ class Soak:
 
     def _kill_one(self) -> bool:
         """Kill a process of a drawn role; return whether there was one."""
-        if not (self.run / "checkpoints").exists():
+        if not self._has_checkpoint():
             return False  # there would be nothing to resume
         role = self._source.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
         found = [each for each in processes_of_run(self._mark) if each.role == role]
