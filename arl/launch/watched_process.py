@@ -17,6 +17,7 @@ from arl.clock import deadline
 from arl.errors import ProcessDied
 from arl.launch.disk import explain_disk
 from arl.launch.last_lines import LastLines
+from arl.launch.process_state import describe_exit
 from arl.launch.rotating_log import OUTPUT_SECONDS, RotatingLog
 
 
@@ -198,18 +199,3 @@ class WatchedProcess(ABC):
             self._ready.set_result(line.removeprefix("ready "))
         if self._on_line is not None:
             self._on_line(line)
-
-
-def describe_exit(code: int) -> str:
-    """Say how a process has ended, by its exit code.
-
-    >>> describe_exit(1), describe_exit(-9), describe_exit(-37)
-    ('exited with code 1', 'was killed by SIGKILL', 'was killed by signal 37')
-    """
-    if code >= 0:
-        return f"exited with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal, most of which have no name
-        name = f"signal {-code}"
-    return f"was killed by {name}"

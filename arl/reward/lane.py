@@ -18,9 +18,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 
 from arl.launch.frames import FrameError, FrameReader, decode, frame
-from arl.launch.process_state import STOPPED, state_letter
+from arl.launch.process_state import describe_exit
 from arl.reward.grading import RewardCallable
-from arl.reward.lane_process import CLOSED, PID_BYTES, Private, run
+from arl.reward.lane_process import CLOSED, LIMITED, LIMITS_LOWERED, PID_BYTES, Private, run
+from arl.reward.leftovers import descendants
 from arl.reward.limits import LimitWatch
 from arl.reward.messages import LONGEST_ANSWER, READ_BYTES, READY, Answer, RewardCall, Verdict, fault_in
 from arl.reward.work_timer import WorkTimer
@@ -29,33 +30,10 @@ CLOSED_ITSELF = "it closed the file descriptors of its process"
 START_SECONDS = 10.0  # for a lane to be forked
 REAP_SECONDS = 2.0  # for a lane that has closed its connection, or was killed, to be gone with what it has left
 NICEST = 19
-# Signals by which a process crashes. Others come from outside: from another process, or if memory is short.
-CRASHES = {
-    signal.SIGABRT,
-    signal.SIGBUS,
-    signal.SIGFPE,
-    signal.SIGILL,
-    signal.SIGSEGV,
-    signal.SIGSYS,
-    signal.SIGTRAP,
-}
 
 
 class LaneError(Exception):
-    """Report that a lane cannot answer its call. The message is the cause.
-
-    Args:
-        is_disturbed: the cause may be the doing of another process.
-    """
-
-    def __init__(self, cause: str, is_disturbed: bool = False) -> None:
-        super().__init__(cause)
-        self.is_disturbed = is_disturbed
-
-    @property
-    def verdict(self) -> Verdict:
-        """Return the verdict on the call, if it is not made again."""
-        return Verdict(error=str(self), is_disturbed=self.is_disturbed)
+    """Report that a lane cannot answer its call. The message is the cause."""
 
 
 class Lane:
@@ -196,12 +174,14 @@ class Lane:
 
     def make_nice(self) -> None:
         """Let its processes compute only where nobody else wants to."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.setpriority(os.PRIO_PGRP, self.pid, NICEST)
+        for pid in descendants(self.keeper):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.setpriority(os.PRIO_PROCESS, pid, NICEST)
 
-    def is_stopped(self) -> bool:
-        """Return whether a signal keeps it from running."""
-        return state_letter(self.pid) == STOPPED
+    def wake(self) -> None:
+        """Let it go on if a signal has stopped it; otherwise it does not notice."""
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:
         """Kill its keeper, and reap that. The lane itself, and what it has started, are then children of the worker."""
@@ -212,15 +192,16 @@ class Lane:
 
     def _end(self) -> LaneError:
         """Return the error of a lane that has closed its connection."""
+        with contextlib.suppress(ProcessLookupError):  # a program may have stopped its keeper
+            os.kill(self.keeper, signal.SIGCONT)
         status = self._reap()
         code = CLOSED if status is None else os.waitstatus_to_exitcode(status)
         if code == CLOSED:
             return LaneError(CLOSED_ITSELF)
-        if code >= 0:
-            return LaneError(f"its process exited with code {code}")
-        number = signal.Signals(-code)
-        hint = ": killed from outside, or out of memory" if number == signal.SIGKILL else ""
-        return LaneError(f"its process died with {number.name}{hint}", is_disturbed=number not in CRASHES)
+        if code == LIMITED:
+            return LaneError(LIMITS_LOWERED)
+        hint = ", from outside or because memory was short" if code == -signal.SIGKILL else ""
+        return LaneError(f"its process {describe_exit(code)}{hint}")
 
     def _reap(self) -> int | None:
         """Return how the keeper has ended; None if it still runs after two seconds, or was reaped before."""

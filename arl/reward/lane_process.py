@@ -27,6 +27,7 @@ from arl.reward.messages import READ_BYTES, READY, Answer, RewardCall, Verdict
 PID_BYTES = 4
 Private = socket.socket | BaseSelector
 CLOSED = 120  # exit code of a lane that cannot send its answer
+LIMITED = 121  # of one whose limits were lowered before it began
 LIMITS_LOWERED = "another process has lowered the limits of its process"
 
 
@@ -59,8 +60,7 @@ def run(
         keeper = os.getpid()
         lane = os.fork()
         if lane == 0:
-            _be_lane(functions, memory_gb, keeper, connection, limits)
-            os._exit(1)
+            os._exit(_be_lane(functions, memory_gb, keeper, connection, limits))
         connection.close()
         keep(lane)
     except BaseException:
@@ -76,8 +76,8 @@ def _be_lane(
     keeper: int,
     connection: socket.socket,
     limits: LimitWatch,
-) -> None:
-    """Tell the worker the process id of the lane, and make calls until there are no more.
+) -> int:
+    """Tell the worker the process id of the lane, make calls until there are no more, and return an exit code.
 
     Raises:
         OSError: the worker is gone.
@@ -85,14 +85,15 @@ def _be_lane(
     os.setpgid(0, 0)
     die_with(keeper)
     connection.sendall(os.getpid().to_bytes(PID_BYTES))
-    if lowered := limits.lowered():
-        raise OSError(f"{LIMITS_LOWERED} ({', '.join(lowered)})")
+    if limits.lowered():
+        return LIMITED
     _bound_memory(memory_gb)
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
         file.write("1000")  # if the machine runs out of memory, this process is the one to kill
     own_limits = LimitWatch()
     own_limits.allow_own_changes()
     _serve(functions, keeper, connection, own_limits)
+    return 1
 
 
 class _Streams:
@@ -156,6 +157,7 @@ def _serve(functions: Sequence[RewardCallable], keeper: int, connection: socket.
 def _end_call(keeper: int, streams: _Streams) -> None:
     """Let nothing of a call reach the next one."""
     signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function has left behind
+    os.kill(keeper, signal.SIGCONT)  # a program may have stopped it, and what ends would stay
     kill_children(keeper, spare=[os.getpid()])
     with contextlib.suppress(OSError):  # the function has closed everything; so it cannot answer either
         streams.renew()

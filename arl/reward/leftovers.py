@@ -17,6 +17,7 @@ from typing import NoReturn
 from arl.launch.process_state import state_letter
 
 PATIENCE = 1.0  # seconds for killed processes to end; one that waits for a disk ends later, by itself
+LAST_PATIENCE = 5.0  # the same where nobody comes who kills what is left
 PAUSE = 0.001  # seconds between two looks at one
 ENDED = ("Z", "X", "")  # letters of processes that have ended
 
@@ -43,17 +44,18 @@ def _end_with(status: int) -> NoReturn:
     os._exit(max(code, 0))
 
 
-def kill_children(parent: int, spare: Collection[int]) -> None:
-    """Kill the children of a process except those in `spare`, and then those that it inherits from the killed ones.
+def kill_children(parent: int, spare: Collection[int], patience: float = PATIENCE) -> None:
+    """Kill the children of a process except those in `spare`, and all below them.
 
-    The parent reaps them. One that may not be killed, as of another user, is left alone.
+    Those whose parents were killed are given to this process, or its own parent, and are found again. The parent reaps
+    them. One that may not be killed, as of another user, is left alone.
 
-    Unblocked by their ends, and by the clock.
+    Unblocked by their ends, and by the clock after `patience` seconds.
     """
-    end = time.monotonic() + PATIENCE
+    end = time.monotonic() + patience
     killed: set[int] = set()
     while time.monotonic() < end:
-        found = [pid for pid in children_of(parent) if pid not in spare and pid not in killed]
+        found = [pid for pid in descendants(parent, spare) if pid not in killed]
         if not found:
             return
         killed.update(found)
@@ -71,11 +73,22 @@ def reap_children(spare: Collection[int]) -> None:
                 os.waitpid(pid, os.WNOHANG)
 
 
+def descendants(pid: int, spare: Collection[int] = ()) -> list[int]:
+    """Return the children of a process except those in `spare`, their children, and so on."""
+    found = [child for child in children_of(pid) if child not in spare]
+    for child in found:  # it grows meanwhile
+        found += children_of(child)
+    return found
+
+
 def children_of(pid: int) -> list[int]:
-    """Return the children of a process with one thread, ended ones too; none, where the kernel does not list them."""
-    with contextlib.suppress(OSError), open(f"/proc/{pid}/task/{pid}/children") as file:
-        return [int(child) for child in file.read().split()]
-    return []
+    """Return the children of a process, ended ones too; none, where the kernel does not list them."""
+    found = []
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += [int(child) for child in file.read().split()]
+    return found
 
 
 def _kill(pid: int) -> bool:

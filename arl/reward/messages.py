@@ -48,7 +48,7 @@ class Verdict(Struct, frozen=True):
     parts: dict[str, float] = {}  # as it named them
     error: str = ""  # why there is no grade, on one line; empty: there is one
     traceback: str = ""  # where it raised, if it did
-    is_disturbed: bool = False  # the error may be the doing of another process
+    is_disturbed: bool = False  # its process was lost or spoiled, which may be the doing of another one
 
 
 def fault_in(verdict: Verdict) -> str:

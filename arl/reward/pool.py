@@ -40,6 +40,7 @@ LOST = "the worker process died"
 FORGED = "something else wrote to the worker's connection"
 CANNOT_SEND = "it cannot be sent to a reward worker"
 MOST_LOSSES = 3  # workers that a call may lose while they have no other call
+MOST_DISTURBED = 3  # times that a call is made again in a worker for itself, because its lanes were lost
 MOST_SHARED = 2  # workers that a call may lose until it gets one for itself
 
 
@@ -52,6 +53,8 @@ class _Pending:
     verdict: asyncio.Future[Verdict]
     num_lost: int = 0  # workers that were lost while they had it
     num_lost_alone: int = 0  # those of them that had no other call, so that it was at fault
+    num_disturbed: int = 0  # verdicts that may be the doing of other calls
+    after: frozenset[int] = frozenset()  # ids of those other calls; it is made again when all of them have ended
 
     @property
     def is_suspect(self) -> bool:
@@ -120,6 +123,7 @@ class RewardPool:
         self._queue: deque[_Pending] = deque()
         self._suspects: deque[_Pending] = deque()  # wait for a worker for themselves
         self._workers: set[WorkerLink] = set()
+        self._starting: set[WorkerLink] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: Exception | None = None  # why a worker could not be replaced
         self._closed = asyncio.Event()
@@ -201,15 +205,16 @@ class RewardPool:
             A worker that gets no other call, because a suspect waits until that worker owes nothing. It is the one that
             owes the least. So its number falls until the suspect is sent.
         """
-        while self._suspects:
-            pending = self._suspects[0]
+        for pending in list(self._suspects):
             if self._is_canceled(pending):
-                self._suspects.popleft()
+                self._suspects.remove(pending)
+                continue
+            if pending.after & self._pending.keys():
                 continue
             worker = min(self._workers, key=lambda worker: len(worker.owed), default=None)
             if worker is None or worker.owed:
                 return worker
-            self._suspects.popleft()
+            self._suspects.remove(pending)
             worker.send(pending.call, pending.framed, only_call=True)
         return None
 
@@ -224,7 +229,7 @@ class RewardPool:
         del worker
         pending = self._pending.get(answer.id)  # None: all calls were given up
         if pending is not None and answer.verdict is not None:
-            if answer.verdict.is_disturbed and not pending.is_suspect:
+            if answer.verdict.is_disturbed and pending.num_disturbed < MOST_DISTURBED:
                 self._suspect(pending)
             else:
                 del self._pending[answer.id]
@@ -232,8 +237,10 @@ class RewardPool:
         self._dispatch()
 
     def _suspect(self, pending: _Pending) -> None:
-        """Have a call made again where no other call disturbs it."""
-        pending.num_lost = MOST_SHARED
+        """Have a call made again in a worker for itself, when those that run now cannot disturb it any more."""
+        pending.num_disturbed += 1
+        pending.num_lost = max(pending.num_lost, MOST_SHARED)
+        pending.after = frozenset().union(*(worker.owed for worker in self._workers))
         pending.isolate()
         self._suspects.append(pending)
 
@@ -315,6 +322,7 @@ class RewardPool:
             worker = await WorkerLink.start(self._settings, self._environment, output, self._take, self._lose)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread, with which asyncio waits for a process
             raise ProcessDied(f"a reward worker for {names} cannot be started ({error})") from error
+        self._starting.add(worker)
         try:
             async with deadline(self._startup, "reward pool", f"{worker} to import {names}"):
                 is_ready = await worker.is_ready
@@ -325,6 +333,8 @@ class RewardPool:
         except BaseException:
             await worker.end(at_once=True)
             raise
+        finally:
+            self._starting.discard(worker)
         if not is_ready:
             await worker.end()
             raise ProcessDied(f"{worker} {worker.how_it_ended()} while it imported {names}; see {self._log}")
@@ -355,6 +365,7 @@ class RewardPool:
             if task.get_name() == "reward watch":
                 task.cancel()
         ends = [worker.end() for worker in self._workers]
+        ends += [worker.end(at_once=True) for worker in self._starting]  # it may import for long
         for worker in self._workers:
             worker.stop_listening()
         self._workers.clear()

@@ -38,9 +38,10 @@ from arl.launch.frames import FrameReader, frame, standard_input_socket
 from arl.reward.grading import RewardCallable
 from arl.reward.lane import Lane, LaneError
 from arl.reward.lane_process import LIMITS_LOWERED, Private, freeze_imports
-from arl.reward.leftovers import kill_children, reap_children
+from arl.reward.leftovers import LAST_PATIENCE, PATIENCE, children_of, kill_children, reap_children
 from arl.reward.limits import LimitWatch
 from arl.reward.messages import READ_BYTES, READY, TRIES, Answer, RewardCall, Settings, Verdict
+from arl.reward.shared_pools import refuse_shared_pools
 from arl.running_time import BEAT_SECONDS
 
 MOST_IN_LANE = 16  # calls of the front lane, so that it makes them without a wait in between
@@ -76,6 +77,7 @@ class Worker:
         self._seconds: deque[float] = deque(maxlen=REMEMBERED)  # of answered calls
         self._selector = selectors.DefaultSelector()
         self._limits = LimitWatch()
+        self._helpers = children_of(os.getpid())  # what the functions have started before any call
         self._ended = False
 
     def serve(self) -> None:
@@ -96,7 +98,7 @@ class Worker:
         finally:
             for lane in self._lanes():
                 lane.kill()
-            self._kill_leftovers()
+            self._kill_leftovers(LAST_PATIENCE)
 
     # ---- the controller
 
@@ -160,7 +162,7 @@ class Worker:
                     self._discard(lane)  # it was left behind with one call
                     return
         except LaneError as error:
-            self._fail(lane, lane.call, error.verdict, again)
+            self._fail(lane, lane.call, Verdict(error=str(error), is_disturbed=True), again)
 
     def _succeed(self, call: RewardCall, verdict: Verdict, seconds: float) -> None:
         self._seconds.append(seconds)
@@ -193,19 +195,24 @@ class Worker:
     # ---- time
 
     def _keep_time(self) -> None:
+        self._wake_slow_lanes()
         self._fail_late_calls()
         self._end_turn()
         self._leave_slow_call()
+
+    def _wake_slow_lanes(self) -> None:
+        """Let lanes go on that take long because a program has stopped them."""
+        for lane in self._lanes():
+            if lane.call is not None and lane.seconds > self._patience():
+                lane.wake()
 
     def _fail_late_calls(self) -> None:
         """Fail calls whose deadline has passed."""
         cause = f"no answer in {self._settings.timeout:g} s (deadlines.reward)"
         for lane in self._lanes():
             if lane.call is not None and lane.seconds >= self._settings.timeout:
-                if lane is self._front:
-                    self._tell(Answer(lane.call.id))  # it is tried again aside
-                verdict = Verdict(error=cause, is_disturbed=lane.is_stopped())
-                self._fail(lane, lane.call, verdict, again=self._put_off)
+                self._tell(Answer(lane.call.id))  # it is tried again aside, and this worker lives
+                self._fail(lane, lane.call, Verdict(error=cause), again=self._put_off)
 
     def _end_turn(self) -> None:
         """End the turn of a call if its time has passed and others are put off."""
@@ -293,10 +300,11 @@ class Worker:
     def _keepers(self) -> list[int]:
         return [lane.keeper for lane in self._lanes()]
 
-    def _kill_leftovers(self) -> None:
+    def _kill_leftovers(self, patience: float = PATIENCE) -> None:
         """Kill and reap what lanes that are not in use any more have left to this process."""
-        kill_children(os.getpid(), spare=self._keepers())
-        reap_children(spare=self._keepers())
+        spare = [*self._helpers, *self._keepers()]
+        kill_children(os.getpid(), spare, patience)
+        reap_children(spare)
 
     def _new_lane(self) -> Lane:
         """Start a lane.
@@ -363,6 +371,7 @@ def main() -> None:
         prepare = getattr(function, "prepare", None)
         if prepare is not None:
             prepare()
+    refuse_shared_pools()
     freeze_imports()
     adopt_orphans()
     outlive_parent()  # the end of the connection ends this process, which then kills what lanes have started

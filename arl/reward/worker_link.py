@@ -12,9 +12,8 @@ import msgspec
 
 from arl.errors import printable
 from arl.launch.frames import FrameError, FrameReader, decode
-from arl.launch.process_state import describe_state, state_letter
+from arl.launch.process_state import describe_exit, describe_state, state_letter
 from arl.launch.spawn import kill_session, spawn
-from arl.launch.watched_process import describe_exit
 from arl.reward.messages import LONGEST_ANSWER, READY, Answer, RewardCall, Settings, fault_in
 from arl.reward.strays import MARK, kill_marked, new_mark
 
@@ -187,9 +186,11 @@ class WorkerLink(asyncio.Protocol):
         fault = "" if answer.verdict is None else fault_in(answer.verdict)
         if fault:
             raise FrameError(fault)
+        is_first = answer.id in self.unreleased
         self.unreleased.discard(answer.id)
         if answer.verdict is None:
-            self._room = max(LEAST_ROOM, self._room // 2)
+            if is_first:
+                self._room = max(LEAST_ROOM, self._room // 2)
         else:
             self._room = min(MOST_ROOM, self._room + 1)
             self.owed.discard(answer.id)

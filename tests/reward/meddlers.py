@@ -43,14 +43,24 @@ def daemon():
         os._exit(0)
     os.setsid()
 
-def signal_others(number, pause):
-    while True:
+def signal_others(number, pause, seconds={HANG}):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
         for pid in others():
             try:
                 os.kill(pid, number)
             except OSError:
                 pass
         time.sleep(pause)
+
+def lower_limits_of_others(seconds):
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        for pid in others():
+            try:
+                resource.prlimit(pid, resource.RLIMIT_FSIZE, (0, 0))
+            except OSError:
+                pass
 
 def hang():
     time.sleep({HANG})
@@ -66,7 +76,12 @@ PROGRAMS = {
     "leave-a-killer": "daemon(); signal_others(signal.SIGKILL, 0.002)",
     "kill-others": "signal_others(signal.SIGKILL, 0.002)",
     "interrupt-others": "signal_others(signal.SIGINT, 0.002)",
-    "stop-others": "signal_others(signal.SIGSTOP, 0.002)",
+    "crash-others": "signal_others(signal.SIGSEGV, 0.002)",
+    "stop-others": "signal_others(signal.SIGSTOP, 0.05, seconds=1)",
+    "stop-lane": "os.kill(lane, signal.SIGSTOP)",
+    "kill-lane-by-a-signal-without-a-name": "os.kill(lane, 40)",
+    "kill-lane-of-a-stopped-keeper": "os.kill(keeper, signal.SIGSTOP); os.kill(lane, signal.SIGKILL)",
+    "lower-limits-of-others": "lower_limits_of_others(1)",
     "join-another-group": """
 for pid in others():
     try:
@@ -96,6 +111,13 @@ def _honest(problem: Problem) -> float:
         return float(subprocess.run([sys.executable, "-S", file.name], capture_output=True, check=True).stdout)
 
 
+def _set_a_limit_and_write(problem: Problem) -> float:
+    """Grade like the honest one, after a change of a limit that has nothing to do with it."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (soft, hard))
+    return _honest(problem)
+
+
 def _slow(problem: Problem) -> float:
     """Do the same after a while, so that other calls pass."""
     time.sleep(0.4)
@@ -123,6 +145,7 @@ def _keep_helper(problem: Problem) -> float:
 DEEDS: dict[str, Callable[[Problem], float]] = {
     "honest": _honest,
     "slow": _slow,
+    "set-a-limit-and-write": _set_a_limit_and_write,
     "lower-own-limit": _lower_own_limit,
     "keep-helper": _keep_helper,
 }

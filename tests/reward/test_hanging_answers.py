@@ -7,13 +7,30 @@ import pytest
 
 from arl.reward.pool import RewardPool
 from arl.types import Grade, Problem, Response
-from tests.reward.obedient import OBEY, grade_all, obey, pool_of, with_pool
+from tests.reward.obedient import OBEY, grade_all, obey, pool_of, the_worker, with_pool
 
 
 @pytest.mark.parametrize("command", ["hang", "burn", "hang-through-signals"])
 def test_a_response_that_hangs_is_graded_0_after_two_deadlines(tmp_path: Path, command: str) -> None:
     hung, honest = obey(pool_of(tmp_path, timeout=2.0), tmp_path, command, "honest")
     assert hung == Grade(0.0, {}, "no answer in 2 s (deadlines.reward)")
+    assert honest == Grade(1.0)
+
+
+def test_a_worker_whose_one_call_hangs_twice_lives_although_nobody_hears_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has said that the call goes on aside, long before; then it waits for two deadlines."""
+    monkeypatch.setattr("arl.reward.pool.GRACE", 1.5)
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        before = the_worker().pid
+        grades = await grade_all(pool.scorer(OBEY), Problem("?"), "hang", "honest")
+        assert the_worker().pid == before
+        return grades
+
+    hung, honest = with_pool(pool_of(tmp_path, timeout=4.0), work)
+    assert hung.error == "no answer in 4 s (deadlines.reward)"
     assert honest == Grade(1.0)
 
 

@@ -76,6 +76,20 @@ def test_a_limit_that_a_process_has_set_itself_is_the_right_one(watching: Watchi
     assert watching.lowered() == ["RLIMIT_FSIZE"]
 
 
+def test_a_lowered_hard_limit_is_named(watching: Watching) -> None:
+    number = resource.RLIMIT_FSIZE
+    _, hard = resource.prlimit(watching.pid, number)
+    watching.lowered(f"{number} {LARGE} {hard}")
+    resource.prlimit(watching.pid, number, (LARGE, LARGE))
+    assert watching.lowered() == (["RLIMIT_FSIZE"] if hard != LARGE else [])
+
+
+def test_a_change_of_its_own_hides_no_limit_that_another_process_has_lowered(watching: Watching) -> None:
+    soft, hard = resource.prlimit(watching.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(watching.pid, resource.RLIMIT_FSIZE, (less(soft), hard))
+    assert watching.lowered(f"{resource.RLIMIT_CORE} 0 0") == ["RLIMIT_FSIZE"]
+
+
 def test_a_raised_limit_is_no_matter(watching: Watching) -> None:
     number = resource.RLIMIT_FSIZE
     soft, hard = resource.prlimit(watching.pid, number)

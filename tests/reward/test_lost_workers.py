@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,20 @@ from arl.types import Grade, Problem, Response
 from tests.processes import MARK, left_behind
 from tests.reward import hostile
 from tests.reward.obedient import OBEY, grade_all, obey, one_hangs, pool_of, problem_in, the_worker, with_pool
+
+LATER = """
+import os, pathlib, time
+
+first = pathlib.Path(__file__).with_name("first")
+if first.exists():
+    pathlib.Path(os.environ["NOTES"]).write_text("imports")
+    time.sleep(613)
+first.touch()
+
+
+def score(problem, response):
+    return 1.0
+"""
 
 
 def test_a_killed_worker_is_replaced_and_its_calls_are_made_again(tmp_path: Path) -> None:
@@ -82,6 +97,32 @@ def test_a_function_that_a_worker_cannot_import_is_told_at_once(tmp_path: Path) 
     with pytest.raises(ProcessDied, match=r"reward worker \(pid \d+\) exited with code 1 while it imported .*; see"):
         with_pool(pool_of(tmp_path, absent), nothing)
     assert "has no attribute absent" in (tmp_path / "reward.log").read_text()
+
+
+def test_a_pool_of_processes_that_the_import_has_made_is_refused(tmp_path: Path) -> None:
+    """All lanes would share its pipes, and get each other's results."""
+    with pytest.raises(ProcessDied, match=r"reward worker \(pid \d+\) exited with code 1 while it imported"):
+        with_pool(pool_of(tmp_path, "tests.reward.shared_pool:score"), nothing)
+    log = (tmp_path / "reward.log").read_text()
+    assert "has made a ProcessPoolExecutor while it was imported" in log
+    assert "Traceback" not in log
+
+
+def test_a_pool_that_is_closed_waits_for_no_import_of_a_worker_that_takes_a_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    monkeypatch.setenv("NOTES", str(tmp_path / "notes"))
+    os.mkfifo(tmp_path / "notes")
+    (tmp_path / "later.py").write_text(LATER)
+
+    async def work(pool: RewardPool) -> None:
+        the_worker().kill()
+        await asyncio.to_thread((tmp_path / "notes").read_text)
+
+    began = time.monotonic()
+    with_pool(pool_of(tmp_path, "later:score"), work)
+    assert time.monotonic() - began < 60.0
 
 
 def test_a_function_whose_import_hangs_is_given_up_at_its_deadline(

@@ -12,7 +12,7 @@ from tests.reward import meddlers
 from tests.reward.obedient import grade_all, marked, pool_of, with_pool
 
 MEDDLE = f"{meddlers.__name__}:score"
-HANGING = {"interrupt-others", "stop-others", "join-another-group"}  # until their deadlines
+HANGING = {"interrupt-others", "crash-others", "join-another-group"}  # until their deadlines
 
 
 def meddle(directory: Path, *texts: str, timeout: float = 3.0, workers: int = 1) -> list[Grade]:
@@ -52,6 +52,11 @@ def test_a_helper_that_a_function_has_started_itself_lives_for_the_next_call(tmp
     grades = with_pool(pool_of(tmp_path, MEDDLE), work)
     assert not any(grade.error for grade in grades)
     assert len({grade.reward for grade in grades}) == 1
+
+
+def test_a_function_that_sets_one_limit_hears_that_another_one_was_lowered(tmp_path: Path) -> None:
+    graded = meddle(tmp_path, "lower-limits-of-lane", *["set-a-limit-and-write"] * 10)[1:]
+    assert graded == [Grade(1.0)] * 10
 
 
 def test_a_function_may_bound_its_own_process(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def test_one_pool_calls_several_functions_each_with_its_own_weights(tmp_path: Pa
         ("raise", "ValueError: cannot judge this (_raise, line "),
         ("system-exit", "SystemExit: good-bye (_system_exit, line "),
         ("exit", "its process exited with code 9"),
-        ("segfault", "its process died with SIGSEGV"),
+        ("segfault", "its process was killed by SIGSEGV"),
         ("memory", "MemoryError (_memory, line "),
         ("close-everything", "it closed the file descriptors of its process"),
         ("write-everywhere", "something else wrote to the lane's connection"),

@@ -13,11 +13,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arl.launch.process import LocalProcess
-from arl.launch.process_state import RUNS, STATE_SECONDS, UNREACHABLE, describe_state, state_letter
+from arl.launch.process_state import RUNS, STATE_SECONDS, UNREACHABLE, describe_exit, describe_state, state_letter
 from arl.launch.slurm.memory_reports import MemoryReports
 from arl.launch.slurm.step_runner import MARK, STATE
 from arl.launch.spawn import signal_all
-from arl.launch.watched_process import describe_exit
 
 # From SIGKILL until srun is ended, too. It is longer than a network takes, and than a kernel takes to free the memory
 # of a large process.
