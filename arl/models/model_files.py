@@ -3,16 +3,16 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from arl.data.model_source import DESCRIPTION, snapshot_of
 from arl.errors import DataError
-from arl.files import decode_json, open_regular, read_regular
+from arl.files import decode_json, read_regular
+from arl.models.tensor_file import StoredTensor, TensorFile
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
 WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
@@ -59,14 +59,6 @@ def write_index(directory: Path, file_names: Mapping[str, str], num_bytes: int) 
     """
     index = {"metadata": {"total_size": num_bytes}, "weight_map": dict(sorted(file_names.items()))}
     (directory / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n")
-
-
-class StoredTensor(NamedTuple):
-    """Describe one tensor of a safetensors file."""
-
-    file: Path
-    shape: tuple[int, ...]
-    dtype: str  # safetensors' name of it
 
 
 def stored_files(path: str | Path) -> dict[str, Path]:
@@ -117,14 +109,9 @@ def _indexed_tensors(path: str | Path, home: Path) -> dict[str, StoredTensor]:
 
 
 def _read_header(path: str | Path, file: Path) -> dict[str, StoredTensor]:
-    """Read what a safetensors file says of its tensors. safetensors also checks that it is as long as they are."""
+    """Read what a safetensors file says of its tensors."""
     try:
-        open_regular(file).close()  # safe_open would wait for a FIFO
-        with safe_open(file, "np") as tensors:
-            found = {}
-            for name in tensors.keys():  # noqa: SIM118
-                part = tensors.get_slice(name)
-                found[name] = StoredTensor(file, tuple(part.get_shape()), str(part.get_dtype()))
+        with TensorFile(file) as opened:
+            return opened.tensors
     except (OSError, SafetensorError) as error:
         raise DataError(f"model.path {path}: {file.name} cannot be read ({error}); copy it again") from error
-    return found
