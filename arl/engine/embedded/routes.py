@@ -81,7 +81,7 @@ class EngineRoutes:
                 return await self._stream(request, body, requests, stream)
             return await self._collect(body, requests, stream)
         finally:  # if the caller has gone, nobody reads what is still open
-            self._engine.abort([one.request_id for one in requests])
+            self._engine.leave(stream)
 
     async def _stream(
         self, request: BaseRequest, body: wire.Generate, requests: list[GenerateRequest], stream: Stream
