@@ -16,7 +16,7 @@ from arl.models.tensor_file import StoredTensor, TensorFile
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
 WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
-INDEX_BYTES = 256 << 20
+INDEX_BYTES = 1 << 23  # some 80,000 weights; a server that decodes it does nothing else meanwhile
 
 
 class _Index(Struct):
@@ -95,16 +95,20 @@ def _indexed_tensors(path: str | Path, home: Path) -> dict[str, StoredTensor]:
         index: _Index = decode_json(read_regular(home / SAFE_WEIGHTS_INDEX_NAME, INDEX_BYTES), _Index)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"model.path {path}: {SAFE_WEIGHTS_INDEX_NAME} cannot be read ({error})") from error
-    tensors: dict[str, dict[str, StoredTensor]] = {}
-    for file_name in sorted(set(index.weight_map.values())):
+    names: dict[str, list[str]] = {}  # by file
+    for name, file_name in index.weight_map.items():
+        names.setdefault(file_name, []).append(name)
+    found = {}
+    for file_name in sorted(names):
         if "/" in file_name or not file_name.endswith(".safetensors"):
             raise DataError(f"model.path {path}: {SAFE_WEIGHTS_INDEX_NAME} names {file_name!r}, no file beside it")
-        tensors[file_name] = _read_header(path, home / file_name)
-    found = {}
-    for name, file_name in index.weight_map.items():
-        if name not in tensors[file_name]:
-            raise DataError(f"model.path {path}: {file_name} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} puts there")
-        found[name] = tensors[file_name][name]
+        tensors = _read_header(path, home / file_name)
+        for name in names[file_name]:
+            if name not in tensors:
+                raise DataError(
+                    f"model.path {path}: {file_name} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} puts there"
+                )
+            found[name] = tensors[name]
     return found
 
 

@@ -23,7 +23,7 @@ from arl.files import decode_json, open_regular
 if TYPE_CHECKING:
     import torch
 
-MOST_HEADER = 1 << 24  # bytes; a tensor takes about a hundred
+MOST_HEADER = 1 << 23  # bytes; a tensor takes about a hundred
 MOST_AXES = 64
 LENGTH_BYTES = 8
 METADATA = "__metadata__"

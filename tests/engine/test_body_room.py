@@ -16,7 +16,7 @@ from arl.clock import now, run
 from arl.engine.embedded import body_room
 from arl.engine.embedded.access import RequestRefused
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.body_room import BODY_SECONDS, GIVE_WAY_SECONDS, MOST_PARTS, MOST_VALUES, BodyRoom
+from arl.engine.embedded.body_room import BODY_SECONDS, GIVE_WAY_SECONDS, MOST_CHUNKS, MOST_PARTS, MOST_VALUES, BodyRoom
 from arl.engine.embedded.routes import EngineRoutes
 from arl.engine.http import wire
 from arl.launch.address import LOOPBACK
@@ -73,10 +73,10 @@ class CountedReader(StreamReader):
         self._body = body
         self._held = held
 
-    async def readany(self) -> bytes:
+    async def readchunk(self) -> tuple[bytes, bool]:
         piece = await self.read(PIECE)
         self._held.add(self._body, len(piece))
-        return piece
+        return piece, False
 
 
 async def outcome(room: BodyRoom, number: int, sent: Sent, held: Held) -> tuple[int, float]:
@@ -187,6 +187,22 @@ def test_bodies_that_never_end_leave_the_server_to_others(monkeypatch: pytest.Mo
 
     with small_limits():
         within(scenario, SECONDS)
+
+
+@pytest.mark.parametrize("num_bytes", [1, 7])
+def test_a_body_in_too_many_chunks_is_refused(server: ServerProcess, num_bytes: int) -> None:
+    """Each takes the server as long as a kilobyte, and may hold a byte."""
+    chunk = b"%x\r\n%b\r\n" % (num_bytes, b" " * num_bytes)
+    data = asking("Transfer-Encoding: chunked\r\n", chunk * (MOST_CHUNKS + 1))
+
+    async def scenario() -> None:
+        reader, writer = await connected(int(server.url.rpartition(":")[2]), data)
+        answer = await reader.readuntil(b"larger ones")
+        assert b" 413 " in answer
+        assert f"a body may come in {MOST_CHUNKS} chunks".encode() in answer
+        writer.close()
+
+    within(scenario, SECONDS)
 
 
 @pytest.mark.parametrize(

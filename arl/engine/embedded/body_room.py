@@ -23,6 +23,7 @@ MOST_HELD = 4 * wire.MOST_BYTES  # of all larger ones together
 BODY_SECONDS = 60.0  # in which a body must be here
 GIVE_WAY_SECONDS = 10.0  # in which one that has room must be here if others wait for room
 MOST_PARTS = 4 * wire.MOST_REQUESTS  # lists and objects in one body: 3 for each request, and some
+MOST_CHUNKS = 1 << 16  # in which a body comes: each takes as long as a kilobyte
 MOST_VALUES = wire.MOST_TOKENS + 16 * wire.MOST_REQUESTS  # the ids of a batch, and the fields of its requests
 
 
@@ -110,6 +111,7 @@ class _Body:
 
     def __init__(self) -> None:
         self.data = bytearray()
+        self._num_chunks = 0
         self._num_parts = 0
         self._num_values = 0
 
@@ -119,9 +121,15 @@ class _Body:
         Raises:
             RequestRefused: it holds too much.
         """
-        while len(self.data) <= most and (piece := await content.readany()):
+        while len(self.data) <= most:
+            piece, ends_chunk = await content.readchunk()
+            if not piece and not ends_chunk:
+                return
+            self._num_chunks += ends_chunk
             self._num_parts += piece.count(b"[") + piece.count(b"{")
             self._num_values += piece.count(b",")
+            if self._num_chunks > MOST_CHUNKS:
+                raise RequestRefused(413, f"a body may come in {MOST_CHUNKS} chunks: send larger ones")
             if self._num_parts > MOST_PARTS:
                 raise RequestRefused(
                     413, f"a body may hold {MOST_PARTS} lists and objects, and {wire.MOST_REQUESTS} requests"

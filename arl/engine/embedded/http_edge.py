@@ -26,6 +26,8 @@ from arl.errors import EngineError, short_message
 from arl.files import decode_json
 
 IDLE_SECONDS = 3600.0  # after which a connection that has shown the key, and is not used, is closed
+LINGER_SECONDS = 2.0  # in which a client that is still sending may read why it was refused
+RECEIVED_BYTES = 1 << 14  # at once: as many chunks of a byte each keep others waiting while they are parsed
 SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
 MOST_CHARACTERS = 1800  # of an error, which JSON may double
 
@@ -128,6 +130,7 @@ class _Connection(web.RequestHandler):
             loop=asyncio.get_running_loop(),
             auto_decompress=False,
             keepalive_timeout=IDLE_SECONDS,
+            lingering_time=LINGER_SECONDS,
         )
         self.decided = asyncio.Event()  # it has shown the key, or is gone
         self.has_shown_key = False
@@ -137,6 +140,7 @@ class _Connection(web.RequestHandler):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._made = transport
+        transport.max_size = RECEIVED_BYTES  # type: ignore[attr-defined]
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
