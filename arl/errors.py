@@ -114,7 +114,8 @@ def ends_the_run(cause: BaseException) -> bool:
 
 def short_message(message: str) -> str:
     """Shorten a message so that it fits a screen, and escape the characters that terminals obey or cannot show."""
-    lines = message.split("\n")
+    num_lines = message.count("\n") + 1
+    lines = message.split("\n", MOST_LINES)  # whoever sends a message may send millions
     shown: list[str] = []
     left = MESSAGE_LENGTH
     for line in lines[:MOST_LINES]:
@@ -122,8 +123,8 @@ def short_message(message: str) -> str:
         left -= len(shown[-1])
         if left < LINE_LENGTH:
             break
-    if len(shown) < len(lines):
-        shown.append(f"… and {len(lines) - len(shown)} more lines")
+    if len(shown) < num_lines:
+        shown.append(f"… and {num_lines - len(shown)} more lines")
     return "\n".join(shown)
 
 
@@ -133,8 +134,9 @@ def printable(text: str) -> str:
 
 
 def _short_line(line: str) -> str:
-    line = printable(line)
+    left_out = max(0, len(line) - 2 * LINE_LENGTH)  # before anything is escaped, which takes a while
+    line = printable(line[:LINE_LENGTH] + line[LINE_LENGTH + left_out :])
     if len(line) <= LINE_LENGTH:
         return line
-    left_out = len(line) - LINE_BEGIN - LINE_END
+    left_out += len(line) - LINE_BEGIN - LINE_END
     return f"{line[:LINE_BEGIN]} … {left_out} characters … {line[-LINE_END:]}"

@@ -67,7 +67,7 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     return bytes(data)
 
 
-def decode_json(data: bytes | str, kind: type[Value] | Any = Any) -> Value:
+def decode_json(data: bytes | bytearray | str, kind: type[Value] | Any = Any) -> Value:
     """Decode a value from JSON.
 
     Raises:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.errors import InputError, RecipeError, short_message
+from arl.errors import InputError, RecipeError, printable, short_message
 
 ANY_TEXT = st.text(st.characters(), max_size=3_000)  # halves of surrogate pairs included
 
@@ -24,6 +24,13 @@ def test_an_ordinary_message_stays_as_it_is(text: str) -> None:
 def test_what_is_left_out_is_counted() -> None:
     assert str(RecipeError("a\n" * 99)).endswith("… and 80 more lines")
     assert "… 99100 characters …" in str(InputError("a" * 100_000))
+    assert "… 999100 characters …" in str(InputError("a" * 1_000_000))
+
+
+@given(st.text(max_size=4), st.integers(0, 20_000))
+def test_a_line_ends_with_its_own_end_however_much_is_left_out(end: str, length: int) -> None:
+    end = printable(end.replace("\n", ""))
+    assert short_message("b" + "a" * length + end).endswith("a" * bool(length) + end)
 
 
 def test_an_escape_sequence_is_shown_as_text() -> None:

@@ -19,9 +19,6 @@ def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -
     name = f"request {request.request_id}"
     if not ids:
         raise EngineError(f"{name}: input_ids is empty: give at least one token")
-    if min(ids) < 0 or max(ids) >= vocab_size:
-        wrong = next(i for i in ids if not 0 <= i < vocab_size)
-        raise EngineError(f"{name}: id {wrong} is outside the vocabulary: ids run from 0 to {vocab_size - 1}")
     if sampling.max_new_tokens < 1:
         raise EngineError(f"{name}: max_new_tokens {sampling.max_new_tokens} must be at least 1")
     total = len(ids) + sampling.max_new_tokens
@@ -30,6 +27,9 @@ def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -
             f"{name}: {len(ids)} input tokens + max_new_tokens {sampling.max_new_tokens} = {total} exceed "
             f"the model's context of {context}: shorten the prompt or the budget"
         )
+    if min(ids) < 0 or max(ids) >= vocab_size:  # once there are few enough to look at each
+        wrong = next(i for i in ids if not 0 <= i < vocab_size)
+        raise EngineError(f"{name}: id {wrong} is outside the vocabulary: ids run from 0 to {vocab_size - 1}")
     if not LOWEST_TEMPERATURE <= sampling.temperature <= HIGHEST_TEMPERATURE:
         limits = f"from {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}"
         raise EngineError(f"{name}: temperature {sampling.temperature} must lie {limits}; top_k 1 is greedy")

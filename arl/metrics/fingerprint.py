@@ -3,8 +3,7 @@
 import hashlib
 from pathlib import Path
 
-import numpy as np
-from safetensors import safe_open
+from arl.models.tensor_file import TensorFile
 
 
 def weights_sha256(model: Path) -> str:
@@ -18,14 +17,15 @@ def weights_sha256(model: Path) -> str:
     """
     places: dict[str, Path] = {}
     for file in sorted(model.glob("model*.safetensors")):
-        with safe_open(file, framework="numpy") as tensors:
-            places |= dict.fromkeys(tensors.keys(), file)
+        with TensorFile(file) as opened:
+            places |= dict.fromkeys(opened.tensors, file)
     digest = hashlib.sha256()
     for name in sorted(places):
-        with safe_open(places[name], framework="numpy") as tensors:
-            weight = tensors.get_tensor(name)
-        if weight.dtype != np.float32:
-            raise ValueError(f"{places[name]}: {name} is {weight.dtype}, not float32")
+        with TensorFile(places[name]) as opened:
+            dtype = opened.tensors[name].dtype
+            if dtype != "F32":
+                raise ValueError(f"{places[name]}: {name} is {dtype}, not F32")
+            weight = opened.read(name)
         digest.update(name.encode())
-        digest.update(weight.tobytes())
+        digest.update(weight.numpy().data)
     return digest.hexdigest()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -22,7 +22,8 @@ from arl.data.model_directory import check_model_directory, reading_model
 from arl.errors import DataError
 from arl.kernels.head import wide_product
 from arl.models.attention import ATTENTION
-from arl.models.model_files import StoredTensor, stored_tensors
+from arl.models.model_files import stored_tensors
+from arl.models.tensor_file import StoredTensor, TensorFile
 
 # Families whose decoder is model.layers, whose attention can be replaced, and which tests or users have tried.
 ARCHITECTURES = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GemmaForCausalLM"}
@@ -138,17 +139,19 @@ def _refuse_untied(model: PreTrainedModel, stored: Mapping[str, StoredTensor], p
             names.setdefault(id(weight), []).append(name)
     for first, *others in names.values():
         for other in others:
-            if not torch.equal(_read(stored[first], first), _read(stored[other], other)):
+            if not torch.equal(_read(stored[first], first, path), _read(stored[other], other, path)):
                 raise DataError(
                     f"model.path {path}: its config.json ties {other} to {first}, and they are stored with different "
                     "values; set tie_word_embeddings to false, or remove one of them"
                 )
 
 
-def _read(stored: StoredTensor, name: str) -> torch.Tensor:
-    with safe_open(stored.file, "pt") as tensors:
-        tensor: torch.Tensor = tensors.get_tensor(name)
-    return tensor
+def _read(stored: StoredTensor, name: str, path: str | Path) -> torch.Tensor:
+    try:
+        with TensorFile(stored.file) as file:
+            return file.read(name)
+    except (OSError, SafetensorError) as error:
+        raise DataError(f"model.path {path}: {stored.file.name} cannot be read ({error}); copy it again") from error
 
 
 def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:

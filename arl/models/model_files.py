@@ -3,20 +3,20 @@
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from arl.data.model_source import DESCRIPTION, snapshot_of
 from arl.errors import DataError
-from arl.files import decode_json, open_regular, read_regular
+from arl.files import decode_json, read_regular
+from arl.models.tensor_file import StoredTensor, TensorFile
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
 WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
-INDEX_BYTES = 256 << 20
+INDEX_BYTES = 1 << 23  # some 80,000 weights; a server that decodes it does nothing else meanwhile
 
 
 class _Index(Struct):
@@ -61,14 +61,6 @@ def write_index(directory: Path, file_names: Mapping[str, str], num_bytes: int) 
     (directory / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n")
 
 
-class StoredTensor(NamedTuple):
-    """Describe one tensor of a safetensors file."""
-
-    file: Path
-    shape: tuple[int, ...]
-    dtype: str  # safetensors' name of it
-
-
 def stored_files(path: str | Path) -> dict[str, Path]:
     """Map each parameter name to the file that holds it.
 
@@ -103,28 +95,27 @@ def _indexed_tensors(path: str | Path, home: Path) -> dict[str, StoredTensor]:
         index: _Index = decode_json(read_regular(home / SAFE_WEIGHTS_INDEX_NAME, INDEX_BYTES), _Index)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"model.path {path}: {SAFE_WEIGHTS_INDEX_NAME} cannot be read ({error})") from error
-    tensors: dict[str, dict[str, StoredTensor]] = {}
-    for file_name in sorted(set(index.weight_map.values())):
+    names: dict[str, list[str]] = {}  # by file
+    for name, file_name in index.weight_map.items():
+        names.setdefault(file_name, []).append(name)
+    found = {}
+    for file_name in sorted(names):
         if "/" in file_name or not file_name.endswith(".safetensors"):
             raise DataError(f"model.path {path}: {SAFE_WEIGHTS_INDEX_NAME} names {file_name!r}, no file beside it")
-        tensors[file_name] = _read_header(path, home / file_name)
-    found = {}
-    for name, file_name in index.weight_map.items():
-        if name not in tensors[file_name]:
-            raise DataError(f"model.path {path}: {file_name} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} puts there")
-        found[name] = tensors[file_name][name]
+        tensors = _read_header(path, home / file_name)
+        for name in names[file_name]:
+            if name not in tensors:
+                raise DataError(
+                    f"model.path {path}: {file_name} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} puts there"
+                )
+            found[name] = tensors[name]
     return found
 
 
 def _read_header(path: str | Path, file: Path) -> dict[str, StoredTensor]:
-    """Read what a safetensors file says of its tensors. safetensors also checks that it is as long as they are."""
+    """Read what a safetensors file says of its tensors."""
     try:
-        open_regular(file).close()  # safe_open would wait for a FIFO
-        with safe_open(file, "np") as tensors:
-            found = {}
-            for name in tensors.keys():  # noqa: SIM118
-                part = tensors.get_slice(name)
-                found[name] = StoredTensor(file, tuple(part.get_shape()), str(part.get_dtype()))
+        with TensorFile(file) as opened:
+            return opened.tensors
     except (OSError, SafetensorError) as error:
         raise DataError(f"model.path {path}: {file.name} cannot be read ({error}); copy it again") from error
-    return found

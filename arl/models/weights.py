@@ -4,10 +4,9 @@ empty_model (meta) ─► shard ─► fill_model: empty shards on the device �
 """
 
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Shard
@@ -15,6 +14,7 @@ from transformers import PreTrainedModel
 
 from arl.errors import DataError
 from arl.models.model_files import stored_files
+from arl.models.tensor_file import TensorFile
 
 
 def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:
@@ -67,21 +67,23 @@ def rows_of_part(num_rows: int, parts: int, part: int) -> tuple[int, int]:
 
 def _read_file(file: Path, parameters: dict[str, Tensor]) -> None:
     """Read this rank's rows of some parameters, which the file holds under the same names."""
-    with safe_open(file, "pt") as tensors:
+    with TensorFile(file) as opened:
         for name, parameter in parameters.items():
-            _read_rows(tensors.get_slice(name), parameter, f"{file}: {name}")
+            _read_rows(opened, name, parameter)
 
 
 @torch.no_grad()
-def _read_rows(stored: Any, parameter: Tensor, what: str) -> None:
-    """Read this rank's rows of one parameter from a slice of a safetensors file; `what` names it in messages."""
-    shape = tuple(stored.get_shape())
-    if shape != tuple(parameter.shape):
-        raise DataError(f"{what} has shape {shape}, and its config.json asks for {tuple(parameter.shape)}")
+def _read_rows(file: TensorFile, name: str, parameter: Tensor) -> None:
+    """Read this rank's rows of one parameter, which `file` holds under `name`."""
+    stored = file.tensors[name]
+    if stored.shape != tuple(parameter.shape):
+        raise DataError(
+            f"{stored.file}: {name} has shape {stored.shape}, and its config.json asks for {tuple(parameter.shape)}"
+        )
     first, end = own_rows(parameter)
     if first < end:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        rows = stored[first:end]
+        rows = file.read(name, first, end)
         local.copy_(rows, non_blocking=True)  # so that a GPU casts it rather than the CPU
 
 

@@ -138,7 +138,7 @@ class EnginePool:
         """
         member = self._members.get(name)
         if member is None or member.is_leaving:
-            raise InputError(f"{name}: the run has no such engine; it has {', '.join(self._members)}")
+            raise InputError(f"{name}: the run has no such engine; it has {', '.join(self._staying())}")
         if not self._others(member):
             raise InputError(f"{name}: is the run's only engine; add another one first")
         member.is_leaving = True
@@ -261,8 +261,12 @@ class EnginePool:
             if other is not member and other.task is not None and not other.is_leaving
         ]
 
+    def _staying(self) -> list[str]:
+        """Name the members that nobody removes."""
+        return [member.name for member in self._members.values() if not member.is_leaving]
+
     def _count(self) -> str:
-        num_members = len(self._members)
+        num_members = len(self._staying())
         return "it has 1 engine" if num_members == 1 else f"it has {num_members} engines"
 
     def _status(self, member: Member) -> EngineStatus:

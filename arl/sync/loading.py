@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from arl.errors import DataError, EngineError
 from arl.models.load import DTYPES
 from arl.models.model_files import stored_tensors
+from arl.models.tensor_file import StoredTensor, TensorFile
 from arl.sync.buckets import TensorSpec
 
 
@@ -34,10 +34,20 @@ def read_weights(directory: str | Path, model: PreTrainedModel | None = None) ->
         if model is not None:
             refuse_foreign_tensors(model, {name: tensor.shape for name, tensor in stored.items()}, str(directory))
         for file in sorted({tensor.file for tensor in stored.values()}):
-            state |= load_file(file)
+            state |= _read_file(file, stored)
     except (OSError, SafetensorError, DataError) as error:
         raise EngineError(f"{directory}: the weights cannot be read ({error})") from error
     return state
+
+
+def _read_file(file: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
+    """Read those of the tensors that lie in `file`, if they are still what they were when their header was checked."""
+    with TensorFile(file) as opened:
+        wanted = [name for name, tensor in stored.items() if tensor.file == file]
+        for name in wanted:
+            if opened.tensors.get(name) != stored[name]:
+                raise DataError(f"{file.name} was replaced while it was read: {name} is another tensor")
+        return {name: opened.read(name) for name in wanted}
 
 
 def load_state(model: PreTrainedModel, state: Mapping[str, Tensor], source: str) -> None:

@@ -15,12 +15,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.host_memory import free_memory
 from arl.launch.private_directory import removed_with_us
+from arl.models.tensor_file import TensorFile
 from arl.sync.node_copy import PREFIX, SHARED_MEMORY, open_locked, remove_abandoned
 from arl.sync.published_versions import held_versions, kept_versions, published_bytes
 from arl.types import Transport
@@ -131,7 +131,6 @@ def _num_parameters(model: Path) -> int:
     for file in model.iterdir():
         if file.suffix != ".safetensors" or "model" not in file.stem:
             continue
-        with safe_open(file, "np") as tensors:
-            for name in tensors.keys():  # noqa: SIM118
-                count += math.prod(tensors.get_slice(name).get_shape())
+        with TensorFile(file) as opened:
+            count += sum(math.prod(tensor.shape) for tensor in opened.tensors.values())
     return count

@@ -6,6 +6,7 @@ the others  reach_store ─► connect, and beyond loopback through a tunnel to 
 
 import os
 import socket
+import time
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -15,6 +16,8 @@ from arl.launch.address import LOOPBACK, free_listener
 from arl.launch.child import RUN_KEY
 from arl.launch.store_tunnel import StoreGate, StoreTunnel
 from arl.launch.tls import CERTIFICATE, client_context, server_context, tls_folder
+
+AGAIN_SECONDS = 0.05  # between two attempts to connect
 
 
 @dataclass
@@ -64,7 +67,8 @@ def reach_store(host: str, port: int, seconds: float) -> StoreEnd:
     Raises:
         RuntimeError: nobody answers there, or it knows another run key.
     """
-    timeout = timedelta(seconds=seconds)
+    left = _await_listener(host, port, seconds)
+    timeout = timedelta(seconds=left)
     folder = tls_folder(host)
     if folder is None:
         return StoreEnd(TCPStore(host, port, timeout=timeout), port)
@@ -74,6 +78,26 @@ def reach_store(host: str, port: int, seconds: float) -> StoreEnd:
     except RuntimeError as error:
         tunnel.close()
         raise RuntimeError(f"the store behind {host}:{port} does not answer; it may know another run key") from error
+
+
+def _await_listener(host: str, port: int, seconds: float) -> float:
+    """Wait until somebody listens at an address, and return how many of the seconds are left.
+
+    It comes before torch, which would write the frames of its C++ into the log at each attempt.
+
+    Raises:
+        RuntimeError: nobody listens there, or there is no such address.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        try:
+            socket.create_connection((host, port), max(AGAIN_SECONDS, end - time.monotonic())).close()
+            return max(AGAIN_SECONDS, end - time.monotonic())
+        except (OSError, ValueError) as error:  # ValueError: no name of any host
+            is_over = time.monotonic() + AGAIN_SECONDS >= end
+            if is_over or isinstance(error, ValueError):
+                raise RuntimeError(f"nobody answers at {host}:{port}: {error}") from error
+        time.sleep(AGAIN_SECONDS)
 
 
 def _serve(listener: socket.socket, host: str, seconds: float) -> Store:

@@ -12,9 +12,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from safetensors import safe_open
-
 from arl.errors import EngineError, TrainerError
+from arl.models.tensor_file import TensorFile
 from arl.sync.buckets import TensorSpec
 from arl.types import WeightUpdate
 
@@ -62,10 +61,9 @@ def _stored_tensors(directory: Path) -> StoredTensors:
     """Read the headers of the model's safetensors files."""
     stored: StoredTensors = {}
     for file in directory.glob("model*.safetensors"):
-        with safe_open(file, "np") as headers:
-            for name in headers.keys():  # noqa: SIM118
-                header = headers.get_slice(name)
-                stored[name] = (tuple(header.get_shape()), header.get_dtype())
+        with TensorFile(file) as opened:
+            for name, tensor in opened.tensors.items():
+                stored[name] = (tensor.shape, tensor.dtype)
     return stored
 
 

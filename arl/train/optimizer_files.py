@@ -11,14 +11,15 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from safetensors import SafetensorError, safe_open
+from safetensors import SafetensorError
 from safetensors.torch import save_file
 from torch import Tensor
 
 from arl.errors import DataError
 from arl.models.model_files import file_of_part
+from arl.models.tensor_file import TensorFile
 from arl.models.weights import rows_of_part
 
 OPTIMIZER = "optimizer"  # stem of the files' names
@@ -44,7 +45,7 @@ class OptimizerFiles:
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._files: list[Any] = []
+        self._files: list[TensorFile] = []
         self._opened = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -53,7 +54,7 @@ class OptimizerFiles:
             for part in range(parts):
                 path = self._directory / file_of_part(OPTIMIZER, part, parts)
                 try:
-                    self._files.append(opened.enter_context(safe_open(path, "pt")))
+                    self._files.append(opened.enter_context(TensorFile(path)))
                 except (OSError, SafetensorError) as error:
                     raise self._error(error) from error
             self._opened = opened.pop_all()
@@ -65,17 +66,10 @@ class OptimizerFiles:
         self._opened.close()
 
     def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """Return a tensor that every file holds as a whole: counts, which are finite and at least 0.
-
-        It shares its memory with others of the file.
-        """
-        try:
-            stored = self._files[0].get_slice(name)
-        except SafetensorError as error:
-            raise self._error(error) from error
-        if stored.get_shape() != list(shape):  # read only then, because another may be of any size
-            raise self._error(f"{name} has shape {stored.get_shape()}, not {list(shape)}")
-        tensor: Tensor = self._files[0].get_tensor(name)
+        """Return a tensor that every file holds as a whole: counts, which are finite and at least 0."""
+        file = self._files[0]
+        self._require_shape(file, name, shape)  # first, because another one may be of any size
+        tensor = self._read(file, name)
         if not bool((tensor.isfinite() & (tensor >= 0)).all()):
             raise self._error(f"{name} is {tensor.tolist()}, and must be finite and at least 0")
         return tensor
@@ -89,15 +83,22 @@ class OptimizerFiles:
             stop = min(end, stored_end)
             if begin >= stop:
                 continue
-            try:
-                stored = file.get_slice(name)
-            except SafetensorError as error:
-                raise self._error(error) from error
-            expected = [stored_end - stored_first, *place.shape[1:]]
-            if stored.get_shape() != expected:
-                raise self._error(f"{name} has shape {stored.get_shape()}, not {expected}")
-            rows = stored[begin - stored_first : stop - stored_first]
+            self._require_shape(file, name, (stored_end - stored_first, *place.shape[1:]))
+            rows = self._read(file, name, begin - stored_first, stop - stored_first)
             place[begin - first : stop - first].copy_(rows)
+
+    def _require_shape(self, file: TensorFile, name: str, shape: tuple[int, ...]) -> None:
+        stored = file.tensors.get(name)
+        if stored is None:
+            raise self._error(f"it lacks {name}")
+        if stored.shape != shape:
+            raise self._error(f"{name} has shape {list(stored.shape)}, not {list(shape)}")
+
+    def _read(self, file: TensorFile, name: str, first: int = 0, end: int | None = None) -> Tensor:
+        try:
+            return file.read(name, first, end)
+        except (OSError, SafetensorError) as error:
+            raise self._error(error) from error
 
     def _error(self, what: object) -> DataError:
         return DataError(

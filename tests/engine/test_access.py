@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+import shutil
 import sys
 import threading
 from pathlib import Path
@@ -144,6 +145,37 @@ def test_weights_that_cannot_be_read_are_refused_and_hold_up_nobody(old: Weights
             assert engine.loaded_version == 0
 
     within(scenario)
+
+
+def test_a_server_outlives_weights_that_are_cut_short_while_it_reads_them(old: Weights, tmp_path: Path) -> None:
+    """It refuses them and keeps its own; had it mapped the file, SIGBUS would have killed it."""
+    own = start_server(old.path, tmp_path / "log")
+    folder = tmp_path / "cut"
+    shutil.copytree(old.path, folder)
+    file = folder / "model.safetensors"
+    whole = file.read_bytes()
+    ended = threading.Event()
+
+    def cut() -> None:
+        while not ended.is_set():
+            os.truncate(file, len(whole) // 2)
+            file.write_bytes(whole)
+
+    async def scenario() -> None:
+        body = {"model_path": str(folder), "weight_version": "0"}
+        for _ in range(30):
+            status, answer = await post(own, "/update_weights_from_disk", body)
+            assert status in (200, 400), answer
+        assert (await post(own, "/generate", {"input_ids": [1], "sampling_params": SAMPLING}))[0] == 200
+
+    cutting = threading.Thread(target=cut)
+    cutting.start()
+    try:
+        within(scenario, 60.0)
+    finally:
+        ended.set()
+        cutting.join()
+    assert own.end() == 0
 
 
 @pytest.mark.parametrize("version", ["2147483648", "1099511627776", "9" * 5000, "-1", "1.0", "٣", "", " 1", "default"])

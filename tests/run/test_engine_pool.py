@@ -187,6 +187,21 @@ def test_an_engine_can_be_removed_while_it_starts_and_nothing_is_left_of_it(outc
     assert note.endswith("was removed; 0 requests resumed; it has 1 engine")
 
 
+def test_an_engine_that_is_leaving_already_is_no_engine_that_can_be_removed() -> None:
+    async def scenario(pool: EnginePool, _: FakeServers) -> None:
+        adding = asyncio.create_task(pool.add())
+        await asyncio.sleep(START_SECONDS / 2)
+        removing = asyncio.create_task(pool.remove("engine-1"))
+        await asyncio.sleep(0)
+        with pytest.raises(InputError, match=r"the run has no such engine; it has engine-0$"):
+            await pool.remove("engine-1")
+        await removing
+        with pytest.raises(EngineLost):
+            await adding
+
+    changed(scenario)
+
+
 def test_the_only_engine_stays_until_the_process_of_another_one_has_started() -> None:
     async def scenario(pool: EnginePool, _: FakeServers) -> None:
         adding = asyncio.create_task(pool.add())

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from arl.errors import EngineError
-from arl.launch.address import LOOPBACK
+from arl.launch.address import LOOPBACK, free_listener
 from arl.sync.process_group import Group, Joining, Receiver
-from arl.sync.stores import serve_store
+from arl.sync.stores import reach_store, serve_store
 from arl.sync.weight_messages import InitGroup
 
 SECONDS = 20.0
@@ -47,6 +47,28 @@ def test_of_those_who_join_one_name_at_the_same_time_one_succeeds_and_the_others
         receiver.join(request(end.port), Joining())
     receiver.leave("one")
     rank_0.close()
+
+
+@pytest.mark.parametrize("host", [LOOPBACK, "nowhere.invalid", "a..b", "a\0b"])
+def test_an_address_where_nobody_listens_is_one_line_and_leaves_nothing_in_the_log(
+    host: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Torch would log each attempt with the frames of its C++."""
+    with free_listener(LOOPBACK) as listener:
+        port = listener.getsockname()[1]
+    asked = InitGroup(host, port, rank_offset=1, world_size=2, group_name="one", backend="gloo")
+    with pytest.raises(EngineError, match=rf"group one: it cannot be joined \(nobody answers at .*:{port}: ") as raised:
+        Receiver(0.2).join(asked, Joining())
+    assert "\n" not in str(raised.value)
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_store_that_is_reached_says_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    end = serve_store(LOOPBACK, SECONDS)
+    reached = reach_store(LOOPBACK, end.port, SECONDS)
+    reached.store.set("key", "value")
+    assert end.store.get("key") == b"value"
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_name_is_free_again_when_nobody_answers() -> None:

@@ -32,7 +32,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.kernels import triton_rows
-from arl.models import weights
+from arl.models.tensor_file import TensorFile
 from arl.sync import bucket_memory
 from arl.train import sharding
 
@@ -116,29 +116,18 @@ def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
 def _patch_values(patch: pytest.MonkeyPatch) -> None:
     """Let ranks and files be read outside of the mode."""
     make_mesh = sharding._mesh
-    read_rows = weights._read_rows
+    read_rows = TensorFile.read
 
     def mesh(*given: Any) -> DeviceMesh:
         with unset_fake_temporarily():
             return make_mesh(*given)
 
-    def read(stored: Any, parameter: Tensor, what: str) -> None:
-        read_rows(_Stored(stored), parameter, what)
+    def read(*given: Any) -> Tensor:
+        with unset_fake_temporarily(), torch._C.DisableTorchFunction():
+            return read_rows(*given)
 
     patch.setattr(sharding, "_mesh", mesh)
-    patch.setattr(weights, "_read_rows", read)
-
-
-class _Stored:
-    """Hold a tensor of a safetensors file."""
-
-    def __init__(self, stored: Any) -> None:
-        self.get_shape = stored.get_shape
-        self._stored = stored
-
-    def __getitem__(self, rows: slice) -> Any:
-        with unset_fake_temporarily(), torch._C.DisableTorchFunction():
-            return self._stored[rows]
+    patch.setattr(TensorFile, "read", read)
 
 
 class _Kernel:

@@ -25,6 +25,14 @@ class HttpRefusal(NamedTuple):
     reason: str
 
 
+class RequestRefused(Exception):
+    """End a request with a status of its own."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.refusal = HttpRefusal(status, reason)
+
+
 WITHOUT_KEY = HttpRefusal(401, "this server needs its run key: Authorization: Bearer <key>")
 
 

@@ -123,7 +123,7 @@ class EmbeddedEngine:
                     if event.finish_reason is not None:
                         return
         finally:
-            self.abort([request.request_id])
+            self.leave(stream)
 
     def submit(self, requests: Sequence[GenerateRequest]) -> Stream:
         """Open all of `requests`, or none.
@@ -134,9 +134,7 @@ class EmbeddedEngine:
         if self._ended is not None:
             raise self._ended
         if len(self._open) + len(requests) > MOST_OPEN:
-            raise EngineError(
-                f"{len(self._open)} requests are open, and {MOST_OPEN} may be: wait until some have ended"
-            )
+            raise EngineError(f"{len(self._open)} requests are open, and {MOST_OPEN} may be: wait until some end")
         names: set[str] = set()
         for request in requests:
             name = request.request_id
@@ -144,7 +142,7 @@ class EmbeddedEngine:
             if name in self._open or name in names:
                 raise EngineError(f"request {name}: this id is open already: ids must be unique")
             names.add(name)
-        stream = Stream()
+        stream = Stream([request.request_id for request in requests])
         for index, request in enumerate(requests):
             sequence = np.array(request.input_ids, np.int32)
             opened = OpenRequest(request, stream, index, sequence)
@@ -156,17 +154,24 @@ class EmbeddedEngine:
 
     def abort(self, request_ids: Iterable[str]) -> None:
         """End requests with what they have, after the pass under way; ids that are not open are ignored."""
-        for name in request_ids:
-            if name in self._open:
-                self._open[name].aborted = True
-                self._any_aborted = True
-        if not self._boundary.locked():
-            self._close_aborted()
-        self._wake.set()
+        self._abort(self._open[name] for name in request_ids if name in self._open)
 
     def abort_all(self) -> None:
         """End every open request; see abort."""
         self.abort(list(self._open))
+
+    def leave(self, stream: Stream) -> None:
+        """End what is open of a stream that nobody reads any more; others may have opened requests of the same ids."""
+        own = [self._open[name] for name in stream.names if name in self._open]
+        self._abort(opened for opened in own if opened.stream is stream)
+
+    def _abort(self, requests: Iterable[OpenRequest]) -> None:
+        for opened in requests:
+            opened.aborted = True
+            self._any_aborted = True
+        if not self._boundary.locked():
+            self._close_aborted()
+        self._wake.set()
 
     async def pause(self, mode: PauseMode | None = None) -> None:
         """Stop after the pass under way; what was generated is streamed. Idempotent.

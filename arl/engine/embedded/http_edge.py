@@ -14,34 +14,26 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
 import msgspec
-from aiohttp import StreamReader, web
+from aiohttp import web
 from aiohttp.http import RawRequestMessage
 from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web import BaseRequest, Response, StreamResponse
 
-from arl.engine.embedded.access import WITHOUT_KEY, Access, HttpRefusal
+from arl.engine.embedded.access import WITHOUT_KEY, Access, HttpRefusal, RequestRefused
+from arl.engine.embedded.body_room import BodyRoom
 from arl.engine.embedded.door import Door
-from arl.engine.http import wire
 from arl.errors import EngineError, short_message
 from arl.files import decode_json
 
-BODY_SECONDS = 60.0  # in which a request's body must be here
 IDLE_SECONDS = 3600.0  # after which a connection that has shown the key, and is not used, is closed
+LINGER_SECONDS = 2.0  # in which a client that is still sending may read why it was refused
+RECEIVED_BYTES = 1 << 14  # at once: as many chunks of a byte each keep others waiting while they are parsed
 SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
-MOST_PARTS = 4 * wire.MOST_REQUESTS  # lists and objects in one body: 3 for each request, and some
 MOST_CHARACTERS = 1800  # of an error, which JSON may double
 
 Body = TypeVar("Body")
 Handler = Callable[[BaseRequest], Awaitable[StreamResponse]]
 Routes = Mapping[str, tuple[str, Handler]]  # path -> method, handler
-
-
-class RequestRefused(Exception):
-    """End a request with a status of its own."""
-
-    def __init__(self, status: int, reason: str) -> None:
-        super().__init__(reason)
-        self.refusal = HttpRefusal(status, reason)
 
 
 class HttpEdge(web.Server):
@@ -56,6 +48,7 @@ class HttpEdge(web.Server):
         super().__init__(self._answer, handler_cancellation=True)
         self._routes = routes
         self._access = access
+        self.room = BodyRoom()
 
     def _make_request(self, message: RawRequestMessage, *rest: Any) -> BaseRequest:
         """Make a request of a head. aiohttp would raise on a URL whose host is no name, and answer nothing any more."""
@@ -137,14 +130,17 @@ class _Connection(web.RequestHandler):
             loop=asyncio.get_running_loop(),
             auto_decompress=False,
             keepalive_timeout=IDLE_SECONDS,
+            lingering_time=LINGER_SECONDS,
         )
         self.decided = asyncio.Event()  # it has shown the key, or is gone
         self.has_shown_key = False
+        self.room = edge.room
         self._made: asyncio.Transport | None = None  # also after aiohttp has begun to close it
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._made = transport
+        transport.max_size = RECEIVED_BYTES  # type: ignore[attr-defined]
         super().connection_made(transport)
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -204,29 +200,12 @@ async def read_body(request: BaseRequest, kind: type[Body]) -> Body:
     """Read and decode the body; one that is missing counts as {}.
 
     Raises:
-        RequestRefused: it is too large, too slow, or breaks off.
+        RequestRefused: it is too large or too slow, breaks off, or there is no room for it.
         msgspec.DecodeError: it is not of this kind.
     """
-    try:
-        async with asyncio.timeout(BODY_SECONDS):
-            data = await _read(request.content)
-    except TimeoutError:
-        raise RequestRefused(408, f"the body was not complete after {BODY_SECONDS:g} s") from None
-    except (web.RequestPayloadError, HttpProcessingError) as error:
-        raise RequestRefused(400, f"the body breaks off: {error}") from None
-    if data.count(b"[") + data.count(b"{") > MOST_PARTS:
-        raise RequestRefused(413, f"a body may hold {MOST_PARTS} lists and objects, and {wire.MOST_REQUESTS} requests")
-    return decode_json(data or b"{}", kind)
-
-
-async def _read(content: StreamReader) -> bytes:
-    """Read a body. Not by request.read(), which keeps it as long as its connection is open."""
-    data = bytearray()
-    while piece := await content.readany():
-        data += piece
-        if len(data) > wire.MOST_BYTES:
-            raise RequestRefused(413, f"a body may have {wire.MOST_BYTES} bytes: send several")
-    return bytes(data)
+    assert isinstance(request.protocol, _Connection)
+    async with request.protocol.room.receive(request.content, request.content_length) as data:
+        return decode_json(data or b"{}", kind)
 
 
 def json_answer(value: Any) -> Response:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -14,9 +15,14 @@ Event = tuple[int, Increment | EngineError]  # index of the request in its strea
 
 
 class Stream:
-    """Hand on the increments of requests that were submitted together."""
+    """Hand on the increments of requests that were submitted together.
 
-    def __init__(self) -> None:
+    Args:
+        names: of the requests; another stream may have the same, once these have ended
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
         self._events: deque[Event] = deque()
         self._error: EngineError | None = None
         self._arrived = asyncio.Event()

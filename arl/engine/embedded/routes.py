@@ -9,6 +9,7 @@
 Requests are answered between two passes of the engine's loop. Bad input gets a 4xx (http_edge).
 """
 
+import asyncio
 import secrets
 from collections.abc import Iterator
 
@@ -72,6 +73,7 @@ class EngineRoutes:
 
     async def _generate(self, request: BaseRequest) -> StreamResponse:
         body = await read_body(request, wire.Generate)
+        await asyncio.sleep(0)  # others have their turns between the decoding of a large batch and its checks
         if self._released:
             raise EngineError("memory is released: /resume_memory_occupation comes first")
         requests = requests_of(body, self._names, self._eos)
@@ -81,7 +83,7 @@ class EngineRoutes:
                 return await self._stream(request, body, requests, stream)
             return await self._collect(body, requests, stream)
         finally:  # if the caller has gone, nobody reads what is still open
-            self._engine.abort([one.request_id for one in requests])
+            self._engine.leave(stream)
 
     async def _stream(
         self, request: BaseRequest, body: wire.Generate, requests: list[GenerateRequest], stream: Stream

@@ -1,6 +1,7 @@
 """Translate between SGLang's messages and the engine's types: a request body in, increments out."""
 
 from collections.abc import Iterator
+from typing import cast
 
 from arl.engine.http import wire
 from arl.errors import EngineError, short_message
@@ -23,6 +24,9 @@ def requests_of(body: wire.Generate, names: Iterator[str], eos: tuple[int, ...])
         raise EngineError(
             f"{len(inputs)} requests in one POST: {wire.MOST_REQUESTS} may be, send the others in another"
         )
+    num_tokens = sum(map(len, inputs))
+    if num_tokens > wire.MOST_TOKENS:
+        raise EngineError(f"{num_tokens} input_ids in one POST: {wire.MOST_TOKENS} may be, send the others in another")
     if body.rid is None:
         ids = [next(names) for _ in inputs]
     else:
@@ -40,11 +44,11 @@ def requests_of(body: wire.Generate, names: Iterator[str], eos: tuple[int, ...])
 
 def _inputs(body: wire.Generate) -> list[list[int]]:
     """Return the input of each request: `input_ids` is one input, or a list of them."""
-    lists = [ids for ids in body.input_ids if isinstance(ids, list)]
-    tokens = [token for token in body.input_ids if isinstance(token, int)]
-    if lists and tokens:
+    kinds = set(map(type, body.input_ids))
+    if len(kinds) > 1:
         raise EngineError("input_ids mixes ids and lists of ids")
-    return lists or [tokens]
+    inputs = body.input_ids if kinds == {list} else [body.input_ids]
+    return cast(list[list[int]], inputs)
 
 
 def chunk_of(
