@@ -48,7 +48,7 @@ def remove_any(path: Path) -> None:
     Raises:
         OSError: it cannot be removed.
     """
-    if path.is_dir() and not path.is_symlink():
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

@@ -6,6 +6,8 @@ from pathlib import Path
 import numpy as np
 from safetensors import safe_open
 
+from arl.files import find
+
 
 def weights_sha256(model: Path) -> str:
     """Compute the sha256 over the sorted names of the parameters, each followed by its raw float32 bytes.
@@ -17,7 +19,7 @@ def weights_sha256(model: Path) -> str:
         ValueError: a parameter is not float32, as those of checkpoints are.
     """
     places: dict[str, Path] = {}
-    for file in sorted(model.glob("model*.safetensors")):
+    for file in find(model, "model*.safetensors"):
         with safe_open(file, framework="numpy") as tensors:
             places |= dict.fromkeys(tensors.keys(), file)
     digest = hashlib.sha256()

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from arl.data import msgpack_arrays
 from arl.errors import DataError
-from arl.files import decode_with, read_regular
+from arl.files import decode_with, find, read_regular
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.trajectory_files import file_name
@@ -71,7 +71,11 @@ def checkpoints_in(directory: Path) -> list[Path]:
         OSError: the directory is there and cannot be read.
     """
     found = {}
-    for path in directory.iterdir() if directory.is_dir() else ():
+    try:
+        paths = list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for path in paths:
         step = number_after(STEP, path.name) if path.name.startswith(STEP) else None
         if step is not None:
             found[step] = path
@@ -86,7 +90,7 @@ def step_of(checkpoint: Path) -> int:
 def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
     """Map each version that was saved beside `checkpoint`, from `served` on, to the directory of its weights."""
     older = {}
-    for path in (checkpoint / OLDER).glob("v*"):
+    for path in find(checkpoint / OLDER, "v*"):
         version = number_after("v", path.name)
         if version is not None and version >= served:
             older[version] = str(path)

@@ -18,6 +18,7 @@ from typing import Any
 from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import DataError, InputError
+from arl.files import find, find_below
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
@@ -163,9 +164,9 @@ def _refuse_in_the_way(directory: Path) -> None:
     """
     for name in FOLDERS:
         path = directory / name
-        if os.path.lexists(path) and not path.is_dir():
+        if os.path.lexists(path) and not os.path.isdir(path):
             raise InputError(f"--resume: {path} is no folder, and the run makes one of this name; move it away")
-    for path in itertools.chain((directory / SPANS).rglob("*"), (directory / LOGS).rglob("*")):
+    for path in itertools.chain(find_below(directory / SPANS), find_below(directory / LOGS)):
         mode = path.lstat().st_mode
         if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
             raise InputError(f"--resume: {path} is a link, or no regular file, and the run writes there; move it away")
@@ -215,7 +216,7 @@ def _runs(recipe: Recipe) -> list[Path]:
     """Return the runs of the recipe's name, oldest first."""
     first = recipe.run_directory
     named = {1: first}
-    for path in first.parent.glob(f"{first.name}-*"):
+    for path in find(first.parent, f"{first.name}-*"):
         number = number_after(f"{first.name}-", path.name)
         if number is not None and number > 1:
             named[number] = path
@@ -224,12 +225,12 @@ def _runs(recipe: Recipe) -> list[Path]:
 
 def _is_run(directory: Path) -> bool:
     """Return whether a directory is that of a run, also if a copy of it has lost the empty lock."""
-    return (directory / LOCK).exists() or (directory / "checkpoints").is_dir()
+    return os.path.exists(directory / LOCK) or os.path.isdir(directory / "checkpoints")
 
 
 def _unfinished(recipe: Recipe) -> list[Path]:
     """Return those of the recipe's runs that have a checkpoint and no summary: killed, or still going on."""
-    return [run for run in _runs(recipe) if any(run.glob("checkpoints/step_*")) and not (run / SUMMARY).exists()]
+    return [run for run in _runs(recipe) if find(run, "checkpoints/step_*") and not os.path.exists(run / SUMMARY)]
 
 
 def _how_to_resume(unfinished: Sequence[Path]) -> str:
@@ -242,7 +243,7 @@ def _how_to_resume(unfinished: Sequence[Path]) -> str:
 def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> Origin:
     checkpoint, state = newest_intact(directory / "checkpoints", display.note)
     _refuse_other_run(recipe, plan, state, checkpoint)
-    if (directory / SUMMARY).exists():
+    if os.path.exists(directory / SUMMARY):
         _extend(recipe, directory, state)
     clear_after(checkpoint, display.note)
     _write_recipe(recipe, directory)

@@ -4,6 +4,7 @@ Seconds are real ones, also in world virtual, and of runs that nothing interrupt
 """
 
 import json
+import os
 import statistics
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, read_with_places
 from arl.errors import RecipeError
+from arl.files import find
 from arl.metrics.run_files import RECIPE, SUMMARY
 from arl.sweep.sweep_directory import LOGS, SweepRun
 
@@ -63,11 +65,11 @@ def estimate(sweep: Path, base: Recipe) -> TimeEstimate | None:
 
 
 def _like_a_run_beside(directory: Path, base: Recipe) -> TimeEstimate | None:
-    summaries = sorted(directory.glob(f"*/{SUMMARY}"), key=lambda file: file.stat().st_mtime, reverse=True)
+    summaries = sorted(find(directory, f"*/{SUMMARY}"), key=lambda file: file.stat().st_mtime, reverse=True)
     wanted = base.model_dump(mode="json")
     for summary in summaries[:NEWEST]:
         file = summary.with_name(RECIPE)
-        if not file.exists() or _was_resumed(file) or not _is_same(file, wanted):
+        if not os.path.exists(file) or _was_resumed(file) or not _is_same(file, wanted):
             continue
         seconds = summary.stat().st_mtime - file.stat().st_mtime  # written at its end, and at its beginning
         return TimeEstimate(seconds, f"the run {summary.parent}")
@@ -77,7 +79,7 @@ def _like_a_run_beside(directory: Path, base: Recipe) -> TimeEstimate | None:
 def _was_resumed(recipe: Path) -> bool:
     """Return whether a run was resumed: each process of a run writes its recipe, and the first one before all else."""
     written = recipe.stat().st_mtime
-    added = (file for pattern in GROWING for file in recipe.parent.glob(pattern))
+    added = (file for pattern in GROWING for file in find(recipe.parent, pattern))
     return any(file.stat().st_mtime < written for file in added)
 
 

@@ -11,6 +11,7 @@ Only what is under logs/ depends on the clock of the machine.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -73,9 +74,9 @@ class SweepRun(Struct, frozen=True):
     @property
     def state(self) -> State:
         """Return how far it has come: a run that has its summary is finished."""
-        if (self.directory / SUMMARY).exists():
+        if os.path.exists(self.directory / SUMMARY):
             return "finished"
-        return "begun" if self.directory.exists() else "new"
+        return "begun" if os.path.exists(self.directory) else "new"
 
 
 def sweep_path(request: SweepRequest, checked: CheckedSweep) -> Path:
@@ -101,7 +102,7 @@ def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | N
         if arm.name in (RECIPES, LOGS):
             raise InputError(f"arms: {arm.name}: the sweep keeps files in a directory of this name; choose another")
     _refuse_foreign(directory)
-    if not (directory / SWEEP_MANIFEST).exists():
+    if not os.path.exists(directory / SWEEP_MANIFEST):
         return None
     manifest = read_manifest(directory)
     known = {arm.name for arm in manifest.arms}
@@ -125,9 +126,9 @@ def _refuse_foreign(directory: Path) -> None:
     Raises:
         InputError: it has files, and no lock of a sweep.
     """
-    if not directory.exists() or (directory / SWEEP_LOCK).exists():
+    if not os.path.exists(directory) or os.path.exists(directory / SWEEP_LOCK):
         return
-    if not directory.is_dir() or any(directory.iterdir()):
+    if not os.path.isdir(directory) or any(directory.iterdir()):
         raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
 
 

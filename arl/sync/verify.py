@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from safetensors import safe_open
 
 from arl.errors import EngineError, TrainerError
+from arl.files import find
 from arl.sync.buckets import TensorSpec
 from arl.types import WeightUpdate
 
@@ -61,7 +62,7 @@ def refuse_other_tensors(tensors: Sequence[TensorSpec], directory: Path) -> None
 def _stored_tensors(directory: Path) -> StoredTensors:
     """Read the headers of the model's safetensors files."""
     stored: StoredTensors = {}
-    for file in directory.glob("model*.safetensors"):
+    for file in find(directory, "model*.safetensors"):
         with safe_open(file, "np") as headers:
             for name in headers.keys():  # noqa: SIM118
                 header = headers.get_slice(name)
