@@ -72,6 +72,16 @@ def find_below(directory: Path, pattern: str = "*", strict: bool = False) -> lis
     return sorted(found)
 
 
+def may_be_folder(path: Path) -> bool:
+    """Return whether a folder can be made here, or is here already. A link to one is one."""
+    return not os.path.lexists(path) or os.path.isdir(path)
+
+
+def may_be_file(path: Path) -> bool:
+    """Return whether a file can be written here: there is a regular one, or nothing. A link would lead elsewhere."""
+    return not os.path.lexists(path) or (os.path.isfile(path) and not os.path.islink(path))
+
+
 def open_regular(path: Path) -> BinaryIO:
     """Open a file to read it, if it is a regular one. Links are followed.
 
@@ -97,12 +107,15 @@ def read_regular(path: Path, most_bytes: int) -> bytes:
     Raises:
         OSError: as `open_regular`, or the file is larger (EFBIG).
     """
+    too_large = OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
     data = bytearray()
     with open_regular(path) as file:
+        if os.fstat(file.fileno()).st_size > most_bytes:
+            raise too_large
         while piece := file.read(min(PIECE_BYTES, most_bytes + 1 - len(data))):  # a large bound takes no memory
             data += piece
-    if len(data) > most_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {most_bytes} bytes", str(path))
+    if len(data) > most_bytes:  # it has grown meanwhile
+        raise too_large
     return bytes(data)
 
 

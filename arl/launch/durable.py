@@ -52,3 +52,13 @@ def remove_any(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def unused_name(path: Path) -> Path:
+    """Return `path`, or the first of path-2, path-3… that nothing has."""
+    number = 2
+    found = path
+    while os.path.islink(found) or os.path.exists(found):
+        found = path.with_name(f"{path.name}-{number}")
+        number += 1
+    return found

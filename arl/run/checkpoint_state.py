@@ -23,6 +23,7 @@ from arl.types import Accuracy
 STATE = "run.msgpack"
 STATE_BYTES = 1 << 36  # a bound for what is no state; groups of long episodes are gigabytes
 OLDER = "weights"  # directory of the versions before the checkpoint's
+MOST_DIGITS = 18  # of a number in a name
 STEP = "step_"  # begins the name of a checkpoint
 
 
@@ -100,9 +101,11 @@ def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
 def number_after(prefix: str, name: str) -> int | None:
     """Return the number that follows `prefix` and ends a name; None: it is not the one way to write a number.
 
+    No run counts to more than MOST_DIGITS digits, and a longer name could not be kept as refused_NAME.
+
     >>> number_after("step_", "step_40"), number_after("step_", "step_040"), number_after("step_", "step_4.old")
     (40, None, None)
     """
     digits = name.removeprefix(prefix)
     is_number = digits.isascii() and digits.isdecimal() and (digits == "0" or digits[0] != "0")
-    return int(digits) if is_number else None
+    return int(digits) if is_number and len(digits) <= MOST_DIGITS else None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from arl.errors import DataError
 from arl.files import find
-from arl.launch.durable import remove_any
+from arl.launch.durable import remove_any, unused_name
 from arl.run.checkpoint_state import (
     STATE,
     RunState,
@@ -122,13 +122,3 @@ def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
     best = directory / BEST
     if os.path.islink(best) and not os.path.exists(best):
         best.unlink()
-
-
-def unused_name(path: Path) -> Path:
-    """Return `path`, or the first of path-2, path-3… that nothing has."""
-    number = 2
-    found = path
-    while os.path.islink(found) or os.path.exists(found):
-        found = path.with_name(f"{path.name}-{number}")
-        number += 1
-    return found

@@ -89,7 +89,7 @@ class ArmRunner:
     async def _run(self, run: SweepRun, share: Share) -> None:
         is_resumed = await _prepare(run)
         began = now()
-        progress = _progress(run, began)
+        progress = follow_progress(run, began)
         last_line = _LastLine()
         self._display.started(run, progress)
         async with self._counted(), _started(run, share, is_resumed, last_line) as process:
@@ -139,7 +139,7 @@ class ArmRunner:
         return statistics.fmean(self._times) * work_left / side_by_side
 
 
-def _progress(run: SweepRun, now: float) -> RunProgress:
+def follow_progress(run: SweepRun, now: float) -> RunProgress:
     """Follow a run from `now`; the accuracy shown is that of the suite by which its versions are compared."""
     recipe = run.arm.recipe
     return RunProgress(

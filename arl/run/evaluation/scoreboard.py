@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from arl.files import decode_json, find, read_regular
 from arl.launch.disk import writing
-from arl.launch.durable import remove_any, replace_file
+from arl.launch.durable import remove_any, replace_file, unused_name
 from arl.metrics.recorder import Recorder
 from arl.run.checkpoint_state import STEP, number_after
 from arl.types import Accuracy
@@ -149,7 +149,7 @@ class Scoreboard:
             try:
                 found[number] = _read_scores(file, number)
             except (OSError, msgspec.DecodeError) as error:
-                aside = file.with_name(f"refused_{file.name}")
+                aside = unused_name(file.with_name(f"refused_{file.name}"))
                 file.replace(aside)
                 self._note(f"{file} is damaged ({error}): kept as {aside.name}, and version {number} is measured again")
         return dict(sorted(found.items()))
