@@ -1,13 +1,15 @@
 """Define the `arl` command. Heavy imports live inside commands, so that --help answers at once.
 
-Exit codes: 0 done · 1 a bug · 2 bad input, nothing was started · 3 a run failed · 130 interrupted or stopped, by Ctrl-C
-or by SIGTERM: see arl.run.clean_stop.
+Exit codes: 0 done · 1 a bug, or nobody reads the output any more, as in `arl report RUN | head -1` · 2 bad input,
+nothing was started · 3 a run failed, or the output cannot be written · 130 interrupted or stopped, by Ctrl-C or by
+SIGTERM: see arl.run.clean_stop.
 """
 
 import atexit
 import contextlib
+import errno
 import functools
-import io
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -18,6 +20,7 @@ import typer
 
 from arl.bench.commands import COMMANDS
 from arl.config.command_options import Model, Overrides, RecipePath
+from arl.launch.standard_streams import flush_output, open_closed_streams, watch_streams
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
 from arl.run import train_options as options
 from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
@@ -51,9 +54,10 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
 
             signal.signal(signal.SIGTERM, _end_as_by_ctrl_c)
             try:
+                _refuse_deleted_directory()
                 function(*args, **kwargs)
             except ArlError as error:
-                sys.stdout.flush()  # in a file, what libraries have printed must not follow the message
+                flush_output()  # in a file, what libraries have printed must not follow the message
                 _show_failure(str(error), error)
                 raise typer.Exit(error.exit_code) from error
             except KeyboardInterrupt as error:
@@ -66,9 +70,24 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
 
 
 def _show_failure(message: str, error: BaseException) -> None:
-    """Show why a command failed, and the notes on what failed after it."""
+    """Show why a command failed, and the notes on what failed after it. Where nobody can be shown, the code says it."""
     notes: list[str] = getattr(error, "__notes__", [])
-    typer.echo("\n".join([f"arl: {message}", *notes]), err=True)
+    with contextlib.suppress(OSError):
+        typer.echo("\n".join([f"arl: {message}", *notes]), err=True)
+
+
+def _refuse_deleted_directory() -> None:
+    """Check that this process has a working directory, by which libraries make paths absolute.
+
+    Raises:
+        InputError: it was deleted.
+    """
+    from arl.errors import InputError
+
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise InputError(f"the working directory is gone ({error.strerror}); change to one that is there") from error
 
 
 def _end_as_by_ctrl_c(*_: object) -> None:
@@ -312,20 +331,39 @@ for function in COMMANDS:
     command(bench)(function)
 
 
-def _escape_what_cannot_be_written() -> None:
-    """Let stdout and stderr write \\udcff for a byte of a file's name that is no UTF-8, and not raise."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            # In a fork whose file was replaced by a pipe it looks for its place in vain, after the change is made.
-            with contextlib.suppress(OSError):
-                stream.reconfigure(errors="backslashreplace")
+def _run_command() -> int:
+    """Run the command, write its output to the end, and return the exit code.
+
+    Raises:
+        BaseException: what no command handles, which is a bug.
+    """
+    from arl.errors import ArlError, leaves
+
+    code = 0
+    try:
+        app()
+    except ArlError as error:  # of an argument that is looked up before its command begins
+        _show_failure(str(error), error)
+        return error.exit_code
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    except Exception as error:
+        failure = flush_output()
+        if failure is None or failure.errno not in {getattr(leaf, "errno", None) for leaf in leaves(error)}:
+            raise
+    unwritten = flush_output()
+    if unwritten is None or code:
+        return code
+    if unwritten.errno == errno.EPIPE:  # as where click and rich find it
+        return 1
+    _show_failure(f"standard output cannot be written ({unwritten.strerror})", unwritten)
+    return 3
 
 
 def main() -> None:
     """Run the command line, and leave the process with its exit code."""
-    from arl.errors import ArlError
-
-    _escape_what_cannot_be_written()
+    open_closed_streams()
+    watch_streams()
     code = 1  # of an exception that no command handles
 
     def end() -> None:
@@ -334,15 +372,8 @@ def main() -> None:
         leave(code)
 
     atexit.register(end)  # first, and so called last
-    try:
-        app()
-    except ArlError as error:  # of an argument that is looked up before its command begins
-        _show_failure(str(error), error)
-        code = error.exit_code
-        sys.exit(code)
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-        raise
+    code = _run_command()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

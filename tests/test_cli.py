@@ -1,5 +1,6 @@
 """Check what a newcomer types, and what arl answers if it is wrong."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.forks import ROOT, arl
+from tests.fuzz.run_files import RECIPE
 
 HEAVY = {"torch", "transformers", "wandb", "pyarrow", "aiohttp", "pydantic", "rich"}
 
@@ -152,3 +154,54 @@ def test_a_failure_is_shown_with_its_notes_and_nothing_that_a_library_has_printe
         "arl: trainer-0 was lost",
         "status.json: cannot be written",
     ]
+
+
+COMMANDS = {"tasks": 0, "--help": 0, "train nowhere.yaml": 2}  # and their exit codes
+
+
+def started(arguments: str, redirection: str) -> subprocess.CompletedProcess[str]:
+    """Run the real command as a shell starts it, with one of its streams changed."""
+    command = ["bash", "-c", f'"$0" -m arl.cli {arguments} {redirection}; exit ${{PIPESTATUS[0]}}', sys.executable]
+    return subprocess.run(command, check=False, timeout=60, capture_output=True, text=True, cwd=ROOT)
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full"])
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_a_command_ends_as_ever_if_its_caller_has_closed_a_stream(arguments: str, redirection: str) -> None:
+    done = started(arguments, redirection)
+    assert done.returncode == COMMANDS[arguments]
+    assert "Traceback" not in done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("arguments", COMMANDS)
+def test_output_that_cannot_be_written_is_a_failure_of_its_own_and_hides_no_other(arguments: str) -> None:
+    done = started(arguments, ">/dev/full")
+    assert done.returncode == (COMMANDS[arguments] or 3)
+    assert "Traceback" not in done.stderr
+    said = "nowhere.yaml: cannot be read" if COMMANDS[arguments] else "standard output cannot be written (No space left"
+    assert said in done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["tasks", "--help"])
+def test_a_command_ends_without_a_word_if_nobody_reads_its_output(arguments: str) -> None:
+    done = started(arguments, "| true")
+    assert (done.returncode, done.stderr) in {(1, ""), (0, "")}  # it may have written all of it before
+
+
+def test_a_run_ends_with_the_reason_if_its_output_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    for redirection, why in {">/dev/full": "No space left on device", "| true": "Broken pipe"}.items():
+        done = started(f"train {tmp_path}/recipe.yaml --set output.directory={tmp_path}/runs", redirection)
+        assert done.returncode == 3
+        assert done.stderr == f"arl: standard output cannot be written ({why}); write it to a file\n"
+
+
+def test_a_working_directory_that_was_deleted_is_named(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    program = f"import os, sys; os.rmdir({str(gone)!r}); sys.argv = ['arl', 'tasks']; from arl.cli import main; main()"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-c", program]
+    done = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True, cwd=gone, env=environment)
+    assert done.returncode == 2
+    assert done.stderr.startswith("arl: the working directory is gone (No such file or directory); change to one")

@@ -7,6 +7,7 @@ A command that fails or takes too long is reported in the document, and the othe
 
 import asyncio
 import json
+import os
 import tempfile
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
@@ -75,7 +76,7 @@ def table(out: Path) -> str:
 
 
 def _measured(file: Path) -> str:
-    if not file.exists():
+    if not os.path.exists(file):
         return "not yet"
     document = json.loads(file.read_text())
     failed = [name for name, result in document["results"].items() if "error" in result]

@@ -1,8 +1,9 @@
 """Define what every section of a recipe is made of: its base class, and types with bounds and units."""
 
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args, get_origin
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 
 class Unit(str):
@@ -62,6 +63,40 @@ class Section(BaseModel):
     """Hold a frozen part of a recipe. Unknown keys are refused; the docstring below each field describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_booleans(cls, value: Any, info: ValidationInfo) -> Any:
+        """Refuse true and false where a number is due; pydantic would take them for 1 and 0.
+
+        Raises:
+            PydanticCustomError: the value, or one in its list, is such a boolean.
+        """
+        assert info.field_name is not None
+        if _has_boolean(value) and not _takes_booleans(cls.model_fields[info.field_name].annotation):
+            raise PydanticCustomError("no_number", "must be a number, and not true or false")
+        return value
+
+
+def _has_boolean(value: Any) -> bool:
+    if isinstance(value, list | tuple):
+        return any(map(_has_boolean, value))
+    return isinstance(value, bool)
+
+
+def _takes_booleans(annotation: Any) -> bool:
+    """Return whether a field of this type may hold a boolean, or no number at all, which pydantic then refuses."""
+    parts = _parts(annotation)
+    return not parts.isdisjoint({bool, Any}) or parts.isdisjoint({int, float})
+
+
+def _parts(annotation: Any) -> set[Any]:
+    """List a type and the types in it: `int | None` holds int. What a Literal lists are no types."""
+    if get_origin(annotation) is Literal:
+        return set()
+    inner = [_parts(part) for part in get_args(annotation) if isinstance(part, type) or get_origin(part) is not None]
+    own = {annotation} if annotation is Any or isinstance(annotation, type) else set()
+    return own.union(*inner)
 
 
 def inner_sections(annotation: Any) -> list[type[BaseModel]]:

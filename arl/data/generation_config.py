@@ -1,5 +1,6 @@
 """Read which tokens end a response of a model: its tokenizer names one of them, and chat models often have several."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +38,9 @@ def _ids(content: dict[str, Any], file: Path) -> tuple[int, ...]:
 
 
 def _find(path: str | Path, name: str) -> Path | None:
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         file = Path(path) / name
-        return file if file.exists() else None
+        return file if os.path.exists(file) else None
     from huggingface_hub import hf_hub_download
     from huggingface_hub.errors import EntryNotFoundError
 

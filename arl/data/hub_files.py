@@ -7,6 +7,7 @@ hf://datasets/owner/repo/glob ─► does the hub answer within seconds? ─► 
 
 import contextlib
 import fnmatch
+import os
 import re
 import shlex
 from pathlib import Path
@@ -15,6 +16,7 @@ from msgspec import Struct
 
 from arl.data.hub import Refusal, go_offline, hub_errors, hub_refusal, within
 from arl.errors import DataError
+from arl.files import find_below
 
 PREFIX = "hf://"
 DOWNLOAD_SECONDS = 3600.0  # for all files of one pattern
@@ -136,7 +138,7 @@ def _download(source: HubFiles, field: str) -> list[Path]:
 
 
 def _matching(snapshot: Path, pattern: str) -> list[Path]:
-    files = [path for path in snapshot.rglob("*") if path.is_file()]
+    files = [path for path in find_below(snapshot) if os.path.isfile(path)]
     return sorted(path for path in files if fnmatch.fnmatchcase(str(path.relative_to(snapshot)), pattern))
 
 

@@ -26,7 +26,7 @@ def split_revision(path: str) -> tuple[str, str | None]:
     (('Qwen/Qwen2.5-0.5B-Instruct', '7ae5576'), ('Qwen/Qwen2.5-0.5B-Instruct', None))
     """
     name, at, revision = path.partition("@")
-    if not at or os.path.isdir(path):  # unlike Path.is_dir, it is false where this user may not look
+    if not at or os.path.isdir(path):
         return path, None
     return name, revision
 
@@ -138,7 +138,7 @@ def _siblings(path: Path) -> str:
     if not os.path.isdir(parent):
         return f", nor {parent}"
     try:
-        names = sorted(entry.name for entry in parent.iterdir() if entry.is_dir())
+        names = sorted(entry.name for entry in parent.iterdir() if os.path.isdir(entry))
     except OSError as error:
         return f"; {parent} cannot be listed ({error.strerror})"
     return f"; {parent} has {', '.join(names[-8:]) or 'no directories'}"

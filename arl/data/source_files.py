@@ -51,7 +51,7 @@ def _local(spec: str, field: str) -> list[Path]:
     if mode:
         raise DataError(f"{field} {spec}: is no regular file; give one, or a glob of them")
     if glob.has_magic(str(path)):
-        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if Path(name).is_file())
+        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
         if not found:
             raise DataError(f"{field} {spec}: matches no file; looked in {Path.cwd()}")
         return found

@@ -88,10 +88,12 @@ def _prctl(option: int, value: int) -> None:
 def leave(code: int) -> NoReturn:
     """Exit without the interpreter's teardown.
 
-    Teardown takes a second where torch is loaded, and gloo's threads sometimes abort in it.
+    Teardown takes a second where torch is loaded, and gloo's threads sometimes abort in it. Output that cannot be
+    written any more, because a pipe is closed or a disk full, is lost.
     """
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 

@@ -39,7 +39,7 @@ def lacks_header(python: str = sys.executable) -> str | None:
     if done.returncode or not lines:
         return None
     directory = Path(lines[-1])
-    return None if (directory / HEADER).exists() else str(directory)
+    return None if os.path.exists(directory / HEADER) else str(directory)
 
 
 def install_header(directory: str) -> str:

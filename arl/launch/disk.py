@@ -69,7 +69,7 @@ def explain_disk(path: Path, code: int | None) -> str:
     why = os.strerror(code)
     if code in FULL:
         return f"{path}: cannot be written ({why}): {_space(path)}: make room there"
-    if code == errno.ENOENT and not path.parent.exists():
+    if code == errno.ENOENT and not os.path.exists(path.parent):
         return f"{path}: cannot be written: its directory {path.parent} was deleted"
     if code == errno.ENOENT:
         return f"{path}: was deleted, and the run needs it"

@@ -48,7 +48,17 @@ def remove_any(path: Path) -> None:
     Raises:
         OSError: it cannot be removed.
     """
-    if path.is_dir() and not path.is_symlink():
+    if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
+
+
+def unused_name(path: Path) -> Path:
+    """Return `path`, or the first of path-2, path-3… that nothing has."""
+    number = 2
+    found = path
+    while os.path.islink(found) or os.path.exists(found):
+        found = path.with_name(f"{path.name}-{number}")
+        number += 1
+    return found

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 
 from arl.errors import InputError
+from arl.files import find
 
 DEVICES = Path("/dev")
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -43,7 +44,7 @@ def refuse_unusable_gpus(
     Raises:
         InputError: torch is built for the CPU, sees none of the GPUs, or needs a newer driver.
     """
-    found = sorted(path.name for path in devices.glob("nvidia[0-9]*"))
+    found = sorted(path.name for path in find(devices, "nvidia[0-9]*"))
     if not found or (wanted is not None and wanted.strip() in HIDDEN):
         return
     here = f"this machine has GPUs ({', '.join(found)})"

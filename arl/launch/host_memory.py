@@ -1,5 +1,6 @@
 """Read the memory of this machine and of this process from Linux, in bytes."""
 
+import os
 import re
 from pathlib import Path
 
@@ -12,7 +13,7 @@ def free_memory() -> int:
     on_host = 1024 * _number(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo"))
     group = Path("/sys/fs/cgroup")
     limit_file = group / "memory.max"
-    if not limit_file.exists():
+    if not os.path.exists(limit_file):
         return on_host
     limit = limit_file.read_text().strip()
     if limit == "max":

@@ -7,6 +7,7 @@ it, so that the controller knows whether both see the same file system.
 """
 
 import importlib.metadata
+import os
 import platform
 import sys
 import time
@@ -66,7 +67,8 @@ def probe(spec: ProbeSpec) -> NodeReport:
         address = own_address(spec.interface)
         free_listener(address).close()  # raises if this machine does not have it
         free_ports = None if spec.ports is None else count_free_ports(address, port_range(spec.ports))
-        devices = visible_devices() if DRIVER.exists() else ()  # only where there may be any, because it imports torch
+        may_have_devices = os.path.exists(DRIVER)
+        devices = visible_devices() if may_have_devices else ()  # which imports torch
         nonce = _exchange(Path(spec.directory), name)
     except (OSError, InputError) as error:
         return NodeReport(name, problem=str(error))
@@ -89,7 +91,7 @@ def probe(spec: ProbeSpec) -> NodeReport:
 def _exchange(directory: Path, name: str) -> str:
     """Read what the controller has written, and write a file of our own; "": there is nothing to read."""
     nonce = directory / NONCE
-    if not nonce.exists():
+    if not os.path.exists(nonce):
         return ""
     (directory / name).write_text(nonce.read_text())
     return nonce.read_text()

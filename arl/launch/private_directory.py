@@ -17,6 +17,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from arl.files import find
+
 END_OF_A_JOB = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 LOCK = "lock"  # file in a directory, which its owner has locked
 
@@ -40,7 +42,7 @@ def private_directory(place: Path, prefix: str) -> Iterator[Path]:
 def nearest_directory(path: Path) -> Path:
     """Return `path`, or the nearest directory above it that exists."""
     place = path.absolute()
-    while not place.exists():
+    while not os.path.exists(place):
         place = place.parent
     return place
 
@@ -49,7 +51,7 @@ def remove_abandoned(place: Path, prefix: str) -> None:
     """Remove what `private_directory` has made in `place` for processes that are gone."""
     from arl.launch.file_lock import open_lock, try_lock
 
-    for directory in place.glob(f"{prefix}*"):
+    for directory in find(place, f"{prefix}*"):
         # Its owner removes it now, it is another user's, or what has the name of its lock is none of ours.
         with contextlib.suppress(OSError), open_lock(directory / LOCK) as lock:
             if try_lock(lock):

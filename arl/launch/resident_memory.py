@@ -12,6 +12,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+from arl.files import find
+
 MEASURE_SECONDS = 10.0  # from one measurement on another node to the next
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -24,7 +26,7 @@ _PAGES = 21
 def resident_bytes() -> Counter[int]:
     """Return the resident bytes of each session. Pages that processes share are counted for each of them."""
     sessions: Counter[int] = Counter()
-    for directory in Path("/proc").glob("[0-9]*"):
+    for directory in find(Path("/proc"), "[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             fields = _fields(directory)
             sessions[int(fields[_SESSION])] += int(fields[_PAGES]) * _PAGE_BYTES

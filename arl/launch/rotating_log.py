@@ -74,7 +74,7 @@ class RotatingLog:
         if _is_at(self._path, self._file.fileno()):
             for number in range(OLD_PARTS, 0, -1):
                 newer = old_part(self._path, number - 1)
-                if newer.exists():
+                if os.path.exists(newer):
                     newer.replace(old_part(self._path, number))
         self._follow_newest()
 
@@ -105,7 +105,7 @@ def old_part(log: Path, number: int) -> Path:
 def parts_of(log: Path) -> list[Path]:
     """Return the parts of a log that there are, the newest first."""
     parts = [old_part(log, number) for number in range(OLD_PARTS + 1)]
-    return [part for part in parts if os.path.exists(part)]  # unlike Path.exists, it is false of a name too long
+    return [part for part in parts if os.path.exists(part)]
 
 
 class PipedLog(asyncio.Protocol):

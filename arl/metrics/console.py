@@ -7,6 +7,7 @@ from typing import Self
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from arl.errors import DiskError
 from arl.metrics.names import Record, number
 from arl.metrics.run_status import RunStatus
 from arl.metrics.status_view import draw_status, rows_that_fit
@@ -25,11 +26,19 @@ class _Dashboard(Progress):
         yield self.make_tasks_table(self.tasks)
 
 
+class _OpenConsole(Console):
+    """Let a closed pipe be an error like any other. Rich would end the process, from whatever thread it is in."""
+
+    def on_broken_pipe(self) -> None:
+        """Raise the error, which rich handles."""
+        raise  # noqa: PLE0704 - rich calls this while it handles the error
+
+
 class ConsoleDisplay:
     """Show one stage at a time: `begin` a stage, `advance` it, and `note` whatever matters above it."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or Console(highlight=False)
+        self._console = console or _OpenConsole(highlight=False)
         self._progress = _Dashboard(
             TextColumn("{task.description}"),
             BarColumn(24),
@@ -73,8 +82,15 @@ class ConsoleDisplay:
             self._progress.top = draw_status(status, most_processes=rows_that_fit(self._console.height))
 
     def note(self, text: str) -> None:
-        """Print one line. Threads may call it too."""
-        self._console.print(text, markup=False, soft_wrap=True)
+        """Print one line. Threads may call it too.
+
+        Raises:
+            DiskError: it cannot be written, or nobody reads it any more.
+        """
+        try:
+            self._console.print(text, markup=False, soft_wrap=True)
+        except OSError as error:
+            raise DiskError(f"standard output cannot be written ({error.strerror}); write it to a file") from error
 
     def lost(self, text: str) -> None:
         """Print one line about a group that is not trained."""

@@ -3,6 +3,7 @@
 import hashlib
 from pathlib import Path
 
+from arl.files import find
 from arl.models.tensor_file import TensorFile
 
 
@@ -16,7 +17,7 @@ def weights_sha256(model: Path) -> str:
         ValueError: a parameter is not float32, as those of checkpoints are.
     """
     places: dict[str, Path] = {}
-    for file in sorted(model.glob("model*.safetensors")):
+    for file in find(model, "model*.safetensors"):
         with TensorFile(file) as opened:
             places |= dict.fromkeys(opened.tensors, file)
     digest = hashlib.sha256()

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from arl.errors import DataError, DiskError, InputError
-from arl.files import decode_json, read_regular, require_directory
+from arl.files import decode_json, find, read_regular, require_directory
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.metrics.run_files import RECIPE
@@ -201,12 +201,8 @@ def require_run(run: Path) -> None:
         InputError: it is not, or it cannot be looked at; names runs beside or below it.
     """
     require_directory(run, "give that of a run of yours, like runs/quickstart")
-    try:
-        is_run = (run / RECIPE).is_file()
-    except OSError as error:
-        raise InputError(f"{run}: cannot be looked at ({error.strerror}); give a run of yours") from error
-    if is_run:
+    if os.path.isfile(run / RECIPE):
         return
-    below = sorted(recipe.parent for recipe in run.glob(f"*/{RECIPE}"))
+    below = sorted(recipe.parent for recipe in find(run, f"*/{RECIPE}"))
     hint = f"; there are {', '.join(str(path) for path in below[:4])}" if below else ""
     raise InputError(f"{run}: is no run, because it has no {RECIPE}{hint}")

@@ -9,6 +9,7 @@ parts are bounded: PART_BYTES · MOST_PARTS, which is 1 GiB. Who reads steps and
 Times are clock seconds.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DiskError
+from arl.files import find
 from arl.launch.disk import disk_code, explain_disk, writing
 from arl.launch.durable import remove_any
 from arl.metrics.run_files import SPANS, TRACE_FILE, close_written, flushed_size, open_at
@@ -121,14 +123,14 @@ class SpanParts:
         self._file = TraceFile(self._path(self.number), 0)
 
     def _numbers(self) -> list[int]:
-        return [int(file.stem) for file in self._directory.glob("*.json") if ANY_PART.fullmatch(file.name)]
+        return [int(file.stem) for file in find(self._directory, "*.json") if ANY_PART.fullmatch(file.name)]
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:06d}.json"
 
     def _reaches(self, number: int, size: int) -> bool:
         path = self._path(number)
-        return path.is_file() and path.stat().st_size >= size
+        return os.path.isfile(path) and path.stat().st_size >= size
 
 
 class Trace:

@@ -8,6 +8,7 @@ metrics.jsonl is always written and is the truth. A tracker never ends or delays
 its own, and one that raises or hangs is dropped with one line (arl/metrics/tracker_thread.py).
 """
 
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -64,7 +65,7 @@ def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) 
 def _name(directory: Path) -> str:
     """Name a run by its directory. All arms of a sweep have a seed-0, so there the arm's directory comes first."""
     arm = directory.absolute().parent
-    is_of_sweep = (arm.parent / SWEEP_MANIFEST).exists()
+    is_of_sweep = os.path.exists(arm.parent / SWEEP_MANIFEST)
     return f"{arm.name}/{directory.name}" if is_of_sweep else directory.name
 
 

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 from arl.clock import LONGEST_TIME
 from arl.data.parquet_files import open_parquet, read_parquet
 from arl.errors import DataError
+from arl.files import find
 from arl.metrics.episode_table import SCHEMA
 from arl.metrics.run_files import TRAJECTORIES
 from arl.types import LARGEST_REWARD, MOST_COUNT, NOT_SAMPLED, TRAINED
@@ -36,7 +37,7 @@ ROUNDING = 1e-5  # of a logprob, which an engine computes in float32
 
 def trajectory_files(run: Path) -> list[Path]:
     """List the trajectory files of a run, in the order in which they were written."""
-    return sorted((run / TRAJECTORIES).glob("*.parquet"))
+    return find(run / TRAJECTORIES, "*.parquet")
 
 
 def schema_of(columns: Sequence[str]) -> pa.Schema:

@@ -30,5 +30,5 @@ def refuse_without_key() -> None:
         InputError: neither WANDB_API_KEY nor a netrc file (that of NETRC, or ~/.netrc) is there.
     """
     netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
-    if "WANDB_API_KEY" not in os.environ and not netrc.exists():
+    if "WANDB_API_KEY" not in os.environ and not os.path.exists(netrc):
         raise InputError("output.wandb online: no API key; run `wandb login`, set WANDB_API_KEY, or use offline")

@@ -1,6 +1,7 @@
 """Name the files of a model, and find them by its directory or its Hugging Face name. This imports no torch."""
 
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -29,7 +30,7 @@ def local_copy(path: str | Path) -> Path:
     Raises:
         DataError: it is neither a directory nor a model that can be downloaded.
     """
-    if Path(path).is_dir():
+    if os.path.isdir(path):
         return Path(path)
     try:
         return Path(snapshot_of(str(path), WANTED))
@@ -77,12 +78,12 @@ def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
         DataError: weights that are not safetensors, a file that cannot be read, or one that the index names wrongly.
     """
     home = local_copy(path)
-    has_index = (home / SAFE_WEIGHTS_INDEX_NAME).exists()
-    if has_index and (home / SAFE_WEIGHTS_NAME).exists():  # trainer and engine could load different ones
+    has_index = os.path.exists(home / SAFE_WEIGHTS_INDEX_NAME)
+    if has_index and os.path.exists(home / SAFE_WEIGHTS_NAME):  # trainer and engine could load different ones
         raise DataError(f"model.path {path}: has {SAFE_WEIGHTS_NAME} and {SAFE_WEIGHTS_INDEX_NAME}; remove one of them")
     if has_index:
         return _indexed_tensors(path, home)
-    if not (home / SAFE_WEIGHTS_NAME).exists():
+    if not os.path.exists(home / SAFE_WEIGHTS_NAME):
         raise DataError(
             f"model.path {path}: has no {SAFE_WEIGHTS_NAME}; load it with transformers and save_pretrained it once"
         )

@@ -36,7 +36,7 @@ def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]
         notes += [f"{line}; runs in it are left out" for line in closed]
         for directory in directories:
             name = _below(path, directory)
-            found.setdefault(directory.resolve(), name)
+            found.setdefault(Path(os.path.realpath(directory)), name)
     return _with_unique_names(found)
 
 
@@ -66,8 +66,8 @@ def _unique(directory: Path, name: str, namesakes: Sequence[Path]) -> str:
 
 def _below(path: Path, directory: str | Path) -> str:
     """Name a directory by its path from the last part of `path` on."""
-    top = path.resolve()
-    below = Path(directory).resolve().relative_to(top)
+    top = Path(os.path.realpath(path))
+    below = Path(os.path.realpath(directory)).relative_to(top)
     return (Path(top.name) / below).as_posix()
 
 

@@ -3,6 +3,7 @@
 paths ─► run directories ─► recipe.yaml, metrics.jsonl ─► LoadedRun, and a line for everything that is left out
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -217,7 +218,7 @@ def _status(directory: Path) -> RunStatus:
     that moment would find it taken. The list names an inode and a device; the inode alone decides, because btrfs gives
     its files another device than the list does. A lock of another file system with the same inode is rare.
     """
-    if (directory / SUMMARY).exists():
+    if os.path.exists(directory / SUMMARY):
         return "finished"
     try:
         inode = (directory / LOCK).stat().st_ino

@@ -1,12 +1,13 @@
 """Find the tokenizer of a run, which may be living, and turn token ids into text without torch or transformers."""
 
 import contextlib
+import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from arl.files import read_regular
+from arl.files import find, read_regular
 
 TOKENIZER = "tokenizer.json"
 MOST_BYTES = 1 << 28  # of it
@@ -49,10 +50,10 @@ class TokenTexts:
 
 def find_tokenizer(run: Path, model: Path | None) -> Path | None:
     """Return the tokenizer of a run's newest checkpoint, or of the model that its recipe names; None: it has none."""
-    in_checkpoints = newest((run / "checkpoints").glob(f"*/{TOKENIZER}"))
+    in_checkpoints = newest(find(run / "checkpoints", f"*/{TOKENIZER}"))
     if in_checkpoints is not None:
         return in_checkpoints
-    if model is None or not (model / TOKENIZER).exists():
+    if model is None or not os.path.exists(model / TOKENIZER):
         return None
     return model / TOKENIZER
 
@@ -61,7 +62,7 @@ def newest(paths: Iterable[Path]) -> Path | None:
     """Return the file that was written last; None: there is none. A living run removes checkpoints at any moment."""
     written = {}
     for path in paths:
-        with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(OSError):  # or it is a link that leads nowhere
             written[path] = path.stat().st_mtime_ns
     return max(written, key=written.__getitem__, default=None)
 

@@ -1,6 +1,7 @@
 """Write a report as one HTML page, with episodes over time and trajectories of its runs."""
 
 import contextlib
+import os
 import secrets
 import stat
 from collections.abc import Iterable
@@ -30,7 +31,7 @@ def write_page(report: Report, path: Path) -> None:
         InputError: the file cannot be written.
     """
     page = _page(report)
-    home = path.resolve()  # a link stays one, and what it points to is written
+    home = Path(os.path.realpath(path))  # a link stays one, and what it points to is written
     partial = home.with_name(f".{home.name}.{secrets.token_hex(4)}.partial")
     try:
         with partial.open("x", encoding="utf-8") as file:

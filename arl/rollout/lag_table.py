@@ -6,6 +6,7 @@ Group n = v·P + i is the i-th that step v consumes. Its lag is min(draw_n, v), 
 """
 
 import math
+import os
 import random
 from pathlib import Path
 from typing import Any
@@ -127,7 +128,7 @@ def _read_trace(lag: LagFile, recipe: Recipe) -> np.ndarray:
     p = recipe.rollout.problems_per_step
     directory = Path(lag.trace)
     place = f"rollout.lag.trace {directory}"
-    if not (directory / "summary.json").is_file():
+    if not os.path.isfile(directory / "summary.json"):
         raise InputError(f"{place}: is no finished run, since it has no summary.json; give the directory of one")
     _refuse_other(directory, recipe, place)
     recorded = _recorded_staleness(directory, place)

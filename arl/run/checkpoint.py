@@ -27,6 +27,7 @@ from arl.clock import in_thread, outer_deadline
 from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
+from arl.files import find_below
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any, sync_to_disk
 from arl.metrics.run_files import TRAJECTORIES
@@ -221,7 +222,7 @@ def _copy_model(update: WeightUpdate, target: Path) -> None:
 def _unsynced(run: Path, state: RunState) -> list[Path]:
     """List the files of the run that a state counts on, and their folder: they must be as durable as the state."""
     files = [run / name for name in (*growing_files(state.recorder), *complete_files(state.recorder))]
-    if (run / TRAJECTORIES).is_dir():
+    if os.path.isdir(run / TRAJECTORIES):
         files.append(run / TRAJECTORIES)
     return files
 
@@ -233,7 +234,7 @@ def seal(partial: Path, final: Path, counted_on: Mapping[str, FileSum] | None = 
         counted_on: sums of files of the run.
     """
     write_manifest(partial, counted_on)
-    for path in [*partial.rglob("*"), partial]:
+    for path in [*find_below(partial, strict=True), partial]:
         sync_to_disk(path)
     partial.rename(final)
     for path in (final.parent, final.parent.parent):

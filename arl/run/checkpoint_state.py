@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from arl.data import msgpack_arrays
 from arl.errors import DataError
-from arl.files import decode_with, read_regular
+from arl.files import decode_with, find, read_regular
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.trajectory_files import file_name
@@ -23,6 +23,7 @@ from arl.types import Accuracy
 STATE = "run.msgpack"
 STATE_BYTES = 1 << 36  # a bound for what is no state; groups of long episodes are gigabytes
 OLDER = "weights"  # directory of the versions before the checkpoint's
+MOST_DIGITS = 18  # of a number in a name
 STEP = "step_"  # begins the name of a checkpoint
 
 
@@ -71,7 +72,11 @@ def checkpoints_in(directory: Path) -> list[Path]:
         OSError: the directory is there and cannot be read.
     """
     found = {}
-    for path in directory.iterdir() if directory.is_dir() else ():
+    try:
+        paths = list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    for path in paths:
         step = number_after(STEP, path.name) if path.name.startswith(STEP) else None
         if step is not None:
             found[step] = path
@@ -86,7 +91,7 @@ def step_of(checkpoint: Path) -> int:
 def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
     """Map each version that was saved beside `checkpoint`, from `served` on, to the directory of its weights."""
     older = {}
-    for path in (checkpoint / OLDER).glob("v*"):
+    for path in find(checkpoint / OLDER, "v*"):
         version = number_after("v", path.name)
         if version is not None and version >= served:
             older[version] = str(path)
@@ -96,9 +101,11 @@ def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
 def number_after(prefix: str, name: str) -> int | None:
     """Return the number that follows `prefix` and ends a name; None: it is not the one way to write a number.
 
+    No run counts to more than MOST_DIGITS digits, and a longer name could not be kept as refused_NAME.
+
     >>> number_after("step_", "step_40"), number_after("step_", "step_040"), number_after("step_", "step_4.old")
     (40, None, None)
     """
     digits = name.removeprefix(prefix)
     is_number = digits.isascii() and digits.isdecimal() and (digits == "0" or digits[0] != "0")
-    return int(digits) if is_number else None
+    return int(digits) if is_number and len(digits) <= MOST_DIGITS else None

@@ -103,7 +103,7 @@ def _devices(gpus: tuple[str, ...]) -> Finding:
 
 def _memory() -> Finding:
     """Look at the memory-backed file system through which weights are published; a disk does instead, slowly."""
-    if not SHARED_MEMORY.is_dir() or not os.access(SHARED_MEMORY, os.W_OK):
+    if not os.path.isdir(SHARED_MEMORY) or not os.access(SHARED_MEMORY, os.W_OK):
         return Finding(True, f"no {SHARED_MEMORY}: weights are published on disk, in the run directory")
     free = shutil.disk_usage(SHARED_MEMORY).free / GIGABYTE
     return Finding(

@@ -21,7 +21,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from arl.errors import DataError, InputError
-from arl.files import decode_json, open_regular, read_regular
+from arl.files import decode_json, find_below, open_regular, read_regular
 
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 64 << 20  # a run of a million steps counts on 50,000 files, each of 150 bytes here
@@ -77,8 +77,8 @@ def write_manifest(directory: Path, counted_on: Mapping[str, FileSum] | None = N
         OSError: one cannot be read, or the manifest cannot be written.
     """
     files = {}
-    for path in sorted(directory.rglob("*")):
-        if path.is_file():
+    for path in find_below(directory, strict=True):
+        if os.path.isfile(path):
             files[path.relative_to(directory).as_posix()] = sum_file(path)
     manifest = Manifest(files, dict(counted_on or {}))
     (directory / MANIFEST).write_bytes(manifest.encode())

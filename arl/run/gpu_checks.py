@@ -89,7 +89,7 @@ def check_shared_memory(recipe: Recipe, placement: Placement, transport: Transpo
     if "1" in choices:
         yield f"{name}=1: NCCL moves data between GPUs without peer access over the network's loopback, which is slower"
         return
-    free = shutil.disk_usage(SHARED_MEMORY).free if SHARED_MEMORY.is_dir() else 0
+    free = shutil.disk_usage(SHARED_MEMORY).free if os.path.isdir(SHARED_MEMORY) else 0
     if free < LEAST_SHARED:
         raise InputError(
             f"{SHARED_MEMORY}: {free / 1e6:.0f} MB are free, and NCCL needs about {LEAST_SHARED / 1e6:.0f} MB of it: "

@@ -3,6 +3,7 @@
 nvidia-smi ─► each GPU ─► compilers ─► /dev/shm ─► the backend's interpreter: NCCL, kernels
 """
 
+import os
 import shutil
 import sys
 from collections.abc import Iterator, Sequence
@@ -90,7 +91,7 @@ def _compilers(pythons: Sequence[str]) -> Iterator[Finding]:
 
 
 def _shared_memory() -> Finding:
-    if not SHARED_MEMORY.is_dir():
+    if not os.path.isdir(SHARED_MEMORY):
         return Finding(False, f"{SHARED_MEMORY} for NCCL", "start the container with --ipc=host")
     usage = shutil.disk_usage(SHARED_MEMORY)
     what = f"{SHARED_MEMORY} of {usage.total / 1e9:.1f} GB for NCCL, {usage.free / 1e9:.1f} GB free"

@@ -5,11 +5,13 @@ newest ─► manifest ─► files of the checkpoint ─► run.msgpack ─► 
   └────────────────────────────── the one before ◄─────────────────────────────────────────────────────────┘
 """
 
+import os
 from collections.abc import Callable, Collection
 from pathlib import Path
 
 from arl.errors import DataError
-from arl.launch.durable import remove_any
+from arl.files import find
+from arl.launch.durable import remove_any, unused_name
 from arl.run.checkpoint_state import (
     STATE,
     RunState,
@@ -61,7 +63,7 @@ def verify(checkpoint: Path) -> RunState:
         InputError: a file cannot be read.
     """
     with reading(str(checkpoint)):
-        is_link = checkpoint.is_symlink()
+        is_link = os.path.islink(checkpoint)
     if is_link:
         raise DataError(f"{checkpoint}: is a link; put there what belongs there")
     manifest = read_manifest(checkpoint)
@@ -110,7 +112,7 @@ def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
     """Remove what was half written or half removed; rename what is newer than `checkpoint`, and note the new name."""
     directory = checkpoint.parent
     for pattern in (".step_*.partial", ".step_*.removed"):
-        for rest in directory.glob(pattern):
+        for rest in find(directory, pattern):
             remove_any(rest)
     for refused in checkpoints_in(directory):
         if step_of(refused) > step_of(checkpoint):
@@ -118,15 +120,5 @@ def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
             refused.rename(aside)
             note(f"{refused} is kept as {aside.name}")
     best = directory / BEST
-    if best.is_symlink() and not best.exists():
+    if os.path.islink(best) and not os.path.exists(best):
         best.unlink()
-
-
-def unused_name(path: Path) -> Path:
-    """Return `path`, or the first of path-2, path-3… that nothing has."""
-    number = 2
-    found = path
-    while found.is_symlink() or found.exists():
-        found = path.with_name(f"{path.name}-{number}")
-        number += 1
-    return found

@@ -1,6 +1,7 @@
 """Check a recipe and plan its run before anything is started or written."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -247,7 +248,7 @@ def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport,
         return None
     if placement.spans_nodes:
         return recipe.run_directory
-    if model is None or not Path(model).is_dir():
+    if model is None or not os.path.isdir(model):
         return None
     return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport, placement.on_gpus)
 

@@ -9,7 +9,6 @@ Everything that can be refused is refused here, before anything is started or wr
 import contextlib
 import itertools
 import os
-import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,21 +17,33 @@ from typing import Any
 from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import DataError, InputError
+from arl.files import find, find_below, may_be_file, may_be_folder
 from arl.launch.disk import writing
-from arl.launch.durable import replace_file
+from arl.launch.durable import replace_file, unused_name
 from arl.launch.file_lock import require_lock, try_lock
 from arl.launch.trust import FOLDER as SECRETS
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import LOCK, LOGS, RECIPE, SPANS, SUMMARY, TRAJECTORIES
-from arl.metrics.run_status import shown_as_resuming
+from arl.metrics.run_files import (
+    LOCK,
+    LOGS,
+    METRICS_FILE,
+    RECIPE,
+    SOURCES,
+    SPANS,
+    SUMMARY,
+    TRACE_FILE,
+    TRAJECTORIES,
+)
+from arl.metrics.run_status import STATUS_FILE, shown_as_resuming
 from arl.run.checkpoint_state import RunState, number_after, older_versions
 from arl.run.control.control_folder import FOLDER as CONTROL
-from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
-from arl.run.intact import clear_after, newest_intact, unused_name
+from arl.run.evaluation.scoreboard import BEST, CHECKPOINTS, EVALUATIONS
+from arl.run.intact import clear_after, newest_intact
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
 
 FOLDERS = (SPANS, TRAJECTORIES, LOGS, CHECKPOINTS, EVALUATIONS, CONTROL, SECRETS)  # of a run
+FILES = (RECIPE, SUMMARY, METRICS_FILE, TRACE_FILE, STATUS_FILE, SOURCES, f"{EVALUATIONS}/{BEST}.json")
 # Fields that a resumed run may change, because they change nothing that is computed.
 FREE = (
     "cluster.",
@@ -157,17 +168,27 @@ def _refuse_in_the_way(directory: Path) -> None:
     """Refuse what has the name of a folder of a run and is none: the run would end at it after its files were cut.
 
     So are links and pipes among the files that the run goes on with: it would write to what lies elsewhere, or wait.
+    So is a directory whose name is no UTF-8.
 
     Raises:
         InputError: there is such a thing; names it.
     """
+    try:
+        str(directory).encode()
+    except UnicodeEncodeError as error:  # safetensors opens no such path
+        raise InputError(f"--resume: {directory}: its name is no UTF-8; rename it") from error
     for name in FOLDERS:
         path = directory / name
-        if os.path.lexists(path) and not path.is_dir():
+        if not may_be_folder(path):
             raise InputError(f"--resume: {path} is no folder, and the run makes one of this name; move it away")
-    for path in itertools.chain((directory / SPANS).rglob("*"), (directory / LOGS).rglob("*")):
-        mode = path.lstat().st_mode
-        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    for name in FILES:
+        if not may_be_file(directory / name):
+            raise InputError(f"--resume: {directory / name} is a link, or no regular file; move it away")
+    best = directory / CHECKPOINTS / BEST
+    if os.path.lexists(best) and not os.path.islink(best):
+        raise InputError(f"--resume: {best} is no link, and the run makes one of this name; move it away")
+    for path in itertools.chain(find_below(directory / SPANS), find_below(directory / LOGS)):
+        if os.path.islink(path) or not (os.path.isdir(path) or may_be_file(path)):
             raise InputError(f"--resume: {path} is a link, or no regular file, and the run writes there; move it away")
 
 
@@ -215,7 +236,7 @@ def _runs(recipe: Recipe) -> list[Path]:
     """Return the runs of the recipe's name, oldest first."""
     first = recipe.run_directory
     named = {1: first}
-    for path in first.parent.glob(f"{first.name}-*"):
+    for path in find(first.parent, f"{first.name}-*"):
         number = number_after(f"{first.name}-", path.name)
         if number is not None and number > 1:
             named[number] = path
@@ -224,12 +245,12 @@ def _runs(recipe: Recipe) -> list[Path]:
 
 def _is_run(directory: Path) -> bool:
     """Return whether a directory is that of a run, also if a copy of it has lost the empty lock."""
-    return (directory / LOCK).exists() or (directory / "checkpoints").is_dir()
+    return os.path.exists(directory / LOCK) or os.path.isdir(directory / "checkpoints")
 
 
 def _unfinished(recipe: Recipe) -> list[Path]:
     """Return those of the recipe's runs that have a checkpoint and no summary: killed, or still going on."""
-    return [run for run in _runs(recipe) if any(run.glob("checkpoints/step_*")) and not (run / SUMMARY).exists()]
+    return [run for run in _runs(recipe) if find(run, "checkpoints/step_*") and not os.path.exists(run / SUMMARY)]
 
 
 def _how_to_resume(unfinished: Sequence[Path]) -> str:
@@ -240,11 +261,22 @@ def _how_to_resume(unfinished: Sequence[Path]) -> str:
 
 
 def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> Origin:
+    """Find the checkpoint that the run goes on from. The summary of a finished run is kept as summary-step_N.json.
+
+    Raises:
+        InputError: there is none, it is another recipe's, or the run is finished and not extended; nothing is changed.
+        DiskError: a file cannot be renamed or written.
+    """
     checkpoint, state = newest_intact(directory / "checkpoints", display.note)
     _refuse_other_run(recipe, plan, state, checkpoint)
-    if (directory / SUMMARY).exists():
-        _extend(recipe, directory, state)
-    clear_after(checkpoint, display.note)
+    is_finished = os.path.exists(directory / SUMMARY)
+    if is_finished:
+        _refuse_nothing_left(recipe, directory, state)
+    # What follows changes files, and so whatever can be refused was refused above.
+    with writing(directory):
+        clear_after(checkpoint, display.note)
+        if is_finished:
+            (directory / SUMMARY).rename(unused_name(directory / f"summary-step_{state.controller.version}.json"))
     _write_recipe(recipe, directory)
     display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
     return Origin(plan, directory, checkpoint, state)
@@ -261,8 +293,8 @@ def _write_recipe(recipe: Recipe, directory: Path) -> None:
         replace_file(file, dump_recipe(recipe).encode())
 
 
-def _extend(recipe: Recipe, directory: Path, state: RunState) -> None:
-    """Reopen a finished run, whose summary is kept as summary-step_N.json.
+def _refuse_nothing_left(recipe: Recipe, directory: Path, state: RunState) -> None:
+    """Refuse a finished run that the recipe does not extend.
 
     Raises:
         InputError: the recipe has no steps or tokens beyond those that are done.
@@ -282,8 +314,6 @@ def _extend(recipe: Recipe, directory: Path, state: RunState) -> None:
             f"train.tokens {recipe.train.tokens}: {directory} has ended, and with rollout.lag the groups that it had "
             "begun are of versions that no engine serves any more; start a new run"
         )
-    with writing(directory / SUMMARY):
-        (directory / SUMMARY).rename(unused_name(directory / f"summary-step_{version}.json"))
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:

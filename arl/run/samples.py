@@ -6,6 +6,7 @@ A trajectory file has its name only when it is complete, so a living run is read
 trained since its last file is not there yet.
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -169,7 +170,7 @@ def _matches(sample: SampledEpisode, outcome: Outcome) -> bool:
 def _coverage(run: Path, newest: int) -> str:
     """Say whether the run lives, and which of its steps are in complete files."""
     trained = _last_step(run)
-    if (run / SUMMARY).exists():
+    if os.path.exists(run / SUMMARY):
         return f"the run is finished after {trained} steps"
     covered = f"steps 1 to {newest} of {trained} are in complete files"
     if _is_running(run):

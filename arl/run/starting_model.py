@@ -138,7 +138,7 @@ async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, di
 
 
 def _names_directory(recipe: Recipe) -> bool:
-    return recipe.model.path is not None and Path(recipe.model.path).is_dir()
+    return recipe.model.path is not None and os.path.isdir(recipe.model.path)
 
 
 def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> Path:
@@ -155,8 +155,8 @@ def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> P
         remove_any(partial)  # of a run that was killed
         partial.mkdir()
         for file in model.iterdir():
-            if file.is_file():
-                num_bytes += _link_or_copy(file.resolve(), partial / file.name)
+            if os.path.isfile(file):
+                num_bytes += _link_or_copy(Path(os.path.realpath(file)), partial / file.name)
         partial.rename(shared)
     if num_bytes:
         display.note(f"model: {num_bytes / 1e9:.2f} GB copied from {model} to {shared}, which all nodes see")

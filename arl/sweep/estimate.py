@@ -3,20 +3,25 @@
 Seconds are real ones, also in world virtual, and of runs that nothing interrupted.
 """
 
-import json
+import contextlib
 import statistics
+from collections.abc import Callable
 from pathlib import Path
+from typing import Annotated
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, read_with_places
 from arl.errors import RecipeError
+from arl.files import decode_json, find, read_regular
 from arl.metrics.run_files import RECIPE, SUMMARY
-from arl.sweep.sweep_directory import LOGS, SweepRun
+from arl.sweep.sweep_directory import SweepRun, times_file
 
-TIMES = "times.jsonl"
 GROWING = ("checkpoints/step_*", "evaluations/*", "trajectories/*")  # what a run adds to its directory as it goes on
+MOST_BYTES = 1 << 24  # of times.jsonl
+MOST_SECONDS = 1e9  # of a run, thirty years
 NEWEST = 20  # runs in the output directory that are compared with the recipe
 
 
@@ -32,53 +37,88 @@ class TimeEstimate(Struct, frozen=True):
         return rounds * self.seconds_per_run
 
 
+class _RunTime(Struct, frozen=True):
+    """Hold a line of times.jsonl: a run, relative to the sweep's directory, and its seconds."""
+
+    run: str
+    seconds: Annotated[float, Meta(ge=0, le=MOST_SECONDS)]
+
+
 def record_time(run: SweepRun, seconds: float) -> None:
     """Keep the seconds of a run that nothing interrupted."""
-    with (run.sweep / LOGS / TIMES).open("a") as file:
-        file.write(json.dumps({"run": run.relative, "seconds": round(seconds, 3)}) + "\n")
+    line = msgspec.json.encode(_RunTime(run.relative, round(seconds, 3)))
+    with times_file(run.sweep).open("ab") as file:
+        file.write(line + b"\n")
 
 
-def recorded_times(sweep: Path) -> list[float]:
-    """Return the seconds of the sweep's finished runs. A half-written line, of a sweep that was killed, is left out."""
+def recorded_times(sweep: Path, note: Callable[[str], None]) -> list[float]:
+    """Return the seconds of the sweep's finished runs.
+
+    A half-written line, of a sweep that was killed, is left out. So is what else cannot be read, which `note` is told
+    once: the times serve an estimate alone.
+    """
+    file = times_file(sweep)
     try:
-        lines = (sweep / LOGS / TIMES).read_text().split("\n")[:-1]
+        lines = read_regular(file, MOST_BYTES).split(b"\n")[:-1]
     except (FileNotFoundError, NotADirectoryError):  # the sweep begins, or cannot, which whoever makes its folder says
         return []
-    seconds = {}
+    except OSError as error:
+        note(f"{file}: cannot be read ({error.strerror}), so the time is estimated without it")
+        return []
+    seconds: dict[str, float] = {}
+    num_damaged = 0
     for line in lines:
         try:
-            record = json.loads(line)
-        except ValueError:
+            of_run: _RunTime = decode_json(line, _RunTime)
+        except msgspec.DecodeError:
+            num_damaged += 1
             continue
-        seconds[record["run"]] = float(record["seconds"])
+        seconds[of_run.run] = of_run.seconds
+    if num_damaged:
+        note(f"{file}: {num_damaged} of {len(lines)} lines hold no time of a run, and are left out of the estimate")
     return list(seconds.values())
 
 
-def estimate(sweep: Path, base: Recipe) -> TimeEstimate | None:
-    """Estimate from the sweep's own runs, or else from a run of the same recipe beside it; None: there is neither."""
-    times = recorded_times(sweep)
+def estimate(sweep: Path, base: Recipe, note: Callable[[str], None]) -> TimeEstimate | None:
+    """Estimate from the sweep's own runs, or else from a run of the same recipe beside it; None: there is neither.
+
+    Args:
+        note: is called with one line about what cannot be read.
+    """
+    times = recorded_times(sweep, note)
     if times:
         return TimeEstimate(statistics.fmean(times), f"{len(times)} finished runs of this sweep")
     return _like_a_run_beside(sweep.parent, base)
 
 
 def _like_a_run_beside(directory: Path, base: Recipe) -> TimeEstimate | None:
-    summaries = sorted(directory.glob(f"*/{SUMMARY}"), key=lambda file: file.stat().st_mtime, reverse=True)
+    """Take the newest run that serves. What lies beside a sweep is somebody else's, and what cannot be read is none."""
+    ends = _times_written(find(directory, f"*/{SUMMARY}"))
     wanted = base.model_dump(mode="json")
-    for summary in summaries[:NEWEST]:
-        file = summary.with_name(RECIPE)
-        if not file.exists() or _was_resumed(file) or not _is_same(file, wanted):
+    for summary in sorted(ends, key=ends.__getitem__, reverse=True)[:NEWEST]:
+        recipe = summary.with_name(RECIPE)
+        begin = _times_written([recipe]).get(recipe)
+        if begin is None or _was_resumed(recipe.parent, begin) or not _is_same(recipe, wanted):
             continue
-        seconds = summary.stat().st_mtime - file.stat().st_mtime  # written at its end, and at its beginning
-        return TimeEstimate(seconds, f"the run {summary.parent}")
+        seconds = ends[summary] - begin  # they are written at the end of a run, and at its beginning
+        if 0 <= seconds <= MOST_SECONDS:
+            return TimeEstimate(seconds, f"the run {summary.parent}")
     return None
 
 
-def _was_resumed(recipe: Path) -> bool:
+def _times_written(files: list[Path]) -> dict[Path, float]:
+    """Map each file to the time of its last change, without those that cannot be looked at: links to nowhere."""
+    written = {}
+    for file in files:
+        with contextlib.suppress(OSError):
+            written[file] = file.stat().st_mtime
+    return written
+
+
+def _was_resumed(run: Path, begin: float) -> bool:
     """Return whether a run was resumed: each process of a run writes its recipe, and the first one before all else."""
-    written = recipe.stat().st_mtime
-    added = (file for pattern in GROWING for file in recipe.parent.glob(pattern))
-    return any(file.stat().st_mtime < written for file in added)
+    added = [file for pattern in GROWING for file in find(run, pattern)]
+    return any(written < begin for written in _times_written(added).values())
 
 
 def _is_same(file: Path, wanted: dict[str, object]) -> bool:

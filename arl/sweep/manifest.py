@@ -16,7 +16,7 @@ from arl.launch.durable import replace_file
 from arl.metrics.run_files import SWEEP_MANIFEST
 
 FORMAT = 1
-MOST_BYTES = 1 << 28
+MOST_BYTES = 1 << 26
 
 
 class ManifestArm(Struct, frozen=True, kw_only=True):

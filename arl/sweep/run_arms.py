@@ -20,6 +20,7 @@ from arl.clock import deadline, in_thread, now
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
 from arl.errors import ArlError
+from arl.files import find
 from arl.launch.base import Command
 from arl.launch.file_lock import require_lock, try_lock
 from arl.launch.process import LocalProcess, start_process
@@ -88,7 +89,7 @@ class ArmRunner:
     async def _run(self, run: SweepRun, share: Share) -> None:
         is_resumed = await _prepare(run)
         began = now()
-        progress = _progress(run, began)
+        progress = follow_progress(run, began)
         last_line = _LastLine()
         self._display.started(run, progress)
         async with self._counted(), _started(run, share, is_resumed, last_line) as process:
@@ -138,7 +139,7 @@ class ArmRunner:
         return statistics.fmean(self._times) * work_left / side_by_side
 
 
-def _progress(run: SweepRun, now: float) -> RunProgress:
+def follow_progress(run: SweepRun, now: float) -> RunProgress:
     """Follow a run from `now`; the accuracy shown is that of the suite by which its versions are compared."""
     recipe = run.arm.recipe
     return RunProgress(
@@ -204,7 +205,7 @@ async def _prepare(run: SweepRun) -> bool:
         return False
     await _wait_until_gone(run.directory / LOCK)
     checkpoints = run.directory / CHECKPOINTS
-    if not list(checkpoints.glob("step_*")):
+    if not find(checkpoints, "step_*"):
         await in_thread(shutil.rmtree, run.directory)
         return False
     return True

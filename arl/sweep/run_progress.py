@@ -1,13 +1,16 @@
 """Follow a run from its metrics.jsonl while it grows. It only reads, so the run never waits for it."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from arl.files import open_regular
 from arl.metrics.names import OF_EVALUATION, Record, number
 from arl.metrics.record_file import decode_record
 
 TRAINED = "tokens/trained_total"
 PIECE = 1 << 20  # bytes that are read at once
+LONGEST_LINE = 1 << 22  # bytes; a record takes a few kB
 
 
 class MetricsTail:
@@ -27,18 +30,19 @@ class MetricsTail:
         """
         self.was_cut = False
         try:
-            file = self._path.open("rb")
-        except FileNotFoundError:
+            file = open_regular(self._path)
+        except OSError:  # it does not exist yet, or the run itself will say why it cannot go on with it
             return
         with file:
-            if self._path.stat().st_size < self._offset:
+            if os.fstat(file.fileno()).st_size < self._offset:
                 self._offset = 0
                 self._unfinished = b""
                 self.was_cut = True
             file.seek(self._offset)
             while piece := file.read(PIECE):
                 self._offset += len(piece)
-                *lines, self._unfinished = (self._unfinished + piece).split(b"\n")
+                *lines, unfinished = (self._unfinished + piece).split(b"\n")
+                self._unfinished = unfinished[:LONGEST_LINE]  # a part of what is longer is no record either
                 for line in lines:
                     record = decode_record(line)
                     if record is not None:

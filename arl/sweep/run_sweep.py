@@ -49,7 +49,7 @@ class PlannedSweep:
     @property
     def known(self) -> TimeEstimate | None:
         """Return how long a run takes, if it is known."""
-        return estimate(self.directory, self.checked.base)
+        return estimate(self.directory, self.checked.base, self.note)
 
 
 def dry_run(request: SweepRequest, console: Console) -> None:

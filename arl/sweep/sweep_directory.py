@@ -11,6 +11,7 @@ Only what is under logs/ depends on the clock of the machine.
 """
 
 import contextlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -20,9 +21,12 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe, read_with_places
 from arl.errors import InputError, RecipeError
+from arl.files import may_be_file, may_be_folder
+from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
+from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import FREE, FREE_ON_THE_WALL
 from arl.sweep.check_arms import CheckedArm, CheckedSweep
 from arl.sweep.manifest import ManifestArm, SweepManifest, read_manifest, write_manifest
@@ -31,6 +35,7 @@ from arl.sweep.request import SweepRequest
 SWEEP_LOCK = "sweep.lock"
 RECIPES = "recipes"
 LOGS = "logs"
+TIMES = "times.jsonl"
 NOT_COMPUTED = ("name", "seed", *FREE)  # fields in which an arm may differ from what it was
 State = Literal["finished", "begun", "new"]
 
@@ -73,9 +78,9 @@ class SweepRun(Struct, frozen=True):
     @property
     def state(self) -> State:
         """Return how far it has come: a run that has its summary is finished."""
-        if (self.directory / SUMMARY).exists():
+        if os.path.exists(self.directory / SUMMARY):
             return "finished"
-        return "begun" if self.directory.exists() else "new"
+        return "begun" if os.path.exists(self.directory) else "new"
 
 
 def sweep_path(request: SweepRequest, checked: CheckedSweep) -> Path:
@@ -95,13 +100,15 @@ def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | N
     """Check that the sweep can go on in `directory`; return what it holds, None if it holds nothing.
 
     Raises:
-        InputError: it is no sweep's, or its recipe or an arm of it computed something else.
+        InputError: it is no sweep's, something lies where it writes, or its recipe or an arm of it computed something
+            else.
     """
     for arm in checked.arms:
         if arm.name in (RECIPES, LOGS):
             raise InputError(f"arms: {arm.name}: the sweep keeps files in a directory of this name; choose another")
     _refuse_foreign(directory)
-    if not (directory / SWEEP_MANIFEST).exists():
+    _refuse_in_the_way(directory, checked)
+    if not os.path.exists(directory / SWEEP_MANIFEST):
         return None
     manifest = read_manifest(directory)
     known = {arm.name for arm in manifest.arms}
@@ -125,10 +132,44 @@ def _refuse_foreign(directory: Path) -> None:
     Raises:
         InputError: it has files, and no lock of a sweep.
     """
-    if not directory.exists() or (directory / SWEEP_LOCK).exists():
+    if not os.path.exists(directory) or os.path.exists(directory / SWEEP_LOCK):
         return
-    if not directory.is_dir() or any(directory.iterdir()):
+    try:
+        is_empty = not any(directory.iterdir())
+    except OSError:  # it is no directory, for instance
+        is_empty = False
+    if not is_empty:
         raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
+
+
+def _refuse_in_the_way(directory: Path, checked: CheckedSweep) -> None:
+    """Refuse what has the name of a folder or a file that the sweep will write, and is another kind of thing.
+
+    Opening a FIFO would wait, a link lead elsewhere, and a folder end the sweep after it had begun.
+
+    Raises:
+        InputError: there is such a thing; names it.
+    """
+    runs = list_runs(directory, checked)
+    folders = [directory / RECIPES, directory / LOGS]
+    files = [directory / SWEEP_MANIFEST, times_file(directory)]
+    for arm in checked.arms:
+        folders += [directory / arm.name, directory / LOGS / arm.name]
+        files.append(directory / RECIPES / f"{arm.name}.yaml")
+    for run in runs:
+        folders += [run.directory, run.directory / CHECKPOINTS]
+        files += [run.log, run.directory / SUMMARY]
+    for path in folders:
+        if not may_be_folder(path):
+            raise InputError(f"{path}: is no folder, and the sweep has one of this name; move it away")
+    for path in files:
+        if not may_be_file(path):
+            raise InputError(f"{path}: is no regular file, and the sweep has one of this name; move it away")
+
+
+def times_file(sweep: Path) -> Path:
+    """Return where a sweep keeps the seconds of its runs."""
+    return sweep / LOGS / TIMES
 
 
 def _changes_of_recipe(manifest: SweepManifest, checked: CheckedSweep) -> dict[str, str]:
@@ -168,6 +209,7 @@ def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep
 
     Raises:
         InputError: another process runs the sweep, or the directory cannot be written or is another sweep's.
+        DiskError: a file in it cannot be written.
     """
     _refuse_foreign(directory)
     try:
@@ -178,7 +220,8 @@ def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep
         if not try_lock(lock):
             raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it")
         before = check_directory(directory, checked)
-        _write(directory, request, checked, before)
+        with writing(directory):
+            _write(directory, request, checked, before)
         yield
 
 

@@ -9,12 +9,16 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
+from arl.errors import DataError
+from arl.files import decode_json, read_regular
 from arl.metrics.run_files import SUMMARY
 from arl.metrics.summary import Summary
 from arl.sweep.axes import write_override
 from arl.sweep.combinations import SweepArm
 from arl.sweep.estimate import TimeEstimate, duration
 from arl.sweep.sweep_directory import SweepRun
+
+MOST_BYTES = 1 << 24  # of a summary
 
 
 def print_plan(
@@ -44,22 +48,40 @@ def print_plan(
 
 
 def print_results(runs: Sequence[SweepRun], console: Console) -> None:
-    """Print the final accuracy of every arm: its mean over the finished seeds, the least and the greatest."""
+    """Print the final accuracy of every arm: its mean over the finished seeds, the least and the greatest.
+
+    A summary that an earlier process has written may be damaged since: a line says so.
+    """
     table = _table("arm", right=("seeds", "accuracy", "least", "greatest"))
+    damages: list[str] = []
     for of_arm in _by_arm(runs):
         finished = [run for run in of_arm if run.state == "finished"]
         table.add_row(
             of_arm[0].arm.name,
             f"{len(finished)}/{len(of_arm)}",
-            *_mean_and_range(finished),
+            *_mean_and_range(_accuracies(finished, damages)),
         )
     console.print(table)
+    for damage in damages:
+        console.print(damage, markup=False, highlight=False, soft_wrap=True)
 
 
-def _mean_and_range(runs: Sequence[SweepRun]) -> list[str]:
-    """Write mean, least and greatest final accuracy; dashes where none was measured."""
-    measured = [_final_accuracy(run) for run in runs]
-    accuracies = [accuracy for accuracy in measured if accuracy is not None]
+def _accuracies(finished: Sequence[SweepRun], damages: list[str]) -> list[float]:
+    """Return the final accuracies that were measured; `damages` gets a line for each summary that cannot be read."""
+    accuracies = []
+    for run in finished:
+        try:
+            accuracy = _final_accuracy(run)
+        except DataError as error:
+            damages.append(str(error))
+            continue
+        if accuracy is not None:
+            accuracies.append(accuracy)
+    return accuracies
+
+
+def _mean_and_range(accuracies: Sequence[float]) -> list[str]:
+    """Write mean, least and greatest accuracy; dashes where there is none."""
     if not accuracies:
         return ["–", "–", "–"]
     mean = statistics.fmean(accuracies)
@@ -110,5 +132,14 @@ def _time(runs: Sequence[SweepRun], known: TimeEstimate | None, jobs: int) -> st
 
 
 def _final_accuracy(run: SweepRun) -> float | None:
-    summary = (run.directory / SUMMARY).read_bytes()
-    return msgspec.json.decode(summary, type=Summary).accuracy_after
+    """Return the final accuracy of a finished run; None: it was not measured.
+
+    Raises:
+        DataError: its summary cannot be read.
+    """
+    file = run.directory / SUMMARY
+    try:
+        summary: Summary = decode_json(read_regular(file, MOST_BYTES), Summary)
+    except (OSError, msgspec.DecodeError) as error:
+        raise DataError(f"{file}: cannot be read ({error}), so {run} is left out of the accuracies") from error
+    return summary.accuracy_after

@@ -10,6 +10,7 @@ The handles are made by arl.sync.handles. This process sends only their path. Th
 sends it over loopback, with the run's key, to the server.
 """
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -82,7 +83,7 @@ class IpcTarget:
 
     def write(self, version: int, state: State) -> WeightUpdate:
         """See PublicationTarget. Copies and shares `state`, unless the version is shared already."""
-        if not self._folder(version).exists():
+        if not os.path.exists(self._folder(version)):
             flats = self.reserve(version, specs_of(state), WRITE_SECONDS)
             views = unflatten_all(flats, self._buckets)
             for name, view in views.items():

@@ -28,6 +28,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from arl.files import find
+
 SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
 PREFIX = "arl-weights"  # of the names of folders with weights, there and on disk
 PUBLISHED = "ARL_PUBLISHED"  # environment of engines on several nodes: the publication directory
@@ -156,7 +158,7 @@ class NodeCopies:
         if lock is None:
             return False
         try:
-            if not copy.exists():
+            if not os.path.exists(copy):
                 _remove_older(copy)
                 _copy(version, copy)
         finally:
@@ -219,7 +221,7 @@ def open_locked(directory: Path, shared: bool = False) -> int | None:
 
 def abandoned_directories(place: Path) -> Iterator[Path]:
     """Yield the folders of weights in `place` that nobody uses any more, each locked while the caller looks at it."""
-    for directory in place.glob(f"{PREFIX}-*"):
+    for directory in find(place, f"{PREFIX}-*"):
         lock = open_locked(directory)
         if lock is None:
             continue
@@ -272,7 +274,7 @@ def _remove_if_unused(directory: Path) -> None:
 
 def _remove_older(copy: Path) -> None:
     """Remove versions older than `copy` that nobody reads."""
-    for other in copy.parent.glob("v*"):
+    for other in find(copy.parent, "v*"):
         if _number(other) < _number(copy):
             _remove_if_unused(other)
 

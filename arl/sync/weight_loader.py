@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import msgspec
 
 from arl.errors import EngineError, RunError
-from arl.files import decode_json
+from arl.files import decode_json, find
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import GroupSender
 from arl.sync.node_copy import NODE_COPY
@@ -263,6 +263,6 @@ def _handles(update: WeightUpdate, first_rank: int, workers: int) -> list[tuple[
     of_workers = []
     for worker in range(first_rank, first_rank + workers):
         rank = ranks[worker % len(ranks)]
-        files = sorted(Path(update.path, str(rank)).glob(f"*{HANDLES}"))
+        files = find(Path(update.path, str(rank)), f"*{HANDLES}")
         of_workers.append([file.read_bytes() for file in files])
     return list(zip(*of_workers, strict=True))

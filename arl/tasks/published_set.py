@@ -70,7 +70,7 @@ class Source(Struct, frozen=True, kw_only=True):
             return None
         base = Path(os.environ["ARL_DATA"]) / self.local
         files = [base.with_name(base.name + suffix) for suffix in (".jsonl", ".parquet")]
-        return next((file for file in files if file.is_file()), None)
+        return next((file for file in files if os.path.isfile(file)), None)
 
     def load(self, task: str) -> list[Problem]:
         """Return the problems, after fetching them if need be.

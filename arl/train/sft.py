@@ -164,7 +164,7 @@ def run(job: WarmupJob | PairsJob) -> None:
     Raises:
         InputError: its output exists already.
     """
-    if Path(job.output).exists():
+    if os.path.exists(job.output):
         raise InputError(f"output {job.output} exists already: remove it or choose another")
     if isinstance(job, WarmupJob):
         warm_up(job)

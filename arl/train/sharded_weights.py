@@ -9,6 +9,7 @@ elementwise, so the result is the same, and DTensor's dispatch, which costs more
 is not paid.
 """
 
+import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -134,7 +135,7 @@ class ShardedWeights:
         weights = self._copy.copy_weights(self._local_weights())
         self._wait_for_copies()
         temporary = path.with_name(f".{path.name}.partial")
-        if dist.get_rank() == 0 and temporary.exists():
+        if dist.get_rank() == 0 and os.path.exists(temporary):
             # What a killed save has left there may be the files of another number of ranks, with an index of them.
             with writing(temporary):
                 remove_any(temporary)

@@ -3,9 +3,11 @@
 run.lock is held ─► it runs          status.json is new ─► it runs          neither: what is known of its process
 """
 
+import os
 import time
 from pathlib import Path
 
+from arl.files import find
 from arl.launch.resident_memory import started_at
 from arl.metrics.run_files import LOCK, RECIPE
 from arl.metrics.run_status import RESUMING, SILENT_SECONDS, RunStatus, read_status
@@ -59,7 +61,7 @@ def is_locked(run: Path) -> bool:
     The kernel lists the locks of its own processes, so False says little where the controller is elsewhere.
     """
     file = run / LOCK
-    if not file.exists():
+    if not os.path.exists(file):
         return False
     inode = str(file.stat().st_ino)
     fields = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -82,6 +84,6 @@ def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
 
 
 def _how_to_resume(run: Path) -> str:
-    if not any(run.glob("checkpoints/step_*")):
+    if not find(run, "checkpoints/step_*"):
         return ""
     return f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint"

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from arl.errors import InputError
-from arl.files import open_regular
+from arl.files import find_below, open_regular
 from arl.launch.rotating_log import parts_of
 from arl.metrics.run_files import LOGS
 from arl.metrics.run_status import STATUS_FILE, require_run
@@ -152,8 +152,8 @@ def _logs(run: Path, role: str | None) -> list[RoleLog]:
     directory = run / LOGS
     logs = [
         RoleLog(str(path.relative_to(directory).with_suffix("")), path)
-        for path in sorted(directory.rglob("*.log"))
-        if os.path.isfile(path)  # unlike Path.is_file, it is false of a link to a name too long
+        for path in find_below(directory, "*.log")
+        if os.path.isfile(path)
     ]
     if role is None:
         return logs
@@ -208,7 +208,7 @@ def _has_ended(run: Path, watch: StatusWatch) -> bool:
     """Return whether nothing more will come: nobody holds the lock, and no other host says that it goes on."""
     if is_locked(run):
         return False
-    if not (run / STATUS_FILE).exists():
+    if not os.path.exists(run / STATUS_FILE):
         return True
     status = watch.read()
     return bool(status.end) or watch.is_silent

@@ -13,8 +13,9 @@ from pydantic import BaseModel
 from arl.config.recipe import Recipe, VirtualCosts
 from arl.config.recipe_file import load_recipe
 from arl.config.section import inner_sections
-from arl.errors import MESSAGE_LENGTH, RecipeError
+from arl.errors import MESSAGE_LENGTH, InputError, RecipeError
 from arl.launch.launchers import make_launcher
+from arl.sweep.request import SweepOptions, read_request
 
 GOOD = "model: {tiny: {}}\ndata: {task: running_checksum, options: {size: 300}}\n"
 
@@ -117,3 +118,17 @@ def test_an_object_that_makes_no_launcher_is_refused(recipe_file: Path, launcher
     recipe = load_recipe(recipe_file, [f"launcher={launcher}"])
     with pytest.raises(RecipeError, match=f"launcher '{launcher}': "):
         make_launcher(recipe, recipe_file.parent)
+
+
+@pytest.mark.parametrize("field", sorted(set(numbers(Recipe))))
+def test_true_is_no_number_in_any_field(recipe_file: Path, field: str) -> None:
+    with pytest.raises(RecipeError, match=rf"{field}( =)? True: "):
+        load_recipe(recipe_file, [f"{field}=true"])
+
+
+def test_true_is_no_number_in_a_list_or_in_a_sweeps_budget(recipe_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"train.betas = \[True, 0.9\]: must be a number, and not true or false"):
+        load_recipe(recipe_file, ["train.betas=[true, 0.9]"])
+    (tmp_path / "study.yaml").write_text("recipe: recipe.yaml\nmatch: {steps: true}\n")
+    with pytest.raises(InputError, match=r"match.steps = True: must be a number, and not true or false"):
+        read_request(tmp_path / "study.yaml", SweepOptions())

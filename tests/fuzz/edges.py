@@ -12,6 +12,7 @@ from tests.fuzz.recipes_edge import RECIPE_EDGE, SETTINGS_EDGE, SWEEP_EDGE
 from tests.fuzz.recordings_edge import RECORDINGS
 from tests.fuzz.rewards_edge import REWARDS
 from tests.fuzz.run_directories_edge import RUN_DIRECTORIES
+from tests.fuzz.sweep_directories_edge import SWEEP_DIRECTORIES
 from tests.fuzz.trials import Edge
 
 EDGES: dict[str, Edge] = {
@@ -33,5 +34,6 @@ EDGES: dict[str, Edge] = {
     "rewards": REWARDS,
     "run_directories": RUN_DIRECTORIES,
     "settings": SETTINGS_EDGE,
+    "sweep_directories": SWEEP_DIRECTORIES,
     "sweeps": SWEEP_EDGE,
 }

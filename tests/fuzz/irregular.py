@@ -15,6 +15,7 @@ LINKS = (
     "/dev/stdin",
     "model.safetensors",
 )
+TOO_LONG = "n" * 300  # for a file system, so that to look where a link to it leads is an error of its own
 
 
 def put_irregular(random: Random, path: Path) -> None:
@@ -48,4 +49,4 @@ def _put_loop(random: Random, path: Path) -> None:
 
 
 def _put_dangling(random: Random, path: Path) -> None:
-    path.symlink_to("nowhere")
+    path.symlink_to(random.choice(("nowhere", TOO_LONG)))

@@ -12,7 +12,7 @@ from tests.fuzz.run_files import damage_run, record_run, silent
 from tests.fuzz.trials import Draw, Edge, Trial
 
 PARQUET = "trajectories/000000.parquet"
-FILES = [PARQUET, PARQUET, PARQUET, "trace.json", "metrics.jsonl", "summary.json", "recipe.yaml"]
+FILES = [PARQUET, PARQUET, PARQUET, "trace.json", "metrics.jsonl", "summary.json", "recipe.yaml", "trajectories"]
 RULES = ((), (), ("rollout.staleness=1",), ("objective.kind=ppo",), ("rollout.filter=null", "rollout.staleness=3"))
 REPLAYED = 0.05  # of what is accepted: a whole replay takes a second
 

@@ -26,10 +26,10 @@ PARQUET = "trajectories/000000.parquet"
 SHOWN = ["metrics.jsonl", "metrics.jsonl", PARQUET, PARQUET, "trace.json", "recipe.yaml", "summary.json"]
 FILES = {
     "report": SHOWN,
-    "page": [*SHOWN, "model/tokenizer.json"],
-    "samples": [PARQUET, PARQUET, PARQUET, "metrics.jsonl", "run.lock", "recipe.yaml"],
+    "page": [*SHOWN, "model/tokenizer.json", "model", "checkpoints", "trajectories"],
+    "samples": [PARQUET, PARQUET, PARQUET, "metrics.jsonl", "run.lock", "recipe.yaml", "summary.json", "trajectories"],
     "top": ["status.json"],
-    "logs": ["logs/engine-0.log", "status.json", "recipe.yaml"],
+    "logs": ["logs/engine-0.log", "status.json", "recipe.yaml", "logs"],
     "scores": ["scores.json"],
 }
 SCORES = """[{"model": {"name": "m", "files": {}}, "fingerprint": "f", "protocol": {}, "score": {}}]"""

@@ -17,6 +17,7 @@ from arl.config.recipe_file import load_recipe
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
 from tests.fuzz.damage import FLOATS, INTEGERS, TEXTS, damage_bytes, damage_value
+from tests.fuzz.irregular import TOO_LONG
 
 RECIPE = """\
 name: small
@@ -52,11 +53,11 @@ def damage_run(random: Random, run: Path, files: list[str]) -> str:
     damaged = set()
     for _ in range(random.choice((1, 1, 1, 2))):
         file = run / random.choice(files)
-        if file in damaged or not os.path.lexists(file) or (file.is_file() and file.stat().st_size > LARGE):
+        if file in damaged or not os.path.lexists(file) or (os.path.isfile(file) and file.stat().st_size > LARGE):
             continue  # reading a damaged table without arl's bounds could take all memory
         damaged.add(file)
         # What a recipe may say is tried by an edge of its own.
-        damage = of_kind if file.name == "recipe.yaml" else random.choice(DAMAGES)
+        damage = of_kind if file.name == "recipe.yaml" or file.is_dir() else random.choice(DAMAGES)
         if file.suffix == ".parquet" and random.random() < 0.7:
             damage = damage_rows
         elif file.suffix in {".json", ".jsonl"} and random.random() < 0.5:
@@ -87,7 +88,7 @@ def of_kind(random: Random, file: Path) -> None:
     elif kind == 2:
         file.symlink_to(file.name)  # to itself
     elif kind == 3:
-        file.symlink_to(random.choice(("/dev/zero", "/dev/stdin", "missing", "..")))
+        file.symlink_to(random.choice(("/dev/zero", "/dev/stdin", "missing", "..", TOO_LONG)))
     elif kind == 4:
         with file.open("wb") as sparse:
             sparse.truncate(random.choice((0, 1, 2**20, 2**33)))

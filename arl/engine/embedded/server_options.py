@@ -2,7 +2,7 @@
 
 import argparse
 import math
-from pathlib import Path
+import os
 from typing import Any
 
 import torch
@@ -89,11 +89,7 @@ def _refuse_outside(options: ServerOptions) -> None:
 
 def _refuse_no_directory(model: str) -> None:
     """Check that a path which exists is a directory; any other may be a Hugging Face name."""
-    try:
-        is_something_else = Path(model).exists() and not Path(model).is_dir()
-    except OSError as error:  # the name is too long
-        raise InputError(f"MODEL {model}: {error}; give a directory or a Hugging Face name") from error
-    if is_something_else:
+    if os.path.exists(model) and not os.path.isdir(model):
         raise InputError(f"MODEL {model} is no directory: give the one that config.json and model.safetensors are in")
 
 

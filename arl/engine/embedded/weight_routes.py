@@ -11,8 +11,8 @@ Weights take effect all at once.
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 from aiohttp.web import BaseRequest, Response
 
@@ -150,10 +150,6 @@ class WeightRoutes:
 
 def _directory(path: str) -> str:
     """Return `path`, if it is a directory: a name would be looked for on the network."""
-    try:
-        is_directory = Path(path).is_dir()
-    except OSError as error:  # the name is too long
-        raise EngineError(f"model_path {path}: {error}") from error
-    if not is_directory:
+    if not os.path.isdir(path):
         raise EngineError(f"model_path {path} is no directory on this machine: give one with model.safetensors")
     return path

@@ -62,7 +62,7 @@ def _run_step(allocation: Allocation, node: str, arguments: Sequence[str], direc
     terminal = ["--pty"] if sys.stdout.isatty() else []
     runner = (sys.executable, "-I", "-S", step_runner.__file__, str(file))
     code = _run_srun([*allocation.step([node]), "--job-name=controller", *terminal, *runner], reports)
-    said = reports.read_text(errors="replace") if reports.exists() else ""
+    said = reports.read_text(errors="replace") if os.path.exists(reports) else ""
     ended = re.search(rf"^{MARK}ended (-?[0-9]{{1,9}})$", said, re.MULTILINE)
     if ended is not None:
         number = int(ended[1])
@@ -91,7 +91,7 @@ def _run_srun(srun: Sequence[str], reports: Path) -> int:
     )
 
     def handle(number: int) -> None:
-        if reports.exists():
+        if os.path.exists(reports):
             _say(writing_end, str(number))
         else:
             process.terminate()
@@ -124,7 +124,7 @@ def _wait_for_end(srun: "subprocess.Popen[bytes]", pipe: int, reports: Path) -> 
     with open(os.pidfd_open(srun.pid), "rb") as end:
         while not select.select([end], [], [], BEAT_SECONDS)[0]:
             _say(pipe, "")
-            if time.monotonic() - began > START_SECONDS and not reports.exists():
+            if time.monotonic() - began > START_SECONDS and not os.path.exists(reports):
                 srun.terminate()
     return srun.wait()
 

@@ -3,6 +3,7 @@
 runs/slurm/NAME-TIME/run-directory ─► the run's directory, once the job has begun
 """
 
+import os
 from pathlib import Path
 
 from arl.errors import InputError
@@ -19,11 +20,7 @@ def run_of(directory: Path) -> Path:
         InputError: the submitted job has not begun its run yet, or does not say where it is.
     """
     submission = Submission(directory)
-    try:
-        is_submission = submission.script.is_file()
-    except OSError:  # another user's, for instance: whoever reads the run says so
-        return directory
-    if not is_submission:
+    if not os.path.isfile(submission.script):
         return directory
     try:
         pointer = read_regular(submission.pointer, MOST_BYTES).decode().strip()

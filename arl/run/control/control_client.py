@@ -5,6 +5,7 @@ state.json, once it has changed ─► the controller lives ─► requests/ID.j
 
 import asyncio
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,7 +88,7 @@ class RunControl:
         answered = self._folder.answers / name
         try:
             write_private(asked, msgspec.json.encode(request))
-            if not await _until(lambda: not asked.exists(), TAKEN_SECONDS):
+            if not await _until(lambda: not os.path.exists(asked), TAKEN_SECONDS):
                 raise RunError(f"{self.run}: its controller has not looked for requests for {TAKEN_SECONDS:g} s")
             await self._until_answered(answered, seconds)
             answer: ControlAnswer = decode_json(read_private(answered), ControlAnswer)
@@ -112,7 +113,7 @@ class RunControl:
         watch = ControllerWatch(self)
 
         def is_answered() -> bool:
-            if answered.exists():
+            if os.path.exists(answered):
                 return True
             if watch.is_gone():
                 raise RunError(f"{self.run}: its controller is gone")

@@ -58,7 +58,7 @@ class ControlFolder:
         """Remove it, which says that the run has ended."""
         for _ in range(REMOVALS):
             shutil.rmtree(self.path, ignore_errors=True)
-            if not self.path.exists():
+            if not os.path.exists(self.path):
                 return
 
     def poll(self, state: bytes) -> "Polled":

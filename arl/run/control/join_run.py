@@ -7,6 +7,7 @@ Ctrl-C, the run's end, a server's death, `arl engines remove` ─► RemoveEngin
 
 import asyncio
 import contextlib
+import os
 import platform
 import secrets
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -140,12 +141,12 @@ def join_resources(options: JoinOptions, state: LiveRun, recipe: Recipe) -> list
 
 def _refuse_unseen_files(state: LiveRun) -> None:
     """Raise InputError if this machine does not see the files from which engines load weights."""
-    if not Path(state.versions.served).is_dir():
+    if not os.path.isdir(state.versions.served):
         raise InputError(
             f"{state.versions.served}: the run's engines begin with this model, and this machine does not see it; put "
             "it where both see it under the same path"
         )
-    if state.weights is not None and not Path(state.weights).is_dir():
+    if state.weights is not None and not os.path.isdir(state.weights):
         raise InputError(
             f"{state.weights}: the run's engines load new weights from there, and this machine does not see it; start "
             "the run with --set sync.transport=broadcast"

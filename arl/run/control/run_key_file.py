@@ -1,6 +1,7 @@
 """Keep the key of a run in RUN/secrets/run.key while it runs, so that `arl engines join` can read it."""
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -44,5 +45,5 @@ def read_trust(run: Path) -> RunTrust:
             raise ValueError("it holds no key of a run")
     except (OSError, ValueError) as error:
         raise InputError(f"{file}: cannot be read ({error}); join as the user who has started the run") from error
-    has_certificate = (folder / CERTIFICATE).exists()
+    has_certificate = os.path.exists(folder / CERTIFICATE)
     return RunTrust(key, folder if has_certificate else None)

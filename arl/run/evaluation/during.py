@@ -12,6 +12,7 @@ leaves out versions, and never ends the run.
 """
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager
@@ -168,7 +169,7 @@ class BackgroundEvaluations:
         self._gave_up = False
         self.num_left_out = 0
         for version in range(1, begins + 1):
-            if self._model(version).exists():
+            if os.path.exists(self._model(version)):
                 self.saved(version, is_last=is_done and version == begins)
 
     @property

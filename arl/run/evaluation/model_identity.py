@@ -13,6 +13,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from arl.errors import DataError
+from arl.files import find
 
 WHOLE = 256 * 1024**2  # bytes of weights
 BLOCKS = 256  # of each larger file
@@ -35,7 +36,7 @@ def identify(name: str, directory: Path) -> ModelIdentity:
     Raises:
         DataError: it has no safetensors.
     """
-    home = directory.resolve()
+    home = Path(os.path.realpath(directory))
     weights = _weights(home)
     if not weights:
         raise DataError(f"model {name}: {home} has no model*.safetensors{_checkpoints(home)}")
@@ -49,7 +50,7 @@ def identify(name: str, directory: Path) -> ModelIdentity:
 
 def model_sha256(directory: Path) -> str:
     """Hash the weights, config and tokenizer in `directory`; of weights that are no safetensors nothing is hashed."""
-    home = directory.resolve()
+    home = Path(os.path.realpath(directory))
     weights = _weights(home)
     is_whole = _is_small(weights)
     digest = hashlib.sha256()
@@ -63,7 +64,7 @@ def model_sha256(directory: Path) -> str:
 def follow_link(model: str) -> str:
     """Return the name of a model, or where a link such as checkpoints/best leads, because it leads elsewhere later."""
     path = Path(model)
-    return str(path.resolve()) if path.is_symlink() else model
+    return os.path.realpath(path) if os.path.islink(path) else model
 
 
 def short_name(model: str) -> str:
@@ -77,13 +78,13 @@ def short_name(model: str) -> str:
     path = Path(model)
     if path.parent.name == "checkpoints":
         return f"{path.absolute().parent.parent.name}-{path.name}"
-    if os.path.isdir(path) or path.is_absolute():  # unlike Path.is_dir, it is false where no file has such a name
+    if os.path.isdir(path) or path.is_absolute():
         return path.absolute().name
     return model.replace("/", "--")
 
 
 def _weights(home: Path) -> list[Path]:
-    return sorted(home.glob("model*.safetensors"))
+    return find(home, "model*.safetensors")
 
 
 def _is_small(weights: Sequence[Path]) -> bool:
@@ -92,7 +93,7 @@ def _is_small(weights: Sequence[Path]) -> bool:
 
 
 def _descriptions(home: Path) -> list[Path]:
-    return sorted({file for pattern in DESCRIPTIONS for file in home.glob(pattern)})
+    return sorted({file for pattern in DESCRIPTIONS for file in find(home, pattern)})
 
 
 def _blocks(file: Path, is_whole: bool) -> Iterator[bytes]:
@@ -111,7 +112,7 @@ def _blocks(file: Path, is_whole: bool) -> Iterator[bytes]:
 
 def _checkpoints(home: Path) -> str:
     """Name the newest checkpoint, if this is the directory of a run."""
-    steps = [path for path in home.glob("checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
+    steps = [path for path in find(home, "checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
     if not steps:
         return ""
     newest = max(steps, key=lambda path: int(path.name.removeprefix("step_")))

@@ -6,6 +6,7 @@ scores.json        the scores of every finished suite, for machines
 """
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ class SuiteOutput:
             InputError: it has another protocol or model; names every field that differs.
         """
         file = self.directory / f"{self.name}.json"
-        if not file.exists():
+        if not os.path.exists(file):
             return
         there = _decode(file, Record)
         named = [("", self.record.protocol, there.protocol), ("model ", self.record.model, there.model)]
@@ -95,7 +96,8 @@ class SuiteOutput:
             score=score,
         )
         file = self.directory / SCORES
-        others = [entry for entry in read_scores(file) if entry.protocol.suite != score.suite] if file.exists() else []
+        before = read_scores(file) if os.path.exists(file) else []
+        others = [entry for entry in before if entry.protocol.suite != score.suite]
         _replace(file, [*others, scored])
         return scored
 

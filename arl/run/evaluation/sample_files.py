@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from arl.data.parquet_files import read_parquet, write_parquet
 from arl.errors import DataError
+from arl.files import find
 from arl.run.evaluation.sample import Sample
 from arl.types import NOT_SAMPLED
 
@@ -61,7 +62,7 @@ class SampleFiles:
     @property
     def is_finished(self) -> bool:
         """Return whether all samples are in the one file."""
-        return self.whole.exists()
+        return os.path.exists(self.whole)
 
     def read(self, keys: Sequence[str], num_samples: int) -> list[Sample]:
         """Return every sample that was kept, without its texts.
@@ -129,7 +130,7 @@ class SampleFiles:
         shutil.rmtree(self._parts, ignore_errors=True)
 
     def _finished_parts(self) -> list[Path]:
-        return sorted(part for part in self._parts.glob("*.parquet") if re.fullmatch("[0-9]{6,15}", part.stem))
+        return sorted(part for part in find(self._parts, "*.parquet") if re.fullmatch("[0-9]{6,15}", part.stem))
 
 
 def _sample(row: dict[str, Any]) -> Sample | None:

@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arl.errors import InputError
-from arl.files import require_directory
+from arl.files import find_below, require_directory
 from arl.run.evaluation.model_identity import short_name
 from arl.run.evaluation.outputs import SCORES, Scored, read_scores
 from arl.run.evaluation.protocol import Protocol, differing_fields
@@ -33,7 +33,7 @@ def find_scores(directories: Iterable[Path]) -> list[Scored]:
     found: list[Scored] = []
     for directory in directories:
         require_directory(directory, "give one that `arl eval` has written, or one above")
-        files = sorted(directory.rglob(SCORES))
+        files = find_below(directory, SCORES)
         if not files:
             raise InputError(f"{directory}: no {SCORES} in it or below; `arl eval` writes one when a suite is finished")
         for file in files:

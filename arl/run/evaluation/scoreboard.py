@@ -10,6 +10,7 @@ trained again; each has one record in metrics.jsonl.
     checkpoints/best            a link to its checkpoint, a directory that `arl eval` and `model.path` take
 """
 
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,9 +18,9 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from arl.files import decode_json, read_regular
+from arl.files import decode_json, find, read_regular
 from arl.launch.disk import writing
-from arl.launch.durable import remove_any, replace_file
+from arl.launch.durable import remove_any, replace_file, unused_name
 from arl.metrics.recorder import Recorder
 from arl.run.checkpoint_state import STEP, number_after
 from arl.types import Accuracy
@@ -67,7 +68,7 @@ class Scoreboard:
             self._record(scores.accuracies)
         self._best: Scores | None = None
         for scores in self._scores.values():
-            if (self._checkpoints / scores.model).exists():
+            if os.path.exists(self._checkpoints / scores.model):
                 self._compare(scores)
         self._keep_best()
 
@@ -138,7 +139,7 @@ class Scoreboard:
         A damaged file is kept under another name, and its version is measured again.
         """
         found = {}
-        for file in self._directory.glob(f"{STEP}*.json"):
+        for file in find(self._directory, f"{STEP}*.json"):
             number = number_after(STEP, file.stem)
             if number is None:
                 continue
@@ -148,7 +149,7 @@ class Scoreboard:
             try:
                 found[number] = _read_scores(file, number)
             except (OSError, msgspec.DecodeError) as error:
-                aside = file.with_name(f"refused_{file.name}")
+                aside = unused_name(file.with_name(f"refused_{file.name}"))
                 file.replace(aside)
                 self._note(f"{file} is damaged ({error}): kept as {aside.name}, and version {number} is measured again")
         return dict(sorted(found.items()))

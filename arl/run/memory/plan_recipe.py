@@ -3,8 +3,8 @@
 model's config and meta model ─► MemoryInputs ─► plan_memory ─► MemoryPlan, or InputError with what would make it fit
 """
 
+import os
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
@@ -44,7 +44,7 @@ def plan_recipe(
     """
     path = str(recipe.model.path)
     model = empty_model(path)
-    if Path(path).is_dir():  # otherwise it is downloaded when the run begins
+    if os.path.isdir(path):  # otherwise it is downloaded when the run begins
         check_weights(model, path)
     parameters = ParameterCounts.of(model)
     config = model_config(path)

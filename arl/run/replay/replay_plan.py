@@ -3,6 +3,7 @@
 RUN/recipe.yaml + --set ─► what differs ─► refused, or free, or a change of the schedule ─► Replay
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -69,7 +70,7 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
         InputError: the run cannot be replayed, or not with these settings.
     """
     require_run(run)
-    if not (run / SUMMARY).exists():
+    if not os.path.exists(run / SUMMARY):
         raise InputError(f"{run}: no {SUMMARY}, so no finished run; give the directory of one, or let this one end")
     file = run / RECIPE
     recorded = load_recipe(file)

@@ -10,6 +10,7 @@ Only evaluations generate, on engines that are opened for them.
 """
 
 import contextlib
+import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -165,8 +166,11 @@ class SavedModels:
 
     async def copy(self, version: int) -> None:
         """See Checkpoints. Does nothing for a version that is saved already."""
-        if not self.path(version).exists():
+        if not self._has(version):
             await self._trainer.save(self.path(version))
+
+    def _has(self, version: int) -> bool:
+        return os.path.exists(self.path(version))
 
     async def write(self, state: ControllerState) -> None:
         """See Checkpoints."""

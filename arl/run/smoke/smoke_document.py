@@ -100,7 +100,7 @@ def _cpu_name() -> str:
 
 def _free_shared_memory() -> float | None:
     """Return the gigabytes that are free; None: there is no shared memory in the file system."""
-    if not SHARED_MEMORY.is_dir():
+    if not os.path.isdir(SHARED_MEMORY):
         return None
     usage = shutil.disk_usage(SHARED_MEMORY)
     return _gigabytes(usage.free)

@@ -17,12 +17,20 @@ from arl.errors import DataError, InputError
 from arl.launch.durable import remove_any
 from arl.metrics.console import ConsoleDisplay
 from arl.run.file_manifest import MANIFEST, read_manifest
-from arl.run.resume import FOLDERS
+from arl.run.resume import FILES, FOLDERS
 from arl.run.train import train
 from tests.forks import arl
 from tests.fuzz.checkpoint_damage import damage
 from tests.fuzz.checkpoint_run import RUN, WholeRun, make_run, snapshot
 
+OTHER_KINDS: dict[str, Callable[[Path], object]] = {
+    "folder": Path.mkdir,
+    "FIFO": os.mkfifo,
+    "link": lambda path: path.symlink_to("n" * 300),
+}
+READ_BEFORE = {"recipe.yaml", "sources.json"}  # their readers refuse them
+IN_THE_WAY = [(name, kind) for name in sorted({*FILES} - READ_BEFORE) for kind in OTHER_KINDS]
+IN_THE_WAY += [("checkpoints/best", "folder"), ("checkpoints/best", "FIFO")]
 CHECKPOINTS = ("step_2", "step_4", "step_6")
 
 
@@ -40,11 +48,12 @@ def resumed(folder: Path) -> tuple[int, str]:
     return done.returncode, done.stdout + done.stderr
 
 
-def resume_here(folder: Path) -> None:
+def resume_here(folder: Path, *overrides: str) -> None:
     """Resume in this process."""
     file = folder / RUN / "recipe.yaml"
+    settings = [f"output.directory={folder}", *overrides]
     with open(os.devnull, "w") as nowhere:
-        train(load_recipe(file, [f"output.directory={folder}"]), ConsoleDisplay(Console(file=nowhere)), file)
+        train(load_recipe(file, settings), ConsoleDisplay(Console(file=nowhere)), file)
 
 
 def every_checkpoint(run: Path) -> None:
@@ -93,6 +102,40 @@ def test_what_has_the_name_of_a_folder_of_the_run_and_is_none_is_named_before_an
     with pytest.raises(InputError, match=rf"--resume: .*/{name} is no folder, and the run makes one of this name"):
         resume_here(tmp_path)
     assert snapshot(tmp_path / RUN) == before
+
+
+@pytest.mark.parametrize(("name", "kind"), IN_THE_WAY)
+def test_what_has_the_name_of_a_file_of_the_run_and_is_none_is_named_before_a_finished_run_is_reopened(
+    whole: Path, tmp_path: Path, name: str, kind: str
+) -> None:
+    shutil.copytree(whole / RUN, tmp_path / RUN)
+    (tmp_path / RUN / "summary.json").write_text("{}")
+    (tmp_path / RUN / name).unlink(missing_ok=True)
+    (tmp_path / RUN / name).parent.mkdir(exist_ok=True)
+    OTHER_KINDS[kind](tmp_path / RUN / name)
+    before = snapshot(tmp_path / RUN)
+    with pytest.raises(InputError, match=rf"--resume: .*/{name} is (a link, or no regular file|no link)"):
+        resume_here(tmp_path, "train.steps=8")
+    assert snapshot(tmp_path / RUN) == before
+
+
+def test_a_directory_whose_name_is_no_unicode_is_refused_and_stays_finished(whole: Path, tmp_path: Path) -> None:
+    run = shutil.copytree(whole / RUN, tmp_path / "\udcff")
+    (run / "summary.json").write_text("{}")
+    before = snapshot(run)
+    done = arl("train", str(run / "recipe.yaml"), "--resume", "--set", "train.steps=8")
+    assert done.returncode == 2
+    assert "its name is no UTF-8; rename it" in done.stderr
+    assert snapshot(run) == before
+
+
+def test_a_folder_whose_number_no_run_counts_to_is_no_checkpoint_and_is_left_alone(whole: Path, tmp_path: Path) -> None:
+    shutil.copytree(whole / RUN, tmp_path / RUN)
+    (tmp_path / RUN / "summary.json").write_text("{}")
+    (tmp_path / RUN / "checkpoints" / f"step_{'9' * 250}").mkdir()
+    resume_here(tmp_path, "train.steps=8")
+    assert (tmp_path / RUN / "checkpoints" / f"step_{'9' * 250}").is_dir()
+    assert (tmp_path / RUN / "summary-step_6.json").read_text() == "{}"
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.parent.parent / "recipe.yaml")])
