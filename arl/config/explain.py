@@ -27,7 +27,7 @@ def explain(mistake: Mistake, values: dict[str, Any], places: Mapping[Key, str],
         path: of the recipe, where there is no place.
     """
     key, kind, value, rule = mistake
-    if kind == "value_error":  # a rule between fields: its message begins with the field at fault
+    if kind == "value_error" and not rule.startswith("must "):  # between fields: it begins with the one at fault
         field = rule.partition(" ")[0].rstrip(":")
         named = tuple(field.split("."))
         return f"{place_of(named, places, path)}: {rule}"

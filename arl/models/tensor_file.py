@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 MOST_HEADER = 1 << 23  # bytes; a tensor takes about a hundred
 MOST_AXES = 64
+MOST_ITEMS = 2**60  # of a tensor
 LENGTH_BYTES = 8
 METADATA = "__metadata__"
 TORCH_DTYPES = {
@@ -160,7 +161,8 @@ def _entries(header: bytes) -> dict[str, _Entry]:
     """
     try:
         found: dict[str, Raw] = decode_json(header, dict[str, Raw])
-        return {name: decode_json(entry, _Entry) for name, entry in found.items() if name != METADATA}
+        decode_json(found.pop(METADATA, Raw(b"null")), dict[str, str] | None)  # as the library wants it
+        return {name: decode_json(entry, _Entry) for name, entry in found.items()}
     except msgspec.DecodeError as error:
         raise SafetensorError(f"its header cannot be read ({error})") from error
 
@@ -174,6 +176,8 @@ def _places(entries: dict[str, _Entry], num_bytes: int) -> dict[str, _Entry]:
     end = 0
     for name, entry in sorted(entries.items(), key=lambda item: item[1].data_offsets):
         begin, stop = entry.data_offsets
+        if math.prod(filter(None, entry.shape)) > MOST_ITEMS:  # torch multiplies before it looks for an axis of 0
+            raise SafetensorError(f"{name} has shape {entry.shape}, which is too large")
         if begin != end or stop < begin:
             raise SafetensorError(f"its header places {name} at {begin} to {stop}, and {end} comes next")
         item = ITEM_BYTES.get(entry.dtype)

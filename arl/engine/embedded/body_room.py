@@ -22,8 +22,8 @@ FREE_BYTES = 1 << 18  # of a body that take no room: a small one never waits for
 MOST_HELD = 4 * wire.MOST_BYTES  # of all larger ones together
 BODY_SECONDS = 60.0  # in which a body must be here
 GIVE_WAY_SECONDS = 10.0  # in which one that has room must be here if others wait for room
-MOST_PARTS = 4 * wire.MOST_REQUESTS  # lists and objects in one body: 3 for each request, and some
-MOST_CHUNKS = 1 << 16  # in which a body comes: each takes as long as a kilobyte
+# Brackets and commas of one body, those in names as well: 6 of each for a request, and some.
+MOST_PARTS = 16 * wire.MOST_REQUESTS
 MOST_VALUES = wire.MOST_TOKENS + 16 * wire.MOST_REQUESTS  # the ids of a batch, and the fields of its requests
 
 
@@ -37,26 +37,26 @@ class BodyRoom:
         self._arriving: dict[asyncio.Timeout, float] = {}  # since when each large body has room
 
     @contextlib.asynccontextmanager
-    async def receive(self, content: StreamReader, declared: int | None) -> AsyncIterator[bytearray]:
+    async def receive(self, content: StreamReader, declared: int) -> AsyncIterator[bytearray]:
         """Yield a whole body, and hold its room meanwhile. Not by request.read(), which keeps it with its connection.
 
         Args:
-            declared: its length by its header; None: it comes in chunks
+            declared: its length by its header
 
         Raises:
             RequestRefused: it is too large or too slow, breaks off, or there is no room for it.
         """
-        if declared is not None and declared > wire.MOST_BYTES:
+        if declared > wire.MOST_BYTES:
             raise _too_large()
         async with contextlib.AsyncExitStack() as room:
             try:
-                data = await self._read(content, declared or wire.MOST_BYTES, room)
+                data = await self._read(content, declared, room)
             except (web.RequestPayloadError, HttpProcessingError) as error:
                 raise RequestRefused(400, f"the body breaks off: {error}") from None
             yield data
 
     async def _read(self, content: StreamReader, num_bytes: int, room: contextlib.AsyncExitStack) -> bytearray:
-        """Read a body of at most `num_bytes`; a large one takes room, which `room` gives back when it is closed."""
+        """Read a body of `num_bytes`; a large one takes room, which `room` gives back when it is closed."""
         body = _Body()
         has_room = True
         try:
@@ -67,11 +67,9 @@ class BodyRoom:
                     await room.enter_async_context(self._take(num_bytes))
                     has_room = True
                     with self._may_be_hurried(patience):
-                        await body.read(content, wire.MOST_BYTES)
+                        await body.read(content, num_bytes)
         except TimeoutError:
             raise _too_slow() if has_room else _no_room() from None
-        if len(body.data) > wire.MOST_BYTES:
-            raise _too_large()
         return body.data
 
     @contextlib.asynccontextmanager
@@ -111,7 +109,6 @@ class _Body:
 
     def __init__(self) -> None:
         self.data = bytearray()
-        self._num_chunks = 0
         self._num_parts = 0
         self._num_values = 0
 
@@ -121,22 +118,17 @@ class _Body:
         Raises:
             RequestRefused: it holds too much.
         """
-        while len(self.data) <= most:
-            piece, ends_chunk = await content.readchunk()
-            if not piece and not ends_chunk:
-                return
-            self._num_chunks += ends_chunk
+        while len(self.data) <= most and (piece := await content.readany()):
             self._num_parts += piece.count(b"[") + piece.count(b"{")
             self._num_values += piece.count(b",")
-            if self._num_chunks > MOST_CHUNKS:
-                raise RequestRefused(413, f"a body may come in {MOST_CHUNKS} chunks: send larger ones")
             if self._num_parts > MOST_PARTS:
                 raise RequestRefused(
-                    413, f"a body may hold {MOST_PARTS} lists and objects, and {wire.MOST_REQUESTS} requests"
+                    413,
+                    f"a body may hold {MOST_PARTS} opening brackets, and {wire.MOST_REQUESTS} requests: send several",
                 )
             if self._num_values > MOST_VALUES:
                 raise RequestRefused(
-                    413, f"a body may hold {MOST_VALUES} values, and {wire.MOST_TOKENS} ids: send several"
+                    413, f"a body may hold {MOST_VALUES} commas, and {wire.MOST_TOKENS} ids: send several"
                 )
             self.data += piece
 

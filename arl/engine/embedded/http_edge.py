@@ -183,8 +183,8 @@ def _refusal_of_content(request: BaseRequest) -> HttpRefusal | None:
     headers = request.headers
     if headers.get("Content-Encoding", "identity").lower() != "identity":
         return HttpRefusal(415, "send the body as it is: Content-Encoding is not understood")
-    if headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
-        return HttpRefusal(501, "send the body as it is, or in chunks: no other Transfer-Encoding is understood")
+    if "Transfer-Encoding" in headers:  # each chunk, of a byte perhaps, takes as long as a kilobyte
+        return HttpRefusal(411, "send the body whole, with its Content-Length: Transfer-Encoding is not understood")
     has_type = "Content-Type" in headers
     if (request.can_read_body or has_type) and request.method == "POST" and not _is_json(request):
         return HttpRefusal(415, "the body must have Content-Type: application/json")
@@ -204,7 +204,7 @@ async def read_body(request: BaseRequest, kind: type[Body]) -> Body:
         msgspec.DecodeError: it is not of this kind.
     """
     assert isinstance(request.protocol, _Connection)
-    async with request.protocol.room.receive(request.content, request.content_length) as data:
+    async with request.protocol.room.receive(request.content, request.content_length or 0) as data:
         return decode_json(data or b"{}", kind)
 
 

@@ -30,7 +30,8 @@ def requests_of(body: wire.Generate, names: Iterator[str], eos: tuple[int, ...])
     if body.rid is None:
         ids = [next(names) for _ in inputs]
     else:
-        ids = body.rid if isinstance(body.rid, list) else [body.rid or next(names)]
+        given_ids = body.rid if isinstance(body.rid, list) else [body.rid]
+        ids = [name or next(names) for name in given_ids]
     given = body.sampling_params or wire.Sampling()
     samplings = given if isinstance(given, list) else [given] * len(inputs)
     if not len(inputs) == len(ids) == len(samplings):
