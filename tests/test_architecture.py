@@ -47,6 +47,23 @@ TORCH_FREE = [
     "arl.run.train",  # until it counts GPUs and loads a tokenizer
 ]
 
+# Programs, and what they load, that run where arl is not: in SGLang's interpreter, as guards, in front of a process.
+STANDALONE = [
+    Path(path)
+    for path in (
+        "arl/engine/sglang/server_process.py",
+        "arl/launch/child.py",
+        "arl/launch/free_port.py",
+        "arl/launch/private_directory.py",
+        "arl/launch/resident_memory.py",
+        "arl/launch/slurm/memory_reports.py",
+        "arl/launch/slurm/step_runner.py",
+        "arl/launch/store_tunnel.py",
+        "arl/launch/tls.py",
+        "arl/sync/node_copy.py",
+    )
+]
+
 
 def sources() -> list[Path]:
     return [*(p for p in (ROOT / "arl").rglob("*.py") if not p.is_symlink()), *(ROOT / "kernels").glob("*.py")]
@@ -92,6 +109,21 @@ def test_imports_go_one_way(path: Path) -> None:
 def test_the_controller_side_never_imports_torch(module: str) -> None:
     probe = f"import sys, {module}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=60).returncode == 0
+
+
+@pytest.mark.parametrize("path", STANDALONE, ids=str)
+def test_programs_that_run_where_arl_is_not_import_the_standard_library_alone(path: Path) -> None:
+    """At the top of the file; SGLang's interpreter and guards run them by their path."""
+    imported = {name.partition(".")[0] for name in _top_imports(ast.parse((ROOT / path).read_text()))}
+    assert imported <= sys.stdlib_module_names
+
+
+def _top_imports(tree: ast.Module) -> Iterable[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module or ""
 
 
 def test_files_and_functions_stay_small() -> None:

@@ -4,7 +4,8 @@
          │                                               │
       its end, by SIGKILL as well ─► the pipe ends ─► the guard removes the directory, and ends
 
-If the guard is killed too, as with its whole node, `remove_abandoned` finds a directory that nobody has locked.
+If the guard is killed too, as with its whole node, `remove_abandoned` finds a directory that nobody has locked. The
+guard uses the standard library only.
 """
 
 import contextlib
@@ -16,8 +17,6 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-
-from arl.files import find
 
 END_OF_A_JOB = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
 LOCK = "lock"  # file in a directory, which its owner has locked
@@ -49,6 +48,7 @@ def nearest_directory(path: Path) -> Path:
 
 def remove_abandoned(place: Path, prefix: str) -> None:
     """Remove what `private_directory` has made in `place` for processes that are gone."""
+    from arl.files import find
     from arl.launch.file_lock import open_lock, try_lock
 
     for directory in find(place, f"{prefix}*"):

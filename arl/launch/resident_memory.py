@@ -12,8 +12,6 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from arl.files import find
-
 MEASURE_SECONDS = 10.0  # from one measurement on another node to the next
 
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -26,9 +24,9 @@ _PAGES = 21
 def resident_bytes() -> Counter[int]:
     """Return the resident bytes of each session. Pages that processes share are counted for each of them."""
     sessions: Counter[int] = Counter()
-    for directory in find(Path("/proc"), "[0-9]*"):
+    for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it has ended meanwhile
-            fields = _fields(directory)
+            fields = _fields(Path("/proc") / name)
             sessions[int(fields[_SESSION])] += int(fields[_PAGES]) * _PAGE_BYTES
     return sessions
 

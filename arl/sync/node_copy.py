@@ -15,6 +15,7 @@ SGLang runs this file as well, under its own interpreter, and the guard is this 
 import contextlib
 import errno
 import fcntl
+import fnmatch
 import os
 import re
 import shutil
@@ -27,8 +28,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import Final
-
-from arl.files import find
 
 SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
 PREFIX = "arl-weights"  # of the names of folders with weights, there and on disk
@@ -221,7 +220,7 @@ def open_locked(directory: Path, shared: bool = False) -> int | None:
 
 def abandoned_directories(place: Path) -> Iterator[Path]:
     """Yield the folders of weights in `place` that nobody uses any more, each locked while the caller looks at it."""
-    for directory in find(place, f"{PREFIX}-*"):
+    for directory in _named(place, f"{PREFIX}-*"):
         lock = open_locked(directory)
         if lock is None:
             continue
@@ -272,9 +271,17 @@ def _remove_if_unused(directory: Path) -> None:
         os.close(lock)
 
 
+def _named(directory: Path, pattern: str) -> list[Path]:
+    """Return what a directory has under names of a pattern. The guard runs without other modules of arl."""
+    names: list[str] = []
+    with contextlib.suppress(OSError):  # it is gone
+        names = fnmatch.filter(os.listdir(directory), pattern)
+    return [directory / name for name in names]
+
+
 def _remove_older(copy: Path) -> None:
     """Remove versions older than `copy` that nobody reads."""
-    for other in find(copy.parent, "v*"):
+    for other in _named(copy.parent, "v*"):
         if _number(other) < _number(copy):
             _remove_if_unused(other)
 

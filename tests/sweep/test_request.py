@@ -93,7 +93,7 @@ def test_a_recipe_is_swept_by_options_alone(recipe: Path) -> None:
         ("recipe: a.yaml\nmatch: {steps: 1, tokens: 2}", "match: give tokens or steps, not both"),
         ("recipe: a.yaml\nset: {seed: 3}", "--set seed=3: every arm runs with each of the seeds"),
         ("recipe: a.yaml\nseeds: [1, 1]", r"study.yaml:2: seeds = .1, 1.: .*each once"),
-        ("recipe: a.yaml\njobs: true", r"study.yaml:2: jobs = True: must be a whole number"),
+        ("recipe: a.yaml\njobs: true", r"study.yaml:2: jobs = True: must be a number, and not true or false"),
         ("recipe: 3", r"study.yaml:1: recipe = 3: must be text"),
         ("recipe: a.yaml\naxes: {a.b: [1]}", r"study.yaml:2: axes = .*: must be a list, as in \[\{'a.b': \[1\]\}\]"),
         ("recipe: a.yaml\narms: {a/b: {}}", r"study.yaml:2: arms.a/b = 'a/b': a name consists of letters, digits"),

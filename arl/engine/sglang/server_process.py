@@ -23,8 +23,6 @@ import time
 from pathlib import Path
 from typing import Any
 
-from arl.files import find
-
 ARL = Path(__file__).parents[2]
 FREE_PORT: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "free_port.py"))
 TLS: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "tls.py"))
@@ -108,8 +106,9 @@ def guard(place: Path) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(group, signal.SIGKILL)
         shutil.rmtree(place, ignore_errors=True)
-        for semaphore in find(SHARED_MEMORY, f"sem.{place.name}-*"):
-            semaphore.unlink(missing_ok=True)
+        for name in os.listdir(SHARED_MEMORY):
+            if name.startswith(f"sem.{place.name}-"):
+                (SHARED_MEMORY / name).unlink(missing_ok=True)
         os._exit(0)
     os.waitpid(child, 0)
     os.close(ours)
