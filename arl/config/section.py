@@ -3,7 +3,6 @@
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
-from pydantic_core import PydanticCustomError
 
 
 class Unit(str):
@@ -70,11 +69,11 @@ class Section(BaseModel):
         """Refuse true and false where a number is due; pydantic would take them for 1 and 0.
 
         Raises:
-            PydanticCustomError: the value, or one in its list, is such a boolean.
+            ValueError: the value, or one in its list, is such a boolean.
         """
         assert info.field_name is not None
         if _has_boolean(value) and not _takes_booleans(cls.model_fields[info.field_name].annotation):
-            raise PydanticCustomError("no_number", "must be a number, and not true or false")
+            raise ValueError("must be a number, and not true or false")
         return value
 
 

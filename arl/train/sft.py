@@ -13,11 +13,11 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from arl.config.recipe import Train
 from arl.config.section import NonNegative, Positive, PositiveFloat, Section
@@ -60,7 +60,7 @@ class PairsJob(Section):
     """Model directory to write; must not exist."""
 
 
-Job = Annotated[WarmupJob | PairsJob, Field(discriminator="kind")]
+Job = WarmupJob | PairsJob  # told apart by `kind`
 
 
 def tune_pairs(job: PairsJob) -> None:
