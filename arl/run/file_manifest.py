@@ -26,7 +26,10 @@ from arl.files import decode_json, find_below, open_regular, read_regular
 MANIFEST = "manifest.json"
 MANIFEST_BYTES = 64 << 20  # a run of a million steps counts on 50,000 files, each of 150 bytes here
 PIECE_BYTES = 1 << 20
-NOT_THERE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENXIO, errno.EINVAL, errno.EFBIG}
+NOT_THERE = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
+    *(errno.ENXIO, errno.EINVAL, errno.EFBIG),
+}
 
 
 class FileSum(Struct, frozen=True, forbid_unknown_fields=True):

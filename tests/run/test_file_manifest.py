@@ -77,6 +77,14 @@ def test_a_link_to_the_same_bytes_is_no_file_of_the_directory(sealed: Path, tmp_
         check_files(sealed, read_manifest(sealed))
 
 
+@pytest.mark.parametrize("target", [MANIFEST, "nowhere", "n" * 300], ids=["itself", "nowhere", "a name too long"])
+def test_a_link_that_leads_to_no_file_is_damage_for_which_an_older_checkpoint_may_do(sealed: Path, target: str) -> None:
+    (sealed / MANIFEST).unlink()
+    (sealed / MANIFEST).symlink_to(target)
+    with pytest.raises(DataError, match=r"manifest.json cannot be read"):
+        read_manifest(sealed)
+
+
 @given(pieces=st.lists(st.binary(max_size=50), max_size=6), cuts=st.lists(st.integers(0, 50), max_size=6))
 def test_the_sum_of_a_growing_file_is_that_of_its_beginning(
     tmp_path_factory: pytest.TempPathFactory, pieces: list[bytes], cuts: list[int]
