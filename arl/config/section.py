@@ -1,5 +1,6 @@
 """Define what every section of a recipe is made of: its base class, and types with bounds and units."""
 
+from collections.abc import Iterator
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationInfo, field_validator
@@ -72,7 +73,11 @@ class Section(BaseModel):
             ValueError: the value, or one in its list, is such a boolean.
         """
         assert info.field_name is not None
-        if _has_boolean(value) and not _takes_booleans(cls.model_fields[info.field_name].annotation):
+        field = cls.model_fields[info.field_name]
+        types = list(_types_in(field.annotation))
+        is_number = int in types or float in types
+        takes_booleans = bool in types or Any in types
+        if is_number and not takes_booleans and _has_boolean(value):
             raise ValueError("must be a number, and not true or false")
         return value
 
@@ -83,19 +88,13 @@ def _has_boolean(value: Any) -> bool:
     return isinstance(value, bool)
 
 
-def _takes_booleans(annotation: Any) -> bool:
-    """Return whether a field of this type may hold a boolean, or no number at all, which pydantic then refuses."""
-    parts = _parts(annotation)
-    return not parts.isdisjoint({bool, Any}) or parts.isdisjoint({int, float})
-
-
-def _parts(annotation: Any) -> set[Any]:
-    """List a type and the types in it: `int | None` holds int. What a Literal lists are no types."""
+def _types_in(annotation: Any) -> Iterator[Any]:
+    """Yield a type and the types in it: of `int | None` also int. What a Literal lists are values."""
+    yield annotation
     if get_origin(annotation) is Literal:
-        return set()
-    inner = [_parts(part) for part in get_args(annotation) if isinstance(part, type) or get_origin(part) is not None]
-    own = {annotation} if annotation is Any or isinstance(annotation, type) else set()
-    return own.union(*inner)
+        return
+    for part in get_args(annotation):
+        yield from _types_in(part)
 
 
 def inner_sections(annotation: Any) -> list[type[BaseModel]]:

@@ -1,10 +1,11 @@
 """Hash the weights of a model: two runs with the same hash learned the same, to the last bit."""
 
+import contextlib
 import hashlib
 from pathlib import Path
 
 from arl.files import find
-from arl.models.tensor_file import TensorFile
+from arl.models.tensor_file import TensorFile, open_tensors
 
 
 def weights_sha256(model: Path) -> str:
@@ -16,17 +17,17 @@ def weights_sha256(model: Path) -> str:
     Raises:
         ValueError: a parameter is not float32, as those of checkpoints are.
     """
-    places: dict[str, Path] = {}
-    for file in find(model, "model*.safetensors"):
-        with TensorFile(file) as opened:
-            places |= dict.fromkeys(opened.tensors, file)
     digest = hashlib.sha256()
-    for name in sorted(places):
-        with TensorFile(places[name]) as opened:
-            dtype = opened.tensors[name].dtype
-            if dtype != "F32":
-                raise ValueError(f"{places[name]}: {name} is {dtype}, not F32")
-            weight = opened.read(name)
-        digest.update(name.encode())
-        digest.update(weight.numpy().data)
+    with contextlib.ExitStack() as files:
+        places: dict[str, TensorFile] = {}
+        for path in find(model, "model*.safetensors"):
+            file = files.enter_context(open_tensors(path))
+            places |= dict.fromkeys(file.tensors, file)
+        for name in sorted(places):
+            stored = places[name].tensors[name]
+            if stored.dtype != "F32":
+                raise ValueError(f"{stored.file}: {name} is {stored.dtype}, not F32")
+            weight = places[name].read(name)
+            digest.update(name.encode())
+            digest.update(weight.numpy().data)
     return digest.hexdigest()

@@ -24,7 +24,7 @@ from arl.files import find
 from arl.kernels.head import wide_product
 from arl.models.attention import ATTENTION
 from arl.models.model_files import stored_tensors
-from arl.models.tensor_file import StoredTensor, TensorFile
+from arl.models.tensor_file import StoredTensor, open_tensors
 
 # Families whose decoder is model.layers, whose attention can be replaced, and which tests or users have tried.
 ARCHITECTURES = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GemmaForCausalLM"}
@@ -149,7 +149,7 @@ def _refuse_untied(model: PreTrainedModel, stored: Mapping[str, StoredTensor], p
 
 def _read(stored: StoredTensor, name: str, path: str | Path) -> torch.Tensor:
     try:
-        with TensorFile(stored.file) as file:
+        with open_tensors(stored.file) as file:
             return file.read(name)
     except (OSError, SafetensorError) as error:
         raise DataError(f"model.path {path}: {stored.file.name} cannot be read ({error}); copy it again") from error

@@ -13,7 +13,7 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 from arl.data.model_source import DESCRIPTION, snapshot_of
 from arl.errors import DataError
 from arl.files import decode_json, read_regular
-from arl.models.tensor_file import StoredTensor, TensorFile
+from arl.models.tensor_file import StoredTensor, open_tensors
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
 WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
@@ -116,7 +116,7 @@ def _indexed_tensors(path: str | Path, home: Path) -> dict[str, StoredTensor]:
 def _read_header(path: str | Path, file: Path) -> dict[str, StoredTensor]:
     """Read what a safetensors file says of its tensors."""
     try:
-        with TensorFile(file) as opened:
+        with open_tensors(file) as opened:
             return opened.tensors
     except (OSError, SafetensorError) as error:
         raise DataError(f"model.path {path}: {file.name} cannot be read ({error}); copy it again") from error

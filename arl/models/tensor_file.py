@@ -7,12 +7,13 @@ whatever it is asked for, to see its header if for nothing else; so the header i
     8 bytes: length of the header │ header: name ─► dtype, shape, place │ the values of all tensors, without a gap
 """
 
+import contextlib
 import errno
 import math
 import os
+from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, BinaryIO, NamedTuple
 
 import msgspec
 from msgspec import Meta, Raw, Struct
@@ -60,48 +61,44 @@ class StoredTensor(NamedTuple):
     dtype: str  # safetensors' name of it
 
 
-class TensorFile:
-    """Read the tensors of one safetensors file.
-
-    with TensorFile(path) as file:
-        file.tensors["lm_head.weight"].shape         (512, 64)
-        file.read("lm_head.weight", 0, 256)          its first rows
-
-    Args:
-        path: links are followed
+@contextlib.contextmanager
+def open_tensors(path: Path) -> "Iterator[TensorFile]":
+    """Open a safetensors file to read its tensors. Links are followed.
 
     Raises:
         OSError: it cannot be read, or is no regular file.
         SafetensorError: its header is wrong, or the file is not as long as the header says.
     """
+    with open_regular(path) as file:
+        yield TensorFile(path, file)
 
-    def __init__(self, path: Path) -> None:
+
+class TensorFile:
+    """Read the tensors of one safetensors file.
+
+    with open_tensors(path) as file:
+        file.tensors["lm_head.weight"].shape         (512, 64)
+        file.read("lm_head.weight", 0, 256)          its first rows
+
+    Args:
+        file: the open file of `path`.
+
+    Raises:
+        OSError: it cannot be read.
+        SafetensorError: its header is wrong, or the file is not as long as the header says.
+    """
+
+    def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
-        self._file = open_regular(path)
-        try:
-            size = os.fstat(self._file.fileno()).st_size
-            length = self._header_length(size)
-            self._start = LENGTH_BYTES + length
-            header = bytes(self._read_bytes(LENGTH_BYTES, length))
-            self._places = _places(_entries(header), size - self._start)
-        except BaseException:
-            self._file.close()
-            raise
+        self._file = file
+        size = os.fstat(file.fileno()).st_size
+        length = self._header_length(size)
+        header = bytes(self._read_bytes(LENGTH_BYTES, length))
+        self._start = LENGTH_BYTES + length
+        self._places = _places(_entries(header), size - self._start)
         self.tensors = {
             name: StoredTensor(path, tuple(entry.shape), entry.dtype) for name, entry in self._places.items()
         }
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the file."""
-        self._file.close()
 
     def read(self, name: str, first: int = 0, end: int | None = None) -> "torch.Tensor":
         """Read a tensor, or its rows from number `first` to `end`, the end excluded, into memory of its own.

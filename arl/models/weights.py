@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from arl.errors import DataError
 from arl.models.model_files import stored_files
-from arl.models.tensor_file import TensorFile
+from arl.models.tensor_file import TensorFile, open_tensors
 
 
 def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:
@@ -67,7 +67,7 @@ def rows_of_part(num_rows: int, parts: int, part: int) -> tuple[int, int]:
 
 def _read_file(file: Path, parameters: dict[str, Tensor]) -> None:
     """Read this rank's rows of some parameters, which the file holds under the same names."""
-    with TensorFile(file) as opened:
+    with open_tensors(file) as opened:
         for name, parameter in parameters.items():
             _read_rows(opened, name, parameter)
 

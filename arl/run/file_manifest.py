@@ -27,8 +27,14 @@ MANIFEST = "manifest.json"
 MANIFEST_BYTES = 64 << 20  # a run of a million steps counts on 50,000 files, each of 150 bytes here
 PIECE_BYTES = 1 << 20
 NOT_THERE = {
-    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.ENAMETOOLONG),
-    *(errno.ENXIO, errno.EINVAL, errno.EFBIG),
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+    errno.ENXIO,
+    errno.EINVAL,
+    errno.EFBIG,
 }
 
 

@@ -15,7 +15,7 @@ from transformers import PreTrainedModel
 from arl.errors import DataError, EngineError
 from arl.models.load import DTYPES
 from arl.models.model_files import stored_tensors
-from arl.models.tensor_file import StoredTensor, TensorFile
+from arl.models.tensor_file import StoredTensor, open_tensors
 from arl.sync.buckets import TensorSpec
 
 
@@ -42,12 +42,15 @@ def read_weights(directory: str | Path, model: PreTrainedModel | None = None) ->
 
 def _read_file(file: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
     """Read those of the tensors that lie in `file`, if they are still what they were when their header was checked."""
-    with TensorFile(file) as opened:
-        wanted = [name for name, tensor in stored.items() if tensor.file == file]
-        for name in wanted:
-            if opened.tensors.get(name) != stored[name]:
+    state = {}
+    with open_tensors(file) as opened:
+        for name, tensor in stored.items():
+            if tensor.file != file:
+                continue
+            if opened.tensors.get(name) != tensor:
                 raise DataError(f"{file.name} was replaced while it was read: {name} is another tensor")
-        return {name: opened.read(name) for name in wanted}
+            state[name] = opened.read(name)
+    return state
 
 
 def load_state(model: PreTrainedModel, state: Mapping[str, Tensor], source: str) -> None:

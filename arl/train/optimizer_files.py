@@ -19,7 +19,7 @@ from torch import Tensor
 
 from arl.errors import DataError
 from arl.models.model_files import file_of_part
-from arl.models.tensor_file import TensorFile
+from arl.models.tensor_file import TensorFile, open_tensors
 from arl.models.weights import rows_of_part
 
 OPTIMIZER = "optimizer"  # stem of the files' names
@@ -54,7 +54,7 @@ class OptimizerFiles:
             for part in range(parts):
                 path = self._directory / file_of_part(OPTIMIZER, part, parts)
                 try:
-                    self._files.append(opened.enter_context(TensorFile(path)))
+                    self._files.append(opened.enter_context(open_tensors(path)))
                 except (OSError, SafetensorError) as error:
                     raise self._error(error) from error
             self._opened = opened.pop_all()

@@ -13,7 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from arl.models.tensor_file import MOST_HEADER, TORCH_DTYPES, TensorFile
+from arl.models.tensor_file import MOST_HEADER, TORCH_DTYPES, open_tensors
 
 DTYPES = [getattr(torch, name) for name in TORCH_DTYPES.values()]
 SHAPES = st.lists(st.integers(0, 4), max_size=3)
@@ -30,7 +30,7 @@ def states(draw: st.DrawFn) -> dict[str, Tensor]:
 
 
 def read_all(path: Path) -> dict[str, Tensor]:
-    with TensorFile(path) as file:
+    with open_tensors(path) as file:
         return {name: file.read(name) for name in file.tensors}
 
 
@@ -55,7 +55,7 @@ def test_rows_are_those_of_the_whole_tensor(tmp_path_factory: pytest.TempPathFac
     save_file({"other": torch.randn(3), "values": values}, path)
     end = data.draw(st.integers(0, len(values)))
     first = data.draw(st.integers(0, end))
-    with TensorFile(path) as file:
+    with open_tensors(path) as file:
         assert torch.equal(file.read("values", first, end), values[first:end])
 
 
@@ -68,12 +68,12 @@ def test_a_file_that_is_cut_short_anywhere_while_it_is_read_is_an_error(
     save_file({name: torch.randn(4096) for name in "abc"}, path)
     size = path.stat().st_size
     left = data.draw(st.integers(0, size - 1))
-    with TensorFile(path) as file:
+    with open_tensors(path) as file:
         os.truncate(path, left)
         with pytest.raises(OSError, match="it was cut short"):
             [file.read(name) for name in "abc"]
     with pytest.raises(SafetensorError, match=r"too few for a header|damaged or cut short"):
-        TensorFile(path)
+        read_all(path)
 
 
 def headed(header: bytes, num_bytes: int = 0) -> bytes:
@@ -115,14 +115,14 @@ def test_a_header_that_is_wrong_is_refused_before_any_tensor_is_read(
     path = tmp_path / "wrong.safetensors"
     path.write_bytes(content)
     with pytest.raises(SafetensorError, match=message):
-        TensorFile(path)
+        read_all(path)
 
 
 @pytest.mark.parametrize(("name", "message"), [("missing", "no tensor missing"), ("a", "F8_E4M3")])
 def test_what_the_file_does_not_hold_or_torch_does_not_have_is_refused(tmp_path: Path, name: str, message: str) -> None:
     path = tmp_path / "strange.safetensors"
     path.write_bytes(headed(json.dumps({"a": entry(dtype="F8_E4M3")}).encode(), 4))
-    with TensorFile(path) as file, pytest.raises(SafetensorError, match=message):
+    with open_tensors(path) as file, pytest.raises(SafetensorError, match=message):
         file.read(name)
 
 
@@ -131,4 +131,4 @@ def test_what_is_no_regular_file_is_refused(tmp_path: Path, make: Callable[[Path
     path = tmp_path / "irregular.safetensors"
     make(path)
     with pytest.raises(OSError, match="regular"):
-        TensorFile(path)
+        read_all(path)
