@@ -203,6 +203,6 @@ def require_run(run: Path) -> None:
     require_directory(run, "give that of a run of yours, like runs/quickstart")
     if os.path.isfile(run / RECIPE):
         return
-    below = sorted(recipe.parent for recipe in find(run, f"*/{RECIPE}"))
+    below = [recipe.parent for recipe in find(run, f"*/{RECIPE}")]
     hint = f"; there are {', '.join(str(path) for path in below[:4])}" if below else ""
     raise InputError(f"{run}: is no run, because it has no {RECIPE}{hint}")

@@ -30,13 +30,16 @@ def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]
         unreadable: list[OSError] = []
         directories = sorted(_run_directories(path, unreadable))
         closed = [_cannot_be_read(path, error) for error in unreadable]
+
         if not directories:
             lines = [*closed, f"{path}: no run in it or below; {REMEDY}"]
             raise InputError("\n".join(lines))
+
         notes += [f"{line}; runs in it are left out" for line in closed]
         for directory in directories:
             name = _below(path, directory)
-            found.setdefault(Path(os.path.realpath(directory)), name)
+            real = Path(os.path.realpath(directory))
+            found.setdefault(real, name)
     return _with_unique_names(found)
 
 
@@ -46,6 +49,7 @@ def _with_unique_names(found: dict[Path, str]) -> list[tuple[str, Path]]:
     for directory, name in found.items():
         namesakes = by_name.setdefault(name, [])
         namesakes.append(directory)
+
     named = []
     for directory, name in found.items():
         unique = _unique(directory, name, by_name[name])

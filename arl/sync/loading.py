@@ -32,7 +32,8 @@ def read_weights(directory: str | Path, model: PreTrainedModel | None = None) ->
     try:
         stored = stored_tensors(directory)
         if model is not None:
-            refuse_foreign_tensors(model, {name: tensor.shape for name, tensor in stored.items()}, str(directory))
+            shapes = {name: tensor.shape for name, tensor in stored.items()}
+            refuse_foreign_tensors(model, shapes, str(directory))
         for file in sorted({tensor.file for tensor in stored.values()}):
             state |= _read_file(file, stored)
     except (OSError, SafetensorError, DataError) as error:

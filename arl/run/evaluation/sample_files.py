@@ -130,7 +130,8 @@ class SampleFiles:
         shutil.rmtree(self._parts, ignore_errors=True)
 
     def _finished_parts(self) -> list[Path]:
-        return sorted(part for part in find(self._parts, "*.parquet") if re.fullmatch("[0-9]{6,15}", part.stem))
+        parts = find(self._parts, "*.parquet")
+        return [part for part in parts if re.fullmatch("[0-9]{6,15}", part.stem)]
 
 
 def _sample(row: dict[str, Any]) -> Sample | None:
