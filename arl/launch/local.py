@@ -109,12 +109,11 @@ class LocalLauncher:
     ) -> Process:
         environment = {
             **command.environment,
-            **command.secrets,
             **granted_environment(resources),
             **self._environment,
         }
         log = self._logs / f"{role}.log"
-        process = await start_process(role, Command(command.argv, environment), log, on_line)
+        process = await start_process(role, Command(command.argv, environment, command.secrets), log, on_line)
         self._forget_dead(role)
         self._processes.append(process)
         return process

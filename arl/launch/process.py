@@ -1,9 +1,10 @@
 """Start a process on this machine, and watch it."""
 
 import asyncio
+import functools
 import os
 import signal
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -22,6 +23,7 @@ class LocalProcess(WatchedProcess):
         process: the child.
         output: what it prints.
         pipe: feeds `output`.
+        secrets: texts that are hidden in `output`.
     """
 
     def __init__(
@@ -32,11 +34,13 @@ class LocalProcess(WatchedProcess):
         pipe: asyncio.ReadTransport,
         log: Path,
         on_line: Callable[[str], None] | None,
+        *,
+        secrets: Iterable[str],
     ) -> None:
         self._process = process
         self._output = output
         self._pipe = pipe
-        super().__init__(role, log, on_line)
+        super().__init__(role, log, on_line, secrets)
 
     @property
     def pid(self) -> int:
@@ -77,7 +81,8 @@ async def start_process(
     Args:
         stdin: file descriptor of its standard input.
     """
-    return await start_process_of(LocalProcess, role, command, log, on_line, stdin)
+    make = functools.partial(LocalProcess, secrets=command.secrets.values())
+    return await start_process_of(make, role, command, log, on_line, stdin)
 
 
 async def start_process_of(
@@ -124,7 +129,7 @@ async def start_child(
     try:
         process = await spawn(
             command.argv,
-            command.environment,
+            {**command.environment, **command.secrets},
             stdin=stdin,
             output=writing_end,
             inherited=inherited,

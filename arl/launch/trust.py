@@ -39,14 +39,17 @@ class RunTrust:
 
     @property
     def secrets(self) -> Mapping[str, str]:
-        """Return the variables that every process of the run gets, and nobody else.
+        """Return the variables that every process of the run gets, and nobody else."""
+        return {RUN_KEY: self.key}
 
-        >>> RunTrust("k").secrets, RunTrust("k", Path("/runs/a/secrets")).secrets
-        ({'ARL_RUN_KEY': 'k'}, {'ARL_RUN_KEY': 'k', 'ARL_TLS': '/runs/a/secrets'})
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables that say to every process of the run where its certificate is.
+
+        >>> RunTrust("k").environment, RunTrust("k", Path("/runs/a/secrets")).environment
+        ({}, {'ARL_TLS': '/runs/a/secrets'})
         """
-        if self.directory is None:
-            return {RUN_KEY: self.key}
-        return {RUN_KEY: self.key, TLS: str(self.directory)}
+        return {} if self.directory is None else {TLS: str(self.directory)}
 
     @property
     def certificate(self) -> str | None:

@@ -46,7 +46,8 @@ class EngineServers:
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
         command = self._backend.command(self._spec(i))
-        environment = merge_environments("engine.environment", engine_environment(self.recipe), command.environment)
+        ours = {**command.environment, **self.trust.environment}
+        environment = merge_environments("engine.environment", engine_environment(self.recipe), ours)
         secrets = {**command.secrets, **self.trust.secrets}
         if self._copies_weights:
             environment[PUBLISHED] = str(self.published)

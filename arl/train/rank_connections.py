@@ -63,7 +63,7 @@ class RankConnections:
         self._socket.setsockopt(zmq.MAXMSGSIZE, FRAME_BYTES + ENCRYPTION_BYTES)  # of a frame, admitted or not
         self._ends = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
         self._address = self._listen(host)
-        self.environment = {channel.ADDRESS: self._address}  # of every rank
+        self.environment = {channel.ADDRESS: self._address, **trust.environment}  # of every rank
         self.secrets = trust.secrets  # further variables of every rank
 
     def _listen(self, host: str) -> str:

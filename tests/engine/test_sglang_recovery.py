@@ -14,12 +14,15 @@ import pytest
 from arl.config.recipe import Deadlines, Recipe
 from arl.engine.router import Router
 from arl.launch.base import Process, Resources
+from arl.launch.hidden_secrets import HIDDEN
 from arl.launch.local import LocalLauncher
-from arl.launch.trust import RunTrust
+from arl.launch.trust import FOLDER, RunTrust
+from arl.run.control.run_key_file import KEY
 from arl.run.engine_pool import connect_engines
 from arl.run.engines import EngineServers
 from arl.types import StartingVersions
-from tests.engine.conftest import KEY, Weights, within
+from tests.engine.conftest import KEY as TEST_KEY
+from tests.engine.conftest import Weights, within
 from tests.engine.test_recovery import Run
 from tests.processes import survivors
 from tests.run.test_train import Command
@@ -67,7 +70,9 @@ class Script:
     @contextlib.asynccontextmanager
     async def open(self) -> AsyncIterator[Router]:
         async with self._processes:
-            servers = EngineServers(self._recipe, self._versions, [Resources(1)] * 2, self._processes, RunTrust(KEY))
+            servers = EngineServers(
+                self._recipe, self._versions, [Resources(1)] * 2, self._processes, RunTrust(TEST_KEY)
+            )
             async with connect_engines(servers, await servers.start_all(), self.notes.append) as self.router:
                 yield self.router
                 self._note_everyone()
@@ -148,6 +153,7 @@ def test_a_run_whose_sglang_server_is_killed_says_so_and_goes_on_with_another_on
     command = Command(tmp_path, *short, recipe=recipe)
     try:
         command.read_until("step    2")
+        key = (command.run / FOLDER / KEY).read_text()
         tree = psutil.Process(command.process.pid).children(recursive=True)
         victim = next(p for p in tree if any("server_process.py" in word for word in p.cmdline()))
         victim.kill()
@@ -162,3 +168,5 @@ def test_a_run_whose_sglang_server_is_killed_says_so_and_goes_on_with_another_on
     assert summary["groups"] == {"trained": 8 * 32, "in flight": 0}
     assert not survivors(tree)
     assert not command.weights_left()
+    shown = (command.run / "logs" / "engine-0.log").read_text()
+    assert f"'api_key': '{HIDDEN}'" in shown and key not in shown, "SGLang prints its settings"

@@ -57,7 +57,7 @@ def test_sglang_serves_tls_receives_a_broadcast_and_no_key_crosses_in_the_clear(
         assert (set(before.policy_versions), set(after.policy_versions)) == ({0}, {1})
 
     with run_trust(tmp_path, [host.address]) as trust, captured(hosts.bridge, tmp_path / "run.pcap"):
-        for name, value in trust.secrets.items():
+        for name, value in {**trust.environment, **trust.secrets}.items():
             monkeypatch.setenv(name, value)
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", hosts.bridge)
         given = {**os.environ, **environment, "GLOO_SOCKET_IFNAME": host.interface, "TMPDIR": str(tmp_path)}

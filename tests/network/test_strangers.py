@@ -126,7 +126,7 @@ async def run_between(hosts: Network, model: Path, directory: Path) -> AsyncIter
     with contextlib.ExitStack() as stack:
         stack.enter_context(pytest.MonkeyPatch.context()).setenv(PORTS, f"{OURS[0]}-{OURS[-1]}")
         trust = stack.enter_context(run_trust(directory, [hosts.address]))
-        secrets = dict(trust.secrets)
+        secrets = {**trust.environment, **trust.secrets}
         server = server_argv(model, hosts.hosts["engine"])
         engine = stack.enter_context(started(hosts.hosts["engine"], server, secrets, directory / "engine.log"))
         roles = {os.getpid(): "controller", engine.pid: "engine"}
@@ -308,7 +308,7 @@ def test_without_tls_the_same_capture_holds_the_key_and_our_client_does_not_send
         async with aiohttp.ClientSession(headers=headers) as session, session.get(f"{url}/model_info") as response:
             assert response.status == 200
 
-    secrets = dict(trust.secrets)
+    secrets = {**trust.environment, **trust.secrets}
     file = tmp_path / "plain.pcap"
     with captured(hosts.bridge, file), started(host, server_argv(model, host), secrets, tmp_path / "log") as server:
         asyncio.run(ask(address_of(server)))
@@ -340,7 +340,7 @@ def test_another_certificate_an_old_key_and_plain_http_are_refused(hosts: Networ
                 await session.get(f"{plain}/model_info")
 
     with run_trust(tmp_path / "old", [host.address]) as old, run_trust(tmp_path / "new", [host.address]) as trust:
-        secrets = dict(trust.secrets)
+        secrets = {**trust.environment, **trust.secrets}
         with started(host, server_argv(model, host), secrets, tmp_path / "log") as server:
             asyncio.run(ask(address_of(server), trust, old))
         assert trust.directory is not None

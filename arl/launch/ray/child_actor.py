@@ -48,7 +48,7 @@ class ChildActor:
             if self._child is None:
                 inherited = {name: value for name, value in os.environ.items() if not name.startswith(RAY)}
                 network = _interface_environment(environment[HOST])
-                command = Command(tuple(argv), {**environment, **network, **read_secrets(secrets)})
+                command = Command(tuple(argv), {**environment, **network}, read_secrets(secrets))
                 self._child = await start_child(command, inherited=inherited, directory=directory)
             return self._child.process.pid
 

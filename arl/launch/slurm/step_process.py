@@ -9,7 +9,7 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from arl.launch.process import LocalProcess
@@ -39,6 +39,7 @@ class SlurmProcess(LocalProcess):
         node_name: as messages show it.
         stdin: descriptor of a pipe to the standard input of srun; it is closed when the process has ended.
         on_lost_node: is called when srun says that the node cannot be used any more.
+        secrets: texts that are hidden in the output of the step.
     """
 
     def __init__(
@@ -54,8 +55,9 @@ class SlurmProcess(LocalProcess):
         node_name: str,
         stdin: int,
         on_lost_node: Callable[[int], None],
+        secrets: Iterable[str],
     ) -> None:
-        super().__init__(role, process, output, pipe, log, on_line)
+        super().__init__(role, process, output, pipe, log, on_line, secrets=secrets)
         self._node = node
         self._node_name = node_name
         self._stdin: int | None = stdin
