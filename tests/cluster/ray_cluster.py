@@ -36,7 +36,7 @@ HEALTH_CHECKS = {
 def missing_for_ray() -> str | None:
     """Return why this host cannot run a Ray cluster; None: it can."""
     if importlib.util.find_spec("ray") is None:
-        return "Ray is not installed: pip install 'arl[ray]'"
+        return "Ray is not installed: pip install -e '.[ray]'"
     return missing_for_machines()
 
 

@@ -20,7 +20,7 @@ def hanging_actor() -> Any:
 @pytest.fixture
 def killed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """Return the actors that Ray is asked to kill; answers have a short deadline."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arl[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     from arl.launch.ray import ray_process
 
     actors: list[object] = []

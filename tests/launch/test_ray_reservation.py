@@ -22,7 +22,7 @@ def test_without_ray_the_launcher_says_how_to_get_it_and_nothing_has_started(tmp
     )
     assert done.returncode == 2, done.stdout + done.stderr
     words = " ".join(done.stderr.split())
-    assert "Ray is not installed; pip install 'arl[ray]' on every node, or use launcher: local" in words
+    assert "Ray is not installed; pip install -e '.[ray]' in arl's clone on every node, or use launcher: local" in words
     assert "Traceback" not in words
     assert not (tmp_path / "runs").exists()
 
@@ -40,7 +40,7 @@ def test_the_command_line_does_not_import_ray() -> None:
 def test_the_controllers_node_comes_first_and_no_node_with_fewer_gpus_before_one_with_more(
     gpus: list[int], here: int, count: int
 ) -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arl[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     from arl.launch.ray.reservation import RayNode, choose_nodes
 
     alive = [RayNode(str(i), f"n{i}", f"10.0.0.{i}", {"GPU": float(count)}) for i, count in enumerate(gpus)]
@@ -54,7 +54,7 @@ def test_the_controllers_node_comes_first_and_no_node_with_fewer_gpus_before_one
 
 
 def test_nodes_of_one_name_are_told_apart_by_their_addresses() -> None:
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'arl[ray]'")
+    pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
     from arl.launch.ray.probing import distinct_names
     from arl.launch.ray.reservation import RayNode
 
