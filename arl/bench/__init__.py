@@ -6,25 +6,14 @@ import platform
 import re
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from arl.metrics.console import ConsoleDisplay
-
-
-def stderr_display() -> "ConsoleDisplay":
-    """Make a display that writes to stderr, because stdout is for the result."""
-    from rich.console import Console
-
-    from arl.metrics.console import ConsoleDisplay
-
-    return ConsoleDisplay(Console(stderr=True, highlight=False))
+from typing import Any
 
 
 def sglang_version() -> str:
     """Return the version of the SGLang that is found here; "absent" if there is none, and why on stderr."""
     from arl.engine.sglang.installed import find_sglang
     from arl.errors import InputError
+    from arl.metrics.console import stderr_display
 
     try:
         return find_sglang(None).version

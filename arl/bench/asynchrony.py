@@ -11,8 +11,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from arl.bench import stderr_display
 from arl.config.recipe_file import load_recipe
+from arl.metrics.console import stderr_display
 from arl.metrics.run_files import METRICS_FILE
 from arl.metrics.summary import Summary
 from arl.run.train import train

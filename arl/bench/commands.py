@@ -157,8 +157,9 @@ def sync(
     ] = None,
 ) -> None:
     """Measure weight transports: GB/s, and the pause of a swap."""
-    from arl.bench import stderr_display, to_json
+    from arl.bench import to_json
     from arl.bench.sync_bench import SHAPES, bench_sync
+    from arl.metrics.console import stderr_display
 
     report = bench_sync(repeats, size or list(SHAPES), engines or (1, 2, 4), stderr_display().note)
     typer.echo(to_json(report))
@@ -197,8 +198,9 @@ def gpu(
     Start it in a clone of arl. One GPU suffices. Each of their ten commands is ended after ten minutes; how long they
     take has not been measured.
     """
-    from arl.bench import stderr_display, to_json
+    from arl.bench import to_json
     from arl.bench.gpu_run import run_gpu_checks
+    from arl.metrics.console import stderr_display
 
     report = run_gpu_checks(only or [], out, stderr_display().note)
     typer.echo(to_json(report))

@@ -23,10 +23,10 @@ import numpy as np
 from msgspec import Struct
 
 from arl import clock
-from arl.bench import stderr_display
 from arl.bench.null import NullCheckpoints, NullObserver, NullWorld
 from arl.config.recipe import Recipe
 from arl.launch.placement import Placement
+from arl.metrics.console import stderr_display
 from arl.rollout.controller import Controller
 from arl.run.gc_pacing import rare_collections
 from arl.run.preflight import Plan

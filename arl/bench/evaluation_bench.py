@@ -12,10 +12,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from arl.bench import stderr_display
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
-from arl.metrics.console import ConsoleDisplay
+from arl.metrics.console import ConsoleDisplay, stderr_display
 from arl.run.evaluation.evaluator_link import MODULE
 from arl.run.train import train
 

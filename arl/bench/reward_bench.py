@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from arl.bench import stderr_display
+from arl.metrics.console import stderr_display
 from arl.reward.pool import RewardPool
 from arl.reward.ungraded import UngradedLog
 from arl.types import Problem, Response

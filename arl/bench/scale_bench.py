@@ -14,9 +14,9 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
-from arl.bench import stderr_display
 from arl.bench.null_cluster import ClusterShape
 from arl.bench.scale_rung import REQUESTS_PER_ENGINE, Rung, measure_rung
+from arl.metrics.console import stderr_display
 
 ENGINES_PER_NODE = 8
 FEWEST_ENGINES = 2  # of the first rung

@@ -19,7 +19,6 @@ import numpy as np
 from msgspec import Struct
 
 from arl import clock
-from arl.bench import stderr_display
 from arl.bench.controller_bench import resident_bytes
 from arl.bench.null import NullCheckpoints, NullObserver
 from arl.bench.null_answer import Totals
@@ -27,6 +26,7 @@ from arl.bench.null_cluster import PROMPT_IDS, ClusterShape, HeldTrainer, NullCl
 from arl.clock import deadline, now
 from arl.config.recipe import Recipe
 from arl.launch.placement import Placement
+from arl.metrics.console import stderr_display
 from arl.rollout.controller import Controller
 from arl.run.gc_pacing import rare_collections
 from arl.run.preflight import Plan

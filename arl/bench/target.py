@@ -21,11 +21,10 @@ from msgspec import Struct
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from arl import clock
-from arl.bench import stderr_display
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError, RunError
-from arl.metrics.console import ConsoleDisplay
+from arl.metrics.console import ConsoleDisplay, stderr_display
 from arl.run.evaluation.serving import evaluate_models
 from arl.run.train import train
 

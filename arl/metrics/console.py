@@ -101,6 +101,11 @@ class ConsoleDisplay:
         self.advance(int(number(record, "step")), step_line(record))
 
 
+def stderr_display() -> ConsoleDisplay:
+    """Make a display that writes to stderr, for a command whose result goes to stdout."""
+    return ConsoleDisplay(Console(stderr=True, highlight=False))
+
+
 def step_line(record: Record) -> str:
     """Write one training step in one line; a dash stands for what this step has no value of."""
 

@@ -47,7 +47,7 @@ class Edge(Struct, frozen=True):
     Args:
         prepare: makes what trials need in an empty folder, yields the function that draws them, and checks at the end
             that servers which took part live and have changed nobody else's answer.
-        trials: how many CI draws.
+        trials: how many the README's test command draws.
         refuses: what a trial may raise.
     """
 

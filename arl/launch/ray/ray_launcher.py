@@ -213,5 +213,6 @@ def _refuse_without_ray() -> None:
         importlib.import_module("ray")
     except ModuleNotFoundError as error:
         raise InputError(
-            "launcher ray: Ray is not installed; pip install -e '.[ray]' in arl's clone on every node, or use launcher: local"
+            "launcher ray: Ray is not installed; pip install -e '.[ray]' in arl's clone on every node, "
+            "or use launcher: local"
         ) from error

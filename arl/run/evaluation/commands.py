@@ -82,7 +82,7 @@ def eval_(
     import msgspec
     from rich.console import Console
 
-    from arl.bench import stderr_display
+    from arl.metrics.console import stderr_display
     from arl.run.evaluation.evaluate_model import Request, evaluate_model
     from arl.run.evaluation.score_table import print_scores
 
