@@ -20,12 +20,9 @@ in every place, whose deadlines may be far.
 import contextlib
 import math
 import os
-import select
 import selectors
 import socket
-import statistics
 import sys
-import time
 import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
@@ -37,21 +34,14 @@ from arl.launch.child import adopt_orphans, outlive_parent
 from arl.launch.frames import FrameReader, frame, standard_input_socket
 from arl.reward.grading import RewardCallable
 from arl.reward.lane import Lane, LaneError
-from arl.reward.lane_process import LIMITS_LOWERED, Private, freeze_imports
-from arl.reward.leftovers import LAST_PATIENCE, PATIENCE, children_of, kill_children, reap_children
-from arl.reward.limits import LimitWatch
+from arl.reward.lane_process import freeze_imports
+from arl.reward.lanes import Lanes
 from arl.reward.messages import READ_BYTES, READY, TRIES, Answer, RewardCall, Settings, Verdict
+from arl.reward.patience import Patience
 from arl.reward.shared_pools import refuse_shared_pools
 from arl.running_time import BEAT_SECONDS
 
 MOST_IN_LANE = 16  # calls of the front lane, so that it makes them without a wait in between
-MOST_ASIDE = 4  # lanes of a worker that go on aside
-FIRST_PATIENCE = 0.25  # seconds until a call is left behind, as long as none was answered
-LEAST_PATIENCE = 0.05
-PATIENCE_IN_MEDIANS = 5.0
-REMEMBERED = 32  # durations of answered calls
-FORK_PAUSE = 0.1  # seconds between two tries to start a lane
-FORK_PATIENCE = 1.0  # seconds of such tries while calls run, one of which may have taken all processes
 
 
 class Worker:
@@ -63,21 +53,16 @@ class Worker:
     """
 
     def __init__(self, functions: Sequence[RewardCallable], settings: Settings, controller: socket.socket) -> None:
-        self._functions = functions
         self._settings = settings
         self._controller = controller
         self._frames = FrameReader()
         self._waiting: deque[RewardCall] = deque()  # for the front lane
         self._put_off: deque[RewardCall] = deque()  # for a place aside
         self._tries: dict[int, int] = {}  # call id -> failed tries
-        self._front: Lane | None = None
-        self._aside: list[Lane] = []
-        self._in_turn: Lane | None = None  # the lane that calls without a place aside share
         self._turns: Counter[int] = Counter()  # call id -> turns that were not long enough
-        self._seconds: deque[float] = deque(maxlen=REMEMBERED)  # of answered calls
+        self._patience = Patience()
         self._selector = selectors.DefaultSelector()
-        self._limits = LimitWatch()
-        self._helpers = children_of(os.getpid())  # what the functions have started before any call
+        self._lanes = Lanes(functions, settings.memory_gb, controller, self._selector, self._on_event)
         self._ended = False
 
     def serve(self) -> None:
@@ -96,9 +81,7 @@ class Worker:
                 self._keep_time()
                 self._start_calls()
         finally:
-            for lane in self._lanes():
-                lane.kill()
-            self._kill_leftovers(LAST_PATIENCE)
+            self._lanes.end()
 
     # ---- the controller
 
@@ -121,36 +104,28 @@ class Worker:
     # ---- calls
 
     def _start_calls(self) -> None:
-        while self._put_off and len(self._aside) < MOST_ASIDE:
-            lane = self._new_lane()
-            lane.make_nice()
-            self._aside.append(lane)
-            self._add(lane, self._put_off.popleft())
-        if self._put_off and self._in_turn is None and self._is_idle:
-            self._in_turn = self._new_lane()
-            self._in_turn.make_nice()
-            self._add(self._in_turn, self._put_off.popleft())
+        lanes = self._lanes
+        while self._put_off and lanes.has_place_aside:
+            lanes.start_aside(self._put_off.popleft())
+        if self._put_off and lanes.in_turn is None and self._is_idle:
+            lanes.start_in_turn(self._put_off.popleft())
         self._clean_for_suspect()
-        if self._waiting and self._front is None:
-            self._front = self._new_lane()
-        while self._waiting and self._front is not None and len(self._front.calls) < MOST_IN_LANE:
-            self._add(self._front, self._waiting.popleft())
+        if self._waiting and lanes.front is None:
+            lanes.start_front()
+        while self._waiting and lanes.front is not None and len(lanes.front.calls) < MOST_IN_LANE:
+            lanes.add(lanes.front, self._waiting.popleft())
 
     def _clean_for_suspect(self) -> None:
         """Begin a new front lane for a call that was sent alone, without what earlier calls have left running."""
-        front = self._front
+        front = self._lanes.front
         if self._waiting and self._waiting[0].is_alone and front is not None and not front.calls:
-            self._discard(front)
-
-    def _add(self, lane: Lane, call: RewardCall) -> None:
-        lane.add(call)
-        self._watch(lane)
+            self._lanes.discard(front)
 
     def _on_event(self, lane: Lane) -> None:
         if lane.wants_to_send:
             lane.send()
-            self._watch(lane)
-        is_front = lane is self._front
+            self._lanes.watch(lane)
+        is_front = lane is self._lanes.front
         again = self._waiting if is_front else self._put_off
         try:
             for call, verdict, seconds in lane.receive():
@@ -159,13 +134,13 @@ class Worker:
                     return
                 self._succeed(call, verdict, seconds)
                 if not is_front:
-                    self._discard(lane)  # it was left behind with one call
+                    self._lanes.discard(lane)  # it was left behind with one call
                     return
         except LaneError as error:
             self._fail(lane, lane.call, Verdict(error=str(error), is_disturbed=True), again)
 
     def _succeed(self, call: RewardCall, verdict: Verdict, seconds: float) -> None:
-        self._seconds.append(seconds)
+        self._patience.learn(seconds)
         self._forget(call)
         self._tell(Answer(call.id, verdict))
 
@@ -178,7 +153,7 @@ class Worker:
         """
         others = [other for other in lane.calls if other is not call]
         self._waiting.extendleft(reversed(others))
-        self._discard(lane)
+        self._lanes.discard(lane)
         if call is None:
             return
         self._tries[call.id] = self._tries.get(call.id, 0) + 1
@@ -202,29 +177,29 @@ class Worker:
 
     def _wake_slow_lanes(self) -> None:
         """Let lanes go on that take long because a program has stopped them."""
-        for lane in self._lanes():
-            if lane.call is not None and lane.seconds > self._patience():
+        for lane in self._lanes:
+            if lane.call is not None and lane.seconds > self._patience.seconds:
                 lane.wake()
 
     def _fail_late_calls(self) -> None:
         """Fail calls whose deadline has passed."""
         cause = f"no answer in {self._settings.timeout:g} s (deadlines.reward)"
-        for lane in self._lanes():
+        for lane in self._lanes:
             if lane.call is not None and lane.seconds >= self._settings.timeout:
                 self._tell(Answer(lane.call.id))  # it is tried again aside, and this worker lives
                 self._fail(lane, lane.call, Verdict(error=cause), again=self._put_off)
 
     def _end_turn(self) -> None:
         """End the turn of a call if its time has passed and others are put off."""
-        lane = self._in_turn
+        lane = self._lanes.in_turn
         if lane is None or lane.call is None:
             return
         if self._seconds_left_of_turn(lane) > 0:
             return
         slow = lane.call
         self._on_event(lane)  # an answer may have come while this process had no core
-        if self._in_turn is lane:
-            self._discard(lane)
+        if self._lanes.in_turn is lane:
+            self._lanes.discard(lane)
             self._turns[slow.id] += 1
             self._put_off.append(slow)
 
@@ -232,36 +207,34 @@ class Worker:
         """Return how long the call of `lane` may go on; it may without end if no other is put off."""
         if lane.call is None or not lane.is_up or not self._put_off:
             return math.inf
-        turn = self._patience() * 2.0 ** self._turns[lane.call.id]
+        turn = self._patience.seconds * 2.0 ** self._turns[lane.call.id]
         return lane.seconds_until(turn)
 
     def _leave_slow_call(self) -> None:
         """Leave the front lane's call behind if it takes long and others wait."""
-        front = self._front
+        front = self._lanes.front
         if front is None or not self._others_wait:
             return
-        if front.seconds_until(self._patience()) > 0:
+        if front.seconds_until(self._patience.seconds) > 0:
             return
         slow = front.call
         self._on_event(front)  # as above
-        if slow is not None and self._front is front and front.call is slow:
+        if slow is not None and self._lanes.front is front and front.call is slow:
             self._leave_behind(front, slow)
 
     def _leave_behind(self, front: Lane, call: RewardCall) -> None:
         self._tell(Answer(call.id))
         self._waiting.extendleft(reversed(front.take_back()))
-        if len(self._aside) < MOST_ASIDE:
-            front.make_nice()
-            self._aside.append(front)
-            self._front = None
+        if self._lanes.has_place_aside:
+            self._lanes.leave_front_aside()
         else:
-            self._discard(front)
+            self._lanes.discard(front)
             self._put_off.append(call)
 
     @property
     def _others_wait(self) -> bool:
         """Return whether the front lane makes a call, and others wait for it to end; those that are put off do, too."""
-        front = self._front
+        front = self._lanes.front
         if front is None or front.call is None or not front.is_up:
             return False
         return bool(self._waiting or self._put_off) or len(front.calls) > 1 or front.call.is_alone
@@ -269,13 +242,7 @@ class Worker:
     @property
     def _is_idle(self) -> bool:
         """Return whether no call waits for the front lane, or is made there."""
-        return not self._waiting and (self._front is None or not self._front.calls)
-
-    def _patience(self) -> float:
-        """Return the seconds after which a call is left behind."""
-        if not self._seconds:
-            return FIRST_PATIENCE
-        return max(LEAST_PATIENCE, PATIENCE_IN_MEDIANS * statistics.median(self._seconds))
+        return not self._waiting and (self._lanes.front is None or not self._lanes.front.calls)
 
     def _seconds_to_wait(self) -> float | None:
         """Return the time to the next deadline, to the end of patience, or to the next reading of the clock.
@@ -283,81 +250,14 @@ class Worker:
         None: no call runs.
         """
         left = math.inf
-        for lane in self._lanes():
+        for lane in self._lanes:
             if lane.call is not None:
                 left = min(left, self._settings.timeout - lane.seconds)
-                if lane is self._in_turn:
+                if lane is self._lanes.in_turn:
                     left = min(left, self._seconds_left_of_turn(lane))
-                if lane is self._front and self._others_wait:
-                    left = min(left, lane.seconds_until(self._patience()))
+                if lane is self._lanes.front and self._others_wait:
+                    left = min(left, lane.seconds_until(self._patience.seconds))
         return None if left == math.inf else min(max(left, 0.0), BEAT_SECONDS)
-
-    # ---- lanes
-
-    def _lanes(self) -> list[Lane]:
-        return [lane for lane in (self._front, *self._aside, self._in_turn) if lane is not None]
-
-    def _keepers(self) -> list[int]:
-        return [lane.keeper for lane in self._lanes()]
-
-    def _kill_leftovers(self, patience: float = PATIENCE) -> None:
-        """Kill and reap what lanes that are not in use any more have left to this process."""
-        spare = [*self._helpers, *self._keepers()]
-        kill_children(os.getpid(), spare, patience)
-        reap_children(spare)
-
-    def _new_lane(self) -> Lane:
-        """Start a lane.
-
-        Raises:
-            OSError: see `_fork`.
-        """
-        lane = self._fork()
-        self._selector.register(lane.connection, selectors.EVENT_READ, lambda: self._on_event(lane))
-        return lane
-
-    def _fork(self) -> Lane:
-        """Start the processes of a lane. If there are none to be had, wait until there are.
-
-        Unblocked by the clock, or by the end of the connection to the controller.
-
-        Raises:
-            SystemExit: what it starts would fail.
-            OSError: the connection has ended, or calls run: one of them may have taken all processes. This worker then
-                ends with everything that it has started, and the controller makes the calls again, alone.
-        """
-        hang_up = select.poll()
-        hang_up.register(self._controller, select.POLLRDHUP)
-        began = time.monotonic()
-        while True:
-            if lowered := self._limits.lowered():
-                raise SystemExit(f"{LIMITS_LOWERED} ({', '.join(lowered)}): this reward worker ends, and is replaced")
-            connections = (lane.connection for lane in self._lanes())
-            private: list[Private] = [self._selector, self._controller, *connections]
-            try:
-                return Lane.fork(self._functions, self._settings.memory_gb, private, self._limits)
-            except OSError:
-                self._kill_leftovers()
-                a_call_runs = any(lane.calls for lane in self._lanes())
-                if a_call_runs and time.monotonic() - began > FORK_PATIENCE:
-                    raise
-                if hang_up.poll(FORK_PAUSE * 1000):
-                    raise
-
-    def _watch(self, lane: Lane) -> None:
-        events = selectors.EVENT_READ | (selectors.EVENT_WRITE if lane.wants_to_send else 0)
-        self._selector.modify(lane.connection, events, lambda: self._on_event(lane))
-
-    def _discard(self, lane: Lane) -> None:
-        self._selector.unregister(lane.connection)
-        if lane is self._front:
-            self._front = None
-        elif lane is self._in_turn:
-            self._in_turn = None
-        else:
-            self._aside.remove(lane)
-        lane.kill()
-        self._kill_leftovers()
 
 
 def main() -> None:

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from arl.launch.frames import frame
+from arl.reward.call_queue import LOST
 from arl.reward.messages import READY, Answer, RewardCall, Verdict
-from arl.reward.pool import LOST, RewardPool
+from arl.reward.pool import RewardPool
 from arl.reward.worker_link import WorkerLink
 from arl.types import Grade, Problem, Response
 from tests.processes import MARK

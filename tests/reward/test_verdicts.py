@@ -9,9 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from arl.reward.call_queue import CANNOT_SEND
 from arl.reward.grading import judge
 from arl.reward.messages import MOST_PARTS, fault_in
-from arl.reward.pool import CANNOT_SEND, RewardPool
+from arl.reward.pool import RewardPool
 from arl.types import Grade, Problem, Response
 from tests.reward.hostile import HALVES, QUICK_ERRORS, obey
 from tests.reward.obedient import OBEY, grade_all, pool_of, with_pool
