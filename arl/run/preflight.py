@@ -10,28 +10,23 @@ import numpy as np
 from msgspec import Struct
 
 from arl.config.imports import import_seam
-from arl.config.recipe import Recipe, Train
+from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
 from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
-from arl.errors import DataError, InputError, RecipeError
+from arl.errors import DataError
 from arl.launch.base import Node
 from arl.launch.disk import refuse_unwritable
 from arl.launch.gpu_devices import Gpu
-from arl.launch.host_memory import free_memory
-from arl.launch.launchers import make_launcher
 from arl.launch.memory_share import engine_share
 from arl.launch.nccl_settings import nccl_settings
-from arl.launch.placement import NO_MIG_GROUP, Placement, place
-from arl.launch.port_needs import refuse_too_few_ports
-from arl.metrics.run_files import LOGS
+from arl.launch.placement import Placement
 from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
-from arl.run.check_stops import check_stops
 from arl.run.evaluation.measure import measured_suites
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
@@ -39,9 +34,10 @@ from arl.run.gpu_checks import GpuReport, check_gpus
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.tiny_model import refuse_overfull_tiny
 from arl.run.problem_sets import run_problems, run_suites
+from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
+from arl.run.site import Site
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
-from arl.sync.choose import choose_transport
 from arl.sync.publication_directory import place_of_weights
 from arl.sync.published_versions import kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
@@ -49,8 +45,6 @@ from arl.tasks.registry import env_name, task_class
 from arl.train.algorithms.trial import try_algorithms
 from arl.types import Problem, Transport
 
-SHORTEST_PROMPTS = 4  # by characters, one of which may have no token at all
-LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
 EXAMPLE_CHARACTERS = 120  # of a prompt, in the plan
 
 
@@ -114,7 +108,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     held_out = _held_out(recipe, problems.held_out)
     measured = measured_suites(recipe, held_out, suites)
     _check_evaluations(recipe, held_out, measured, codec, limits)
-    site = _Site.of(recipe, named)
+    site = Site.of(recipe, named)
     placement, transport = site.place(recipe)
     memory = _plan_memory(recipe, site, placement, limits, longest, kept_versions(recipe, lags))
     report = _check_installation(recipe, site, placement, transport)
@@ -174,61 +168,7 @@ def _check_evaluations(
         check_prompts(suite, codec.with_format(recipe_format(suite.recipe.data)), limits)
 
 
-class _Site(Struct, frozen=True):
-    """Hold where a run is placed: nodes, and whether their processes share files."""
-
-    nodes: tuple[Node, ...]
-    shares_files: bool
-    is_here: bool
-
-    @classmethod
-    def of(cls, recipe: Recipe, named: Sequence[Node] | None) -> "_Site":
-        """Take the launcher's nodes, or those that are planned for."""
-        if named is not None:
-            return cls(tuple(named), shares_files=True, is_here=False)
-        launcher = make_launcher(recipe, recipe.run_directory / LOGS)
-        return cls(tuple(launcher.nodes), launcher.shares_files, is_here=True)
-
-    def place(self, recipe: Recipe) -> tuple[Placement, Transport]:
-        """Divide the nodes between the processes, and choose how weights travel.
-
-        Raises:
-            InputError: devices are missing, or no transport serves.
-        """
-        placement = place(recipe, self.nodes)
-        if recipe.cluster.ports is not None and not recipe.world_traits.one_process:
-            refuse_too_few_ports(recipe.cluster.ports, placement, self.nodes)
-        if placement.spans_nodes and not self.shares_files:
-            raise InputError(
-                f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "
-                "checkpoints and the weights that it begins with in files; give output.directory a path that all nodes "
-                "share, or use one node"
-            )
-        transports = set(recipe.engine.capabilities.transports)
-        if placement.has_mig_devices:
-            if recipe.sync.transport == "broadcast":
-                raise RecipeError(f"sync.transport broadcast: {NO_MIG_GROUP}; use file or auto")
-            transports.discard("broadcast")
-        transport = choose_transport(
-            recipe,
-            backend_transports=transports,
-            one_process=recipe.world_traits.one_process,
-            on_gpus=placement.on_gpus,
-            shares_files=self.shares_files,
-            shares_memory=not placement.spans_nodes,
-        )
-        return placement, transport
-
-    def memory(self, placement: Placement) -> int | None:
-        """Return the bytes of all GPUs together, or those that are free on the host of a run without GPUs, if known."""
-        if placement.on_gpus:
-            sizes = [node.device_bytes for node in self.nodes for _ in node.devices]
-            known = [size for size in sizes if size is not None]
-            return sum(known) if len(known) == len(sizes) else None
-        return free_memory() if self.is_here and len(self.nodes) == 1 else None
-
-
-def _check_installation(recipe: Recipe, site: _Site, placement: Placement, transport: Transport) -> GpuReport:
+def _check_installation(recipe: Recipe, site: Site, placement: Placement, transport: Transport) -> GpuReport:
     """Check the backend and the GPUs that are here; of a machine that is not, nothing but the model.
 
     Raises:
@@ -273,21 +213,6 @@ def _describe_prompts(codec: HuggingFaceCodec, problem: Problem) -> str:
     return f"{prompts.describe()}; one begins {beginning!r}"
 
 
-def _remedy_for_context(prompt: int, sampled: int, context: int) -> str:
-    """Say how a prompt and its response could fit into the context."""
-    remedies = []
-    if prompt < context:
-        remedies.append(f"lower rollout.max_new_tokens to {context - prompt}")
-    if sampled < context:
-        remedies.append(f"leave out long prompts of training with data.max_prompt_tokens {context - sampled}")
-    return ", or ".join(remedies) or "use a model with a longer context"
-
-
-def _beginning(problem: Problem) -> str:
-    text = problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
-    return text[:EXAMPLE_CHARACTERS]
-
-
 def _check_named_objects(recipe: Recipe) -> None:
     """Import what the recipe names, and compare it with its seam.
 
@@ -304,7 +229,7 @@ def _check_named_objects(recipe: Recipe) -> None:
 
 
 def _plan_memory(
-    recipe: Recipe, site: _Site, placement: Placement, limits: Limits, longest: int, kept: int
+    recipe: Recipe, site: Site, placement: Placement, limits: Limits, longest: int, kept: int
 ) -> MemoryPlan | None:
     """Return the memory that a run with a model of `model.path` takes; None for a tiny one.
 
@@ -317,76 +242,3 @@ def _plan_memory(
     from arl.run.memory.plan_recipe import plan_recipe  # and every model class of transformers, seconds of them
 
     return plan_recipe(recipe, site.nodes, site.place, longest, kept, site.is_here)
-
-
-def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCodec, limits: Limits) -> int:
-    """Check that model and trainer can hold the longest trajectory that is known before the start; return its tokens.
-
-    The prompts and rollout.max_new_tokens, which bounds what the policy samples in all turns together, are known before
-    the start. Text that an env adds is not; a session leaves out what does not fit, and the episode ends as truncated.
-
-    Raises:
-        InputError: the longest prompts with full responses are too long, or one has tokens that the model lacks.
-    """
-    vocab_size, context = limits
-    capacity = recipe.train.capacity
-    encoded = {codec.encode_problem(problem): problem for problem in _telling(problems)}
-    if () in encoded:
-        raise InputError(
-            f"problem {encoded[()].id}, {_beginning(encoded[()])!r}, has no token under the tokenizer of the model: "
-            "leave it out, or give a tokenizer that knows its characters"
-        )
-    longest = max(encoded, key=len)
-    prompt = len(longest)
-    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
-    if largest >= vocab_size:
-        raise InputError(
-            f"model.path {recipe.model.path}: its tokenizer makes id {largest}, and the model's ids run from 0 to "
-            f"{vocab_size - 1}: give the tokenizer that belongs to the model"
-        )
-    check_stops(recipe, codec, vocab_size)
-    sampled = recipe.rollout.max_new_tokens
-    what = f"a prompt of {prompt} tokens and rollout.max_new_tokens {sampled}, {prompt + sampled} in all"
-    if prompt + sampled > context:
-        raise InputError(
-            f"{what}, exceed the model's context of {context}: {_remedy_for_context(prompt, sampled, context)}. The "
-            f"longest is problem {encoded[longest].id}, {_beginning(encoded[longest])!r}"
-        )
-    if prompt + sampled > capacity:
-        raise InputError(
-            f"train.capacity {capacity}: a micro-batch must hold the longest trajectory, {what}: raise train.capacity "
-            f"to {prompt + sampled} or more, or lower rollout.max_new_tokens"
-        )
-    if recipe.train.packing == "fixed":
-        _check_packing_count(recipe.train, prompt + sampled, what)
-    return prompt + sampled
-
-
-def _telling(problems: list[Problem]) -> list[Problem]:
-    """Return the longest and the shortest problems, and one of each sequence of roles, which a template may refuse."""
-    by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
-    by_roles = {
-        tuple(message["role"] for message in problem.prompt): problem
-        for problem in problems
-        if isinstance(problem.prompt, list)
-    }
-    return [*by_length[:SHORTEST_PROMPTS], *by_roles.values(), *by_length[-LONGEST_PROMPTS:]]
-
-
-def _check_packing_count(train: Train, longest: int, what: str) -> None:
-    """Check that a micro-batch of `packing: fixed` holds the longest trajectories. Text that an env adds may be more.
-
-    Args:
-        longest: tokens of the longest trajectory that is known before the start.
-        what: it consists of.
-
-    Raises:
-        InputError: it does not.
-    """
-    tokens = train.packing_count * longest
-    if tokens > train.capacity:
-        raise InputError(
-            f"train.packing_count {train.packing_count}: with train.packing fixed a micro-batch must hold so many "
-            f"trajectories, also of the longest, {what}: raise train.capacity from {train.capacity} to {tokens} or "
-            f"more, or lower train.packing_count to {train.capacity // longest}"
-        )

@@ -10,7 +10,7 @@ from arl.data.model_limits import Limits
 from arl.data.prompt_format import PromptFormat
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
-from arl.run.preflight import LONGEST_PROMPTS, check_lengths
+from arl.run.prompt_lengths import LONGEST_PROMPTS, check_lengths
 from arl.types import Problem
 from tests.data.chat_tokenizers import INSTRUCTION, chat_tokenizer
 

@@ -1,0 +1,76 @@
+"""Know the nodes on which a run is placed, and place it there."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from arl.config.recipe import Recipe
+from arl.errors import InputError, RecipeError
+from arl.launch.base import Node
+from arl.launch.host_memory import free_memory
+from arl.launch.launchers import make_launcher
+from arl.launch.placement import NO_MIG_GROUP, Placement, place
+from arl.launch.port_needs import refuse_too_few_ports
+from arl.metrics.run_files import LOGS
+from arl.sync.choose import choose_transport
+from arl.types import Transport
+
+
+class Site(Struct, frozen=True):
+    """Hold where a run is placed.
+
+    Args:
+        nodes: of the launcher, the controller's first.
+        shares_files: processes on all nodes see the run's directory.
+        is_here: the nodes exist; otherwise the run is only planned for them.
+    """
+
+    nodes: tuple[Node, ...]
+    shares_files: bool
+    is_here: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, named: Sequence[Node] | None) -> "Site":
+        """Take the launcher's nodes, or those that are planned for."""
+        if named is not None:
+            return cls(tuple(named), shares_files=True, is_here=False)
+        launcher = make_launcher(recipe, recipe.run_directory / LOGS)
+        return cls(tuple(launcher.nodes), launcher.shares_files, is_here=True)
+
+    def place(self, recipe: Recipe) -> tuple[Placement, Transport]:
+        """Divide the nodes between the processes, and choose how weights travel.
+
+        Raises:
+            InputError: devices are missing, or no transport serves.
+        """
+        placement = place(recipe, self.nodes)
+        if recipe.cluster.ports is not None and not recipe.world_traits.one_process:
+            refuse_too_few_ports(recipe.cluster.ports, placement, self.nodes)
+        if placement.spans_nodes and not self.shares_files:
+            raise InputError(
+                f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "
+                "checkpoints and the weights that it begins with in files; give output.directory a path that all nodes "
+                "share, or use one node"
+            )
+        transports = set(recipe.engine.capabilities.transports)
+        if placement.has_mig_devices:
+            if recipe.sync.transport == "broadcast":
+                raise RecipeError(f"sync.transport broadcast: {NO_MIG_GROUP}; use file or auto")
+            transports.discard("broadcast")
+        transport = choose_transport(
+            recipe,
+            backend_transports=transports,
+            one_process=recipe.world_traits.one_process,
+            on_gpus=placement.on_gpus,
+            shares_files=self.shares_files,
+            shares_memory=not placement.spans_nodes,
+        )
+        return placement, transport
+
+    def memory(self, placement: Placement) -> int | None:
+        """Return the bytes of all GPUs together, or those that are free on the host of a run without GPUs, if known."""
+        if placement.on_gpus:
+            sizes = [node.device_bytes for node in self.nodes for _ in node.devices]
+            known = [size for size in sizes if size is not None]
+            return sum(known) if len(known) == len(sizes) else None
+        return free_memory() if self.is_here and len(self.nodes) == 1 else None
