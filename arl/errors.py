@@ -98,6 +98,10 @@ class RewardError(RunError):
     """Report that a response has no grade: its reward raised, hung, died or returned no finite number."""
 
 
+class GradingError(RunError):
+    """Report that no more responses can be graded: reward.on_error is stop, or a function grades nothing."""
+
+
 def leaves(error: BaseException) -> Iterator[BaseException]:
     """Yield the exceptions inside a (nested) exception group, or the exception itself."""
     if isinstance(error, BaseExceptionGroup):

@@ -54,6 +54,7 @@ STANDALONE = [
         "arl/engine/sglang/server_process.py",
         "arl/launch/child.py",
         "arl/launch/free_port.py",
+        "arl/launch/hidden_secrets.py",
         "arl/launch/private_directory.py",
         "arl/launch/resident_memory.py",
         "arl/launch/slurm/memory_reports.py",

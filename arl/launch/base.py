@@ -86,7 +86,8 @@ class Command:
     Args:
         argv: the program and its arguments; never a secret, since every user of a machine reads command lines.
         environment: variables that are added to those of the controller.
-        secrets: further variables, which must not cross a network in the clear. Their values are hidden in its log.
+        secrets: further variables, which must not cross a network in the clear. What the process prints of their
+            values, of 8 characters or more, is hidden on its node (arl.launch.hidden_secrets).
     """
 
     argv: tuple[str, ...]

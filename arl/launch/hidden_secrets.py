@@ -1,6 +1,8 @@
 """Hide secrets in what a process prints, whatever it prints and however its output is cut into pieces.
 
-SGLang, for one, prints all of its settings when it starts, the run key among them.
+SGLang, for one, prints all of its settings when it starts, the run key among them. Secrets are hidden on the node where
+they are printed, before they could cross a network. The runner of a Slurm step imports this module, so it uses the
+standard library only.
 """
 
 import re

@@ -1,7 +1,6 @@
 """Start a process on this machine, and watch it."""
 
 import asyncio
-import functools
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping
@@ -9,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from arl.launch.base import Command
+from arl.launch.hidden_secrets import HiddenSecrets
 from arl.launch.process_state import describe_state, state_letter
 from arl.launch.spawn import signal_all, spawn
 from arl.launch.watched_process import WatchedProcess
@@ -23,24 +23,21 @@ class LocalProcess(WatchedProcess):
         process: the child.
         output: what it prints.
         pipe: feeds `output`.
-        secrets: texts that are hidden in `output`.
     """
 
     def __init__(
         self,
         role: str,
         process: asyncio.subprocess.Process,
-        output: asyncio.StreamReader,
+        output: "ChildOutput",
         pipe: asyncio.ReadTransport,
         log: Path,
         on_line: Callable[[str], None] | None,
-        *,
-        secrets: Iterable[str],
     ) -> None:
         self._process = process
         self._output = output
         self._pipe = pipe
-        super().__init__(role, log, on_line, secrets)
+        super().__init__(role, log, on_line)
 
     @property
     def pid(self) -> int:
@@ -57,7 +54,7 @@ class LocalProcess(WatchedProcess):
         return await self._process.wait()
 
     async def _read(self) -> bytes:
-        return await self._output.read(PIECE)
+        return await self._output.read()
 
     def _stop_reading(self) -> None:
         self._pipe.close()
@@ -81,8 +78,7 @@ async def start_process(
     Args:
         stdin: file descriptor of its standard input.
     """
-    make = functools.partial(LocalProcess, secrets=command.secrets.values())
-    return await start_process_of(make, role, command, log, on_line, stdin)
+    return await start_process_of(LocalProcess, role, command, log, on_line, stdin)
 
 
 async def start_process_of(
@@ -98,11 +94,31 @@ async def start_process_of(
     return make(role, child.process, child.output, child.pipe, log, on_line)
 
 
+class ChildOutput:
+    """Read what a child prints, without the secrets that it was given.
+
+    Args:
+        reader: of its pipe.
+        secrets: texts that are hidden.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, secrets: Iterable[str]) -> None:
+        self._reader = reader
+        self._secrets = HiddenSecrets(secrets)
+
+    async def read(self) -> bytes:
+        """Wait for the next piece; empty: there is no more."""
+        while piece := await self._reader.read(PIECE):
+            if shown := self._secrets.take(piece):
+                return shown
+        return self._secrets.rest()
+
+
 class PipedChild(NamedTuple):
     """Hold a child of this process whose output nobody reads yet."""
 
     process: asyncio.subprocess.Process
-    output: asyncio.StreamReader
+    output: ChildOutput
     pipe: asyncio.ReadTransport  # which feeds `output`
 
 
@@ -112,7 +128,7 @@ async def start_child(
     inherited: Mapping[str, str] = os.environ,
     directory: str | None = None,
 ) -> PipedChild:
-    """Start `command` on this machine, with its output in a pipe.
+    """Start `command` on this machine, with its output in a pipe. Its secrets are hidden there.
 
     Args:
         stdin: file descriptor of its standard input.
@@ -122,8 +138,8 @@ async def start_child(
     # A pipe of our own, because asyncio reports the end of a child only when its own pipes are closed, and whoever has
     # inherited one may hold it open for longer.
     reading_end, writing_end = os.pipe()
-    output = asyncio.StreamReader()
-    protocol = asyncio.StreamReaderProtocol(output)
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading_end, "rb"))
     try:
@@ -140,4 +156,4 @@ async def start_child(
         raise
     finally:
         os.close(writing_end)
-    return PipedChild(process, output, pipe)
+    return PipedChild(process, ChildOutput(reader, command.secrets.values()), pipe)

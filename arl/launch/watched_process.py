@@ -9,14 +9,13 @@ import asyncio
 import contextlib
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
 from arl.launch.disk import explain_disk
-from arl.launch.hidden_secrets import HiddenSecrets
 from arl.launch.last_lines import LastLines
 from arl.launch.process_state import describe_exit
 from arl.launch.rotating_log import OUTPUT_SECONDS, RotatingLog
@@ -29,18 +28,14 @@ class WatchedProcess(ABC):
         role: its name in messages.
         log: file that gets its output.
         on_line: is called with every line of its output; see arl.launch.base.Launcher.start.
-        secrets: texts that are hidden in its output before anybody reads it.
     """
 
-    def __init__(
-        self, role: str, log: Path, on_line: Callable[[str], None] | None, secrets: Iterable[str] = ()
-    ) -> None:
+    def __init__(self, role: str, log: Path, on_line: Callable[[str], None] | None) -> None:
         self._role = role
         self._log = log
         self._on_line = on_line
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._last_lines = LastLines()
-        self._secrets = HiddenSecrets(secrets)
         self._log_failure: OSError | None = None
         self._read_failure: Exception | None = None
         self._line_failure: Exception | None = None  # to read a line of its output
@@ -168,8 +163,8 @@ class WatchedProcess(ABC):
         try:
             with RotatingLog(self._log) as log:
                 while piece := await self._read_or_kill():
-                    self._take_output(log, self._secrets.take(piece))
-                self._take_output(log, self._secrets.rest())
+                    log.write(piece)
+                    self._take_lines(piece)
         except OSError as error:
             self._log_failure = error
             self._signal(signal.SIGKILL)
@@ -184,10 +179,6 @@ class WatchedProcess(ABC):
             self._read_failure = error
             self._signal(signal.SIGKILL)
             return b""
-
-    def _take_output(self, log: RotatingLog, piece: bytes) -> None:
-        log.write(piece)
-        self._take_lines(piece)
 
     def _take_lines(self, piece: bytes) -> None:
         """Read the lines that a piece of the output completes.

@@ -51,7 +51,7 @@ class RewardPool:
 
     Args:
         functions: module:function of each that may be called.
-        workers: processes. Each makes one call at a time, and up to four more that take long.
+        workers: processes. Each makes one call at a time, and up to five more that take long.
         timeout: seconds for one call.
         memory_gb: that one call may allocate.
         startup: seconds for a new worker to import the functions.

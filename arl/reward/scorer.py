@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Literal, Protocol
 
-from arl.errors import RewardError, RunError
+from arl.errors import GradingError, RewardError
 from arl.reward.grading import RewardCallable, grade_of, judge, weigh
 from arl.reward.messages import Verdict
 from arl.reward.ungraded import UngradedLog
@@ -63,7 +63,7 @@ class Scorer:
 
         Raises:
             RewardError: on_error is drop, and it has no grade.
-            RunError: on_error is stop, and it has no grade; or no episode of many problems has one.
+            GradingError: on_error is stop, and it has no grade; or no episode of many problems has one.
         """
         called = await self._calls.call(self._function, problem, response)
         verdict = weigh(called, self._weights)
@@ -84,17 +84,17 @@ class Scorer:
         if self._on_error == "drop":
             raise RewardError(what + trace)
         if self._on_error == "stop":
-            raise RunError(f"{what}; reward.on_error stop ends the run, zero or drop would go on{trace}")
+            raise GradingError(f"{what}; reward.on_error is stop, zero or drop would go on{trace}")
 
     def _count_problem(self, problem: Problem, last: Verdict) -> None:
         """Count problems in a row without a grade, because then the function is broken, and not an answer.
 
         Raises:
-            RunError: they are too many.
+            GradingError: they are too many.
         """
         self._without_grade.add(problem.id)
         if len(self._without_grade) >= MOST_IN_A_ROW:
-            raise RunError(
+            raise GradingError(
                 f"{self._function} graded not one episode of the last {MOST_IN_A_ROW} problems; the last: {last.error}."
                 f" Fix the function: with reward.on_error zero the run would learn nothing\n{last.traceback}"
             )

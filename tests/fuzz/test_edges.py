@@ -11,7 +11,7 @@ from tests.fuzz.edges import EDGES
 from tests.fuzz.trials import done
 
 LONGEST_SECONDS = 10.0  # that a trial may take, beside other tests; alone it has two: see tests.fuzz.__main__
-SLOW_TRIALS = 300  # of each edge, by CI's slow tests
+SLOW_TRIALS = 200  # of each edge, by CI's slow tests
 
 
 @pytest.mark.parametrize("name", sorted(EDGES))

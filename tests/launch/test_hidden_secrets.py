@@ -1,20 +1,22 @@
 """What processes print of their secrets, which no log and no message shows."""
 
 import asyncio
-import os
+import subprocess
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arl.launch.address import HOST
 from arl.launch.base import Command, Resources
 from arl.launch.hidden_secrets import HIDDEN, LEAST_SECRET, HiddenSecrets
 from arl.launch.local import LocalLauncher
-from arl.launch.trust import FOLDER
-from arl.run.control.run_key_file import KEY
-from tests.run.test_train import Command as Train
+from arl.launch.ray.child_actor import ChildActor
+from arl.launch.secrets_file import written_secrets
+from arl.launch.slurm import step_runner
+from arl.launch.slurm.step_file import write_step_file
+from arl.launch.slurm.step_runner import MARK
 
 # Of two letters, so that secrets begin, overlap and repeat inside of each other and of themselves.
 SECRETS = st.lists(st.text("ab", min_size=LEAST_SECRET, max_size=LEAST_SECRET + 4), min_size=1, max_size=3)
@@ -28,6 +30,11 @@ sys.stdin.read()
 sys.stdout.write(value[5:] + " of mine\\n" + value[:4])
 sys.exit(3)
 """
+
+
+SECRET = "sword=fish"
+SHOWN_LINE = f"settings: password={HIDDEN} of mine"
+SHOWN = f"{SHOWN_LINE}\nswor".encode()
 
 
 def hidden(secrets: list[str], pieces: list[bytes]) -> bytes:
@@ -66,32 +73,45 @@ def test_a_whole_line_is_never_held_back() -> None:
     assert output.take(b"ready http://127.0.0.1:1\n") == b"ready http://127.0.0.1:1\n"
 
 
+def printing_command() -> Command:
+    return Command((sys.executable, "-c", PRINT_IN_TWO_PIECES), {HOST: "127.0.0.1"}, {"MY_PASSWORD": SECRET})
+
+
 def test_neither_the_log_of_a_process_nor_the_message_about_its_end_shows_its_secrets(tmp_path: Path) -> None:
     lines: list[str] = []
 
-    async def run(secrets: Mapping[str, str]) -> str:
-        command = Command((sys.executable, "-c", PRINT_IN_TWO_PIECES), {}, secrets)
+    async def run() -> str:
         async with LocalLauncher(tmp_path, patience=5.0) as launcher:
-            process = await launcher.start("engine-0", command, Resources(1), lines.append)
+            process = await launcher.start("engine-0", printing_command(), Resources(1), lines.append)
             return str(await process.died())
 
-    message = asyncio.run(run({"MY_PASSWORD": "sword=fish"}))
-    shown = f"settings: password={HIDDEN} of mine\n"
-    assert (tmp_path / "engine-0.log").read_text() == f"{shown}swor"
-    assert lines == [shown.strip()]
-    assert shown.strip() in message and "sword=fish" not in message
+    message = asyncio.run(run())
+    assert (tmp_path / "engine-0.log").read_bytes() == SHOWN
+    assert lines == [SHOWN_LINE]
+    assert SHOWN_LINE in message and SECRET not in message
 
 
-def test_no_file_of_a_run_holds_its_key_but_the_one_that_goes_with_it(tmp_path: Path) -> None:
-    run = Train(tmp_path, "name=small", "train.steps=2", "eval.problems=8", "engine.replicas=2")
-    try:
-        run.read_until("step    1")
-        key = (run.run / FOLDER / KEY).read_bytes().strip()
-        assert run.end() == 0, run.output
-    finally:
-        run.clear()
-    assert len(key) >= 32
-    assert key.decode() not in run.output
-    for folder, _, names in os.walk(run.run):
-        for name in names:
-            assert key not in Path(folder, name).read_bytes(), f"{folder}/{name}"
+def test_a_runner_of_slurm_hides_them_on_the_node(tmp_path: Path) -> None:
+    file = write_step_file(tmp_path, "engine-0", printing_command(), {}, "127.0.0.1")
+    runner = [sys.executable, "-I", "-S", str(step_runner.__file__), str(file)]
+    with subprocess.Popen(runner, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        first, *rest = process.stdout.read().splitlines(keepends=True)  # to the end, while its input is still open
+    assert first.startswith(f"{MARK}pid ".encode())
+    assert b"".join(rest) == SHOWN + f"{MARK}ended 3\n".encode()
+
+
+def test_an_actor_of_ray_hides_them_on_the_node(tmp_path: Path) -> None:
+    async def run() -> bytes:
+        actor = ChildActor()
+        command = printing_command()
+        with written_secrets(tmp_path, command.secrets) as secrets:
+            await actor.start(command.argv, command.environment, str(secrets), str(tmp_path))
+        output = b""
+        while piece := await actor.read(len(output)):
+            output += piece
+        await actor.wait()
+        await actor.end()
+        return output
+
+    assert asyncio.run(run()) == SHOWN

@@ -103,7 +103,7 @@ def test_a_process_whose_output_cannot_be_read_ends_with_that_reason_and_not_wit
         async with LocalLauncher(tmp_path, patience=1) as launcher:
             child = await launcher.start("engine-0", command(READY), ONE_THREAD)
             assert isinstance(child, LocalProcess)
-            child._output.set_exception(ConnectionResetError("the pipe broke"))
+            child._output._reader.set_exception(ConnectionResetError("the pipe broke"))
             await child.ready(120)
 
     with pytest.raises(ProcessDied, match=r"output could not be read \(ConnectionResetError\('the pipe broke'\)\)"):

@@ -46,7 +46,6 @@ def watch(actor: Any, directory: Path) -> Any:
         node=1,
         node_name="n2",
         describe_loss=describe,
-        secrets=(),
     )
 
 

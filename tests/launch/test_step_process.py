@@ -39,7 +39,6 @@ async def start_step(directory: Path, code: str) -> SlurmProcess:
         node_name="n2",
         stdin=writing_end,
         on_lost_node=lambda node: None,
-        secrets=(),
     )
     try:
         return await start_process_of(make, "engine-0", runner, directory / "engine-0.log", None, reading_end)

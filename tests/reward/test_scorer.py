@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from arl.errors import RewardError, RunError
+from arl.errors import GradingError, RewardError
 from arl.reward.grading import RewardCallable
 from arl.reward.scorer import EPISODES_TO_SEE_PARTS, MOST_IN_A_ROW, InlineRewards, OnError, Scorer
 from arl.reward.ungraded import UngradedLog
@@ -46,7 +46,7 @@ def test_drop_is_an_error_of_the_group_with_the_traceback(tmp_path: Path) -> Non
 
 
 def test_stop_is_an_error_of_the_run_that_names_the_other_choices(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="zero or drop would go on") as caught:
+    with pytest.raises(GradingError, match="zero or drop would go on") as caught:
         grades(scorer(tmp_path, on_error="stop"), "honest", "raise")
     assert not isinstance(caught.value, RewardError)
 
@@ -60,7 +60,7 @@ def test_a_function_that_grades_nothing_ends_the_run_although_errors_are_zeros(t
     broken = scorer(tmp_path)
     for number in range(MOST_IN_A_ROW - 1):
         grades(broken, "raise", "raise", problem=Problem(str(number)))
-    with pytest.raises(RunError, match=f"not one episode of the last {MOST_IN_A_ROW} problems(?s:.*)Traceback"):
+    with pytest.raises(GradingError, match=f"not one episode of the last {MOST_IN_A_ROW} problems(?s:.*)Traceback"):
         grades(broken, "raise", "raise")
 
 

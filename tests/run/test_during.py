@@ -8,7 +8,7 @@ import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.errors import EngineLost, RecipeError, RewardError
+from arl.errors import EngineLost, GradingError, RecipeError, RewardError
 from arl.launch.base import Node
 from arl.launch.placement import LOWEST_PRIORITY, place
 from arl.metrics.recorder import Recorder
@@ -139,7 +139,7 @@ def test_versions_that_take_too_long_are_left_out_one_by_one_and_the_next_has_an
     assert replica.restarts == 3
 
 
-@pytest.mark.parametrize("error", [RewardError("no number"), ValueError("of an env")])
+@pytest.mark.parametrize("error", [RewardError("no number"), GradingError("none"), ValueError("of an env")])
 def test_episodes_that_cannot_be_scored_leave_out_their_version_alone(tmp_path: Path, error: Exception) -> None:
     replica = FakeReplica({20: 0.2})
     outcome = MeasureOutcome.failed(ExceptionGroup("tasks", [error]))

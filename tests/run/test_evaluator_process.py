@@ -21,6 +21,7 @@ from arl.errors import ProcessDied
 from arl.launch.address import LOOPBACK
 from arl.launch.base import Resources
 from arl.launch.placement import LOWEST_PRIORITY
+from arl.launch.trust import RunTrust
 from arl.metrics.console import ConsoleDisplay
 from arl.run.evaluation.evaluator_link import EvaluatorLink
 from arl.run.evaluation.evaluator_messages import EvaluatorAssignment, recipe_fields
@@ -85,7 +86,6 @@ def test_an_evaluator_that_cannot_start_ends_and_its_log_says_why(tmp_path: Path
         tokenizer=str(tmp_path),
         context=100,
         url=f"http://{LOOPBACK}:1",
-        key="key",
         certificate=None,
         versions=StartingVersions(str(tmp_path)),
         resources=Resources(1),
@@ -94,7 +94,7 @@ def test_an_evaluator_that_cannot_start_ends_and_its_log_says_why(tmp_path: Path
     )
 
     async def main() -> None:
-        evaluator = await EvaluatorLink.start(assignment, print)
+        evaluator = await EvaluatorLink.start(assignment, RunTrust("key").secrets, print)
         try:
             await evaluator.measure(0, tmp_path)
         finally:

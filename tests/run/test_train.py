@@ -17,8 +17,10 @@ import pytest
 
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
+from arl.launch.trust import FOLDER
 from arl.metrics.names import EVALUATION, EVERY_STEP
 from arl.metrics.run_status import read_status
+from arl.run.control.run_key_file import KEY
 from arl.sync.node_copy import PREFIX
 from tests.forks import ForkedCommand
 from tests.processes import survivors
@@ -175,9 +177,10 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
         command.clear()
 
 
-def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> None:
+def test_a_run_leaves_behind_what_it_promises_and_its_key_in_no_file(start: Callable[..., Command]) -> None:
     command = start("output.wandb=offline", gates=[FIRST], is_forked=False)
     command.read_until("accuracy before training")
+    key = (command.run / FOLDER / KEY).read_bytes()
     command.open_gate(FIRST)
     assert command.end() == 0, command.output
     assert list((command.run / "wandb").glob("offline-run-*/*.wandb"))
@@ -201,6 +204,8 @@ def test_a_run_leaves_behind_what_it_promises(start: Callable[..., Command]) -> 
     assert "accuracy" in command.output
     assert "try next" in command.output
     assert not command.weights_left()
+    assert len(key) >= 32 and key.decode() not in command.output
+    assert not [file for file in command.run.rglob("*") if file.is_file() and key in file.read_bytes()]
 
 
 @pytest.mark.slow

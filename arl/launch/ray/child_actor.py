@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from arl.launch.address import HOST
 from arl.launch.base import Command
 from arl.launch.interfaces import interface_of
-from arl.launch.process import PIECE, PipedChild, start_child
+from arl.launch.process import PipedChild, start_child
 from arl.launch.process_state import state_letter
 from arl.launch.resident_memory import resident_bytes
 from arl.launch.secrets_file import read_secrets
@@ -60,7 +60,7 @@ class ChildActor:
         async with self._turn:
             end = self._position + len(self._piece)
             if position == end:
-                self._piece = await self._started.output.read(PIECE)
+                self._piece = await self._started.output.read()
                 self._position = end
             return self._piece
 

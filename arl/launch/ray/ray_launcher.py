@@ -120,7 +120,6 @@ class RayLauncher:
             node=resources.node,
             node_name=node.name,
             describe_loss=functools.partial(self._describe_loss, resources.node),
-            secrets=command.secrets.values(),
         )
         await self._replace_dead(process)
         return process

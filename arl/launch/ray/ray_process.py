@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import signal
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ class RayProcess(WatchedProcess):
         node: number of its node.
         node_name: as messages show it.
         describe_loss: says what has happened to the actor, by Ray's error; None: it does not answer.
-        secrets: texts that are hidden in its output.
     """
 
     def __init__(
@@ -40,7 +39,6 @@ class RayProcess(WatchedProcess):
         node: int,
         node_name: str,
         describe_loss: Callable[[RayError | None], Awaitable[str]],
-        secrets: Iterable[str],
     ) -> None:
         self._actor = actor
         self._pid = pid
@@ -55,7 +53,7 @@ class RayProcess(WatchedProcess):
         self._measuring = asyncio.create_task(self._measure(), name=f"memory of {role}")
         self._giving_up: asyncio.Task[None] | None = None
         self._following = asyncio.create_task(self._follow(), name=f"end of {role}")
-        super().__init__(role, log, on_line, secrets)
+        super().__init__(role, log, on_line)
 
     def __str__(self) -> str:
         return f"{self.role} (pid {self.pid} on {self._node_name})"

@@ -116,27 +116,15 @@ class SlurmLauncher:
         }
         assert self._steps is not None, "the launcher is not entered"
         file = write_step_file(self._steps, role, command, environment, node.address)
-        make = functools.partial(
-            SlurmProcess,
-            node=resources.node,
-            node_name=node.name,
-            on_lost_node=self._lost.add,
-            secrets=command.secrets.values(),
-        )
-        process = await self._start_step(make, role, node.name, file, on_line)
+        process = await self._start_step(role, node.name, file, on_line, resources.node)
         self._processes = [p for p in self._processes if p.role != role or p.exit_code is None]
         self._processes.append(process)
         return process
 
     async def _start_step(
-        self,
-        make: Callable[..., SlurmProcess],
-        role: str,
-        node: str,
-        file: Path,
-        on_line: Callable[[str], None] | None,
+        self, role: str, node: str, file: Path, on_line: Callable[[str], None] | None, number: int
     ) -> SlurmProcess:
-        """Start srun, which ends its step when this process dies; `make` makes what watches it."""
+        """Start srun, which ends its step when this process dies."""
         runner = (sys.executable, "-I", "-S", step_runner.__file__, str(file))
         srun = Command(
             argv=(*self._allocation.step([node]), "--unbuffered", f"--job-name={role}", *runner),
@@ -144,7 +132,13 @@ class SlurmLauncher:
         )
         reading_end, writing_end = os.pipe()
         os.set_blocking(writing_end, False)
-        make = functools.partial(make, stdin=writing_end)
+        make = functools.partial(
+            SlurmProcess,
+            node=number,
+            node_name=node,
+            stdin=writing_end,
+            on_lost_node=self._lost.add,
+        )
         try:
             return await start_process_of(make, role, srun, self._logs / f"{role}.log", on_line, reading_end)
         except BaseException:

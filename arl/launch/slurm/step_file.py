@@ -35,6 +35,7 @@ def write_step_file(
         "directory": os.getcwd(),
         "address": address,
         "silence": SILENCE,
+        "secrets": list(command.secrets.values()),
         "reports": None if reports is None else str(reports.absolute()),
     }
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

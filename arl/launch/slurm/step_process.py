@@ -9,10 +9,10 @@ import asyncio
 import os
 import re
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
-from arl.launch.process import LocalProcess
+from arl.launch.process import ChildOutput, LocalProcess
 from arl.launch.process_state import RUNS, STATE_SECONDS, UNREACHABLE, describe_exit, describe_state, state_letter
 from arl.launch.slurm.memory_reports import MemoryReports
 from arl.launch.slurm.step_runner import MARK, STATE
@@ -39,14 +39,13 @@ class SlurmProcess(LocalProcess):
         node_name: as messages show it.
         stdin: descriptor of a pipe to the standard input of srun; it is closed when the process has ended.
         on_lost_node: is called when srun says that the node cannot be used any more.
-        secrets: texts that are hidden in the output of the step.
     """
 
     def __init__(
         self,
         role: str,
         process: asyncio.subprocess.Process,
-        output: asyncio.StreamReader,
+        output: ChildOutput,
         pipe: asyncio.ReadTransport,
         log: Path,
         on_line: Callable[[str], None] | None,
@@ -55,9 +54,8 @@ class SlurmProcess(LocalProcess):
         node_name: str,
         stdin: int,
         on_lost_node: Callable[[int], None],
-        secrets: Iterable[str],
     ) -> None:
-        super().__init__(role, process, output, pipe, log, on_line, secrets=secrets)
+        super().__init__(role, process, output, pipe, log, on_line)
         self._node = node
         self._node_name = node_name
         self._stdin: int | None = stdin

@@ -11,7 +11,8 @@ srun alone does not do for a process what a parent does (observed with Slurm 22.
 - SIGTERM to srun kills the process at once by SIGKILL. So signals travel as lines, and the process may end in peace.
 - When srun is killed, the process lives on, and its standard input stays open. So silence ends the process.
 - The exit code of srun is 0 if the node fails, and 137 may be an exit code or SIGKILL. So the runner reports it.
-- The environment of srun crosses the network in the clear. So FILE, which its owner alone can read, carries it.
+- The environment of srun crosses the network in the clear. So FILE, which its owner alone can read, carries it. The
+  output of a process that has secrets is copied, because it may print them.
 
 FILE is JSON (see arl.launch.slurm.step_file), and is removed when it has been read. It may name another file for the
 lines of the runner, where the output is for a person (arl.launch.slurm.first_node). This module uses the standard
@@ -28,9 +29,12 @@ import signal
 import subprocess
 import sys
 import termios
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from arl.launch.slurm.step_output import StepOutput
 
 MARK = "arl-step "  # begins the lines of the runner itself
 SIGNAL = re.compile(rb"[0-9]{1,2}")  # a line of the controller
@@ -39,6 +43,7 @@ STATE = "state"  # line of the controller that asks for the state of the process
 CHILD = Path(__file__).parent.parent / "child.py"
 ROOT = Path(__file__).parents[3]  # where arl is found
 PIECES = 12  # in which silence is counted
+OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 OF_THE_NODE = ("SLURM", "HOSTNAME")  # beginnings of names of variables that differ between nodes
 
 
@@ -67,7 +72,6 @@ def read_step(file: Path) -> dict[str, Any]:
 
 def merged_environment(step: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment of the process: the controller's, but what describes a node is this node's."""
-    sys.path.insert(0, str(ROOT))  # nothing is installed, as far as this interpreter knows
     from arl.launch.child import PARENT
     from arl.launch.interfaces import interface_of
 
@@ -181,6 +185,7 @@ def pass_bytes_on(terminal: int) -> None:
 
 def main(file: str) -> None:
     """Run the process of a step to its end."""
+    sys.path.insert(0, str(ROOT))  # nothing is installed, as far as this interpreter knows
     step = read_step(Path(file))
     report = reporter(step["reports"])
     if os.isatty(0):
@@ -190,17 +195,32 @@ def main(file: str) -> None:
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm ends a job by SIGTERM to every process: this one comes last
+    output = _make_output(step["secrets"])
+    printed = None if output is None else output.writing_end
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(CHILD), *step["argv"]],
         stdin=subprocess.DEVNULL,
+        stdout=printed,
+        stderr=printed,
         env=merged_environment(step),
         cwd=step["directory"],
         start_new_session=True,
     )
+    if output is not None:
+        output.start()
     runner = StepRunner(process, step["silence"], deaths, report)
     report(f"pid {process.pid}")
     runner.watch()
+    if output is not None:
+        output.finish(OUTPUT_SECONDS)
     report(f"ended {process.returncode}")
+
+
+def _make_output(secrets: Sequence[str]) -> "StepOutput | None":
+    """Make what copies the output of the process; None: it has no secrets, and prints to srun or a terminal itself."""
+    from arl.launch.slurm.step_output import StepOutput
+
+    return StepOutput(secrets) if secrets else None
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ which all episodes of the training run.
 
 import asyncio
 import contextlib
+import os
 import signal
 import socket
 from pathlib import Path
@@ -21,6 +22,7 @@ from arl.config.recipe import Recipe
 from arl.data.tokenizer import load_codec
 from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
+from arl.launch.child import RUN_KEY
 from arl.launch.frames import frame, read_message, standard_input_socket
 from arl.reward.pool import RewardPool
 from arl.run.evaluation.evaluator_messages import (
@@ -85,6 +87,7 @@ async def serve(connection: socket.socket) -> None:
     assert this is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
     requests, outcomes = await asyncio.open_connection(sock=connection)
+    key = os.environ.pop(RUN_KEY)  # reward workers must not inherit it
     assignment = await read_message(requests, EvaluatorAssignment, LONGEST_ASSIGNMENT)
     if assignment is None:
         return
@@ -100,7 +103,7 @@ async def serve(connection: socket.socket) -> None:
     )
     backend = find_backend(recipe.engine.kind)
     async with (
-        backend.connect(assignment.url, spec, assignment.key, None) as engine,
+        backend.connect(assignment.url, spec, key, None) as engine,
         open_rewards(recipe, Path(assignment.logs), _note, functions) as rewards,
     ):
         evaluator = Evaluator(assignment, engine, rewards)

@@ -6,7 +6,7 @@ MeasureRequest ─► arl.run.evaluation.evaluator ─► MeasureOutcome
 import asyncio
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -37,10 +37,13 @@ class EvaluatorLink:
         self._writer = writer
 
     @classmethod
-    async def start(cls, assignment: EvaluatorAssignment, note: Callable[[str], None]) -> Self:
+    async def start(
+        cls, assignment: EvaluatorAssignment, secrets: Mapping[str, str], note: Callable[[str], None]
+    ) -> Self:
         """Start an evaluator beside this process, with the priority of its server, and tell it what it measures.
 
         Args:
+            secrets: variables with the run's key.
             note: shows a line on the console.
         """
 
@@ -48,7 +51,8 @@ class EvaluatorLink:
             if line.startswith(NOTE):
                 note(line.removeprefix(NOTE))
 
-        command = Command((sys.executable, "-m", MODULE), {NICENESS: str(assignment.resources.niceness)})
+        niceness = {NICENESS: str(assignment.resources.niceness)}
+        command = Command((sys.executable, "-m", MODULE), niceness, secrets)
         log = Path(assignment.logs) / "evaluator.log"
         ours, theirs = socket.socketpair()
         with theirs:

@@ -1,6 +1,6 @@
 """Define what the controller and the evaluator process send each other, in frames of arl.launch.frames.
 
-controller ── EvaluatorAssignment, once ─► evaluator         what it needs to know, the run's key included
+controller ── EvaluatorAssignment, once ─► evaluator         what it needs to know; the run's key is in its environment
 controller ── MeasureRequest ────────────► evaluator         for each version
 controller ◄────────────── MeasureOutcome ─ evaluator
 """
@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.errors import RewardError, RunError, leaves, short_message
+from arl.errors import GradingError, RewardError, RunError, leaves, short_message
 from arl.launch.base import Resources
 from arl.run.evaluation.suite import Suite
 from arl.types import Accuracy, Problem, StartingVersions
@@ -46,7 +46,6 @@ class EvaluatorAssignment(Struct, frozen=True, kw_only=True):
     tokenizer: str  # directory of a model
     context: int  # of the model, tokens
     url: str  # of the server
-    key: str  # of the run
     certificate: str | None  # of the run
     versions: StartingVersions  # the server began with
     resources: Resources  # of the server
@@ -88,4 +87,5 @@ def suite_fields(suites: Sequence[Suite]) -> tuple[SuiteFields, ...]:
 
 
 def _is_of_engine(error: BaseException) -> bool:
-    return any(isinstance(cause, RunError) and not isinstance(cause, RewardError) for cause in leaves(error))
+    of_rewards = (RewardError, GradingError)
+    return any(isinstance(cause, RunError) and not isinstance(cause, of_rewards) for cause in leaves(error))

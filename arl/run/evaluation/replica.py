@@ -100,14 +100,13 @@ class EvaluationReplica:
             tokenizer=self._tokenizer,
             context=self._plan.context,
             url=url,
-            key=servers.trust.key,
             certificate=servers.trust.certificate,
             versions=versions,
             resources=self._resources,
             host=servers.launcher.nodes[self._resources.node].address,
             logs=str(logs),
         )
-        return await EvaluatorLink.start(assignment, self._note)
+        return await EvaluatorLink.start(assignment, servers.trust.secrets, self._note)
 
 
 def _patient(deadlines: Deadlines) -> Deadlines:
