@@ -20,9 +20,13 @@ test *args:
 quickstart *args:
     {{python}} -m arl.cli train recipes/quickstart.yaml {{args}}
 
-# Slow tests, and property tests with ten times the examples, which CI runs in addition
+# Slow tests, and property tests with five times the examples, which CI runs in addition
 thorough *args:
     {{python}} -m pytest -m "slow or sglang or hypothesis" --hypothesis-profile thorough {{args}}
+
+# Tests for which CI has no time
+long *args:
+    {{python}} -m pytest -m "long and (slow or sglang or not sglang)" {{args}}
 
 # What only a GPU can settle, ten minutes a command at most: docs/benchmarks/gpu; `just gpu --only kernels` runs one check
 gpu *args:

@@ -120,6 +120,7 @@ class Script:
         return [parent, *parent.children(recursive=True)]
 
 
+@pytest.mark.long
 @pytest.mark.sglang
 @pytest.mark.timeout(SECONDS)
 def test_kill_9_of_sglang_servers_again_and_again_changes_nothing_but_time(

@@ -123,7 +123,7 @@ def test_runs_that_were_killed_end_as_those_that_nothing_interrupted(sweeps: Swe
         assert contents(sweeps.directory / arm / "seed-0") == expected
 
 
-@pytest.mark.slow  # its six runs are processes that import everything, 10 s of CPU time each
+@pytest.mark.long  # its six runs are processes that import everything, 10 s of CPU time each
 def test_a_sweep_that_is_killed_twice_ends_as_one_that_nothing_interrupted(sweeps: Sweeps) -> None:
     command = sweeps.start_held(50)
     refused = arl("sweep", str(sweeps.file), env=sweeps.environment)
