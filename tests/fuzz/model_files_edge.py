@@ -81,7 +81,7 @@ def _damage(random: Random, model: Path) -> str:
     do = random.choice(DAMAGES)
     try:
         return f"{do.__name__[1:]} {do(random, model)}"
-    except (OSError, LookupError, ValueError):
+    except (OSError, LookupError, ValueError, TypeError):  # an earlier damage may have left anything in its place
         return f"{do.__name__[1:]} (impossible)"
 
 
