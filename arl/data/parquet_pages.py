@@ -40,7 +40,7 @@ def sum_pages(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> PageSums:
     num_bytes = 0
     num_values = 0
     while file.tell() < end:
-        header = _Header(file)
+        header = ThriftStruct(file)
         skipped = header.numbers.get(COMPRESSED, -1)
         if not 0 <= skipped < LARGEST_PAGE or header.numbers.get(UNCOMPRESSED, -1) < 0:
             raise ValueError(f"a page of its column {chunk.path_in_schema} has no size, or an impossible one")
@@ -50,8 +50,11 @@ def sum_pages(file: BinaryIO, chunk: pq.ColumnChunkMetaData) -> PageSums:
     return PageSums(num_bytes, num_values)
 
 
-class _Header:
+class ThriftStruct:
     """Read one page header; `numbers` are its integers, by the numbers of the fields around them and their own."""
+
+    deepest = DEEPEST
+    what = "the header of a page"
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -59,8 +62,8 @@ class _Header:
         self._read_struct(())
 
     def _read_struct(self, place: tuple[int, ...]) -> None:
-        if len(place) > DEEPEST:
-            raise ValueError("the header of a page is nested too deeply")
+        if len(place) > self.deepest:
+            raise ValueError(f"{self.what} is nested too deeply")
         field = 0
         while first := self._byte():
             delta, kind = first >> 4, first & 15
@@ -74,14 +77,19 @@ class _Header:
             self._skip(self._unsigned())
         elif kind in FIXED_BYTES:
             self._skip(FIXED_BYTES[kind])
-        elif kind in (LIST, SET, MAP):
-            raise ValueError("the header of a page has a list, which Parquet knows none of")
+        elif kind in (LIST, SET):
+            self._read_list(place)
+        elif kind == MAP:
+            raise ValueError(f"{self.what} has a map, which Parquet knows none of")
         else:
             self.numbers[place] = self._integer()
 
+    def _read_list(self, place: tuple[int, ...]) -> None:
+        raise ValueError(f"{self.what} has a list, which Parquet knows none of")
+
     def _skip(self, count: int) -> None:
         if count > LONGEST_TEXT:
-            raise ValueError(f"the header of a page has a text of {count} bytes")
+            raise ValueError(f"{self.what} has a text of {count} bytes")
         self._file.seek(count, 1)
 
     def _integer(self) -> int:
@@ -95,10 +103,10 @@ class _Header:
             number |= (byte & 127) << (7 * place)
             if byte < 128:
                 return number
-        raise ValueError("the header of a page has an integer without end")
+        raise ValueError(f"{self.what} has an integer without end")
 
     def _byte(self) -> int:
         byte = self._file.read(1)
         if not byte:
-            raise ValueError("the file ends in the header of a page")
+            raise ValueError(f"the file ends in {self.what}")
         return byte[0]
