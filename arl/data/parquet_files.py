@@ -15,7 +15,7 @@ from typing import BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from arl.data.parquet_footer import check_level_sizes
+from arl.data.parquet_footer import check_chunks
 from arl.data.parquet_pages import sum_pages
 from arl.errors import DataError
 from arl.files import open_regular
@@ -105,7 +105,7 @@ def _read_footer(file: BinaryIO) -> tuple[pq.FileMetaData, int]:
         thrift_container_size_limit=FOOTER_ENTRIES,
     ).metadata
     size = file.seek(0, 2)
-    check_level_sizes(file, metadata, size)
+    check_chunks(file, metadata, size)
     _check_sizes(metadata, size)
     return metadata, size
 

@@ -1,71 +1,97 @@
-"""Check what pyarrow aborts the process for, instead of raising: what a Parquet footer says of the sizes of levels.
+"""Refuse what a Parquet footer may say of a column chunk so that pyarrow ends the process, instead of raising.
 
-pyarrow looks at it when a column chunk is asked for (seen with 26.0). It compares the histograms of levels with the
-schema, and wants bytes of texts only where there are texts.
+    footer ─► row groups ─► columns ─► is it encrypted? how many levels does it count? ─► compared with the schema
+
+pyarrow 26.0 does so in `RowGroupMetaData.column`, in whose constructor an exception of C++ meets no handler.
 """
 
 import io
-from typing import BinaryIO
+from collections.abc import Iterator
+from typing import BinaryIO, NamedTuple
 
 import pyarrow.parquet as pq
 
-from arl.data.parquet_pages import BINARY, FIXED_BYTES, LIST, SET, STRUCT, ThriftStruct
+from arl.data.thrift import LIST, ThriftReader
 
 TAIL = 8  # bytes: the length of the footer, and the mark of the format
-ROW_GROUPS, COLUMNS, CHUNK, SIZES = 4, 1, 3, 16  # fields of the footer, a row group, a column and a chunk
-TEXT_BYTES, REPETITIONS, DEFINITIONS = 1, 2, 3  # fields of the sizes
-LONG_LIST = 15  # then the number of its elements follows
+ROW_GROUPS = 4  # field of the footer
+COLUMNS = 1  # of a row group
+METADATA, ENCRYPTION = 3, 8  # of a column chunk
+SIZES = 16  # of its metadata
+TEXT_BYTES, REPETITIONS, DEFINITIONS = 1, 2, 3  # of its sizes
 
 
-class _Footer(ThriftStruct):
-    """Read a footer; `lengths` are the numbers of elements of its lists."""
+class _Chunk(NamedTuple):
+    """Hold what the footer says of one column chunk."""
 
-    deepest = 12
-    what = "the footer"
-
-    def __init__(self, file: BinaryIO) -> None:
-        self.lengths: dict[tuple[int, ...], int] = {}
-        super().__init__(file)
-
-    def _read_list(self, place: tuple[int, ...]) -> None:
-        first = self._byte()
-        count, kind = first >> 4, first & 15
-        if count == LONG_LIST:
-            count = self._unsigned()
-        self.lengths[place] = count
-        for number in range(count):
-            if kind == STRUCT:
-                self._read_struct((*place, number))
-            elif kind in (LIST, SET):
-                self._read_list((*place, number))
-            elif kind == BINARY:
-                self._skip(self._unsigned())
-            elif kind in FIXED_BYTES:
-                self._skip(max(1, FIXED_BYTES[kind]))  # in a list, a boolean has a byte
-            else:
-                self._unsigned()
+    is_encrypted: bool
+    counts_text_bytes: bool
+    num_counts: dict[int, int]  # REPETITIONS or DEFINITIONS -> levels that are counted
 
 
-def check_level_sizes(file: BinaryIO, metadata: pq.FileMetaData, size: int) -> None:
+def check_chunks(file: BinaryIO, metadata: pq.FileMetaData, size: int) -> None:
     """Refuse a footer for which pyarrow would end this process.
 
     Args:
         size: of the file, bytes.
 
     Raises:
-        ValueError: it says something impossible of the sizes of a column.
+        ValueError: it says something impossible of a column, or one is encrypted.
     """
-    file.seek(max(0, size - TAIL))
-    length = int.from_bytes(file.read(TAIL)[:4], "little")
-    file.seek(max(0, size - TAIL - length))
-    footer = _Footer(io.BytesIO(file.read(length)))
-    for group in range(metadata.num_row_groups):
-        for place in range(metadata.num_columns):
-            column = metadata.schema.column(place)
-            sizes = (ROW_GROUPS, group, COLUMNS, place, CHUNK, SIZES)
-            levels = {REPETITIONS: column.max_repetition_level, DEFINITIONS: column.max_definition_level}
-            for field, deepest in levels.items():
-                if footer.lengths.get((*sizes, field), 0) not in (0, deepest + 1):
-                    raise ValueError(f"its column {column.path} counts levels that it does not have")
-            if (*sizes, TEXT_BYTES) in footer.numbers and column.physical_type != "BYTE_ARRAY":
-                raise ValueError(f"its column {column.path} counts bytes of texts, and holds none")
+    columns = [metadata.schema.column(place) for place in range(metadata.num_columns)]
+    footer = _open_footer(file, size)
+    for _ in footer.inside(ROW_GROUPS):
+        chunks = list(_chunks(footer))
+        if len(chunks) != len(columns):
+            raise ValueError(f"a row group has {len(chunks)} columns, and the schema {len(columns)}")
+        for column, chunk in zip(columns, chunks, strict=True):
+            _check_chunk(column, chunk)
+
+
+def _open_footer(file: BinaryIO, size: int) -> ThriftReader:
+    file.seek(size - TAIL)
+    length = int.from_bytes(file.read(4), "little")
+    file.seek(size - TAIL - length)
+    return ThriftReader(io.BytesIO(file.read(length)), "the footer")
+
+
+def _chunks(footer: ThriftReader) -> Iterator[_Chunk]:
+    """Yield the column chunks of the row group that begins here."""
+    for _ in footer.inside(COLUMNS):
+        yield _read_chunk(footer)
+
+
+def _read_chunk(footer: ThriftReader) -> _Chunk:
+    is_encrypted = False
+    fields: dict[int, int] = {}
+    for field, kind in footer.fields():
+        is_encrypted = is_encrypted or field == ENCRYPTION
+        if field == METADATA:
+            fields = _read_sizes(footer)
+        else:
+            footer.skip(kind)
+    return _Chunk(is_encrypted, TEXT_BYTES in fields, fields)
+
+
+def _read_sizes(footer: ThriftReader) -> dict[int, int]:
+    """Read the sizes in the metadata that begin here: the field of each -> its elements, if it is a list."""
+    found = {}
+    for _ in footer.inside(SIZES):
+        for field, kind in footer.fields():
+            found[field] = 0
+            if kind == LIST:
+                found[field] = footer.skip_list()
+            else:
+                footer.skip(kind)
+    return found
+
+
+def _check_chunk(column: pq.ColumnSchema, chunk: _Chunk) -> None:
+    if chunk.is_encrypted:
+        raise ValueError(f"its column {column.path} is encrypted")
+    levels = {REPETITIONS: column.max_repetition_level, DEFINITIONS: column.max_definition_level}
+    for field, deepest in levels.items():
+        if chunk.num_counts.get(field, 0) not in (0, deepest + 1):
+            raise ValueError(f"its column {column.path} counts levels that it does not have")
+    if chunk.counts_text_bytes and column.physical_type != "BYTE_ARRAY":
+        raise ValueError(f"its column {column.path} counts bytes of texts, and holds none")
