@@ -3,13 +3,13 @@
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from arl.files import open_regular
 from arl.metrics.names import OF_EVALUATION, Record, number
-from arl.metrics.record_file import decode_record
+from arl.metrics.record_file import MOST_BYTES, decode_record
 
 TRAINED = "tokens/trained_total"
-PIECE = 1 << 20  # bytes that are read at once
 LONGEST_LINE = 1 << 22  # bytes; a record takes a few kB
 
 
@@ -18,15 +18,14 @@ class MetricsTail:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._offset = 0
-        self._unfinished = b""
+        self._offset = 0  # where the first line begins that was not read yet
         self.was_cut = False  # when it was last read: it is read from its beginning again
 
     def read(self) -> Iterator[Record]:
         """Yield the numbers of each record whose line is complete.
 
         A file that was cut back is read from its beginning. If it has grown past the old place since the last look, the
-        first line found is the end of one, which is left out.
+        first line found is the end of one, which is left out. Of a file that no run can have written, nothing is read.
         """
         self.was_cut = False
         try:
@@ -34,19 +33,25 @@ class MetricsTail:
         except OSError:  # it does not exist yet, or the run itself will say why it cannot go on with it
             return
         with file:
-            if os.fstat(file.fileno()).st_size < self._offset:
+            size = os.fstat(file.fileno()).st_size
+            if size > MOST_BYTES:
+                return
+            if size < self._offset:
                 self._offset = 0
-                self._unfinished = b""
                 self.was_cut = True
             file.seek(self._offset)
-            while piece := file.read(PIECE):
-                self._offset += len(piece)
-                *lines, unfinished = (self._unfinished + piece).split(b"\n")
-                self._unfinished = unfinished[:LONGEST_LINE]  # a part of what is longer is no record either
-                for line in lines:
-                    record = decode_record(line)
-                    if record is not None:
-                        yield {name: value for name, value in record.items() if isinstance(value, float)}
+            for line in self._complete_lines(file):
+                record = decode_record(line)
+                if record is not None:
+                    yield {name: value for name, value in record.items() if isinstance(value, float)}
+
+    def _complete_lines(self, file: BinaryIO) -> Iterator[bytes]:
+        """Yield the lines that have an end, and the parts of those that are too long, which are no records."""
+        while line := file.readline(LONGEST_LINE):
+            if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+                return  # it is being written: the next look begins here
+            self._offset += len(line)
+            yield line
 
 
 class RunProgress:

@@ -23,7 +23,7 @@ from arl.errors import ArlError, InputError, leaves
 
 LONGEST_MESSAGE = 4000  # characters of an error
 MOST_MEMORY = 500 << 20  # by which the peak of this process may grow in one trial, bytes
-HUNG_SECONDS = 20.0
+HUNG_SECONDS = 60.0
 
 
 class Trial(Struct, frozen=True):
