@@ -33,12 +33,13 @@ from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.objective import TokenColumns
 
 CUDA = torch.cuda.is_available()
+DEVICE = "cuda" if CUDA else "cpu"
 COMPILED_CHUNK = 4096 if CUDA else 256  # rows
 Call = Callable[[], Any]
 
 
 class Head(Struct, frozen=True):
-    """Random inputs of one shape."""
+    """Hold random inputs of one shape."""
 
     hidden: Tensor  # (T, D)
     weight: Tensor  # (V, D)
@@ -47,7 +48,7 @@ class Head(Struct, frozen=True):
 
     @property
     def product(self) -> float:
-        """FLOPs of hidden @ weightᵀ."""
+        """Return the FLOPs of hidden @ weightᵀ."""
         return 2.0 * len(self.hidden) * self.weight.numel()
 
     def loss(self, logprob: Tensor) -> Tensor:
@@ -60,25 +61,28 @@ def bench_kernels(rows: int, vocab: int, widths: list[int], repeats: int) -> dic
     """Measure times, peaks and their part of the ceilings; bfloat16 on a GPU, float32 on a CPU."""
     dtype = torch.bfloat16 if CUDA else torch.float32
     torch.set_num_threads(1)  # on a CPU the time of this process counts, whatever else runs
+    from_hidden = {}
+    for width in widths:
+        from_hidden[str(width)] = _bench_head(_head(rows, vocab, width, dtype), repeats)
     return {
         "device": torch.cuda.get_device_name() if CUDA else "CPU, one thread, seconds of this process",
         "rows": rows,
         "vocab": vocab,
         "dtype": str(dtype).removeprefix("torch."),
-        "from_hidden": {str(width): _bench_head(_head(rows, vocab, width, dtype), repeats) for width in widths},
+        "from_hidden": from_hidden,
         "from_logits": _bench_logits(rows, vocab, dtype, repeats),
     }
 
 
 def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
-    device = "cuda" if CUDA else "cpu"
     torch.manual_seed(0)
-    hidden = torch.randn(rows, width, device=device, dtype=dtype, requires_grad=True)
-    weight = (torch.randn(vocab, width, device=device, dtype=dtype) / width**0.5).requires_grad_()
-    targets = torch.randint(vocab, (rows,), device=device)
-    behavior = torch.randn(rows, device=device) * 0.1 - 10
-    proximal = torch.randn(rows, device=device) * 0.1 - 10
-    advantages = torch.randn(rows, device=device) * 0.1
+    hidden = torch.randn(rows, width, device=DEVICE, dtype=dtype, requires_grad=True)
+    unscaled = torch.randn(vocab, width, device=DEVICE, dtype=dtype)
+    weight = (unscaled / width**0.5).requires_grad_()
+    targets = torch.randint(vocab, (rows,), device=DEVICE)
+    behavior = torch.randn(rows, device=DEVICE) * 0.1 - 10
+    proximal = torch.randn(rows, device=DEVICE) * 0.1 - 10
+    advantages = torch.randn(rows, device=DEVICE) * 0.1
     objective = DecoupledPPO(clip_low=0.2, clip_high=0.28, behavior_weight_cap=5.0)
 
     def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
@@ -184,8 +188,8 @@ def _cce(head: Head) -> Call:
 
 
 def _bench_logits(rows: int, vocab: int, dtype: torch.dtype, repeats: int) -> dict[str, Any]:
-    logits = torch.randn(rows, vocab, device="cuda" if CUDA else "cpu", dtype=dtype).requires_grad_()
-    targets = torch.randint(vocab, (rows,), device=logits.device)
+    logits = torch.randn(rows, vocab, device=DEVICE, dtype=dtype, requires_grad=True)
+    targets = torch.randint(vocab, (rows,), device=DEVICE)
     detached = logits.detach()
     nbytes = float(logits.numel() * logits.element_size())
     forward: dict[str, Call] = {"copy": detached.clone}

@@ -33,14 +33,15 @@ def bench_rewards(workers: int, groups: int, repeats: int) -> dict[str, Any]:
     mixtures: dict[str, MakeGroup] = {
         "exact": _exact_group,
         "algebra": _algebra_group,
-        "mixture": lambda draw: (_algebra_group if draw.random() < ALGEBRA_SHARE else _exact_group)(draw),
+        "mixture": _group_of_mixture,
     }
     rates: dict[str, list[float]] = {name: [] for name in mixtures}
     for repeat in range(repeats):
         for name, make in mixtures.items():
             draw = random.Random(f"{name} {repeat}")
             count = max(1, groups // 10) if name == "algebra" else groups
-            rates[name].append(round(_rate([make(draw) for _ in range(count)], workers), 1))
+            drawn = [make(draw) for _ in range(count)]
+            rates[name].append(round(_rate(drawn, workers), 1))
     return {
         "workers": workers,
         "group_size": GROUP_SIZE,
@@ -97,6 +98,11 @@ def _algebra_group(draw: random.Random) -> Group:
     forms = [f"x({one}x+{other})", f"{other}x+{one}x^2", f"{other}x+{one}x\\cdot x"]
     wrong = [f"x({one}x-{other})", f"{other}x^2+{one}x", f"{one}x^2"]
     return _group(gold, [f"\\boxed{{{text}}}" for text in draw.choices(forms + wrong, k=GROUP_SIZE)])
+
+
+def _group_of_mixture(draw: random.Random) -> Group:
+    make = _algebra_group if draw.random() < ALGEBRA_SHARE else _exact_group
+    return make(draw)
 
 
 def _group(gold: str, texts: Sequence[str]) -> Group:

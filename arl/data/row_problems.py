@@ -34,7 +34,7 @@ class Candidate(Struct, frozen=True):
 
 
 class MalformedRow(Exception):
-    """A row is no problem: it lacks a column, or a column holds something else."""
+    """Report that a row is no problem: it lacks a column, or a column holds something else."""
 
 
 class RowReader:

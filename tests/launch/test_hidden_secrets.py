@@ -30,8 +30,6 @@ sys.stdin.read()
 sys.stdout.write(value[5:] + " of mine\\n" + value[:4])
 sys.exit(3)
 """
-
-
 SECRET = "sword=fish"
 SHOWN_LINE = f"settings: password={HIDDEN} of mine"
 SHOWN = f"{SHOWN_LINE}\nswor".encode()

@@ -5,6 +5,7 @@ process ─► pipe ─► HiddenSecrets, in a thread ─► standard output of 
 The runner imports this module, so it uses the standard library only, and what arl has of that kind.
 """
 
+import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -43,14 +44,11 @@ class StepOutput:
 
     def _copy(self) -> None:
         """Copy until nobody can print any more, or nobody reads; the process then gets SIGPIPE, as without a pipe."""
-        try:
-            while piece := os.read(self._reading_end, PIECE):
+        nobody_reads = contextlib.suppress(OSError)
+        with nobody_reads, open(self._reading_end, "rb", buffering=0) as pipe:
+            while piece := pipe.read(PIECE):
                 _print(self._secrets.take(piece))
             _print(self._secrets.rest())
-        except OSError:
-            pass
-        finally:
-            os.close(self._reading_end)
 
 
 def _print(output: bytes) -> None:

@@ -48,7 +48,7 @@ async def check_environments(recipe: Recipe | None, python: str | None) -> Stage
 
 
 async def check_collectives(launcher: Launcher) -> StageOutcome:
-    """All-reduce and broadcast between all devices of the node, or between two ranks on a CPU."""
+    """Run an all-reduce and a broadcast between all devices of the node, or between two ranks on a CPU."""
     node = launcher.nodes[0]
     resources = [Resources(1, (device,)) for device in node.devices]
     if not resources:
