@@ -116,9 +116,10 @@ def _bench_head(head: Head, repeats: int) -> dict[str, Any]:
         "PyTorch, eager": _without_gradient(_eager, head),
     }
     scored = _measure(forward, repeats)
+    trained_rows = _rated(measured, 3 * head.product, "of_matmul_ceiling", ceiling)
     return {
         "matmul_tflops": round(ceiling / 1e12, 4),
-        "policy_loss": _rated(measured, 3 * head.product, "of_matmul_ceiling", ceiling) | absent,
+        "policy_loss": trained_rows | absent,
         "logprob_without_gradient": _rated(scored, head.product, "of_matmul_ceiling", ceiling),
     }
 
@@ -194,9 +195,14 @@ def _bench_logits(rows: int, vocab: int, dtype: torch.dtype, repeats: int) -> di
     nbytes = float(logits.numel() * logits.element_size())
     forward: dict[str, Call] = {"copy": detached.clone}
     both: dict[str, Call] = {}
-    for name, function in (("arl packed_logprob", packed_logprob), ("PyTorch, eager", packed_logprob_ref)):
+    contestants = {
+        "arl packed_logprob": packed_logprob,
+        "PyTorch, eager": packed_logprob_ref,
+    }
+    for name, function in contestants.items():
         forward[name] = partial(function, detached, targets)
-        both[name] = _backward_of(partial(_summed, function, logits, targets), [logits])
+        summed = partial(_summed, function, logits, targets)
+        both[name] = _backward_of(summed, [logits])
     measured = _measure(forward, repeats)
     ceiling = 2 * nbytes / measured.pop("copy")["seconds"]
     return {

@@ -75,8 +75,9 @@ async def _grade_all(groups: Sequence[Group], workers: int, log: Path) -> float:
             grades = await asyncio.gather(*(scorer.score(problem, response) for response in responses))
             return len(grades)
 
+    first = [_exact_group(random.Random(worker)) for worker in range(workers)]
     async with pool:
-        await asyncio.gather(*(grade(*_exact_group(random.Random(worker))) for worker in range(workers)))
+        await asyncio.gather(*(grade(*group) for group in first))
         start = time.perf_counter()
         graded = await asyncio.gather(*(grade(*group) for group in groups))
         return sum(graded) / (time.perf_counter() - start)
@@ -97,7 +98,8 @@ def _algebra_group(draw: random.Random) -> Group:
     gold = f"{one}x^2+{other}x"
     forms = [f"x({one}x+{other})", f"{other}x+{one}x^2", f"{other}x+{one}x\\cdot x"]
     wrong = [f"x({one}x-{other})", f"{other}x^2+{one}x", f"{one}x^2"]
-    return _group(gold, [f"\\boxed{{{text}}}" for text in draw.choices(forms + wrong, k=GROUP_SIZE)])
+    texts = draw.choices(forms + wrong, k=GROUP_SIZE)
+    return _group(gold, [f"\\boxed{{{text}}}" for text in texts])
 
 
 def _group_of_mixture(draw: random.Random) -> Group:

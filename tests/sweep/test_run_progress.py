@@ -68,6 +68,8 @@ def test_of_a_file_larger_than_a_run_can_write_nothing_is_read(tmp_path: Path) -
     tail = MetricsTail(file)
     assert len(list(tail.read())) == 1
     os.truncate(file, 1 << 33)
+    with file.open("a") as end:
+        end.write("\n" + lines(1)[0] + "\n")
     assert list(tail.read()) == []
 
 
