@@ -24,6 +24,10 @@ quickstart *args:
 thorough *args:
     {{python}} -m pytest -m "slow or sglang or hypothesis" --hypothesis-profile thorough {{args}}
 
+# Hold a change to what the code before it did; `just guards --record` first
+guards *args:
+    {{python}} -m tests.guards {{args}}
+
 # Tests for which CI has no time
 long *args:
     {{python}} -m pytest -m "long and (slow or sglang or not sglang)" {{args}}
