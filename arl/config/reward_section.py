@@ -48,7 +48,8 @@ class Reward(Section):
     memory_gb: Gigabytes = 4.0
     """Address space that a call may add to what the import of its function took; beyond that it gets a MemoryError."""
     environment: Environment = Field(default_factory=dict)
-    """Environment variables of the worker processes, added to those of `arl train`."""
+    """Environment variables of the worker processes, added to those of `arl train`. OMP_NUM_THREADS, MKL_NUM_THREADS
+    and OPENBLAS_NUM_THREADS are 1 unless given here."""
 
     @field_validator("clip")
     @classmethod
@@ -60,4 +61,4 @@ class Reward(Section):
     @field_validator("environment")
     @classmethod
     def _not_reserved(cls, environment: Environment) -> Environment:
-        return refuse_reserved("reward.environment", environment)
+        return refuse_reserved("reward.environment", environment, may_give=("OMP_NUM_THREADS",))

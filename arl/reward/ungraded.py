@@ -10,7 +10,7 @@ from pathlib import Path
 
 from arl.launch.disk import writing
 from arl.launch.rotating_log import RotatingLog
-from arl.reward.messages import Verdict
+from arl.reward.grading import Verdict
 from arl.types import Problem, Response
 
 SHOWN = 60  # characters of the answer

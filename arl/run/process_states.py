@@ -2,7 +2,7 @@
 
 launcher: role, node, pid; memory on other nodes ─┐
 router: load, version                             ├─► ProcessStates.now ─► ProcessStatus of each process
-reward pool: pids                                 │
+reward pool: pid                                  │
 engine pool: joined engines                      ─┘
 
 Nothing is asked over the network: what an engine has last reported to the router, and a node to its launcher, is
@@ -41,7 +41,7 @@ class ProcessStates:
         self._seen: dict[str, list[tuple[int, float]]] = {}  # role -> each pid it has had, and since when
 
     def now(self) -> list[ProcessStatus]:
-        """Return the processes: the controller, those of the launcher, engines that have joined, reward workers."""
+        """Return the processes: the controller, those of the launcher, engines that have joined, the rewards'."""
         controller = ProcessStatus(
             role="controller",
             node=self._nodes[0],
@@ -49,7 +49,7 @@ class ProcessStates:
             since=self._began,
         )
         started = [self._describe(process) for process in self._launcher.processes]
-        return [controller, *started, *self._joined_engines(), *self._reward_workers()]
+        return [controller, *started, *self._joined_engines(), *self._reward_process()]
 
     def _describe(self, process: Process) -> ProcessStatus:
         since, restarts = self._history(process.role, process.pid, process.node)
@@ -90,18 +90,19 @@ class ProcessStates:
             if engine.state == "joined" and engine.pid is not None
         ]
 
-    def _reward_workers(self) -> Sequence[ProcessStatus]:
-        """Describe the reward workers, which always run beside the controller."""
+    def _reward_process(self) -> Sequence[ProcessStatus]:
+        """Describe the process that forks the reward workers, which always runs beside the controller."""
+        pid = self._rewards.pid
+        if pid is None:
+            return []
         return [
             ProcessStatus(
-                role=f"reward-{number}",
+                role="reward-0",
                 node=self._nodes[0],
-                pid=worker.pid,
-                since=started_at(worker.pid),
-                open_requests=len(worker.owed),
+                pid=pid,
+                since=started_at(pid),
+                open_requests=self._rewards.num_open,
             )
-            for number, worker in enumerate(self._rewards.workers)
-            if worker.pid is not None
         ]
 
     def _history(self, role: str, pid: int, node: int) -> tuple[float | None, int]:

@@ -16,7 +16,7 @@ from arl.data.jsonl import LARGEST_INTEGER, LEAST_INTEGER
 from arl.data.problems import load_problems
 from arl.launch.frames import FrameReader, frame
 from arl.metrics.episode_table import episode_table, group_rows
-from arl.reward.messages import RewardCall
+from arl.reward.worker import RewardCall
 from arl.types import Problem, Response, Trajectory, TrajectoryGroup
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))

@@ -24,7 +24,7 @@ def states_of(process: StartedProcess) -> ProcessStates:
     """Return the states of a run that consists of its controller and one process."""
     launcher = SimpleNamespace(nodes=[Node("n0", cores=2), Node("n1", cores=2)], processes=[process])
     pool = SimpleNamespace(router=SimpleNamespace(replica=lambda seat: None), statuses=list)
-    rewards = SimpleNamespace(workers=[])
+    rewards = SimpleNamespace(pid=None)
     return ProcessStates(cast(Any, launcher), cast(Any, pool), cast(Any, rewards))
 
 
