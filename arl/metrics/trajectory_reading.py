@@ -22,8 +22,6 @@ from arl.metrics.run_files import TRAJECTORIES
 from arl.types import LARGEST_REWARD, MOST_COUNT, NOT_SAMPLED, TRAINED
 
 REMEDY = "give the files of a run as they were written, or record the run again"
-TEXTS = tuple(field.name for field in SCHEMA if field.type == pa.string())
-DICTIONARIES = (*TEXTS, "reward_parts.key_value.key")
 MAY_BE_NULL = {"trained_at", "prompt", "response", "reward", "unshaped_reward", "advantage"}
 TOKENS = ("token_ids", "behavior_logprobs", "policy_versions", "loss_mask")  # an entry for each token, none null
 COMPUTED = ("advantages", "proximal_logprobs", "current_logprobs")  # null, or an entry for each token
@@ -64,7 +62,7 @@ def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
         DataError: it is damaged, lacks a column, or has a row that no run writes.
     """
     start = 0
-    with open_parquet(path, schema_of(columns), REMEDY, DICTIONARIES) as file:
+    with open_parquet(path, schema_of(columns), REMEDY) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
             batch.validate(full=True)
             table = pa.table(batch)
@@ -79,7 +77,7 @@ def read_trajectories(path: Path, columns: Sequence[str]) -> pa.Table:
     Raises:
         DataError: it is damaged, lacks a column, or has a row that no run writes.
     """
-    table = read_parquet(path, schema_of(columns), REMEDY, DICTIONARIES)
+    table = read_parquet(path, schema_of(columns), REMEDY)
     check_rows(path, table)
     return table
 

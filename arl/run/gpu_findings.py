@@ -15,7 +15,7 @@ from arl.launch.gpu_devices import Gpu, find_gpus
 from arl.launch.gpu_driver import driver_version
 from arl.launch.gpu_peers import pairs_without_access
 from arl.launch.torch_build import TorchBuild, own_torch, probe_torch, refuse_unequal_nccl
-from arl.models.flash_package import FLASH_3, has_flash_3
+from arl.models.flash import FLASH_3, has_flash_3
 from arl.run.finding import Finding
 from arl.run.gpu_checks import LEAST_SHARED, install_packages
 from arl.sync.node_copy import SHARED_MEMORY

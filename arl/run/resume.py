@@ -28,7 +28,6 @@ from arl.metrics.run_files import (
     LOGS,
     METRICS_FILE,
     RECIPE,
-    SOURCES,
     SPANS,
     SUMMARY,
     TRACE_FILE,
@@ -43,7 +42,7 @@ from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
 
 FOLDERS = (SPANS, TRAJECTORIES, LOGS, CHECKPOINTS, EVALUATIONS, CONTROL, SECRETS)  # of a run
-FILES = (RECIPE, SUMMARY, METRICS_FILE, TRACE_FILE, STATUS_FILE, SOURCES, f"{EVALUATIONS}/{BEST}.json")
+FILES = (RECIPE, SUMMARY, METRICS_FILE, TRACE_FILE, STATUS_FILE, f"{EVALUATIONS}/{BEST}.json")
 # Fields that a resumed run may change, because they change nothing that is computed.
 FREE = (
     "cluster.",

@@ -44,7 +44,7 @@ from arl.run.evaluation.during import NoEvaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, pauses_told, reported_failures
 from arl.run.outcome import Outcome, summarize
-from arl.run.pinned_sources import pin_sources, read_recorded, write_named
+from arl.run.pinned_sources import pin_sources
 from arl.run.resume import Origin, begin, run_to_resume
 from arl.run.starting_model import starting_model
 from arl.run.status_writer import StatusWriter, written_status
@@ -71,18 +71,15 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
     began = perf_counter()
     if resume is not None:
         recipe = fit_to_what_is_left(recipe, display.note)
-    recorded = None if resume is None else read_recorded(run_to_resume(recipe, resume))
-    pinned = pin_sources(resolve_auto(recipe), recorded)
-    recipe = pinned.recipe
-    for note in pinned.notes:
+    resumed = None if resume is None else run_to_resume(recipe, resume)
+    recipe, notes = pin_sources(resolve_auto(recipe), resumed)
+    for note in notes:
         display.note(note)
     with (
         world.process_settings(),
         begin(recipe, display, resume) as origin,
         failures_with_resume_command(origin.directory),
     ):
-        if resume is None and pinned.named:
-            write_named(origin.directory, pinned.named)
         outcome, end = _run_segments(world, recipe, origin, display, began)
         if outcome.is_stopped:
             raise stopped(origin.directory, outcome.version)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from arl.data.generation_config import end_token_ids
+from arl.data.model_directory import end_token_ids
 from arl.engine.embedded.access import Access
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.door import BACKLOG

@@ -28,7 +28,7 @@ OTHER_KINDS: dict[str, Callable[[Path], object]] = {
     "FIFO": os.mkfifo,
     "link": lambda path: path.symlink_to("n" * 300),
 }
-READ_BEFORE = {"recipe.yaml", "sources.json"}  # their readers refuse them
+READ_BEFORE = {"recipe.yaml"}  # its reader refuses it
 IN_THE_WAY = [(name, kind) for name in sorted({*FILES} - READ_BEFORE) for kind in OTHER_KINDS]
 IN_THE_WAY += [("checkpoints/best", "folder"), ("checkpoints/best", "FIFO")]
 CHECKPOINTS = ("step_2", "step_4", "step_6")
