@@ -7,7 +7,6 @@ none: Lustre that is mounted without `-o flock`, NFS without lockd. Runs go on t
 import contextlib
 import errno
 import fcntl
-import os
 import warnings
 from pathlib import Path
 from typing import BinaryIO

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from itertools import combinations
 from typing import Any
 
-import pynvml
+import pynvml  # type: ignore[import-untyped]
 from msgspec import Struct
 
 from arl.errors import InputError

@@ -24,6 +24,6 @@ def free_memory() -> int:
 
 
 def peak_resident() -> int:
-    """Return the most that this process ever had resident. psutil does not say, and ru_maxrss begins with the parent's."""
+    """Return the most that this process ever had resident. ru_maxrss begins with the parent's."""
     status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return 1024 * int(status["VmHWM"].split()[0])

@@ -19,8 +19,8 @@ from arl.config.cluster_section import Cluster
 from arl.errors import InputError
 from arl.files import decode_json
 from arl.launch.base import Node
-from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
 from arl.launch.disk import nearest_directory
+from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
 from arl.launch.tls import is_loopback
 
 CLOCK_SECONDS = 2.0  # by which clocks may differ, because traces of several nodes are drawn on one axis

@@ -93,9 +93,8 @@ def refuse_unequal_nccl(ours: TorchBuild, python: str, theirs: TorchBuild, their
     if lacking:
         remedy = f"Install a torch for CUDA with {lacking[0]} -m pip"
     else:
-        older, place = min(
-            sides, key=lambda side: side[0].nccl or ()
-        )  # it works with a newer NCCL than it was built for
+        # A torch works with a newer NCCL than it was built with; with an older one it may miss functions.
+        older, place = min(sides, key=lambda side: side[0].nccl or ())
         newest = max(ours.nccl or (), theirs.nccl or ())
         remedy = (
             f"Install the same torch for CUDA in both, or the newer NCCL: {place} -m pip install "

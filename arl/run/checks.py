@@ -109,9 +109,7 @@ def _compiler() -> Finding:
     chosen = os.environ.get("CC", "").split()
     found = shutil.which(chosen[0]) if chosen else shutil.which("gcc") or shutil.which("clang")
     what = "C compiler, with which Triton compiles on GPUs"
-    remedy = (
-        "install one and Python's headers (apt install gcc python3-dev), or name one in the environment variable CC"
-    )
+    remedy = "install one and Python's headers (apt install gcc python3-dev), or name one in CC"
     return Finding(True, f"{what}: {found}") if found else Finding(False, what, remedy)
 
 

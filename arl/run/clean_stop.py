@@ -1,4 +1,4 @@
-"""Stop a run cleanly at the first Ctrl-C, SIGTERM or SIGHUP, so that it can be resumed from the version that it has reached.
+"""Stop a run cleanly at the first Ctrl-C, SIGTERM or SIGHUP, so that it can be resumed from where it is.
 
     1st signal ─► Controller.stop: the step in progress ends, no other begins ─► checkpoint ─► all ends ─► RunStopped
     2nd signal, or deadlines.stop has passed ─► everything ends at once

@@ -27,10 +27,10 @@ from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
+from arl.run.checks import GpuReport, check_gpus
 from arl.run.evaluation.measure import measured_suites
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
-from arl.run.checks import GpuReport, check_gpus
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.tiny_model import refuse_overfull_tiny
 from arl.run.problem_sets import run_problems, run_suites

@@ -7,11 +7,10 @@ in front. Lines of one log keep their order; between two logs only the time of r
 by the place in each file, never by a time, because the clocks of two hosts differ.
 """
 
-import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -135,8 +134,7 @@ def list_logs(logs: Sequence[RoleLog], show: Show) -> None:
     """Show role, size of all parts and path of each log."""
     width = max(len(log.role) for log in logs)
     for log in logs:
-        with _open_parts(log.path) as parts:
-            size = sum(part.seek(0, os.SEEK_END) for part in parts)
+        size = log.path.stat().st_size
         show(f"{log.role:{width}}  {size:>12,} bytes  {log.path}")
 
 

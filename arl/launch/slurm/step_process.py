@@ -22,7 +22,7 @@ from arl.launch.spawn import signal_all
 REMOTE_SECONDS = 10.0
 # At the end of a line that the process may have begun, or have printed itself.
 RUNNER_LINE = re.compile(
-    rf"{MARK}(?:pid (?P<pid>[0-9]{{1,9}})|ended (?P<code>-?[0-9]{{1,9}})|state (?P<state>[a-z-]{1, 20}))$"
+    rf"{MARK}(?:pid (?P<pid>[0-9]{{1,9}})|ended (?P<code>-?[0-9]{{1,9}})|state (?P<state>[a-z-]{{1,20}}))$"
 )
 NODE_LOST = re.compile(
     r"^srun: error: .*(Node failure on|Requested node configuration is not available|Required node not available)"

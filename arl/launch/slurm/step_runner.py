@@ -63,8 +63,8 @@ def read_step(file: Path) -> dict[str, Any]:
 
 def merged_environment(step: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment of the process: the controller's, but what describes a node is this node's."""
-    from arl.launch.child import PARENT
     from arl.launch.address import interface_of
+    from arl.launch.child import PARENT
 
     given = step["environment"]
     sent = {name: value for name, value in given.items() if not name.startswith(OF_THE_NODE)}
