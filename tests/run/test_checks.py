@@ -125,7 +125,7 @@ def test_each_process_of_a_collocated_or_separate_run_gets_a_device_of_its_own(
     if len(devices) == 1:
         with pytest.raises(
             RecipeError,
-            match=r"which makes 2; there are 1 visible: use .* or mode collocated, or CUDA_VISIBLE_DEVICES=",
+            match=r"which makes 2; there are 1 visible: use .* or mode collocated, or CUDA_VISIBLE",
         ):
             place(recipe(tmp_path), [node])
         return
@@ -148,9 +148,7 @@ def test_too_little_shared_memory_for_nccl_is_refused_with_the_flags_of_docker(
 ) -> None:
     monkeypatch.delenv("NCCL_SHM_DISABLE", raising=False)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(67_108_864, 0, 67_108_864))
-    with pytest.raises(
-        InputError, match=r"/dev/shm for NCCL, 0\.07 GB free: .* --shm-size=16g or --ipc=host, or set NCCL_SHM"
-    ):
+    with pytest.raises(InputError, match=r"/dev/shm for NCCL, 0\.07 GB free: .* --shm-size=16g or --ipc=host"):
         plan(tmp_path, monkeypatch, ("0", "1"))
     monkeypatch.setenv("NCCL_SHM_DISABLE", "1")
     (note,) = plan(tmp_path, monkeypatch, ("0", "1")).notes
@@ -164,9 +162,7 @@ def test_a_machine_with_gpus_and_without_a_compiler_is_refused(
 ) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(
-        InputError, match=r"no C compiler, with which Triton compiles on GPUs; install one .*apt install"
-    ):
+    with pytest.raises(InputError, match=r"no C compiler, with which Triton compiles on GPUs; install"):
         plan(tmp_path, monkeypatch, ("0", "1"))
 
 
@@ -189,9 +185,7 @@ def test_an_sglang_without_its_kernels_is_refused_on_gpus_only(
     python = make_fake_sglang(tmp_path, requires="sglang-kernel==0.4.7")
     engine = {"kind": "sglang", "python": python}
     assert plan(tmp_path, monkeypatch, (), engine=engine).gpus == ()
-    with pytest.raises(
-        InputError, match=rf"no packages for GPUs in .*; {python} -m pip install 'sglang-kernel==0\.4\.7'"
-    ):
+    with pytest.raises(InputError, match=rf"{python} -m pip install 'sglang-kernel==0\.4\.7'"):
         plan(tmp_path, monkeypatch, ("0", "1"), engine=engine)
 
 

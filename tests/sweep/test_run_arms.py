@@ -4,7 +4,7 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import BinaryIO
 
 import pytest
 from rich.console import Console
@@ -84,14 +84,14 @@ def test_a_run_waits_until_the_process_of_a_killed_sweep_is_gone(
     lock = tmp_path / "run.lock"
     has_waited = asyncio.Event()
 
-    def try_and_tell(file: IO[Any]) -> bool:
+    def try_and_tell(file: BinaryIO) -> bool:
         is_locked = try_lock(file)
         if not is_locked:
             has_waited.set()
         return is_locked
 
     async def let_go() -> None:
-        with lock.open("w") as held:
+        with lock.open("wb") as held:
             assert try_lock(held)
             waiting = asyncio.create_task(run_arms._wait_until_gone(lock))
             await has_waited.wait()
