@@ -8,6 +8,7 @@ SIGTERM: see arl.run.clean_stop.
 import atexit
 import contextlib
 import functools
+import io
 import os
 import signal
 import sys
@@ -367,6 +368,8 @@ def _output_failed(error: OSError) -> int:
 def main() -> None:
     """Run the command line, and leave the process with its exit code."""
     code = 1  # of an exception that no command handles
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file may be no UTF-8
 
     def end() -> None:
         from arl.launch.child import leave

@@ -165,14 +165,6 @@ def started(arguments: str, redirection: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, check=False, timeout=60, capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full"])
-@pytest.mark.parametrize("arguments", COMMANDS)
-def test_a_command_ends_as_ever_if_its_caller_has_closed_a_stream(arguments: str, redirection: str) -> None:
-    done = started(arguments, redirection)
-    assert done.returncode == COMMANDS[arguments]
-    assert "Traceback" not in done.stdout + done.stderr
-
-
 @pytest.mark.parametrize("arguments", COMMANDS)
 def test_output_that_cannot_be_written_is_a_failure_of_its_own_and_hides_no_other(arguments: str) -> None:
     done = started(arguments, ">/dev/full")
@@ -188,12 +180,12 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(arguments: str
     assert (done.returncode, done.stderr) in {(1, ""), (0, "")}  # it may have written all of it before
 
 
-def test_a_run_ends_with_the_reason_if_its_output_cannot_be_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("redirection", [">/dev/full", "| true"])
+def test_a_run_goes_on_to_its_end_if_nobody_can_read_its_output(tmp_path: Path, redirection: str) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    for redirection, why in {">/dev/full": "No space left on device", "| true": "Broken pipe"}.items():
-        done = started(f"train {tmp_path}/recipe.yaml --set output.directory={tmp_path}/runs", redirection)
-        assert done.returncode == 3
-        assert done.stderr == f"arl: standard output cannot be written ({why}); write it to a file\n"
+    done = started(f"train {tmp_path}/recipe.yaml --set output.directory={tmp_path}/runs", redirection)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.glob("runs/*/summary.json"))
 
 
 def test_a_working_directory_that_was_deleted_is_named(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Show progress to a person: a live bar below the run's status in a terminal, else one plain line per event."""
 
 import contextlib
+import os
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -84,8 +85,11 @@ class ConsoleDisplay:
 
     def note(self, text: str) -> None:
         """Print one line. Threads may call it too. A run goes on in silence where nobody can read the line."""
-        with contextlib.suppress(OSError):
+        try:
             self._console.print(text, markup=False, soft_wrap=True)
+        except OSError:
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), self._console.file.fileno())
 
     def lost(self, text: str) -> None:
         """Print one line about a group that is not trained."""
