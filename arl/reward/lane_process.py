@@ -104,13 +104,15 @@ class _Streams:
     """
 
     def __init__(self) -> None:
-        self._output = os.open("/proc/self/fd/1", os.O_WRONLY)  # a function may close or replace 1 and 2
+        self._output = os.open("/proc/self/fd/1", os.O_WRONLY | os.O_APPEND)  # a function may close or replace 1 and 2
         self.renew()
 
     def renew(self) -> None:
         """Open them anew, so that nothing that a call has set, or that it left running, is there in the next."""
         _open_as((0,), os.devnull, os.O_RDONLY)
-        _open_as((1, 2), f"/proc/self/fd/{self._output}", os.O_WRONLY)  # unlike a duplicate, it has flags of its own
+        _open_as(
+            (1, 2), f"/proc/self/fd/{self._output}", os.O_WRONLY | os.O_APPEND
+        )  # unlike a duplicate, it has flags of its own
 
 
 def _open_as(places: tuple[int, ...], path: str, flags: int) -> None:
