@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 import msgspec
 
@@ -24,8 +24,8 @@ from arl.clock import deadline
 from arl.errors import DeadlineError, ProcessDied, printable
 from arl.launch.disk import writing
 from arl.launch.frames import FrameReader, decode, frame
-from arl.launch.process_state import describe_exit, describe_state, state_letter
-from arl.launch.rotating_log import PipedLog
+from arl.launch.process_log import open_log
+from arl.launch.process_state import describe_exit, describe_state, state_of
 from arl.launch.spawn import kill_session, spawn
 from arl.reward.grading import Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
@@ -88,7 +88,7 @@ class RewardPool:
         self._patience = TRIES * FIRST_CALL * timeout + GRACE
         self._startup = startup
         self._log = log
-        self._output: PipedLog | None = None  # while it is entered
+        self._output: BinaryIO | None = None  # while it is entered
         self._environment = {**ONE_THREAD, **environment}
         self._ungraded = ungraded
         self._slots = asyncio.Semaphore(OPEN_CALLS * workers)
@@ -101,11 +101,11 @@ class RewardPool:
 
     async def __aenter__(self) -> Self:
         with writing(self._log):
-            self._output = await PipedLog.open(self._log, self._fail)
+            self._output = open_log(self._log)
         try:
             await self._start()
         except BaseException:
-            await self._output.close()
+            self._output.close()
             raise
         self._task = asyncio.create_task(self._serve(), name="reward pool")
         return self
@@ -118,7 +118,7 @@ class RewardPool:
         self._task.cancel()
         await asyncio.wait([self._task])
         await self._end(END_SECONDS)
-        await self._output.close()
+        self._output.close()
 
     def scorer(self, function: str, weights: Mapping[str, float] = NO_WEIGHTS, on_error: OnError = "zero") -> Scorer:
         """Make a scorer of one of the functions; see Scorer."""
@@ -221,7 +221,7 @@ class RewardPool:
                 opened.verdict.set_exception(error)
 
     def _state(self) -> str:
-        return describe_state(state_letter(self.pid or 0))
+        return describe_state(state_of(self.pid or 0))
 
     async def _start(self) -> None:
         """Start a zygote, and wait until it has imported the functions. Raises what the class says."""
@@ -233,7 +233,7 @@ class RewardPool:
         with theirs:
             try:
                 self._process = await spawn(
-                    command, self._environment, stdin=theirs.fileno(), output=self._output.writing_end
+                    command, self._environment, stdin=theirs.fileno(), output=self._output.fileno()
                 )
             except OSError as error:
                 raise ProcessDied(f"the reward process for {names} cannot be started ({error})") from error

@@ -5,6 +5,7 @@ tiny shape + task and its options + warm-up section + seed ─► hash ─► ca
 several nodes: what lies in a cache of the controller's node ─► the run directory, which all nodes see
 """
 
+import asyncio
 import hashlib
 import inspect
 import itertools
@@ -16,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from filelock import AsyncFileLock
 from msgspec import DecodeError, Struct
 
 from arl.clock import deadline
@@ -30,6 +30,7 @@ from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any, sync_to_disk
+from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
 from arl.models.tiny import character_tokenizer, make_tiny_model
@@ -164,16 +165,14 @@ async def _find_or_make(recipe: Recipe, directory: Path, launcher: Launcher, dis
     cached = cache_directory() / "warmup" / _digest(job, warmup_stages(recipe))
     with writing(cached):
         cached.parent.mkdir(parents=True, exist_ok=True)
-        lock = AsyncFileLock(cached.with_suffix(".lock"), poll_interval=1.0)
+    with require_lock(cached.with_suffix(".lock")) as lock:
         async with deadline(WARMUP_SECONDS, "run", f"another run's warm-up of {cached}"):
-            await lock.acquire()  # of several runs that need it, one makes it
-    try:
+            while not try_lock(lock):  # noqa: ASYNC110 - of several runs that need it, one makes it
+                await asyncio.sleep(1.0)
         if os.path.exists(cached):  # noqa: ASYNC240 - a local directory
             display.note(f"warm-up: cached in {cached}")
         else:
             await _warm_up(recipe, job, cached, directory, launcher, display)
-    finally:
-        await lock.release()
     return cached
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from random import Random
 
 import msgspec
+from arl.launch.slurm.memory_reports import MemoryReports, memory_report
 
 from arl.config.cluster_section import Cluster
 from arl.errors import ProcessDied, RunError
 from arl.launch.frames import frame
 from arl.launch.node_probe import MARK, NodeReport
 from arl.launch.node_reports import open_probe
-from arl.launch.slurm.memory_reports import MemoryReports, memory_report
 from arl.run.evaluation.during import NotMeasured
 from arl.run.evaluation.evaluator_link import EvaluatorLink
 from arl.run.evaluation.evaluator_messages import MeasureOutcome

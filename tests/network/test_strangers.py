@@ -13,7 +13,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ import pytest
 from arl.config.recipe import TinyModel
 from arl.engine.http.engine_client import HttpEngine
 from arl.errors import EngineError, EngineLost
-from arl.launch.address import HOST, PORTS
+from arl.launch.address import HOST
 from arl.launch.tls import CERTIFICATE, PRIVATE_KEY
 from arl.launch.trust import RunTrust, run_trust
 from arl.models.tiny import make_tiny_model
@@ -42,7 +42,6 @@ from tests.network.namespaces import Host, Network, network
 from tests.train.synthetic import batch
 from tests.train.workers import DEADLINES, forked, init
 
-OURS = range(21000, 22000)  # ports of the run
 MESSAGES = int(os.environ.get("ARL_STRANGER_MESSAGES", "400"))
 MANY = 10_000
 STRANGER = Path(__file__).with_name("stranger.py")
@@ -69,7 +68,6 @@ def started(host: Host, argv: list[str], environment: dict[str, str], log: Path)
         **os.environ,
         "OMP_NUM_THREADS": "1",
         HOST: host.address,
-        PORTS: f"{OURS[0]}-{OURS[-1]}",
         "GLOO_SOCKET_IFNAME": host.interface,
         **environment,
     }
@@ -117,6 +115,7 @@ class Run:
     trainer: TrainerClient
     engine: HttpEngine
     roles: Mapping[int, str] = field(default_factory=dict)  # by pid
+    places: Sequence[tuple[str, int]] = ()  # the channel of the trainer, and the server
 
 
 @contextlib.asynccontextmanager
@@ -124,13 +123,15 @@ async def run_between(hosts: Network, model: Path, directory: Path) -> AsyncIter
     first = msgspec.structs.replace(init(model, directory / "published"), transport="broadcast")
     place = hosts.hosts["trainer"]
     with contextlib.ExitStack() as stack:
-        stack.enter_context(pytest.MonkeyPatch.context()).setenv(PORTS, f"{OURS[0]}-{OURS[-1]}")
+        others = set(hosts.listeners())
         trust = stack.enter_context(run_trust(directory, [hosts.address]))
         secrets = {**trust.environment, **trust.secrets}
         server = server_argv(model, hosts.hosts["engine"])
         engine = stack.enter_context(started(hosts.hosts["engine"], server, secrets, directory / "engine.log"))
         roles = {os.getpid(): "controller", engine.pid: "engine"}
+        url = await asyncio.to_thread(address_of, engine)
         async with TrainerClient(first, GRPO(), 2, trust, DEADLINES, host=hosts.address) as trainer:
+            places = sorted(set(hosts.listeners()) - others)
             for rank in range(2):
                 numbers = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
                 environment = {**trainer.environment, **trainer.secrets, **numbers}
@@ -138,9 +139,8 @@ async def run_between(hosts: Network, model: Path, directory: Path) -> AsyncIter
                 process = stack.enter_context(started(place, ["arl.train.rank"], environment, log))
                 roles[process.pid] = f"rank {rank}"
             await trainer.ready()
-            url = await asyncio.to_thread(address_of, engine)
             async with connect(url, trust, GroupSender(trainer, 120.0)) as client:
-                yield Run(trust, trainer, client, roles)
+                yield Run(trust, trainer, client, roles, places)
             await trainer.stop()
 
 
@@ -163,11 +163,10 @@ async def results(run: Run, number: int) -> list[Any]:
     return [before, learned, after]
 
 
-def stranger(hosts: Network, count: int, replays: dict[int, list[bytes]]) -> dict[str, Any]:
-    """Send `count` messages to every port of the run, and return what came back."""
-    places = sorted(place for place in hosts.listeners() if place[1] in OURS)
+def stranger(hosts: Network, run: Run, count: int, replays: dict[int, list[bytes]]) -> dict[str, Any]:
+    """Send `count` messages to the ports of the run, and return what came back."""
     given = {
-        "places": places,
+        "places": run.places,
         "count": count,
         "seed": 3,
         "replays": {port: [one.hex() for one in sent] for port, sent in replays.items()},
@@ -182,14 +181,14 @@ def stranger(hosts: Network, count: int, replays: dict[int, list[bytes]]) -> dic
     )
     assert done.returncode == 0, done.stderr
     report: dict[str, Any] = json.loads(done.stdout)
-    return {**report, "places": places}
+    return report
 
 
-def replays_of(found: Streams) -> dict[int, list[bytes]]:
+def replays_of(found: Streams, run: Run) -> dict[int, list[bytes]]:
     """Return what clients have sent, by the port of the server."""
     sent: dict[int, list[bytes]] = {}
     for (_, target), data in found.items():
-        if target[1] in OURS:
+        if target in run.places:
             sent.setdefault(target[1], []).append(data[:50_000])
     return sent
 
@@ -237,19 +236,19 @@ def scene(hosts: Network, model: Path, directory: Path, count: int) -> None:
 
     async def disturbed() -> list[Any]:
         file = directory / "run.pcap"
-        before = listening(hosts, {os.getpid(): "controller"}, OURS)  # of what other tests keep in this process
+        before = listening(hosts, {os.getpid(): "controller"})  # of what other tests keep in this process
         async with run_between(hosts, model, directory) as run:
             rounds = [await results(run, 0)]
-            open_sockets = await asyncio.to_thread(listening, hosts, run.roles, OURS)
+            open_sockets = await asyncio.to_thread(listening, hosts, run.roles)
             assert open_sockets - before == sum(map(Counter, DOCUMENTED.values()), Counter[Listening]())
-            place = asyncio.to_thread(stranger, hosts, count, replays_of(streams(file)))
+            place = asyncio.to_thread(stranger, hosts, run, count, replays_of(streams(file), run))
             attack = asyncio.create_task(place)
             rounds.append(await results(run, 1))
             report = await attack
             rounds.append(await results(run, 2))
             _check_answers(report, count)
             wanted.update(secrets_of(run.trust))
-            places.update((host, port) for host, port in report["places"])
+            places.update(run.places)
         return rounds
 
     wanted: dict[str, bytes] = {}
@@ -260,7 +259,7 @@ def scene(hosts: Network, model: Path, directory: Path, count: int) -> None:
         rounds = asyncio.run(disturbed())
     assert rounds == expected
     found = streams(directory / "run.pcap")
-    assert len(places) == 4, "the channel of the trainer, the server, the store of the ranks and that of the broadcast"
+    assert len(places) == 2, "the channel of the trainer, and the server"
     for place in places:
         assert any(target == place for _, target in found), f"{place} carried nothing"
     assert held_in_the_clear(found, wanted) == set()
