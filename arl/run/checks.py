@@ -16,7 +16,7 @@ from arl.errors import InputError
 from arl.launch.gpu_devices import Gpu, driver_version, find_gpus, named_gpus, pairs_without_access, refuse_busy
 from arl.launch.placement import Placement
 from arl.launch.torch_build import TorchBuild, own_torch, probe_torch, refuse_unequal_nccl
-from arl.models.flash_package import FLASH_3, has_flash_3
+from arl.models.flash import FLASH_3, has_flash_3
 from arl.run.finding import Finding
 from arl.sync.node_copy import SHARED_MEMORY
 from arl.types import Transport
