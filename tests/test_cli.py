@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.forks import ROOT, arl
-from tests.fuzz.run_files import RECIPE
+from tests.run.small_run import RECIPE
 
 HEAVY = {"torch", "transformers", "wandb", "pyarrow", "aiohttp", "pydantic", "rich"}
 
