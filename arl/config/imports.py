@@ -146,7 +146,8 @@ def _complaint(found: Any, name: str, part: Any) -> str:
     try:
         signature.bind(*by_position, **by_name)
     except TypeError as error:
-        return f"{title}{signature} cannot be called as {title}{arguments} ({error})"
+        static = "; is it a @staticmethod?" if isinstance(part, staticmethod) else ""
+        return f"{title}{signature} cannot be called as {title}{arguments} ({error}){static}"
     return _complaint_of_async(function, actual, f"{title}{arguments}", title)
 
 
