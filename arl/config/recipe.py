@@ -32,8 +32,7 @@ from arl.config.run_section import VirtualCosts as VirtualCosts
 from arl.config.section import Section, Seed
 from arl.config.sync_section import Sync as Sync
 from arl.config.train_section import Train as Train
-from arl.config.worlds import WorldTraits, world_traits
-from arl.errors import RecipeError
+from arl.config.worlds import TRAITS, WorldName, WorldTraits
 
 MOST_EPISODES = 10**7  # of one step
 LONGEST_NAME = 200  # characters of a run; its directory may get a number, and names of files have at most 255 bytes
@@ -52,9 +51,9 @@ class Recipe(Section):
     """Starts the processes of the run: `local` on this machine, `slurm` or `ray` on those of `cluster`, or
     module:attribute of your own (arl.launch.base)."""
     cluster: Cluster = Cluster()
-    world: str = "wall"
+    world: WorldName = "wall"
     """wall: processes on the wall clock. virtual: everything in one process, on the CPU, in virtual time, repeatable to
-    the last bit. Or a class of yours, as module:attribute: see arl.run.world."""
+    the last bit."""
     model: Model
     data: Data
     warmup: Warmup | None = None
@@ -73,12 +72,8 @@ class Recipe(Section):
 
     @property
     def world_traits(self) -> WorldTraits:
-        """Return what kind of world it is.
-
-        Raises:
-            RecipeError: there is no such world.
-        """
-        return world_traits(self.world)
+        """Return what kind of world it is."""
+        return TRAITS[self.world]
 
     @property
     def run_directory(self) -> Path:
@@ -143,9 +138,9 @@ class Recipe(Section):
         if cap is not None and cap < per_step:
             raise ValueError(f"rollout.max_groups {cap} can never fill a step of {per_step} problems")
         self._possible_to_shape()
-        if self._known_world().one_process:
+        if self.world_traits.one_process:
             self._possible_in_one_process()
-        if self._known_world().recipe_costs:
+        if self.world_traits.virtual_time:
             self.virtual.refuse_impossible(self.deadlines)
         self.eval.refuse_impossible()
         self._possible_target()
@@ -178,7 +173,7 @@ class Recipe(Section):
     def _possible_with_the_backend(self) -> None:
         engine = self.engine
         capabilities = engine.capabilities
-        one_process = self._known_world().one_process
+        one_process = self.world_traits.one_process
         refuse_unsupported(self, capabilities, f"the backend {engine.kind}")
         self.sync.refuse_impossible(
             backend=engine.kind,
@@ -204,12 +199,6 @@ class Recipe(Section):
                 f"advantage.kind {advantage.kind} differs from token to token, and objective.kind {objective.kind} "
                 "takes one advantage for a whole trajectory; choose an objective of scope token, like decoupled_ppo"
             )
-
-    def _known_world(self) -> WorldTraits:
-        try:
-            return self.world_traits
-        except RecipeError as error:
-            raise ValueError(str(error)) from error
 
     def _possible_with_a_lag(self) -> None:
         if self.mode == "collocated":

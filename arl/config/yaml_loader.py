@@ -102,7 +102,8 @@ def read_document(data: bytes | str) -> Document:
         raise YamlError(f"not valid YAML: {began}{error.problem}", mark.line + 1 if mark else None) from None
     except UnicodeDecodeError as error:
         line = error.object.count(b"\n", 0, error.start) + 1
-        raise YamlError(f"the byte {error.object[error.start]:#04x} is not UTF-8; save the file as UTF-8", line) from None
+        found = f"the byte {error.object[error.start]:#04x} is not UTF-8"
+        raise YamlError(f"{found}; save the file as UTF-8", line) from None
     except YamlError:
         raise
     except (yaml.YAMLError, ValueError, RecursionError) as error:  # a character, a number or a depth that is not read
