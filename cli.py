@@ -7,7 +7,6 @@ SIGTERM: see arl.run.clean_stop.
 
 import atexit
 import contextlib
-import errno
 import functools
 import os
 import signal
@@ -20,7 +19,6 @@ import typer
 
 from arl.bench.commands import COMMANDS
 from arl.config.command_options import Model, Overrides, RecipePath
-from arl.launch.standard_streams import flush_output, open_closed_streams, watch_streams
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
 from arl.run import train_options as options
 from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
@@ -53,11 +51,14 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
             from arl.errors import ArlError
 
             signal.signal(signal.SIGTERM, _end_as_by_ctrl_c)
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # else nohup has asked to leave it alone
+                signal.signal(signal.SIGHUP, _end_as_by_ctrl_c)
             try:
                 _refuse_deleted_directory()
                 function(*args, **kwargs)
             except ArlError as error:
-                flush_output()  # in a file, what libraries have printed must not follow the message
+                with contextlib.suppress(OSError):
+                    sys.stdout.flush()  # in a file, what libraries have printed must not follow the message
                 _show_failure(str(error), error)
                 raise typer.Exit(error.exit_code) from error
             except KeyboardInterrupt as error:
@@ -138,8 +139,6 @@ def train(
     submit.refuse_options_of_others(loaded, {**flags, "sbatch": sbatch, "address": address})
     options.refuse_contradictions(dry_run, resume, verbose, gpus)
     named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
-    if (code := submit.run_elsewhere(loaded, sys.argv[1:])) is not None:
-        raise typer.Exit(code)
     if submit.is_submitted(loaded):
         going_on = recipe if resume else None
         text = submit.plan_submission(loaded, named) if dry_run else submit.submit_run(loaded, going_on, overrides)
@@ -335,7 +334,7 @@ def _run_command() -> int:
     Raises:
         BaseException: what no command handles, which is a bug.
     """
-    from arl.errors import ArlError, leaves
+    from arl.errors import ArlError
 
     code = 0
     try:
@@ -345,23 +344,26 @@ def _run_command() -> int:
         return error.exit_code
     except SystemExit as ended:
         code = int(ended.code or 0)
-    except Exception as error:
-        failure = flush_output()
-        if failure is None or failure.errno not in {getattr(leaf, "errno", None) for leaf in leaves(error)}:
+    except OSError as error:
+        if error.filename is not None:
             raise
-    unwritten = flush_output()
-    if unwritten is None or code:
-        return code
-    if unwritten.errno == errno.EPIPE:  # as where click and rich find it
+        return _output_failed(error)  # what typer prints is written at once
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return code or _output_failed(error)
+    return code
+
+
+def _output_failed(error: OSError) -> int:
+    if isinstance(error, BrokenPipeError):  # nobody reads it any more
         return 1
-    _show_failure(f"standard output cannot be written ({unwritten.strerror})", unwritten)
+    _show_failure(f"standard output cannot be written ({error.strerror})", error)
     return 3
 
 
 def main() -> None:
     """Run the command line, and leave the process with its exit code."""
-    open_closed_streams()
-    watch_streams()
     code = 1  # of an exception that no command handles
 
     def end() -> None:

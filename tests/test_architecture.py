@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; a module imports only from its own room's list, itself, and everything below.
 LAYERS: list[set[str]] = [
     {"types"},
-    {"errors", "clock", "files", "running_time"},
+    {"errors", "clock", "files"},
     {"config"},
     {"launch", "tasks", "models", "data", "metrics"},
     {"sync", "reward"},
@@ -54,11 +54,7 @@ STANDALONE = [
         "arl/engine/sglang/server_process.py",
         "arl/launch/child.py",
         "arl/launch/free_port.py",
-        "arl/launch/hidden_secrets.py",
-        "arl/launch/private_directory.py",
-        "arl/launch/resident_memory.py",
-        "arl/launch/slurm/memory_reports.py",
-        "arl/launch/slurm/step_runner.py",
+        "arl/launch/scratch_directory.py",
         "arl/launch/store_tunnel.py",
         "arl/launch/tls.py",
         "arl/sync/node_copy.py",

@@ -2,12 +2,10 @@
 
 from collections.abc import Mapping
 
-from arl.config.cluster_section import Cluster
-from arl.launch.address import LOOPBACK_INTERFACE, PORTS
+from arl.launch.address import LOOPBACK_INTERFACE, interface_of
 from arl.launch.base import Resources
 from arl.launch.child import NICENESS
 from arl.launch.devices import VISIBLE_DEVICES
-from arl.launch.interfaces import interface_of
 from arl.launch.tls import is_loopback
 
 # Threads that wait for each other must not burn the cores that the processes share.
@@ -23,11 +21,6 @@ def granted_environment(resources: Resources) -> dict[str, str]:
         NICENESS: str(resources.niceness),
         "PYTHONUNBUFFERED": "1",  # its output must reach the log at once
     }
-
-
-def port_environment(cluster: Cluster) -> dict[str, str]:
-    """Return the variable that limits a process to the ports of the recipe, if it names some."""
-    return {} if cluster.ports is None else {PORTS: cluster.ports}
 
 
 def interface_environment(address: str) -> Mapping[str, str]:

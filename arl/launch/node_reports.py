@@ -19,8 +19,8 @@ from arl.config.cluster_section import Cluster
 from arl.errors import InputError
 from arl.files import decode_json
 from arl.launch.base import Node
+from arl.launch.disk import nearest_directory
 from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
-from arl.launch.private_directory import nearest_directory
 from arl.launch.tls import is_loopback
 
 CLOCK_SECONDS = 2.0  # by which clocks may differ, because traces of several nodes are drawn on one axis
@@ -113,7 +113,7 @@ def open_probe(cluster: Cluster, directory: Path) -> Iterator[Probe]:
         raise InputError(f"output.directory {directory}: {place} cannot be written to ({error.strerror})") from error
     nonce = secrets.token_hex(8)
     (exchange / NONCE).write_text(nonce)
-    spec = ProbeSpec(str(exchange), cluster.interface, cluster.ports)
+    spec = ProbeSpec(str(exchange), cluster.interface)
     try:
         yield Probe(
             directory=exchange,
@@ -151,5 +151,4 @@ def _node(name: str, report: NodeReport) -> Node:
         device_name=report.device_name,
         device_bytes=report.device_bytes,
         address=report.address,
-        free_ports=report.free_ports,
     )

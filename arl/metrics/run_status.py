@@ -45,7 +45,7 @@ class ProcessStatus(Struct, frozen=True, kw_only=True):
     state: str = RUNS  # or how it has ended
     since: Number | None = None  # its start, as time.time(); of another node: when the controller has first seen it
     restarts: Whole = 0  # of its role
-    memory_bytes: Whole | None = None  # resident, with all that it has started; of another node: as last reported
+    memory_bytes: Whole | None = None  # resident, with all that it has started; of another node: not known
     version: Whole | None = None  # loaded weights of an engine
     open_requests: Whole | None = None
     running: Whole | None = None  # requests, as the engine has last reported, like the next four

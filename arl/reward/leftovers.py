@@ -14,12 +14,14 @@ import time
 from collections.abc import Collection
 from typing import NoReturn
 
-from arl.launch.process_state import state_letter
+import psutil
+
+from arl.launch.process_state import state_of
 
 PATIENCE = 1.0  # seconds for killed processes to end; one that waits for a disk ends later, by itself
 LAST_PATIENCE = 5.0  # the same where nobody comes who kills what is left
 PAUSE = 0.001  # seconds between two looks at one
-ENDED = ("Z", "X", "")  # letters of processes that have ended
+ENDED = (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD, "")
 
 
 def keep(lane: int) -> NoReturn:
@@ -103,5 +105,5 @@ def _kill(pid: int) -> bool:
 
 
 def _wait_for_end(pid: int, end: float) -> None:
-    while state_letter(pid) not in ENDED and time.monotonic() < end:
+    while state_of(pid) not in ENDED and time.monotonic() < end:
         time.sleep(PAUSE)

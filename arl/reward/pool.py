@@ -13,13 +13,13 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
 
 from arl.clock import deadline
 from arl.errors import DeadlineError, ProcessDied
 from arl.launch.disk import writing
-from arl.launch.process_state import describe_state, state_letter
-from arl.launch.rotating_log import PipedLog
+from arl.launch.process_log import open_log
+from arl.launch.process_state import describe_state, state_of
 from arl.reward.call_queue import CallQueue
 from arl.reward.messages import TRIES, Answer, Settings, Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
@@ -81,7 +81,7 @@ class RewardPool:
         self._num_workers = workers
         self._startup = startup
         self._log = log
-        self._output: PipedLog | None = None  # while it is entered
+        self._output: BinaryIO | None = None  # while it is entered
         self._environment = environment
         self._ungraded = ungraded
         self._workers: set[WorkerLink] = set()
@@ -93,7 +93,7 @@ class RewardPool:
 
     async def __aenter__(self) -> Self:
         with writing(self._log):
-            self._output = await PipedLog.open(self._log, self._fail_all)
+            self._output = open_log(self._log)
         starts = [self._add_worker() for _ in range(self._num_workers)]
         try:
             # Waits for every start, also if one fails, so that no process begins after the others were ended.
@@ -188,7 +188,7 @@ class RewardPool:
         names = ", ".join(self._functions)
         assert self._output is not None
         try:
-            output = self._output.writing_end
+            output = self._output.fileno()
             worker = await WorkerLink.start(self._settings, self._environment, output, self._take, self._lose)
         except (OSError, RuntimeError) as error:  # RuntimeError: no thread, with which asyncio waits for a process
             raise ProcessDied(f"a reward worker for {names} cannot be started ({error})") from error
@@ -241,7 +241,7 @@ class RewardPool:
         self._workers.clear()
         await asyncio.gather(*ends, *self._tasks, return_exceptions=True)
         assert self._output is not None
-        await self._output.close()
+        self._output.close()
 
     def _start_task(self, work: "asyncio._CoroutineLike[None]", name: str) -> None:
         task = asyncio.create_task(work, name=name)
@@ -253,7 +253,7 @@ def _describe_silence(worker: WorkerLink, seconds: float) -> str:
     """Say which worker is replaced, and what keeps it from running."""
     pid = worker.pid
     assert pid is not None, "a worker that was given calls has started"
-    state = describe_state(state_letter(pid))
+    state = describe_state(state_of(pid))
     return (
         f"reward worker (pid {pid}) {state}, and has said nothing for {seconds:.0f} s of the {len(worker.owed)} calls "
         "that it owes an answer: it is replaced, and its calls are made again"

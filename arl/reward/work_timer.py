@@ -8,10 +8,7 @@ import contextlib
 import time
 from typing import NamedTuple
 
-from arl.running_time import RunningClock
-
 RUNNABLE = "R"  # the state of a process that has a core, or waits for one
-_running = RunningClock()
 
 
 class _Look(NamedTuple):
@@ -32,7 +29,7 @@ class WorkTimer:
 
     def start(self) -> None:
         """Begin to count from 0."""
-        self._began = _running.time()
+        self._began = time.monotonic()
         self._begin = _counts(self._pid)
         self._asleep = 0.0
 
@@ -44,8 +41,8 @@ class WorkTimer:
 
     @property
     def elapsed(self) -> float:
-        """Return the seconds since the start in which this process, which keeps the time, was not stopped."""
-        return _running.time() - self._began
+        """Return the seconds since the start."""
+        return time.monotonic() - self._began
 
     @property
     def seconds(self) -> float:

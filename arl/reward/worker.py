@@ -39,8 +39,8 @@ from arl.reward.lanes import Lanes
 from arl.reward.messages import READ_BYTES, READY, TRIES, Answer, RewardCall, Settings, Verdict
 from arl.reward.patience import Patience
 from arl.reward.shared_pools import refuse_shared_pools
-from arl.running_time import BEAT_SECONDS
 
+BEAT_SECONDS = 0.5  # between two looks at the lanes, at most
 MOST_IN_LANE = 16  # calls of the front lane, so that it makes them without a wait in between
 
 

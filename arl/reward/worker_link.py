@@ -12,7 +12,7 @@ import msgspec
 
 from arl.errors import printable
 from arl.launch.frames import FrameError, FrameReader, decode
-from arl.launch.process_state import describe_exit, describe_state, state_letter
+from arl.launch.process_state import describe_exit, describe_state, state_of
 from arl.launch.spawn import kill_session, spawn
 from arl.reward.messages import LONGEST_ANSWER, READY, Answer, RewardCall, Settings, fault_in
 from arl.reward.strays import MARK, kill_marked, new_mark
@@ -92,7 +92,7 @@ class WorkerLink(asyncio.Protocol):
 
     def state(self) -> str:
         """Say what the kernel has it do."""
-        return describe_state(state_letter(self.pid or 0))
+        return describe_state(state_of(self.pid or 0))
 
     def how_it_ended(self) -> str:
         """Say how it has ended, as in `was killed by SIGTERM`."""

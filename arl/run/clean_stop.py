@@ -1,4 +1,4 @@
-"""Stop a run cleanly at the first Ctrl-C or SIGTERM, so that it can be resumed from the version that it has reached.
+"""Stop a run cleanly at the first Ctrl-C, SIGTERM or SIGHUP, so that it can be resumed from where it is.
 
     1st signal ─► Controller.stop: the step in progress ends, no other begins ─► checkpoint ─► all ends ─► RunStopped
     2nd signal, or deadlines.stop has passed ─► everything ends at once
@@ -24,7 +24,7 @@ from arl.run.checkpoint_state import STATE
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 
 RESUME_WITH = "resume with: "  # begins the last line of a run that can be resumed
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: a terminal or ssh was closed
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -45,12 +45,12 @@ async def stopped_by_signals(
         async with asyncio.timeout(None) as scope:
 
             def begin() -> None:
+                scope.reschedule(now() + seconds)
+                stop()  # before the note: the terminal may be gone
                 note(
                     f"stopping: the step in progress ends and a checkpoint is written, within {seconds:g} s; "
                     "a second Ctrl-C ends everything at once"
                 )
-                scope.reschedule(now() + seconds)
-                stop()
 
             with _first_signal(begin):
                 yield

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from arl.clock import outer_deadline
 from arl.errors import DeadlineError, InputError, ProcessDied
 from arl.launch.base import Process, Resources
-from arl.launch.replacement import another_place
+from arl.launch.seats import another_place
 from arl.run.engine_member import Member
 from arl.run.engines import EngineServers
 

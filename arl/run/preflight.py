@@ -27,10 +27,10 @@ from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
+from arl.run.checks import GpuReport, check_gpus
 from arl.run.evaluation.measure import measured_suites
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
-from arl.run.gpu_checks import GpuReport, check_gpus
 from arl.run.memory.budget import MemoryPlan
 from arl.run.memory.tiny_model import refuse_overfull_tiny
 from arl.run.problem_sets import run_problems, run_suites
@@ -64,7 +64,7 @@ class Plan(Struct, frozen=True):
     measured: list[Suite] = []  # during training
     left_out: tuple[str, ...] = ()  # notes about problems that are not used
     prompts: str = ""  # how problems become prompts, with the beginning of one
-    gpus: tuple[Gpu, ...] = ()  # of the run, as far as nvidia-smi knows them
+    gpus: tuple[Gpu, ...] = ()  # of the run, as far as the driver knows them
     notes: tuple[str, ...] = ()  # about where the model is, and about the GPUs
     published_in: Path | None = None  # where versions are written; None: not known before the start, or nowhere
     nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first

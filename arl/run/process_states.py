@@ -18,7 +18,7 @@ from msgspec import structs
 from arl.clock import now
 from arl.engine.replica_seats import Replica
 from arl.launch.base import Launcher, Process
-from arl.launch.resident_memory import started_at
+from arl.launch.process_state import started_at
 from arl.metrics.run_status import RUNS, ProcessStatus
 from arl.metrics.spans import add_span
 from arl.reward.pool import RewardPool
@@ -61,7 +61,6 @@ class ProcessStates:
             state=RUNS if code is None else f"ended, code {code}",
             since=since,
             restarts=restarts,
-            memory_bytes=process.memory_bytes if code is None else None,
         )
         replica = self._replica(process.role)
         if replica is None or code is not None:

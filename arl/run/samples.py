@@ -15,8 +15,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from arl.errors import InputError, printable
-from arl.files import open_regular
-from arl.launch.file_lock import try_lock
+from arl.launch.file_lock import is_locked
 from arl.metrics.record_file import read_records, step_of
 from arl.metrics.run_files import LOCK, METRICS_FILE, SUMMARY
 from arl.metrics.run_status import require_run
@@ -173,7 +172,7 @@ def _coverage(run: Path, newest: int) -> str:
     if os.path.exists(run / SUMMARY):
         return f"the run is finished after {trained} steps"
     covered = f"steps 1 to {newest} of {trained} are in complete files"
-    if _is_running(run):
+    if is_locked(run / LOCK):
         return f"the run is going on, and {covered} so far"
     return f"the run has ended without a summary, and {covered}; `arl train --resume` continues it"
 
@@ -185,12 +184,3 @@ def _last_step(run: Path) -> int:
         if "tokens/trained" in record:
             last = step_of(record)
     return last
-
-
-def _is_running(run: Path) -> bool:
-    """Return whether a process holds the lock of the run."""
-    try:
-        with open_regular(run / LOCK) as file:
-            return not try_lock(file, shared=True)
-    except OSError:  # a copy of a run has no lock
-        return False

@@ -30,7 +30,7 @@ from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any, sync_to_disk
-from arl.launch.file_lock import open_lock, try_lock
+from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.models.characters import character_tokenizer
 from arl.models.model_files import local_copy
@@ -221,8 +221,7 @@ async def _alone_with(cached: Path) -> AsyncIterator[None]:
     """
     with writing(cached):
         cached.parent.mkdir(parents=True, exist_ok=True)
-        opened = open_lock(cached.with_suffix(".lock"))
-    with opened as lock:
+    with require_lock(cached.with_suffix(".lock")) as lock:
         async with deadline(WARMUP_SECONDS, "run", f"another run's warm-up of {cached}"):
             while not try_lock(lock):  # noqa: ASYNC110 - the lock of another process has no event
                 await asyncio.sleep(1.0)

@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 
+import psutil
 from msgspec import structs
 
 from arl.clock import current_waits, in_thread, now
 from arl.config.recipe import Recipe
 from arl.errors import RunStopped
-from arl.launch.resident_memory import own_resident_bytes, resident_bytes
+from arl.launch.process_state import resident_bytes
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
@@ -235,7 +236,7 @@ def _with_memory(status: RunStatus) -> RunStatus:
     def measured(process: ProcessStatus) -> ProcessStatus:
         if process.node != here or process.state != RUNS or not process.pid:
             return process
-        size = own_resident_bytes() if process.pid == status.pid else sessions[process.pid]
-        return structs.replace(process, memory_bytes=size)
+        own = psutil.Process().memory_info().rss if process.pid == status.pid else sessions[process.pid]
+        return structs.replace(process, memory_bytes=own)
 
     return structs.replace(status, processes=tuple(measured(process) for process in status.processes))

@@ -14,9 +14,8 @@ from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.launchers import BUILT_IN
-from arl.launch.slurm.allocation import JOB, in_allocation, is_outside, read_allocation, require
+from arl.launch.slurm.allocation import JOB, in_allocation, require
 from arl.launch.slurm.batch_script import NO_VALUE, render_script
-from arl.launch.slurm.first_node import run_on_first_node
 from arl.launch.slurm.run_pointer import run_of
 from arl.launch.slurm.submission import new_submission, partitions, planned_nodes, submit, write_job
 from arl.metrics.run_files import RECIPE
@@ -96,24 +95,6 @@ def refuse_options_of_others(recipe: Recipe, given: Mapping[str, object]) -> Non
 def is_submitted(recipe: Recipe) -> bool:
     """Return whether a run of this recipe is submitted from here, rather than run."""
     return recipe.launcher == SLURM and not in_allocation()
-
-
-def run_elsewhere(recipe: Recipe, arguments: Sequence[str]) -> int | None:
-    """Run `arl` with these arguments on the first node of the allocation, if this machine is none of its nodes.
-
-    Returns:
-        the exit code; None: the run belongs here, or is submitted.
-
-    Raises:
-        InputError: nothing could be started there.
-        RunError: it was lost there.
-    """
-    if recipe.launcher != SLURM or not in_allocation():
-        return None
-    allocation = read_allocation()
-    if not is_outside(allocation):
-        return None
-    return run_on_first_node(allocation, arguments, recipe.run_directory)
 
 
 def follow_submission(file: Path) -> Path:

@@ -19,7 +19,7 @@ import numpy as np
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.host_memory import free_memory
-from arl.launch.private_directory import removed_with_us
+from arl.launch.scratch_directory import removed_with_us
 from arl.models.tensor_file import open_tensors
 from arl.sync.node_copy import PREFIX, SHARED_MEMORY, open_locked, remove_abandoned
 from arl.sync.published_versions import held_versions, kept_versions, published_bytes

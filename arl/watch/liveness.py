@@ -3,12 +3,12 @@
 run.lock is held ─► it runs          status.json is new ─► it runs          neither: what is known of its process
 """
 
-import os
 import time
 from pathlib import Path
 
 from arl.files import find
-from arl.launch.resident_memory import started_at
+from arl.launch.file_lock import is_locked
+from arl.launch.process_state import started_at
 from arl.metrics.run_files import LOCK, RECIPE
 from arl.metrics.run_status import RESUMING, SILENT_SECONDS, RunStatus, read_status
 
@@ -55,24 +55,11 @@ class StatusWatch:
         return self.silence > SILENT_SECONDS
 
 
-def is_locked(run: Path) -> bool:
-    """Return whether a process of this host holds the lock of the run. Nothing is locked to find that out.
-
-    The kernel lists the locks of its own processes, so False says little where the controller is elsewhere.
-    """
-    file = run / LOCK
-    if not os.path.exists(file):
-        return False
-    inode = str(file.stat().st_ino)
-    fields = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return any(inode == place.rpartition(":")[2] for lock in fields for place in lock if place.count(":") == 2)
-
-
 def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
     """Describe a status after which none has come for `seconds`: is its controller gone, or does it hang?"""
     place = f"process {status.pid} on {status.host}"
     silence = f"the controller ({place}) has not written for {seconds:.0f} s"
-    if is_locked(run):
+    if is_locked(run / LOCK):
         if status.stage == RESUMING:
             return f"{silence}; it will when the checks are done"
         return f"{silence}; the run's lock is held, so it runs, and hangs or is stopped"

@@ -7,25 +7,24 @@ in front. Lines of one log keep their order; between two logs only the time of r
 by the place in each file, never by a time, because the clocks of two hosts differ.
 """
 
-import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
 from arl.errors import InputError
 from arl.files import find_below, open_regular
-from arl.launch.rotating_log import parts_of
-from arl.metrics.run_files import LOGS
+from arl.launch.file_lock import is_locked
+from arl.metrics.run_files import LOCK, LOGS
 from arl.metrics.run_status import STATUS_FILE, require_run
-from arl.watch.liveness import StatusWatch, is_locked
+from arl.watch.liveness import StatusWatch
 
 PERIOD = 0.25  # seconds between two looks
 PIECE = 1 << 16  # bytes at the end of a log that are read first; twice as many each time that they are too few
-MOST_BYTES = 1 << 25  # that are read of a log at once; the parts that arl writes are half as long
+MOST_BYTES = 1 << 25  # that are read of a log at once
 LONGEST_LINE = 1 << 20  # bytes that are kept of a line whose end is not written yet
 
 Show = Callable[[str], object]
@@ -33,44 +32,33 @@ Show = Callable[[str], object]
 
 @dataclass
 class RoleLog:
-    """Read one log from where it was read to, over the ends of its parts: see arl.launch.rotating_log."""
+    """Read one log from where it was read to."""
 
     role: str
     path: Path
-    at: int = 0  # bytes that were read of the part that was read last
-    part: int | None = None  # inode of that part; None: nothing was read yet
+    at: int = 0  # bytes that were read
     unfinished: bytes = b""  # the beginning of a line
 
     def new_lines(self) -> list[str]:
         """Return the whole lines that have been added. A log that was cut back is read from its begin.
 
         What there is of a line is a line as well, if it is longer than LONGEST_LINE: its end may never come.
+
+        Raises:
+            InputError: it cannot be read.
         """
-        with _open_parts(self.path) as parts:
-            added = [self._read_part(part) for part in self._unread(parts)]
-        *lines, self.unfinished = b"".join([self.unfinished, *added]).split(b"\n")
+        with _open_log(self.path) as log:
+            if log.seek(0, os.SEEK_END) < self.at:
+                self.at = 0
+                self.unfinished = b""
+            log.seek(self.at)
+            added = log.read(MOST_BYTES)
+            self.at = log.tell()
+        *lines, self.unfinished = (self.unfinished + added).split(b"\n")
         if len(self.unfinished) > LONGEST_LINE:
             lines.append(self.unfinished)
             self.unfinished = b""
         return [line.decode(errors="replace") for line in lines]
-
-    def _unread(self, parts: Sequence[BinaryIO]) -> Sequence[BinaryIO]:
-        """Return the part that was read last and those after it, the oldest first; every part if it is gone."""
-        inodes = [_inode(part) for part in parts]
-        known = inodes.index(self.part) if self.part in inodes else len(parts)
-        return parts[: known + 1][::-1]
-
-    def _read_part(self, part: BinaryIO) -> bytes:
-        if _inode(part) != self.part:
-            self.part = _inode(part)
-            self.at = 0
-        elif part.seek(0, os.SEEK_END) < self.at:
-            self.at = 0
-            self.unfinished = b""
-        part.seek(self.at)
-        added = part.read(MOST_BYTES)
-        self.at = part.tell()
-        return added
 
     def rest(self) -> list[str]:
         """Return the line that has no end, if there is one. Called when nothing more will come."""
@@ -79,39 +67,21 @@ class RoleLog:
         return [rest] if rest else []
 
     def seek_last(self, count: int) -> None:
-        """Go to where the last `count` lines begin, which may be in an older part."""
-        with _open_parts(self.path) as parts:
-            for part in parts:
-                last = _last_lines(part, count)
-                self.part = _inode(part)
-                self.at = part.seek(0, os.SEEK_END) - sum(len(line) for line in last)
-                count -= len(last)
-                if count <= 0:
-                    break
+        """Go to where the last `count` lines begin.
+
+        Raises:
+            InputError: it cannot be read.
+        """
+        with _open_log(self.path) as log:
+            last = _last_lines(log, count)
+            self.at = log.seek(0, os.SEEK_END) - sum(len(line) for line in last)
 
 
-@contextlib.contextmanager
-def _open_parts(log: Path) -> Iterator[list[BinaryIO]]:
-    """Open the parts of a log, the newest first, each once: one may get its next name meanwhile.
-
-    Raises:
-        InputError: one of them cannot be read.
-    """
-    with contextlib.ExitStack() as files:
-        parts: dict[int, BinaryIO] = {}
-        for path in parts_of(log):
-            try:
-                part = files.enter_context(open_regular(path))
-            except FileNotFoundError:
-                continue  # it was the oldest, and is removed
-            except OSError as error:
-                raise InputError(f"{path}: cannot be read ({error.strerror}); move it away") from error
-            parts.setdefault(_inode(part), part)
-        yield list(parts.values())
-
-
-def _inode(part: BinaryIO) -> int:
-    return os.fstat(part.fileno()).st_ino
+def _open_log(path: Path) -> BinaryIO:
+    try:
+        return open_regular(path)
+    except OSError as error:
+        raise InputError(f"{path}: cannot be read ({error.strerror}); move it away") from error
 
 
 def _last_lines(file: BinaryIO, count: int) -> list[bytes]:
@@ -164,8 +134,7 @@ def list_logs(logs: Sequence[RoleLog], show: Show) -> None:
     """Show role, size of all parts and path of each log."""
     width = max(len(log.role) for log in logs)
     for log in logs:
-        with _open_parts(log.path) as parts:
-            size = sum(part.seek(0, os.SEEK_END) for part in parts)
+        size = log.path.stat().st_size
         show(f"{log.role:{width}}  {size:>12,} bytes  {log.path}")
 
 
@@ -206,7 +175,7 @@ def follow_logs(run: Path, role: str | None, logs: list[RoleLog], show: Show) ->
 
 def _has_ended(run: Path, watch: StatusWatch) -> bool:
     """Return whether nothing more will come: nobody holds the lock, and no other host says that it goes on."""
-    if is_locked(run):
+    if is_locked(run / LOCK):
         return False
     if not os.path.exists(run / STATUS_FILE):
         return True

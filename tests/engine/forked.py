@@ -17,7 +17,7 @@ from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import ProcessDied
 from arl.launch.child import PARENT, RUN_KEY, die_with_parent
-from arl.launch.process_state import describe_state, state_letter
+from arl.launch.process_state import describe_state, state_of
 from tests.engine.conftest import KEY
 from tests.forks import forks
 
@@ -112,7 +112,7 @@ class ForkedServer:
         return True
 
     async def state(self) -> str:
-        return describe_state(state_letter(self.pid))
+        return describe_state(state_of(self.pid))
 
     def last_words(self) -> str:
         return "It has no log."

@@ -21,18 +21,18 @@ from arl.run.submit import plan_submission
 from arl.sync.node_copy import SHARED_MEMORY
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Problem
-from tests.fake_nvidia_smi import FakeNvidiaSmi, on_path
-from tests.run.test_gpu_checks import Usage, recipe
+from tests.fake_nvml import FakeNvml, fake_nvml
+from tests.run.test_checks import Usage, recipe
 
 
 @pytest.fixture
-def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvidiaSmi:
+def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Make a machine with eight GPUs, of which nobody uses any."""
-    return on_path(monkeypatch, tmp_path, 8)
+    return fake_nvml(monkeypatch, 8)
 
 
 def test_the_plan_names_each_gpu_with_its_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
 ) -> None:
     monkeypatch.setattr(local, "visible_devices", lambda: ("4", "5", "6"))
     given = resolve_auto(recipe(tmp_path, engine={"replicas": 2}, train={"dtype": "float32"}))
@@ -53,7 +53,7 @@ def test_the_plan_names_each_gpu_with_its_processes(
     [("float16", "auto", "engine.dtype"), ("auto", "float16", "train.dtype")],
 )
 def test_a_float16_that_the_other_side_rounds_away_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi, train: str, engine: str, coarse: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml, train: str, engine: str, coarse: str
 ) -> None:
     monkeypatch.setattr(local, "visible_devices", lambda: ("0", "1"))
     given = resolve_auto(recipe(tmp_path, train={"dtype": train}, engine={"dtype": engine}))
@@ -88,7 +88,7 @@ def test_the_plan_shows_choices_that_are_not_the_default(tmp_path: Path) -> None
 
 @pytest.mark.parametrize(("buffers", "place"), [("device", "rank 0's GPU"), ("host", "pinned memory of the host")])
 def test_the_plan_says_where_the_buffers_of_a_broadcast_lie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi, buffers: str, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml, buffers: str, place: str
 ) -> None:
     monkeypatch.setattr(local, "visible_devices", lambda: ("0", "1"))
     make_tiny_model(TinyModel(), CHARACTERS, 0, tmp_path / "model")

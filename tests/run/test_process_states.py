@@ -17,7 +17,6 @@ class StartedProcess:
     pid: int
     node: int = 1
     exit_code: int | None = None
-    memory_bytes: int | None = None
 
 
 def states_of(process: StartedProcess) -> ProcessStates:
@@ -42,18 +41,5 @@ def test_a_process_that_its_node_is_still_starting_was_not_started_again() -> No
         assert states.now()[1].restarts == 1
         process.pid = 18
         assert states.now()[1].restarts == 1
-
-    clock.run(watch, virtual=True)
-
-
-def test_a_process_on_another_node_has_the_memory_that_its_node_reports_until_it_ends() -> None:
-    async def watch() -> None:
-        process = StartedProcess("trainer-0", pid=17)
-        states = states_of(process)
-        assert states.now()[1].memory_bytes is None
-        process.memory_bytes = 3_000_000_000
-        assert states.now()[1].memory_bytes == 3_000_000_000
-        process.exit_code = -9
-        assert states.now()[1].memory_bytes is None
 
     clock.run(watch, virtual=True)

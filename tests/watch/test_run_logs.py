@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
-from arl.launch.rotating_log import RotatingLog
 from arl.metrics.run_status import RunStatus
 from arl.watch import liveness
 from arl.watch.run_logs import LONGEST_LINE, MOST_BYTES, RoleLog, find_logs, follow_logs, list_logs, print_ends
@@ -121,40 +120,6 @@ def test_however_a_log_grows_each_line_is_shown_once_and_in_order(
     whole = b"".join(pieces).split(b"\n")
     expected = whole if whole[-1] else whole[:-1]
     assert shown == [line.decode(errors="replace") for line in expected]
-
-
-@given(st.lists(st.lists(st.binary(max_size=20), max_size=4), max_size=12))
-def test_a_log_that_goes_on_in_new_parts_is_followed_line_by_line(
-    tmp_path_factory: pytest.TempPathFactory, looks: list[list[bytes]]
-) -> None:
-    file = tmp_path_factory.mktemp("log") / "a.log"
-    file.touch()
-    read = RoleLog("a", file)
-    shown = []
-    with RotatingLog(file, part_bytes=50) as log:
-        for pieces in looks:  # of 80 bytes at most, so that no part vanishes between two looks
-            for piece in pieces:
-                log.write(piece)
-            shown += read.new_lines()
-    shown += read.rest()
-    whole = b"".join(piece for pieces in looks for piece in pieces).split(b"\n")
-    expected = whole if whole[-1] else whole[:-1]
-    assert shown == [line.decode(errors="replace") for line in expected]
-
-
-@given(st.integers(0, 60), st.integers(0, 20))
-def test_the_last_lines_of_a_log_reach_into_its_older_parts(
-    tmp_path_factory: pytest.TempPathFactory, num_lines: int, count: int
-) -> None:
-    file = tmp_path_factory.mktemp("log") / "a.log"
-    lines = [f"line {number}" for number in range(num_lines)]
-    with RotatingLog(file, part_bytes=100) as log:
-        for line in lines:
-            log.write(f"{line}\n".encode())
-    read = RoleLog("a", file)
-    read.seek_last(count)
-    assert read.new_lines() == (lines[-count:] if count else [])
-    assert not read.rest()
 
 
 @given(st.text("ab\n", max_size=60), st.integers(0, 9))

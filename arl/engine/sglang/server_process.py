@@ -1,7 +1,7 @@
 """Run SGLang's server as a child of a run, under SGLang's own interpreter, where arl is not. Standard library only.
 
     python arl/engine/sglang/server_process.py --host HOST --port 0 …     other flags go to sglang.launch_server
-                                                                          0: any free one, within ARL_PORTS
+                                                                          0: any free one
 
 Its children, temporary files and semaphores end with it. It keeps the run's key out of the command line, prints "ready
 <url>" once it is healthy, exits with a code when SGLang gives up its start, and has SGLang load plugin.py and
@@ -32,18 +32,14 @@ HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, b
 
 
 def hold(host: str) -> socket.socket:
-    """Open a socket on a free port, within ARL_PORTS if that is set.
+    """Open a socket on a free port.
 
     While it is open the kernel gives the port to nobody. SGLang, which takes seconds to get there, may still listen.
     """
-    allowed = os.environ.get("ARL_PORTS")
-    first, last = allowed.split("-") if allowed else (0, 0)
-    ports = range(int(first), int(last) + 1)
     try:
-        held: socket.socket = FREE_PORT["bind_free"](host, ports)
+        held: socket.socket = FREE_PORT["bind_free"](host)
     except OSError as error:
-        within = f" within ARL_PORTS {allowed}" if allowed else ""
-        sys.exit(f"cannot listen on {host}{within}: {error.strerror}")
+        sys.exit(f"cannot listen on {host}: {error.strerror}")
     return held
 
 

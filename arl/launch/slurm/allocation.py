@@ -122,11 +122,6 @@ def _node_name() -> str:
     return os.environ.get("SLURMD_NODENAME", platform.node().partition(".")[0])
 
 
-def is_outside(allocation: Allocation) -> bool:
-    """Return whether this machine is no node of the job, as in a shell of `salloc` on a login node."""
-    return _node_name() not in allocation.names
-
-
 def this_node(allocation: Allocation) -> str:
     """Return the name of the node on which this process runs.
 
@@ -134,7 +129,7 @@ def this_node(allocation: Allocation) -> str:
         InputError: it is none of the job's.
     """
     name = _node_name()
-    if is_outside(allocation):
+    if name not in allocation.names:
         raise InputError(
             f"launcher slurm: this machine, {name}, is not among the nodes of job {allocation.job} "
             f"({', '.join(allocation.names)}), and the controller must run on one of them; put "

@@ -19,7 +19,7 @@ from msgspec import Struct
 from arl.errors import DataError, InputError
 from arl.files import decode_json, read_regular
 from arl.launch.durable import replace_file
-from arl.launch.file_lock import open_lock, try_lock
+from arl.launch.file_lock import require_lock, try_lock
 from arl.run.evaluation.model_identity import ModelIdentity
 from arl.run.evaluation.protocol import Protocol, differing_fields
 from arl.run.evaluation.sample import SuiteScore
@@ -131,15 +131,7 @@ def locked(directory: Path) -> Iterator[None]:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"--output {directory}: cannot be written ({error.strerror})") from error
-    path = directory / LOCK
-    try:
-        lock = open_lock(path)
-    except OSError as error:
-        raise InputError(
-            f"--output {directory}: {path} cannot be opened ({error.strerror}); remove what has its name, or give "
-            "another directory"
-        ) from error
-    with lock as file:
+    with require_lock(directory / LOCK) as file:
         if not try_lock(file):
             raise InputError(f"--output {directory}: another evaluation writes there; wait for it, or end it")
         yield

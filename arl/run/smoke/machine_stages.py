@@ -13,7 +13,6 @@ from arl.config.recipe import Recipe
 from arl.errors import RunError
 from arl.launch.address import rank_environments
 from arl.launch.base import Command, Launcher, Resources
-from arl.launch.placement import is_mig
 from arl.run.doctor import examine
 from arl.run.finding import Finding
 from arl.run.smoke.small_model import version_bytes
@@ -53,8 +52,6 @@ async def check_collectives(launcher: Launcher) -> StageOutcome:
     resources = [Resources(1, (device,)) for device in node.devices]
     if not resources:
         resources = [Resources(1)] * min(CPU_RANKS, node.cores)
-    elif any(is_mig(device) for device in node.devices):
-        resources = resources[:1]  # NCCL joins no MIG devices
     megabytes = GPU_MEGABYTES if node.devices else CPU_MEGABYTES
     found: list[dict[str, Any]] = []
 

@@ -14,14 +14,15 @@ import msgspec
 from arl.config.environment import SECRET_ENDINGS
 from arl.launch.base import Node
 from arl.launch.devices import VISIBLE_DEVICES
-from arl.launch.gpu_driver import driver_version
-from arl.launch.hidden_secrets import HIDDEN, LEAST_SECRET
+from arl.launch.gpu_devices import driver_version
 from arl.launch.host_memory import free_memory
 from arl.run.smoke.smoke_types import SmokeReport
 from arl.sync.node_copy import SHARED_MEMORY
 
 # Beginnings of the names of the variables that matter; a name that ends like a secret's is left out all the same.
 SHOWN = (VISIBLE_DEVICES, "NCCL_", "TORCH_", "PYTORCH_CUDA_ALLOC_CONF", "OMP_", "ARL_")
+HIDDEN = "[hidden]"
+MIN_SECRET = 8  # characters: a shorter value would be found by chance
 
 T = TypeVar("T")
 
@@ -37,7 +38,7 @@ class Secrets:
     def __init__(self, key: str, environment: Mapping[str, str]) -> None:
         values = [key]
         for name, value in environment.items():
-            if _is_secret(name) and len(value) >= LEAST_SECRET:
+            if _is_secret(name) and len(value) >= MIN_SECRET:
                 values.append(value)
         self._values = sorted(values, key=len, reverse=True)
 

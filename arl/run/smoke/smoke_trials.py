@@ -15,7 +15,7 @@ from arl.config.recipe import EngineConfig, Recipe, Train
 from arl.engine.backend import BUILT_IN, Installation, find_backend
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.placement import NO_MIG_GROUP, is_mig, place
+from arl.launch.placement import place
 from arl.run.auto import AUTO
 from arl.run.smoke.smoke_types import Precision
 from arl.sync.choose import choose_transport
@@ -130,9 +130,6 @@ def _transports(
     works: list[Transport] = []
     refused: dict[Transport, str] = {}
     for transport in BETWEEN_PROCESSES:
-        if transport == "broadcast" and placement.has_mig_devices:
-            refused[transport] = NO_MIG_GROUP
-            continue
         try:
             asking = _validated({**fields, "sync": {**fields["sync"], "transport": transport}})
             choose_transport(
@@ -149,12 +146,11 @@ def _transports(
 
 
 def _plain(kind: str, node: Node) -> dict[str, Any]:
-    """Return the settings without a recipe: all devices, two of many MIG devices, or on one GPU both sides in turn."""
+    """Return the settings without a recipe: all devices, or on one GPU both sides in turn."""
     count = len(node.devices)
-    joins_nccl = not any(is_mig(device) for device in node.devices)
     engine: dict[str, Any] = {"kind": kind, "slots": PLAIN_SLOTS}
     train: dict[str, Any] = {}
-    if count > 1 and joins_nccl:
+    if count > 1:
         engine["replicas"] = count // 2
         train["ranks"] = count - count // 2
     mode = "collocated" if count == 1 else "disaggregated"

@@ -5,8 +5,7 @@ from pathlib import Path
 import pytest
 
 from arl.errors import InputError
-from arl.run.evaluation.outputs import LOCK, locked
-from tests.launch.test_file_lock import NOT_A_LOCK, put
+from arl.run.evaluation.outputs import locked
 
 
 def test_two_evaluations_do_not_write_into_one_directory(tmp_path: Path) -> None:
@@ -14,14 +13,3 @@ def test_two_evaluations_do_not_write_into_one_directory(tmp_path: Path) -> None
         pass
     with locked(tmp_path):
         pass
-
-
-@pytest.mark.parametrize("name", NOT_A_LOCK)
-def test_a_lock_that_is_no_regular_file_is_refused(tmp_path: Path, name: str) -> None:
-    precious = put(name, tmp_path / LOCK)
-    with (
-        pytest.raises(InputError, match=r"--output .*\.lock cannot be opened .*; remove what has its name"),
-        locked(tmp_path),
-    ):
-        pass
-    assert precious.read_text() == "keep me"

@@ -2,8 +2,7 @@
 
 import json
 
-from arl.launch.hidden_secrets import HIDDEN
-from arl.run.smoke.smoke_document import Secrets, shown_environment, to_json
+from arl.run.smoke.smoke_document import HIDDEN, Secrets, shown_environment, to_json
 from arl.run.smoke.smoke_types import SmokeReport, SmokeStage
 
 ENVIRONMENT = {
