@@ -17,7 +17,6 @@ from arl.config.data_section import Data as Data
 from arl.config.data_section import Warmup as Warmup
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
-from arl.config.eval_section import HELD_OUT
 from arl.config.eval_section import Eval as Eval
 from arl.config.model_section import Model as Model
 from arl.config.model_section import TinyModel as TinyModel
@@ -34,14 +33,11 @@ from arl.config.sync_section import Sync as Sync
 from arl.config.train_section import Train as Train
 from arl.config.worlds import TRAITS, WorldName, WorldTraits
 
-MOST_EPISODES = 10**7  # of one step
-LONGEST_NAME = 200  # characters of a run; its directory may get a number, and names of files have at most 255 bytes
-
 
 class Recipe(Section):
     """Describe one complete run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME)] = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
     """Names the run directory."""
     seed: Seed = 0
     """Everything but timing repeats with it."""
@@ -116,22 +112,11 @@ class Recipe(Section):
         minibatches = self.train.minibatches
         if per_step % minibatches:
             raise ValueError(f"train.minibatches {minibatches} must divide rollout.problems_per_step {per_step}")
-        episodes = per_step * self.rollout.group_size
-        if episodes > MOST_EPISODES:
-            raise ValueError(
-                f"rollout.group_size {self.rollout.group_size}: a step would have {episodes} episodes, and has at most "
-                f"{MOST_EPISODES}; lower it, or rollout.problems_per_step {per_step}"
-            )
         self._possible_to_learn()
         self._possible_to_start_from()
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         self._possible_with_the_backend()
-        self.sync.refuse_impossible_pace(
-            collocated=self.mode == "collocated",
-            has_lag=self.rollout.lag is not None,
-            versions_ahead=self.rollout.versions_ahead,
-        )
         if self.rollout.lag is not None:
             self._possible_with_a_lag()
         cap = self.rollout.max_groups
@@ -140,20 +125,8 @@ class Recipe(Section):
         self._possible_to_shape()
         if self.world_traits.one_process:
             self._possible_in_one_process()
-        if self.world_traits.virtual_time:
-            self.virtual.refuse_impossible(self.deadlines)
         self.eval.refuse_impossible()
-        self._possible_target()
         return self
-
-    def _possible_target(self) -> None:
-        target = self.output.target
-        measured = {HELD_OUT, *self.eval.suites}
-        if target is not None and target.suite not in measured:
-            raise ValueError(
-                f"output.target.suite {target.suite!r}: is never measured; give one of {', '.join(sorted(measured))}, "
-                "or add it to eval.suites"
-            )
 
     def _possible_to_shape(self) -> None:
         overlong = self.reward.overlong

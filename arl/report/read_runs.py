@@ -34,7 +34,6 @@ COUNTS = {  # what a report computes with, and the least that a recipe may say
     "rollout.staleness": 0,
     "engine.slots": 1,
     "engine.replicas": 1,
-    "sync.every": 1,
 }
 MAY_BE_NULL = ("rollout.staleness",)  # there is no bound
 

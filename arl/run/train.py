@@ -352,7 +352,6 @@ def make_segment(start: Start, parts: Parts, until: int, observer: Observer, che
         engine=parts.engine,
         trainer=parts.trainer,
         admission=parts.admission,
-        pace=parts.pace,
         problems=parts.problems,
         groups=parts.groups,
         gate_meter=parts.groups.gate_meter,

@@ -35,7 +35,6 @@ from arl.rollout.filters import Filter, keep_all
 from arl.rollout.gate_meter import GateMeter
 from arl.rollout.lease import DrainedDeviceLease, NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
-from arl.rollout.swap_pace import SwapPace
 from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.run.checkpoint import Cut as Cut
 from arl.run.checkpoint import RunCheckpoints
@@ -112,8 +111,6 @@ class Parts:
     lease: Lease
     rollout: Rollout
     """The recipe's rules, or those of this world."""
-    pace: SwapPace
-    """How long engines keep a version."""
     deadlines: Deadlines
     steps: int
     """Versions of the whole run. Nothing is generated that no step will train."""
@@ -201,7 +198,6 @@ def recipe_parts(
         "keep": recipe_filter(recipe),
         "lease": recipe_lease(recipe, engine, episodes.drain),
         "rollout": recipe.rollout,
-        "pace": recipe_pace(recipe),
         "deadlines": recipe.deadlines,
         "steps": recipe.train.steps,
         "display": start.display,
@@ -233,11 +229,6 @@ def _admission(start: Start) -> Admission:
     if rollout.tail_batching is not None:
         return TailGate(TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample))
     return StalenessGate(rollout.problems_per_step, rollout.max_age)
-
-
-def recipe_pace(recipe: Recipe) -> SwapPace:
-    """Return how long engines keep a version."""
-    return SwapPace(recipe.sync.every, recipe.sync.min_seconds)
 
 
 def recipe_filter(recipe: Recipe) -> Filter:

@@ -27,7 +27,6 @@ FREE = (
     "eval.",
     "output.",
     "deadlines.",
-    "rollout.reject_window",
     "rollout.max_rejected_share",
 )
 # Fields that change the schedule.
