@@ -10,7 +10,7 @@ Types and defaults come from the pydantic models, the texts from the attribute d
 import re
 import sys
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
@@ -34,8 +34,7 @@ Recipes, sweep files, `--set`, `--axis` and `--seeds` are YAML 1.2: `yes`, `no`,
 `1_000` are text (a field of a number or of true or false takes such text), `017` is seventeen and `1e-6` a number. Each
 key is given once.
 """
-BOUNDS: Mapping[str, str] = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}
-"""Attribute of annotated_types' bounds -> sign."""
+BOUNDS = {"gt": ">", "ge": "≥", "lt": "<", "le": "≤"}  # attribute of annotated_types' bounds -> sign
 
 
 def reference() -> str:
@@ -48,8 +47,7 @@ def reference() -> str:
 
 def _sections(prefix: str, section: type[BaseModel]) -> Iterator[str]:
     """Write the section's own fields, and then each section inside it."""
-    title = f"`{prefix.rstrip('.')}`" if prefix else "Top level"
-    yield _table(title, prefix, section)
+    yield _table(f"`{prefix.rstrip('.')}`" if prefix else "Top level", prefix, section)
     for name, field in section.model_fields.items():
         for inner in inner_sections(field.annotation):
             yield from _sections(f"{prefix}{name}.", inner)
@@ -57,40 +55,38 @@ def _sections(prefix: str, section: type[BaseModel]) -> Iterator[str]:
 
 
 def _implementations(prefix: str, section: type[BaseModel]) -> Iterator[str]:
-    """Write the own fields of each built-in class that may take the section's place, if it has a table of them."""
+    """Write what each built-in class that may take the section's place adds; a field of two is described once."""
+    told: set[str] = set()
     for kind in getattr(section, "BUILT_IN", ()):
         chosen: type[BaseModel] = section.implementation({"kind": kind})  # type: ignore[attr-defined]
-        yield _table(f"`{prefix.rstrip('.')}` of kind `{kind}`", prefix, chosen)
+        rows = dict(_rows(prefix, chosen))
+        del rows["kind"]
+        again = ", ".join(f"`{name}`" for name, row in rows.items() if row in told)
+        yield _table(f"`{prefix.rstrip('.')}` of kind `{kind}`", prefix, chosen, {"kind"}, told, again)
+        told |= set(rows.values())
 
 
-def _table(title: str, prefix: str, section: type[BaseModel]) -> str:
-    lines = [
-        f"## {title}",
-        "",
-        _cell(section.__doc__ or ""),
-        "",
-        "| field | type | unit | default | meaning |",
-        "|---|---|---|---|---|",
-    ]
+def _table(
+    title: str,
+    prefix: str,
+    section: type[BaseModel],
+    left_out: Collection[str] = (),
+    told: Collection[str] = (),
+    again: str = "",
+) -> str:
+    rows = [row for name, row in _rows(prefix, section) if name not in left_out and row not in told]
+    about = _cell(section.__doc__ or "") + (f" As above: {again}." if again else "")
+    head = ["| field | type | unit | default | meaning |", "|---|---|---|---|---|"] if rows else []
+    return "\n".join([f"## {title}", "", about, *(["", *head, *rows] if rows else []), ""])
+
+
+def _rows(prefix: str, section: type[BaseModel]) -> Iterator[tuple[str, str]]:
     for name, field in section.model_fields.items():
-        cells = [
-            f"`{prefix}{name}`",
-            _type(field),
-            _unit(field),
-            _default(section, name),
-            _cell(field.description or _about_section(field)),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join([*lines, ""])
-
-
-def _about_section(field: FieldInfo) -> str:
-    """Describe a field that is a section, and has no docstring of its own, by the section's."""
-    inner = inner_sections(field.annotation)
-    if not inner:
-        return ""
-    docstring = inner[0].__doc__ or ""
-    return docstring.strip().splitlines()[0]
+        inner = inner_sections(field.annotation)
+        about = field.description or (inner[0].__doc__ or "" if inner else "").strip().partition("\n")[0]
+        unit = next((str(note) for note in _metadata(field) if isinstance(note, Unit)), "")
+        cells = [f"`{prefix}{name}`", _type(field), unit, _default(section, name), _cell(about)]
+        yield name, f"| {' | '.join(cells)} |"
 
 
 def _type(field: FieldInfo) -> str:
@@ -100,11 +96,6 @@ def _type(field: FieldInfo) -> str:
             if hasattr(constraint, attribute):
                 bounds.append(f"{sign} {getattr(constraint, attribute):,}")
     return f"{_type_name(field.annotation)} {', '.join(bounds)}".strip()
-
-
-def _unit(field: FieldInfo) -> str:
-    units = [str(note) for note in _metadata(field) if isinstance(note, Unit)]
-    return units[0] if units else ""
 
 
 def _metadata(field: FieldInfo) -> Iterator[Any]:
@@ -124,15 +115,11 @@ def _type_name(annotation: Any) -> str:
         return ", ".join(f"`{value}`" for value in arguments)
     if origin in (Union, types.UnionType):
         return " or ".join(_type_name(part) for part in arguments)
-    if origin is tuple:
-        return "list"
-    if origin is not None:
-        return str(origin.__name__)
-    if annotation is type(None):
-        return "none"
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+    if inner_sections(annotation):
         return "section"
-    return str(annotation.__name__)
+    names = {tuple: "list", types.NoneType: "none"}
+    kind = origin or annotation
+    return names.get(kind) or str(kind.__name__)
 
 
 def _default(section: type[BaseModel], name: str) -> str:
@@ -146,11 +133,8 @@ def _default(section: type[BaseModel], name: str) -> str:
         return ""
     if value is None:
         return "none"
-    if isinstance(value, bool):
-        return f"`{str(value).lower()}`"
-    if isinstance(value, tuple):
-        value = list(value)
-    return f"`{value}`"
+    shown = str(value).lower() if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value
+    return f"`{shown}`"
 
 
 def _cell(text: str) -> str:
