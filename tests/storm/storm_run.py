@@ -28,10 +28,10 @@ DEADLINES = {
     "swap": 10.0,
     "generate": 10.0,
     "reward": 5.0,
-    "evaluation": 60.0,
     "stop": 20.0,
     "shutdown": 5.0,
 }
+EVALUATION = DEADLINES["startup"] + 2 * DEADLINES["step"]
 RECIPE = """\
 name: storm
 mode: {mode}
