@@ -31,7 +31,6 @@ DEADLINES = {
     "stop": 20.0,
     "shutdown": 5.0,
 }
-EVALUATION = DEADLINES["startup"] + 2 * DEADLINES["step"]
 RECIPE = """\
 name: storm
 mode: {mode}
@@ -94,7 +93,7 @@ class StormRun:
     def longest_recovery(self) -> float:
         """Return the seconds after which an attempt has ended, whatever has happened to it."""
         waits = self.deadlines
-        return 2 * waits["startup"] + waits["step"] + 2 * waits["swap"] + waits["generate"] + waits["evaluation"]
+        return 3 * waits["startup"] + 3 * waits["step"] + 2 * waits["swap"] + waits["generate"]
 
     def to_the_end(self) -> None:
         """Run, resume and extend until every shot was fired and the run has finished."""
