@@ -126,7 +126,6 @@ def train(
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
     from arl.run.train import train as run
-    from arl.run.world import make_world
 
     if resume:
         recipe = submit.follow_submission(recipe)
@@ -147,7 +146,6 @@ def train(
         typer.echo(text)
         return
     if dry_run:
-        make_world(loaded.world)
         loaded = resolve_auto(loaded, named)
         typer.echo(render_plan(loaded, preflight(loaded, named)), nl=False)
         if verbose:

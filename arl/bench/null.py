@@ -42,12 +42,7 @@ ANSWERS_PER_TURN = 4  # few, so that the engine holds what is open, and enough t
 class NullWorld:
     """Implement World: on the wall clock, in this process and thread, without a model and without checkpoints."""
 
-    traits = WorldTraits(
-        virtual_time=False,
-        one_process=True,
-        restarts_at_checkpoints=False,
-        recipe_costs=False,
-    )
+    traits = WorldTraits(virtual_time=False, one_process=True, restarts_at_checkpoints=False)
 
     def __init__(self) -> None:
         self.engine = NullEngine(ANSWERS_PER_TURN)

@@ -2,6 +2,8 @@
 
 from collections import deque
 
+RESTART_WINDOW = 3600.0  # seconds
+
 
 class RecentLosses:
     """Count losses within a window.

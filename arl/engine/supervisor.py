@@ -2,7 +2,7 @@
 
 start ─► ready ─► connect ─► Router.fill ─► it serves ─► it dies, or the router has lost it ─► nothing is left of it
   ▲                                                                                                    │
-  └─────────────────────────────── max_restarts times in restart_window ───────────────────────────────┘
+  └─────────────────────────────── max_restarts times in an hour ──────────────────────────────────────┘
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from typing import NoReturn, Protocol
 
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
-from arl.engine.recent_losses import RecentLosses
+from arl.engine.recent_losses import RESTART_WINDOW, RecentLosses
 from arl.engine.replica_seats import Replica
 from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
@@ -58,7 +58,7 @@ class EngineSupervisor:
         start: starts a new server, with weights that nobody deletes.
         connect: connects to the server that is ready at this URL.
         startup_seconds: from a start until the server is ready.
-        max_restarts: restarts that are allowed within `restart_window` seconds; the next end of a server is final.
+        max_restarts: restarts that are allowed within RESTART_WINDOW; the next end of a server is final.
         note: is given one line for each recovery.
         has_served: is set when a server first serves.
     """
@@ -71,7 +71,6 @@ class EngineSupervisor:
         connect: Callable[[str], AbstractAsyncContextManager[ReplicaEngine]],
         startup_seconds: float,
         max_restarts: int,
-        restart_window: float,
         note: Callable[[str], None],
         has_served: asyncio.Event | None = None,
     ) -> None:
@@ -80,10 +79,8 @@ class EngineSupervisor:
         self._start = start
         self._connect = connect
         self._startup_seconds = startup_seconds
-        self._losses = RecentLosses(max_restarts, restart_window)
-        self._limit = (
-            f"engine.max_restarts {max_restarts} allows no more in {restart_window:g} s (engine.restart_window)"
-        )
+        self._losses = RecentLosses(max_restarts, RESTART_WINDOW)
+        self._limit = f"engine.max_restarts {max_restarts} allows no more in {RESTART_WINDOW:g} s"
         self._note = note
         self._last: _End | None = None  # of a server that had served
         self.has_served = has_served or asyncio.Event()

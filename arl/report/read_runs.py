@@ -13,7 +13,6 @@ import numpy as np
 from msgspec import Struct
 
 from arl.config.leaves import leaves
-from arl.config.yaml_loader import MOST_BYTES as MOST_RECIPE
 from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
 from arl.files import decode_json, read_regular
@@ -35,7 +34,6 @@ COUNTS = {  # what a report computes with, and the least that a recipe may say
     "rollout.staleness": 0,
     "engine.slots": 1,
     "engine.replicas": 1,
-    "sync.every": 1,
 }
 MAY_BE_NULL = ("rollout.staleness",)  # there is no bound
 
@@ -122,7 +120,7 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
 def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any] | None:
     """Read the recipe as it was written; one of another version of arl is not refused."""
     try:
-        tree = read_document(read_regular(directory / RECIPE, MOST_RECIPE)).values
+        tree = read_document(read_regular(directory / RECIPE, MOST_BYTES)).values
     except OSError as error:
         notes.append(f"{name}: {RECIPE} cannot be read ({error.strerror}); it is left out")
         return None

@@ -195,7 +195,6 @@ class EnginePool:
             connect=lambda url: self._starts.servers.connect(url, self._sender, member.seat),
             startup_seconds=self._recipe.deadlines.startup,
             max_restarts=self._recipe.engine.max_restarts,
-            restart_window=self._recipe.engine.restart_window,
             note=self._note,
             has_served=member.serves,
         )

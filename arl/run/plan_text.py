@@ -70,10 +70,6 @@ def _where_published(plan: Plan) -> str:
 def _pace(recipe: Recipe) -> Iterator[str]:
     """Yield the choices of when engines load weights, and how, that are not the default."""
     sync = recipe.sync
-    if sync.every > 1:
-        yield f"every {sync.every} versions"
-    if sync.min_seconds:
-        yield f"at most once in {sync.min_seconds:g} s"
     if sync.order == "in_turn":
         yield "to one engine after the other"
     if not sync.interrupt:

@@ -23,7 +23,6 @@ from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
 from arl.run.resume import run_to_resume
-from arl.run.world import make_world
 
 SLURM = "slurm"
 NODES = re.compile(r"\d{1,9}(-\d{1,9})?", re.ASCII)
@@ -170,6 +169,5 @@ def submit_run(recipe: Recipe, resume: Path | None, overrides: Sequence[str] = (
 def _checked(recipe: Recipe, named: Sequence[Node] | None) -> str:
     """Plan the run on nodes that are not here yet, and return the page of the plan."""
     nodes = planned_nodes(recipe) if named is None else named
-    make_world(recipe.world)
     resolved = resolve_auto(recipe, nodes)
     return render_plan(resolved, preflight(resolved, nodes))

@@ -48,7 +48,7 @@ from arl.run.pinned_sources import pin_sources
 from arl.run.resume import Origin, begin, run_to_resume
 from arl.run.starting_model import starting_model
 from arl.run.status_writer import StatusWriter, written_status
-from arl.run.world import Cut, Parts, Start, World, make_world, open_world
+from arl.run.world import Cut, Parts, Start, World, make_world
 from arl.types import Accuracy, Problem
 
 
@@ -137,7 +137,7 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
             async with (
                 reported_failures(),
                 opening as status,
-                open_world(world, start) as parts,
+                world.open(start) as parts,
             ):
                 outcome = await segment.run(parts, known, status)
         return outcome, clock.now()
@@ -349,7 +349,6 @@ def make_segment(start: Start, parts: Parts, until: int, observer: Observer, che
         engine=parts.engine,
         trainer=parts.trainer,
         admission=parts.admission,
-        pace=parts.pace,
         problems=parts.problems,
         groups=parts.groups,
         gate_meter=parts.groups.gate_meter,

@@ -14,7 +14,6 @@ from arl.config.run_section import Output
 from arl.errors import InputError
 from arl.run.preflight import preflight
 from arl.run.submit import is_submitted
-from arl.run.world import make_world
 from arl.sweep.axes import write_override
 from arl.sweep.combinations import SweepArm, combine, flatten
 from arl.sweep.request import SweepRequest
@@ -108,7 +107,6 @@ def _check_launcher(recipe: Recipe) -> None:
 def _check_arm(request: SweepRequest, arm: SweepArm) -> CheckedArm:
     recipe = _make_recipe(request, arm)
     _check_launcher(recipe)
-    make_world(recipe.world)
     preflight(recipe)
     return CheckedArm(arm, recipe)
 

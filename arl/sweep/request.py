@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 from arl.config.explain import place_of
 from arl.config.mistakes import Key, rule_of
 from arl.config.recipe_file import is_sweep_file, read_with_places
-from arl.config.section import LARGEST_SEED, FilePath, Positive, Section, TotalTokens
+from arl.config.section import LARGEST_SEED, FilePath, Positive, Section, Tokens
 from arl.config.yaml_loader import YamlError, load_yaml
 from arl.errors import InputError
 from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
@@ -39,7 +39,7 @@ Name = Annotated[str, Field(pattern=NAME)]
 class MatchedBudget(Section):
     """Give every arm the same budget, which nothing else may set. Give one of the two fields."""
 
-    tokens: TotalTokens | None = None
+    tokens: Tokens | None = None
     """Sets train.tokens."""
     steps: Positive | None = None
     """Sets train.steps."""

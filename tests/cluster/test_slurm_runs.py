@@ -75,17 +75,6 @@ def test_before_its_time_limit_a_run_saves_a_checkpoint_and_ends_and_another_job
 
 
 @pytest.mark.long
-def test_a_controller_with_a_node_of_its_own_kind_reaches_engines_and_ranks_in_the_other_component(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    kinds = ("--set", "cluster.controller_flags.comment=controller", "--set", "train.steps=5")
-    job = SlurmJob(slurm, write_small_recipe(tmp_path), tmp_path / "runs", *kinds)
-    job.wait_for_state("COMPLETED")
-    job.assert_trained_once(steps=5)
-    wait_for_idle_nodes(slurm)
-
-
-@pytest.mark.long
 def test_a_run_that_may_have_fewer_nodes_goes_on_without_the_node_that_died(
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:

@@ -191,9 +191,7 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("sync: {order: in_turn}\nmode: collocated\n", "sync.order in_turn: with mode collocated no engine generates"),
         ("sync: {order: in_turn}\nrollout: {lag: 1}\n", "sync.order in_turn: with rollout.lag no engine generates"),
         ("sync: {order: in_turn, interrupt: false}\n", "sync.order in_turn: with sync.interrupt false no engine"),
-        ("cluster: {ports: 20000}\n", ":7: cluster.ports '20000': give the first port and the last"),
-        ("cluster: {ports: 99999-100000}\n", ":7: cluster.ports '99999-100000': give the first port and the last"),
-        ("world: virtal\n", ":7: world 'virtal': did you mean virtual?"),
+        ("world: virtal\n", ":7: world = 'virtal': did you mean virtual?"),
         ("  ranks: 2\nworld: virtual\n", "train.ranks 2: world virtual trains in one process"),
         ("  ranks: 4\n  shard_ranks: 3\n", "train.shard_ranks 3 must divide train.ranks 4"),
         (

@@ -160,7 +160,7 @@ class Servers:
                 for seat in range(self.count):
                     start = partial(self.start, seat)
                     supervisor = EngineSupervisor(
-                        router, seat, start, self.connect, 300, self.max_restarts, 3600, self.notes.append
+                        router, seat, start, self.connect, 300, self.max_restarts, self.notes.append
                     )
                     supervisors.append((supervisor, tasks.create_task(supervisor.supervise(await start()))))
                 for supervisor, _ in supervisors:

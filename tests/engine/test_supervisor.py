@@ -133,10 +133,7 @@ def test_one_death_too_many_ends_it(old: Weights) -> None:
                     servers.kill(0)
                     kills += 1
 
-    assert (
-        "was killed by SIGKILL; engine.max_restarts 1 allows no more in 3600 s (engine.restart_window).\nIt has no log."
-        in raised(scenario)
-    )
+    assert "was killed by SIGKILL; engine.max_restarts 1 allows no more in 3600 s.\nIt has no log." in raised(scenario)
 
 
 def test_a_server_that_never_comes_up_ends_it_at_once(old: Weights) -> None:

@@ -72,12 +72,12 @@ def test_the_plan_shows_choices_that_are_not_the_default(tmp_path: Path) -> None
     chosen = recipe(
         tmp_path,
         train={"head": "float32", "reshard": True, "deterministic": True},
-        sync={"every": 2, "min_seconds": 1.5, "order": "in_turn", "check": True},
+        sync={"order": "in_turn", "check": True},
         engine={"replicas": 2},
     )
     shown = [
         "checkpointing none, head float32, reshard, deterministic\n",
-        ", every 2 versions, at most once in 1.5 s, to one engine after the other, compared after each swap\n",
+        ", to one engine after the other, compared after each swap\n",
     ]
     text = render_plan(chosen, preflight(chosen))
     assert all(choices in text for choices in shown), text

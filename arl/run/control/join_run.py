@@ -76,10 +76,9 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
     resources = join_resources(options, state, recipe)
     probe_backend(recipe)
     node = platform.node()
-    cluster = Cluster(ports=recipe.cluster.ports)
     async with (
         reported_failures(),
-        LocalLauncher(options.run / LOGS, recipe.deadlines.shutdown, cluster, address=address) as launcher,
+        LocalLauncher(options.run / LOGS, recipe.deadlines.shutdown, Cluster(), address=address) as launcher,
     ):
         servers = EngineServers(
             recipe=recipe.model_copy(update={"seed": recipe.seed + secrets.randbelow(1 << 20)}),

@@ -21,7 +21,7 @@ from typing import Protocol
 
 from arl.clock import budget, now
 from arl.config.recipe import Recipe
-from arl.engine.recent_losses import RecentLosses
+from arl.engine.recent_losses import RESTART_WINDOW, RecentLosses
 from arl.errors import DeadlineError, leaves
 from arl.metrics.spans import span
 from arl.rollout.base import Observer
@@ -29,7 +29,7 @@ from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult, StepWaits
 
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
-MAX_RESTARTS = 1  # of the replica in engine.restart_window
+MAX_RESTARTS = 1  # of the replica in RESTART_WINDOW
 
 
 def is_measured(recipe: Recipe, version: int, is_last: bool) -> bool:
@@ -165,7 +165,7 @@ class BackgroundEvaluations:
         self._changed = asyncio.Event()  # the queue has grown, or has ended
         self._finishing = False
         self._interrupt: Callable[[], object] | None = None  # set while what is measured makes way for training
-        self._losses = RecentLosses(MAX_RESTARTS, recipe.engine.restart_window)
+        self._losses = RecentLosses(MAX_RESTARTS, RESTART_WINDOW)
         self._gave_up = False
         self.num_left_out = 0
         for version in range(1, begins + 1):

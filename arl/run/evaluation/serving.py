@@ -49,7 +49,7 @@ def for_evaluation(recipe: Recipe) -> Recipe:
     Logs and secrets of an evaluation are temporary files of this machine, so engines on other nodes could not start.
     """
     changes: dict[str, object] = {
-        "cluster": recipe.cluster.model_copy(update={"nodes": 1, "min_nodes": None, "controller_flags": {}}),
+        "cluster": recipe.cluster.model_copy(update={"nodes": 1, "min_nodes": None}),
         "launcher": "local" if recipe.launcher in OF_CLUSTERS else recipe.launcher,
         "world": "wall",
         "mode": "disaggregated",  # engines never give up their memory

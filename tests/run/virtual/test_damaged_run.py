@@ -6,7 +6,6 @@ import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from random import Random
 from typing import Any
 
 import pytest
@@ -20,8 +19,7 @@ from arl.run.file_manifest import MANIFEST, read_manifest
 from arl.run.resume import FILES, FOLDERS
 from arl.run.train import train
 from tests.forks import arl
-from tests.fuzz.checkpoint_damage import damage
-from tests.fuzz.checkpoint_run import RUN, WholeRun, make_run, snapshot
+from tests.run.small_run import RUN, make_run, snapshot
 
 OTHER_KINDS: dict[str, Callable[[Path], object]] = {
     "folder": Path.mkdir,
@@ -152,20 +150,6 @@ def test_a_link_or_a_pipe_among_the_files_that_a_run_goes_on_with_is_named_befor
     with pytest.raises(InputError, match=rf"--resume: .*/{re.escape(name)} is a link, or no regular file"):
         resume_here(tmp_path)
     assert (tmp_path / RUN / "recipe.yaml").read_bytes() == recipe
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_damaged_the_command_goes_on_or_says_why(whole: Path, tmp_path: Path, seed: int) -> None:
-    random = Random(seed)
-    shutil.copytree(whole / RUN, tmp_path / RUN)
-    done = [damage(random, tmp_path / RUN) for _ in range(3)]
-    untouched = WholeRun(whole / RUN).untouched(tmp_path / RUN)
-    code, said = resumed(tmp_path)
-    assert "Traceback" not in said, done
-    assert code == (0 if untouched else 2), f"{done}: {said}"
-    if untouched:
-        assert f"from step_{untouched[-1]}" in said
 
 
 def test_what_lies_in_the_way_of_a_partial_checkpoint_is_removed_and_a_second_refused_one_is_kept(

@@ -13,7 +13,7 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import DiskError
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
-from tests.fuzz.checkpoint_run import RECIPE, RUN
+from tests.run.small_run import RECIPE, RUN
 
 KILOBYTE = 1024
 HAS_CHECKPOINT = 0.7  # share of a run's bytes with which its first checkpoint is complete

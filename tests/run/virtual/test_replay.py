@@ -149,7 +149,7 @@ def test_without_the_filter_its_rejects_are_trained(record: Record) -> None:
 def test_where_nothing_can_be_trained_the_replay_fails_and_says_what_was_lost(record: Record) -> None:
     run = record("eval.problems=0")
     with pytest.raises(RunError, match=r"not one step can be trained.*'rejected': "):
-        again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.reject_window=1000")
+        again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.max_rejected_share=0.999")
 
 
 def test_a_dropped_tracker_is_shown_and_lost_groups_are_not(recorded: Ran, tmp_path: Path) -> None:

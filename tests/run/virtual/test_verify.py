@@ -1,5 +1,6 @@
 """A recording is verified before a replay uses it: what is wrong is named by file, row, field, value and rule."""
 
+import io
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -7,18 +8,38 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from arl.config.recipe_file import load_recipe
 from arl.errors import DataError, InputError
+from arl.metrics.console import ConsoleDisplay
 from arl.metrics.episode_table import SCHEMA
 from arl.metrics.trajectory_reading import TOKENS, check_rows, read_trajectories
 from arl.run.replay.replay_plan import plan_replay
 from arl.run.train import train
-from tests.fuzz.run_files import RECIPE, record_run, silent
 
 Rows = list[dict[str, Any]]
 Edit = Callable[[Rows], object]
 NAN, INF = float("nan"), float("inf")
+RECIPE = """\
+name: small
+world: virtual
+model:
+  tiny: {hidden_size: 16, layers: 1, heads: 2, intermediate_size: 32}
+data: {task: running_checksum, options: {size: 100}}
+rollout: {problems_per_step: 2, group_size: 2, staleness: 2, max_new_tokens: 8}
+train: {steps: 3, minibatches: 1, learning_rate: 1.5e-4}
+engine: {slots: 4, stream_interval: 4}
+eval: {problems: 2}
+"""
+
+
+def record_run(folder: Path, *overrides: str) -> Path:
+    """Train a small run in virtual time, and return its directory."""
+    recipe = folder / "recipe.yaml"
+    recipe.write_text(RECIPE)
+    loaded = load_recipe(recipe, [f"output.directory={folder / 'runs'}", *overrides])
+    return Path(train(loaded, ConsoleDisplay(Console(file=io.StringIO()))).directory)
 
 
 @pytest.fixture(scope="module")
@@ -129,14 +150,11 @@ def test_a_row_that_no_run_writes_is_named(run: Path, file: Path, damage: str) -
 
 
 def test_a_run_that_masks_truncated_episodes_is_replayed_though_steps_have_trained_nothing(tmp_path: Path) -> None:
-    recipe = tmp_path / "recipe.yaml"
-    recipe.write_text(RECIPE)
-    loaded = load_recipe(recipe, [f"output.directory={tmp_path}", "reward.mask_truncated=true"])
-    summary = train(loaded, silent())
-    masks = pq.read_table(Path(summary.directory) / "trajectories", columns=["loss_mask", "truncated"]).to_pylist()
+    masking = record_run(tmp_path, "reward.mask_truncated=true")
+    masks = pq.read_table(masking / "trajectories", columns=["loss_mask", "truncated"]).to_pylist()
     assert any(row["truncated"] for row in masks)
     assert not any(any(row["loss_mask"]) for row in masks if row["truncated"])
-    plan_replay(Path(summary.directory), ())
+    plan_replay(masking, ())
 
 
 def test_a_file_that_is_missing_or_of_another_kind_is_named(run: Path, file: Path) -> None:

@@ -20,7 +20,7 @@ from arl.run.file_manifest import MANIFEST, read_manifest, write_manifest
 from arl.run.intact import newest_intact
 from arl.run.verify_state import verify_state
 from arl.types import Increment, Trajectory, TrajectoryGroup, Turn
-from tests.fuzz.checkpoint_run import RUN, make_run
+from tests.run.small_run import RUN, make_run
 
 Edit = Callable[[RunState], RunState]
 NAN, INF = float("nan"), float("inf")
