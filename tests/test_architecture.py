@@ -59,9 +59,7 @@ STANDALONE = [
         "arl/launch/resident_memory.py",
         "arl/launch/slurm/memory_reports.py",
         "arl/launch/slurm/step_runner.py",
-        "arl/launch/store_tunnel.py",
         "arl/launch/tls.py",
-        "arl/sync/node_copy.py",
     )
 ]
 

@@ -21,7 +21,7 @@ from arl.launch.gpu_peers import pairs_without_access
 from arl.launch.gpu_users import refuse_busy
 from arl.launch.placement import Placement, is_mig
 from arl.launch.torch_build import own_torch, probe_torch, refuse_unequal_nccl
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 from arl.types import Transport
 
 LEAST_SHARED = 1_000_000_000  # bytes that NVIDIA advises for NCCL: docker run --shm-size=1g

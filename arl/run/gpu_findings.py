@@ -18,7 +18,7 @@ from arl.launch.torch_build import TorchBuild, own_torch, probe_torch, refuse_un
 from arl.models.flash_package import FLASH_3, has_flash_3
 from arl.run.finding import Finding
 from arl.run.gpu_checks import LEAST_SHARED, install_packages
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 
 NVCC = "SGLang and flashinfer compile some kernels with it at the first start; install the CUDA toolkit of torch's CUDA"
 

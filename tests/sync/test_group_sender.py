@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 
 from arl.errors import DeadlineError, EngineError, EngineLost, TrainerError
 from arl.sync.buckets import TensorSpec
-from arl.sync.common_swap import CommonSwap, Failures
-from arl.sync.group_sender import GroupSender
+from arl.sync.group_sender import CommonSwap, Failures, GroupSender
 from arl.sync.weight_loader import WeightLoader
 from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
@@ -216,10 +215,10 @@ def test_a_group_whose_broadcast_was_cancelled_half_way_is_not_used_again() -> N
 
 def test_engines_whose_wait_for_each_other_is_cancelled_start_nothing() -> None:
     async def scenario() -> None:
-        common: CommonSwap[str] = CommonSwap(3)
+        common: CommonSwap = CommonSwap(3)
         begun = asyncio.Event()
 
-        async def work(engines: Sequence[str]) -> Failures[str]:
+        async def work(engines: Sequence[str]) -> Failures:
             begun.set()
             return {}
 
