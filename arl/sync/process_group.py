@@ -215,13 +215,11 @@ def bucket_of(body: UpdateFromDistributed) -> Sequence[TensorSpec]:
     """Return the tensors that a bucket holds.
 
     Raises:
-        EngineError: the lists do not belong together, a name comes twice, or a dtype is unknown.
+        EngineError: the lists do not belong together, or a dtype is unknown.
     """
     counts = {len(body.names), len(body.dtypes), len(body.shapes)}
     if len(counts) > 1:
         raise EngineError(f"{len(body.names)} names, {len(body.dtypes)} dtypes and {len(body.shapes)} shapes")
-    if len(set(body.names)) < len(body.names):
-        raise EngineError("a name comes twice in this bucket: name each tensor once")
     unknown = set(body.dtypes) - ITEM_BYTES.keys()
     if unknown:
         raise EngineError(f"dtype {min(unknown)}: choose one of {', '.join(ITEM_BYTES)}")

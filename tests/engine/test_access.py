@@ -1,26 +1,19 @@
 """Check who may ask the embedded server, and what may be asked of it."""
 
 import asyncio
-import itertools
-import json
 import os
 import re
-import shutil
 import threading
 from pathlib import Path
 
 import aiohttp
 import pytest
 
-from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.routes import EngineRoutes
 from arl.engine.embedded.server import parse
 from arl.engine.http import wire
 from arl.errors import InputError
 from arl.launch.child import RUN_KEY
-from arl.models.load import load_model
 from tests.engine.conftest import KEY, ServerProcess, Weights, start_server, within
-from tests.engine.served import served
 from tests.engine.test_server import SAMPLING, post
 from tests.forks import Fork, pipe
 
@@ -90,65 +83,6 @@ def test_a_key_is_made_and_printed_behind_the_address(old: Weights) -> None:
     assert within(lambda: post(server, "/generate", body, {}))[0] == 401
     assert within(lambda: post(server, "/generate", body, {"Authorization": found[2]}))[0] == 200
     assert server.end() == 0
-
-
-def irregular(folder: Path) -> list[Path]:
-    """Make directories whose weights cannot be read, and what is no directory."""
-    for name in ("fifo", "device", "directory", "broken", "nothing", "large"):
-        (folder / name).mkdir()
-    os.mkfifo(folder / "fifo" / "model.safetensors")
-    (folder / "device" / "model.safetensors").symlink_to("/dev/zero")
-    (folder / "directory" / "model.safetensors").mkdir()
-    (folder / "broken" / "model.safetensors").write_bytes(b"\0" * 64)
-    header = json.dumps({"x": {"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}}).encode()
-    with (folder / "large" / "model.safetensors").open("wb") as sparse:  # too large to be mapped
-        sparse.write(len(header).to_bytes(8, "little") + header)
-        sparse.truncate(8 + len(header) + (1 << 40))
-    return [*sorted(folder.iterdir()), Path("/dev/zero"), Path("gpt2"), Path("a\0b")]
-
-
-def test_weights_that_cannot_be_read_are_refused_and_hold_up_nobody(old: Weights, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with EmbeddedEngine(load_model(old.path, "float32"), slots=2) as engine:
-            async with served(EngineRoutes(engine, old.path, (), 1.0)) as client:
-                for path, version in itertools.product(irregular(tmp_path), (None, "7")):
-                    body = {"model_path": str(path), "weight_version": version}
-                    async with client.post("/update_weights_from_disk", json=body) as answer:
-                        assert answer.status == 400, path
-            assert engine.loaded_version == 0
-
-    within(scenario)
-
-
-def test_a_server_outlives_weights_that_are_cut_short_while_it_reads_them(old: Weights, tmp_path: Path) -> None:
-    """It refuses them and keeps its own; had it mapped the file, SIGBUS would have killed it."""
-    own = start_server(old.path, tmp_path / "log")
-    folder = tmp_path / "cut"
-    shutil.copytree(old.path, folder)
-    file = folder / "model.safetensors"
-    whole = file.read_bytes()
-    ended = threading.Event()
-
-    def cut() -> None:
-        while not ended.is_set():
-            os.truncate(file, len(whole) // 2)
-            file.write_bytes(whole)
-
-    async def scenario() -> None:
-        body = {"model_path": str(folder), "weight_version": "0"}
-        for _ in range(30):
-            status, answer = await post(own, "/update_weights_from_disk", body)
-            assert status in (200, 400), answer
-        assert (await post(own, "/generate", {"input_ids": [1], "sampling_params": SAMPLING}))[0] == 200
-
-    cutting = threading.Thread(target=cut)
-    cutting.start()
-    try:
-        within(scenario, 60.0)
-    finally:
-        ended.set()
-        cutting.join()
-    assert own.end() == 0
 
 
 @pytest.mark.parametrize("version", ["2147483648", "1099511627776", "9" * 5000, "-1", "1.0", "٣", "", " 1", "default"])
