@@ -66,9 +66,6 @@ def test_a_model_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     for name in ("file", "fifo"):
         with pytest.raises(InputError, match=f"{name} is no directory"):
             parse(["--model", str(tmp_path / name)])
-    for name in ("a\0b", "a/" + "b" * 300, "/nowhere"):
-        with pytest.raises(InputError, match="model"):
-            parse(["--model", name])
 
 
 def test_a_key_is_made_and_printed_behind_the_address(old: Weights) -> None:
