@@ -55,9 +55,7 @@ STANDALONE = [
         "arl/launch/child.py",
         "arl/launch/free_port.py",
         "arl/launch/scratch_directory.py",
-        "arl/launch/store_tunnel.py",
         "arl/launch/tls.py",
-        "arl/sync/node_copy.py",
     )
 ]
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.forks import ROOT, arl
-from tests.run.small_run import RECIPE
 
 HEAVY = {"torch", "transformers", "wandb", "pyarrow", "aiohttp", "pydantic", "rich"}
 

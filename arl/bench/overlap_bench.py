@@ -34,7 +34,7 @@ def bench_broadcast(repeats: int) -> dict[str, Any]:
     on_gpu = torch.cuda.is_available()
     num_bytes = GPU_BYTES if on_gpu else CPU_BYTES
     group = Group(
-        end=serve_store(LOOPBACK, SECONDS),
+        store=serve_store(LOOPBACK, SECONDS),
         name="bench",
         rank=0,
         size=1,

@@ -68,7 +68,7 @@ def _measure(learner: Learner, specs: Sequence[TensorSpec], place: BufferPlace, 
     target = BroadcastTarget(BUCKET_BYTES, place)
     backend = "nccl" if torch.cuda.is_available() else "gloo"
     group = Group(
-        end=serve_store(LOOPBACK, SECONDS),
+        store=serve_store(LOOPBACK, SECONDS),
         name=f"bench-{place}",
         rank=0,
         size=1,

@@ -87,11 +87,6 @@ class Deadlines(Section):
         return self.shutdown + MARGIN
 
     @property
-    def engine_added(self) -> float:
-        """Return when `arl engines add` gives up: the controller gives up an engine first, and says why."""
-        return self.startup + self.startup + self.swap + MARGIN
-
-    @property
     def engine_joined(self) -> float:
         """Return when `arl engines join` gives up: the controller gives up an engine first, and says why."""
         return self.startup + self.swap + MARGIN

@@ -17,7 +17,7 @@ from arl.run.checks import gpu_findings
 from arl.run.finding import Finding
 from arl.run.preflight import preflight
 from arl.run.submit import check_submission, is_submitted
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 
 GIGABYTE = 1e9
 

@@ -9,7 +9,7 @@ from arl.run.memory.memory_text import memory_lines, published_on_device
 from arl.run.plan_nodes import cluster_lines, list_gpus
 from arl.run.plan_notes import plan_notes
 from arl.run.preflight import Plan
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 from arl.tasks.registry import SINGLE_TURN, env_name
 
 WIDTH = 12  # characters before the text of a line

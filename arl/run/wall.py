@@ -43,9 +43,9 @@ from arl.run.process_states import ProcessStates
 from arl.run.ranks import open_trainer
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, Start, recipe_parts
-from arl.sync.node_copy import SHARED_MEMORY
 from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors
+from arl.sync.weight_folders import SHARED_MEMORY
 from arl.types import Accuracy, StartingVersions
 
 
@@ -99,7 +99,6 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher, trus
         plan.placement.engines,
         launcher,
         trust,
-        published=weights if plan.placement.spans_nodes and plan.transport == "file" else None,
     )
     started = await servers.start_all()
     async with open_trainer(

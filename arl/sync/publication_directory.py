@@ -3,7 +3,6 @@
 one node         shared memory, else the run directory ─┐
 several nodes    the run directory, which all share     ─┴─► directory of this run, locked while the run lives,
                                                              removed at its end
-On several nodes each node reads a version once: see arl.sync.node_copy.
 """
 
 import contextlib
@@ -21,8 +20,8 @@ from arl.errors import InputError
 from arl.launch.host_memory import free_memory
 from arl.launch.scratch_directory import removed_with_us
 from arl.models.model_files import tensors_in
-from arl.sync.node_copy import PREFIX, SHARED_MEMORY, open_locked, remove_abandoned
 from arl.sync.published_versions import held_versions, kept_versions, published_bytes
+from arl.sync.weight_folders import PREFIX, SHARED_MEMORY, open_locked, remove_abandoned
 from arl.types import Transport
 
 

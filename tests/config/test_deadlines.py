@@ -31,10 +31,6 @@ PAIRS: dict[str, Pair] = {
         lambda d: d.swap + d.startup,
         lambda d: d.swap_and_restart,
     ),
-    "the controller gives up a new engine, then who asked for it": (
-        lambda d: d.startup + d.startup + d.swap,
-        lambda d: d.engine_added,
-    ),
     "the controller gives up a guest, then the guest": (lambda d: d.startup + d.swap, lambda d: d.engine_joined),
     "the controller ends an engine, then who asked for it gives up": (
         lambda d: d.swap + d.shutdown,

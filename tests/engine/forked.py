@@ -127,7 +127,6 @@ class Servers:
     slots: int = 8
     generate_seconds: float = 10.0
     swap_seconds: float = 10.0
-    releases_memory: bool = False
     max_restarts: int = 1000
     stopping: int = 0  # so many of the next servers stop by themselves
     on_start: Callable[[int], None] = lambda _: None
@@ -147,7 +146,6 @@ class Servers:
             url,
             generate_seconds=self.generate_seconds,
             swap_seconds=self.swap_seconds,
-            releases_memory=self.releases_memory,
             key=KEY,
         )
 

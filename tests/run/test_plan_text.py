@@ -18,7 +18,7 @@ from arl.run.memory.hardware import named_nodes
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
 from arl.run.submit import plan_submission
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Problem
 from tests.fake_nvml import FakeNvml, fake_nvml

@@ -55,7 +55,6 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: GroupSender | N
         sender=sender,
         workers=recipe.engine.tensor_parallel,
         first_rank=server.replica * recipe.engine.tensor_parallel,
-        copies_weights=server.copies_weights,
     )
 
 
@@ -74,7 +73,6 @@ class HttpEngine:
         sender: of weights that are broadcast, shared by the engines of a run
         workers: processes of the server that hold a part of the weights
         first_rank: the trainer's rank on the device of the first worker; the others follow
-        copies_weights: the server copies published files to the memory of its node before it is paused
     """
 
     def __init__(
@@ -92,7 +90,6 @@ class HttpEngine:
         sender: GroupSender | None = None,
         workers: int = 1,
         first_rank: int = 0,
-        copies_weights: bool = False,
     ) -> None:
         assert kv_policy == "recompute" or not releases_memory, "a cache that is kept cannot be released"
         self.url = url.rstrip("/")
@@ -107,7 +104,6 @@ class HttpEngine:
         self._sender = sender
         self._workers = workers
         self._first_rank = first_rank
-        self._copies_weights = copies_weights
         self._version = 0
         self._calls: dict[str, Call] = {}
         self._closed = False
@@ -119,9 +115,7 @@ class HttpEngine:
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self._key, self._swap_seconds, self._certificate)
         self._batches = BatchSender(self._http, self._generate_seconds, keys_cache=self._kv_policy == "keep")
-        self._loader = WeightLoader(
-            self._http, self._sender, self._workers, self._first_rank, copies_weights=self._copies_weights
-        )
+        self._loader = WeightLoader(self._http, self._sender, self._workers, self._first_rank)
         try:
             await self._introduce()
         except BaseException:
@@ -226,7 +220,7 @@ class HttpEngine:
             await self._pause()
             since = self._paused_since or start
             try:
-                with self._timer.part("transfer" if self._loader.transfers_in_pause(update) else "load"):
+                with self._timer.part("transfer" if update.transport == "broadcast" else "load"):
                     await self._loader.load(update)
                 self._set_version(update.version)
             except (EngineLost, DeadlineError):

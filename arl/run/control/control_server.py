@@ -19,7 +19,6 @@ from arl.errors import ArlError, InputError, short_message
 from arl.files import decode_json
 from arl.run.control.control_folder import ANSWER_SECONDS, ControlFolder, write_private
 from arl.run.control.control_messages import (
-    AddEngine,
     ControlAnswer,
     EngineStatus,
     JoinEngine,
@@ -35,8 +34,6 @@ class ChangeableEngines(Protocol):
     """Change the engines of a run. In a run it is arl.run.engine_pool.EnginePool."""
 
     def statuses(self) -> Sequence[EngineStatus]: ...
-
-    async def add(self) -> str: ...
 
     async def join(self, guest: JoinEngine) -> str: ...
 
@@ -121,8 +118,6 @@ class ControlServer:
         except msgspec.DecodeError as error:
             raise InputError(f"request {name} cannot be read: {error}") from error
         match request:
-            case AddEngine():
-                return await self._engines.add()
             case JoinEngine():
                 if request.arl != arl.__version__:
                     raise InputError(f"arl {request.arl}: the run has arl {arl.__version__}; install the same version")

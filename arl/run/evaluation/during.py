@@ -21,7 +21,7 @@ from typing import Protocol
 
 from arl.clock import budget, now
 from arl.config.recipe import Recipe
-from arl.engine.recent_losses import RESTART_WINDOW, RecentLosses
+from arl.engine.supervisor import RESTART_WINDOW, RecentLosses
 from arl.errors import DeadlineError, leaves
 from arl.metrics.spans import span
 from arl.rollout.base import Observer

@@ -17,7 +17,7 @@ from arl.run.doctor import examine
 from arl.run.finding import Finding
 from arl.run.smoke.small_model import version_bytes
 from arl.run.smoke.smoke_types import StageOutcome, Verdict
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 
 PROCESS_SECONDS = 120.0  # of a check in a process of its own; the stage's deadline comes first
 CPU_RANKS = 2

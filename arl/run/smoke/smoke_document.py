@@ -17,7 +17,7 @@ from arl.launch.devices import VISIBLE_DEVICES
 from arl.launch.gpu_devices import driver_version
 from arl.launch.host_memory import free_memory
 from arl.run.smoke.smoke_types import SmokeReport
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 
 # Beginnings of the names of the variables that matter; a name that ends like a secret's is left out all the same.
 SHOWN = (VISIBLE_DEVICES, "NCCL_", "TORCH_", "PYTORCH_CUDA_ALLOC_CONF", "OMP_", "ARL_")
