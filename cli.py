@@ -367,7 +367,9 @@ def main() -> None:
     """Run the command line, and leave the process with its exit code."""
     code = 1  # of an exception that no command handles
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file may be no UTF-8
+        # A name of a file may be no UTF-8. Where a fork's file was replaced by a pipe, an error follows the change.
+        with contextlib.suppress(OSError):
+            sys.stdout.reconfigure(errors="backslashreplace")
 
     def end() -> None:
         from arl.launch.child import leave
