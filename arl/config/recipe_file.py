@@ -17,7 +17,6 @@ from arl.config.leaves import leaves
 from arl.config.mistakes import Key, find_mistakes
 from arl.config.recipe import Recipe
 from arl.config.yaml_loader import (
-    MOST_BYTES,
     MOST_CHARACTERS,
     MOST_DEPTH,
     YamlError,
@@ -26,7 +25,6 @@ from arl.config.yaml_loader import (
     read_document,
 )
 from arl.errors import RecipeError
-from arl.files import read_regular
 
 MOST_EXPLAINED = 10  # mistakes of a recipe
 
@@ -65,7 +63,7 @@ def read_with_places(path: Path) -> tuple[dict[str, Any], dict[Key, str]]:
         RecipeError: it cannot be read, is no YAML that arl.config.yaml_loader reads, or is not a mapping.
     """
     try:
-        document = read_document(read_regular(path, MOST_BYTES))
+        document = read_document(path.read_bytes())
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror}); give the path of a recipe YAML") from error
     except YamlError as error:

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from arl.data.hub import Refusal, go_offline, hub_errors, hub_refusal, within
 from arl.errors import DataError
-from arl.files import find_below
 
 PREFIX = "hf://"
 DOWNLOAD_SECONDS = 3600.0  # for all files of one pattern
@@ -138,7 +137,7 @@ def _download(source: HubFiles, field: str) -> list[Path]:
 
 
 def _matching(snapshot: Path, pattern: str) -> list[Path]:
-    files = [path for path in find_below(snapshot) if os.path.isfile(path)]
+    files = [path for path in snapshot.rglob("*") if os.path.isfile(path)]
     return sorted(path for path in files if fnmatch.fnmatchcase(str(path.relative_to(snapshot)), pattern))
 
 

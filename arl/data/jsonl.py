@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from arl.errors import DataError
-from arl.files import depth_of, open_regular
 
 LONGEST_LINE = 16_000_000  # bytes
 DEEPEST = 64  # lists and objects inside each other
@@ -42,7 +41,7 @@ def numbered_lines(path: Path, *, field: str) -> Iterator[tuple[str, str]]:
         DataError: the file cannot be read as UTF-8, or has a line of more than LONGEST_LINE bytes.
     """
     try:
-        with open_regular(path) as file:
+        with path.open("rb") as file:
             for number, line in enumerate(_lines(file), 1):
                 if len(line) > LONGEST_LINE:
                     raise DataError(f"{path}:{number}: is longer than {LONGEST_LINE:,} bytes; one line is one row")
@@ -82,14 +81,12 @@ def read_object(line: str) -> dict[str, Any]:
         raise NotARowError(TOO_DEEP) from error
     if not isinstance(value, dict):
         raise NotARowError(f"is {type(value).__name__}, and must be one JSON object")
-    if line.count("[") + line.count("{") > DEEPEST and depth_of(value) > DEEPEST:
-        raise NotARowError(TOO_DEEP)
     if _MAY_BE_SURROGATE.search(line) and not _is_unicode(value):
         raise NotARowError("has half of a surrogate pair (\\ud800 … \\udfff), which is no character")
     return value
 
 
-TOO_DEEP = f"not JSON that is nested at most {DEEPEST} deep"
+TOO_DEEP = "not JSON, or nested too deeply"
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

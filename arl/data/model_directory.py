@@ -18,12 +18,9 @@ from msgspec import Meta, Struct
 
 from arl.data.source_files import file_mode
 from arl.errors import DataError
-from arl.files import decode_json, depth_of, read_regular
 
 OPENED = (".json", ".txt", ".jinja", ".model", ".safetensors")  # ends of the names that libraries may open
 TEMPLATES = "additional_chat_templates"  # a folder of further templates
-DESCRIPTION_BYTES = 16 << 20
-DEEPEST = 32  # lists and objects inside each other
 AGAIN = "copy it again from where the model came from"
 PERMIT = "give this user the right to read the model, or copy it to another directory"
 
@@ -79,13 +76,11 @@ def read_description(file: Path) -> dict[str, Any]:
         DataError: it is damaged.
     """
     try:
-        content: Any = decode_json(read_regular(file, DESCRIPTION_BYTES))
-    except (OSError, msgspec.DecodeError) as error:
+        content: Any = msgspec.json.decode(file.read_bytes())
+    except (OSError, ValueError) as error:
         raise DataError(f"{file}: is damaged ({error}); {AGAIN}") from error
     if not isinstance(content, dict):
         raise DataError(f"{file}: is damaged, because it holds no JSON object; {AGAIN}")
-    if depth_of(content) > DEEPEST:
-        raise DataError(f"{file}: is damaged, because it is nested more than {DEEPEST} deep; {AGAIN}")
     return content
 
 

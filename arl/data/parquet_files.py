@@ -18,7 +18,6 @@ import pyarrow.parquet as pq
 from arl.data.parquet_footer import check_chunks
 from arl.data.parquet_pages import sum_pages
 from arl.errors import DataError
-from arl.files import open_regular
 
 VALUES_PER_BYTE = 64  # of the file; one token takes several bytes, since its id and its logprob are noise
 LEAST_VALUES = 1 << 22  # which are accepted in a file of any size
@@ -45,7 +44,7 @@ def open_parquet(
     Raises:
         DataError: it cannot be read, is damaged, lacks a column, or is larger than its bytes can be.
     """
-    with _refused(str(path), remedy), open_regular(path) as file:
+    with _refused(str(path), remedy), path.open("rb") as file:
         metadata, _ = _read_footer(file)
         _check_columns(metadata.schema.to_arrow_schema(), columns)
         _check_codecs(metadata)
@@ -64,7 +63,7 @@ def open_foreign(path: Path, what: str) -> Iterator[tuple[pq.ParquetFile, int]]:
     Raises:
         DataError: it cannot be read, is damaged, or is larger than its bytes can be.
     """
-    with _refused(what, "download or write it again"), open_regular(path) as file:
+    with _refused(what, "download or write it again"), path.open("rb") as file:
         metadata, size = _read_footer(file)
         _check_pages(file, metadata, size)
         texts = [

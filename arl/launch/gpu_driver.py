@@ -8,7 +8,6 @@ import re
 from pathlib import Path
 
 from arl.errors import InputError
-from arl.files import find
 
 DEVICES = Path("/dev")
 DRIVER = Path("/proc/driver/nvidia/version")
@@ -44,7 +43,7 @@ def refuse_unusable_gpus(
     Raises:
         InputError: torch is built for the CPU, sees none of the GPUs, or needs a newer driver.
     """
-    found = [path.name for path in find(devices, "nvidia[0-9]*")]
+    found = [path.name for path in sorted(devices.glob("nvidia[0-9]*"))]
     if not found or (wanted is not None and wanted.strip() in HIDDEN):
         return
     here = f"this machine has GPUs ({', '.join(found)})"

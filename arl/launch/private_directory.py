@@ -48,10 +48,9 @@ def nearest_directory(path: Path) -> Path:
 
 def remove_abandoned(place: Path, prefix: str) -> None:
     """Remove what `private_directory` has made in `place` for processes that are gone."""
-    from arl.files import find
     from arl.launch.file_lock import open_lock, try_lock
 
-    for directory in find(place, f"{prefix}*"):
+    for directory in place.glob(f"{prefix}*"):
         # Its owner removes it now, it is another user's, or what has the name of its lock is none of ours.
         with contextlib.suppress(OSError), open_lock(directory / LOCK) as lock:
             if try_lock(lock):

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from arl.files import find
 from arl.launch.child import PARENT
 
 RUNNER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
@@ -64,7 +63,7 @@ def kill_session(process: asyncio.subprocess.Process) -> None:
 def _session_members(session: int) -> list[int]:
     """List the processes of a session."""
     members = []
-    for directory in find(Path("/proc"), "[0-9]*"):
+    for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile
             stat = (directory / "stat").read_text()
             fields = stat.rpartition(")")[2].split()  # after the name: state, parent, group, session

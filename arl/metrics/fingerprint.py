@@ -4,7 +4,6 @@ import contextlib
 import hashlib
 from pathlib import Path
 
-from arl.files import find
 from arl.models.tensor_file import TensorFile, open_tensors
 
 
@@ -20,7 +19,7 @@ def weights_sha256(model: Path) -> str:
     digest = hashlib.sha256()
     with contextlib.ExitStack() as files:
         places: dict[str, TensorFile] = {}
-        for path in find(model, "model*.safetensors"):
+        for path in sorted(model.glob("model*.safetensors")):
             file = files.enter_context(open_tensors(path))
             places |= dict.fromkeys(file.tensors, file)
         for name in sorted(places):

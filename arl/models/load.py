@@ -20,7 +20,6 @@ from transformers import (
 from arl.data.generation_config import end_token_ids
 from arl.data.model_directory import check_model_directory, reading_model
 from arl.errors import DataError
-from arl.files import find
 from arl.kernels.head import wide_product
 from arl.models.attention import ATTENTION
 from arl.models.model_files import stored_tensors
@@ -80,7 +79,7 @@ def empty_model(path: str | Path) -> PreTrainedModel:
         DataError: as for load_model.
     """
     config = _supported_config(path)
-    if find(Path(path), "*.safetensors"):  # else they are downloaded when the run begins
+    if any(Path(path).glob("*.safetensors")):  # else they are downloaded when the run begins
         _refuse_absent_layers(config, path)
     with torch.device("meta"), reading_model(path, "model"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)

@@ -12,12 +12,10 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from arl.data.model_source import DESCRIPTION, snapshot_of
 from arl.errors import DataError
-from arl.files import decode_json, read_regular
 from arl.models.tensor_file import StoredTensor, open_tensors
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
 WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
-INDEX_BYTES = 1 << 23  # some 80,000 weights; a server that decodes it does nothing else meanwhile
 
 
 class _Index(Struct):
@@ -93,7 +91,7 @@ def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
 def _indexed_tensors(path: str | Path, home: Path) -> dict[str, StoredTensor]:
     """Read the headers of all files that an index names."""
     try:
-        index: _Index = decode_json(read_regular(home / SAFE_WEIGHTS_INDEX_NAME, INDEX_BYTES), _Index)
+        index: _Index = msgspec.json.decode((home / SAFE_WEIGHTS_INDEX_NAME).read_bytes(), type=_Index)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"model.path {path}: {SAFE_WEIGHTS_INDEX_NAME} cannot be read ({error})") from error
     names: dict[str, list[str]] = {}  # by file

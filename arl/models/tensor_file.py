@@ -19,8 +19,6 @@ import msgspec
 from msgspec import Meta, Raw, Struct
 from safetensors import SafetensorError
 
-from arl.files import decode_json, open_regular
-
 if TYPE_CHECKING:
     import torch
 
@@ -69,7 +67,7 @@ def open_tensors(path: Path) -> "Iterator[TensorFile]":
         OSError: it cannot be read, or is no regular file.
         SafetensorError: its header is wrong, or the file is not as long as the header says.
     """
-    with open_regular(path) as file:
+    with path.open("rb") as file:
         yield TensorFile(path, file)
 
 
@@ -157,9 +155,9 @@ def _entries(header: bytes) -> dict[str, _Entry]:
         SafetensorError: it is none.
     """
     try:
-        found: dict[str, Raw] = decode_json(header, dict[str, Raw])
-        decode_json(found.pop(METADATA, Raw(b"null")), dict[str, str] | None)  # as the library wants it
-        return {name: decode_json(entry, _Entry) for name, entry in found.items()}
+        found: dict[str, Raw] = msgspec.json.decode(header, type=dict[str, Raw])
+        msgspec.json.decode(found.pop(METADATA, Raw(b"null")), type=dict[str, str] | None)  # as the library wants it
+        return {name: msgspec.json.decode(entry, type=_Entry) for name, entry in found.items()}
     except msgspec.DecodeError as error:
         raise SafetensorError(f"its header cannot be read ({error})") from error
 

@@ -12,8 +12,6 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
-from arl.files import find
-
 MARK = "ARL_REWARD_WORKER"
 PAUSE = 0.01  # seconds for killed processes to be gone
 MOST_ROUNDS = 500
@@ -42,7 +40,7 @@ async def kill_marked(mark: str) -> None:
 def _find_marked(mark: str) -> Iterator[int]:
     """Yield the processes that were started with a mark. A process that has ended has no environment."""
     variable = f"{MARK}={mark}".encode()
-    for directory in find(Path("/proc"), "[0-9]*"):
+    for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended meanwhile, or is another user's
             if variable in (directory / "environ").read_bytes().split(b"\0"):
                 yield int(directory.name)

@@ -18,14 +18,12 @@ from arl.data.hub import COMMIT, hub_commit
 from arl.data.hub_files import PREFIX, parse_hub_files
 from arl.data.model_source import is_local, split_revision
 from arl.errors import DataError, InputError
-from arl.files import decode_json, read_regular
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.metrics.run_files import RECIPE, SOURCES
 
 DATA_FIELDS = ("path", "eval_path")
 MAIN = "main"  # the branch that a name without a revision is of
-SOURCES_BYTES = 1 << 20
 
 
 class Pinned(Struct, frozen=True):
@@ -123,7 +121,7 @@ def read_recorded(directory: Path) -> RecordedSources:
     file = directory / SOURCES
     named: dict[str, str] = {}
     try:
-        named = decode_json(read_regular(file, SOURCES_BYTES), dict[str, str])
+        named = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
     except FileNotFoundError:  # its recipe names commits, or nothing of the hub
         pass
     except (OSError, msgspec.DecodeError) as error:

@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import DecodeError, Struct
 
 from arl.clock import deadline
@@ -25,7 +26,6 @@ from arl.data.model_limits import Limits, model_limits
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import DataError, RecipeError
-from arl.files import decode_json
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
 from arl.launch.disk import writing
@@ -34,7 +34,7 @@ from arl.launch.file_lock import open_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.models.characters import character_tokenizer
 from arl.models.model_files import local_copy
-from arl.run.file_manifest import check_files, read_manifest, write_manifest
+from arl.run.file_manifest import check_files, write_manifest
 from arl.tasks.base import WarmupStage
 from arl.tasks.registry import open_task, task_class
 
@@ -203,7 +203,7 @@ def is_intact(cached: Path, display: ConsoleDisplay) -> bool:
     if not os.path.lexists(cached):
         return False
     try:
-        check_files(cached, read_manifest(cached))
+        check_files(cached)
     except DataError as error:
         display.note(f"warm-up: the cache is damaged, so it is made anew ({error})")
         with writing(cached):
@@ -268,7 +268,7 @@ def show_progress(line: str, steps_before: Mapping[str, int], display: ConsoleDi
         steps_before: by stage, see `_steps_before`.
     """
     try:
-        progress: _Progress = decode_json(line, _Progress)
+        progress: _Progress = msgspec.json.decode(line, type=_Progress)
     except DecodeError:
         return
     if progress.stage not in steps_before:

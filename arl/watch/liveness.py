@@ -7,7 +7,6 @@ import os
 import time
 from pathlib import Path
 
-from arl.files import find
 from arl.launch.resident_memory import started_at
 from arl.metrics.run_files import LOCK, RECIPE
 from arl.metrics.run_status import RESUMING, SILENT_SECONDS, RunStatus, read_status
@@ -84,6 +83,6 @@ def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
 
 
 def _how_to_resume(run: Path) -> str:
-    if not find(run, "checkpoints/step_*"):
+    if not any(run.glob("checkpoints/step_*")):
         return ""
     return f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint"

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from arl.errors import InputError
-from arl.files import find_below, open_regular
 from arl.launch.rotating_log import parts_of
 from arl.metrics.run_files import LOGS
 from arl.metrics.run_status import STATUS_FILE, require_run
@@ -101,7 +100,7 @@ def _open_parts(log: Path) -> Iterator[list[BinaryIO]]:
         parts: dict[int, BinaryIO] = {}
         for path in parts_of(log):
             try:
-                part = files.enter_context(open_regular(path))
+                part = files.enter_context(path.open("rb"))
             except FileNotFoundError:
                 continue  # it was the oldest, and is removed
             except OSError as error:
@@ -152,7 +151,7 @@ def _logs(run: Path, role: str | None) -> list[RoleLog]:
     directory = run / LOGS
     logs = [
         RoleLog(str(path.relative_to(directory).with_suffix("")), path)
-        for path in find_below(directory, "*.log")
+        for path in sorted(directory.rglob("*.log"))
         if os.path.isfile(path)
     ]
     if role is None:

@@ -23,7 +23,6 @@ from arl.engine.embedded.access import WITHOUT_KEY, Access, HttpRefusal, Request
 from arl.engine.embedded.body_room import BodyRoom
 from arl.engine.embedded.door import Door
 from arl.errors import EngineError, short_message
-from arl.files import decode_json
 
 IDLE_SECONDS = 3600.0  # after which a connection that has shown the key, and is not used, is closed
 LINGER_SECONDS = 2.0  # in which a client that is still sending may read why it was refused
@@ -105,7 +104,7 @@ class HttpEdge(web.Server):
             return await handler(request)
         except RequestRefused as error:
             return error_answer(*error.refusal)
-        except (EngineError, msgspec.DecodeError) as error:
+        except (EngineError, msgspec.DecodeError, UnicodeDecodeError) as error:
             return error_answer(400, str(error))
         except ConnectionError:  # the caller has gone, and whatever is answered is dropped
             return Response()
@@ -205,7 +204,7 @@ async def read_body(request: BaseRequest, kind: type[Body]) -> Body:
     """
     assert isinstance(request.protocol, _Connection)
     async with request.protocol.room.receive(request.content, request.content_length or 0) as data:
-        return decode_json(data or b"{}", kind)
+        return msgspec.json.decode(data or b"{}", type=kind)
 
 
 def json_answer(value: Any) -> Response:

@@ -7,10 +7,7 @@ import os
 from pathlib import Path
 
 from arl.errors import InputError
-from arl.files import read_regular
 from arl.launch.slurm.batch_script import Submission
-
-MOST_BYTES = 1 << 13  # of a path
 
 
 def run_of(directory: Path) -> Path:
@@ -23,7 +20,7 @@ def run_of(directory: Path) -> Path:
     if not os.path.isfile(submission.script):
         return directory
     try:
-        pointer = read_regular(submission.pointer, MOST_BYTES).decode().strip()
+        pointer = submission.pointer.read_text().strip()
     except FileNotFoundError:
         raise InputError(
             f"{directory}: is a submission, and its run has not begun: see squeue and {submission.log}"
