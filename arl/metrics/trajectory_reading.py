@@ -8,7 +8,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from arl.errors import DataError
-from arl.metrics.episode_table import SCHEMA
 from arl.metrics.run_files import TRAJECTORIES
 
 TOKENS = ("token_ids", "behavior_logprobs", "policy_versions", "loss_mask")  # an entry for each token
@@ -59,9 +58,9 @@ def _opened(path: Path, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
     try:
         with path.open("rb") as stream:
             file = pq.ParquetFile(stream, page_checksum_verification=True)
-            for name in columns:
-                if name not in file.schema_arrow.names or file.schema_arrow.field(name).type != SCHEMA.field(name).type:
-                    raise ValueError(f"it lacks {name} of type {SCHEMA.field(name).type}, as if an older arl wrote it")
+            missing = [name for name in columns if name not in file.schema_arrow.names]
+            if missing:
+                raise ValueError(f"it lacks {', '.join(missing)}, as if an older arl had written it")
             yield file
     except (OSError, ValueError, pa.ArrowException) as error:
         reason = str(error).split("\n", 1)[0]
