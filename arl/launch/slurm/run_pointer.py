@@ -27,6 +27,6 @@ def run_of(directory: Path) -> Path:
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{submission.pointer}: cannot be read ({error}); give the directory of the run") from error
-    if not pointer or "\0" in pointer:
+    if not pointer:
         raise InputError(f"{submission.pointer}: holds {pointer!r}, no directory; give the directory of the run")
     return Path(pointer)
