@@ -53,7 +53,7 @@ IMPOSSIBLE = {
     ),
     "no progress": (event([]) * 20_000, "increments brought no token"),
     "endless event": (b"data: [" + b"1," * (5 << 20), "an event is longer than"),
-    "deep nesting": (b'data: {"a":' + b"[" * 100_000 + b"\n\n", "nested too deeply|truncated"),
+    "deep nesting": (b'data: {"a":' + b"[" * 100_000 + b"\n\n", "recursion depth|truncated"),
 }
 
 

@@ -36,7 +36,7 @@ def decode(data: bytes) -> wire.Chunk:
     """
     try:
         return _chunks.decode(data)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EngineError(f"{error}: {data[:500]!r}") from error
 
 
