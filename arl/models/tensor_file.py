@@ -158,7 +158,7 @@ def _entries(header: bytes) -> dict[str, _Entry]:
         found: dict[str, Raw] = msgspec.json.decode(header, type=dict[str, Raw])
         msgspec.json.decode(found.pop(METADATA, Raw(b"null")), type=dict[str, str] | None)  # as the library wants it
         return {name: msgspec.json.decode(entry, type=_Entry) for name, entry in found.items()}
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise SafetensorError(f"its header cannot be read ({error})") from error
 
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -124,11 +123,3 @@ def test_what_the_file_does_not_hold_or_torch_does_not_have_is_refused(tmp_path:
     path.write_bytes(headed(json.dumps({"a": entry(dtype="F8_E4M3")}).encode(), 4))
     with open_tensors(path) as file, pytest.raises(SafetensorError, match=message):
         file.read(name)
-
-
-@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir], ids=["a FIFO", "a directory"])
-def test_what_is_no_regular_file_is_refused(tmp_path: Path, make: Callable[[Path], None]) -> None:
-    path = tmp_path / "irregular.safetensors"
-    make(path)
-    with pytest.raises(OSError, match="regular"):
-        read_all(path)
