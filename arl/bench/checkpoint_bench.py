@@ -22,7 +22,7 @@ from arl.launch.base import Resources
 from arl.launch.local import LocalLauncher
 from arl.launch.trust import RunTrust
 from arl.models.tiny import make_tiny_model
-from arl.run.checkpoint import seal
+from arl.run.checkpoint import commit_checkpoint
 from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.tasks.running_checksum import CHARACTERS
@@ -113,9 +113,9 @@ async def _pair(trainer: TrainerClient, directory: Path, version: int) -> Pair:
 
 
 async def _write(trainer: TrainerClient, partial: Path, final: Path) -> float:
-    """Wait until the rank has written its part, seal the checkpoint, and return the time."""
+    """Wait until the rank has written its part, commit the checkpoint, and return the time."""
     await trainer.saved()
-    await asyncio.to_thread(seal, partial, final)
+    await asyncio.to_thread(commit_checkpoint, partial, final)
     return perf_counter()
 
 

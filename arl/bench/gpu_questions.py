@@ -12,8 +12,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from arl.files import find
-
 RANDOM_MODEL = "model.tiny={hidden_size: 1024, layers: 24, heads: 16, intermediate_size: 4096, context: 2048}"
 BFLOAT16 = ("--set", "engine.dtype=bfloat16", "--set", "train.dtype=bfloat16")
 COLLOCATED = ("--set", "mode=collocated", "--check-weights")
@@ -69,7 +67,7 @@ def read_run(directory: Path, _: str) -> dict[str, Any]:
     Raises:
         ValueError: there is no run, or it has no step.
     """
-    (summary,) = find(directory, "*/summary.json")
+    (summary,) = sorted(directory.glob("*/summary.json"))
     lines = (summary.parent / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     steps = [record for record in records if "time/step_s" in record]

@@ -16,7 +16,7 @@ from arl.config.worlds import WorldTraits
 from arl.engine.base import Load
 from arl.engine.router import Router
 from arl.rollout.controller_state import ControllerState
-from arl.run.world import Cut, Parts, Start, recipe_parts
+from arl.run.world import Parts, RunSnapshot, Start, recipe_parts
 from arl.types import (
     Accuracy,
     Batch,
@@ -68,8 +68,8 @@ class NullWorld:
         )
 
 
-def _no_checkpoints(cut: Cut) -> "NullCheckpoints":
-    del cut
+def _no_checkpoints(snapshot: RunSnapshot) -> "NullCheckpoints":
+    del snapshot
     return NullCheckpoints()
 
 

@@ -16,7 +16,6 @@ from msgspec import Struct
 
 from arl.data.hub import ask_hub, go_offline, hub_errors
 from arl.errors import DataError
-from arl.files import find_below
 
 PREFIX = "hf://"
 _NOTATION = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^/]+))?/(?P<pattern>.+)")
@@ -116,7 +115,7 @@ def _snapshot_files(source: HubFiles, local_files_only: bool = False) -> list[Pa
             local_files_only=local_files_only,
         )
     )
-    files = [path for path in find_below(snapshot) if os.path.isfile(path)]
+    files = [path for path in snapshot.rglob("*") if os.path.isfile(path)]
     return sorted(path for path in files if fnmatch.fnmatchcase(str(path.relative_to(snapshot)), source.pattern))
 
 

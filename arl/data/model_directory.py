@@ -10,7 +10,6 @@ import msgspec
 
 from arl.data.model_source import description_of
 from arl.errors import DataError
-from arl.files import decode_json
 
 AGAIN = "copy it again from where the model came from"
 END_TOKENS = ("generation_config.json", "config.json")  # the first that a model has counts, as in transformers
@@ -55,7 +54,7 @@ def end_token_ids(path: str | Path) -> tuple[int, ...]:
         if not os.path.exists(file):
             continue
         try:
-            given: Any = decode_json(file.read_bytes(), dict[str, Any]).get("eos_token_id")
+            given: Any = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]).get("eos_token_id")
         except (OSError, msgspec.DecodeError) as error:
             raise DataError(f"{file}: is damaged ({error}); {AGAIN}") from error
         ids = given if isinstance(given, list) else [] if given is None else [given]

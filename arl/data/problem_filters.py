@@ -15,7 +15,6 @@ from arl.data.question_key import prompt_key
 from arl.data.row_problems import Candidate
 from arl.data.table_rows import read_rows
 from arl.errors import DataError
-from arl.files import decode_msgpack
 from arl.types import LARGEST_REWARD, Problem
 
 Kept = tuple[list[Candidate], list[str]]
@@ -116,7 +115,7 @@ def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:
 
 def _check_message(problem: Problem, where: str) -> None:
     try:
-        decode_msgpack(msgspec.msgpack.encode(problem), Problem)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(problem), type=Problem)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise DataError(
             f"{where}: its problem {_shown(problem)} cannot be sent to a reward worker ({error}): give it a prompt and "

@@ -11,7 +11,6 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError
-from arl.files import decode_json
 
 MAX_NAMES = 1000  # columns of a row that messages choose from
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
@@ -61,9 +60,9 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
 
 def _jsonl_row(place: str, line: str) -> Row:
     try:
-        values: Any = decode_json(line)
+        values: Any = msgspec.json.decode(line)
         msgspec.msgpack.encode(values)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         is_number = "NaN" in line or "Infinity" in line  # as Python's json writes them
         rule = "which has no NaN and no Infinity: write null" if is_number else "and each line must be one JSON object"
         return Row(place, {}, malformed=f"not JSON ({error}), {rule}")

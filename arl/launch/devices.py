@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arl.errors import InputError
-from arl.files import find
 from arl.launch.gpu_devices import driver_version
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
@@ -62,7 +61,7 @@ def refuse_unusable_gpus(
     Raises:
         InputError: torch is built for the CPU, sees none of the GPUs, or needs a newer driver.
     """
-    found = [path.name for path in find(devices, "nvidia[0-9]*")]
+    found = [path.name for path in devices.glob("nvidia[0-9]*")]
     if not found or (wanted is not None and wanted.strip() in HIDING):
         return
     here = f"this machine has GPUs ({', '.join(found)})"

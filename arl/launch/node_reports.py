@@ -17,7 +17,6 @@ import msgspec
 
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
-from arl.files import decode_json
 from arl.launch.base import Node
 from arl.launch.disk import nearest_directory
 from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
@@ -138,7 +137,7 @@ def _read(output: str) -> NodeReport:
 
 def _decoded(report: str) -> NodeReport:
     try:
-        return decode_json(report, NodeReport)
+        return msgspec.json.decode(report, type=NodeReport)
     except msgspec.DecodeError as error:
         return NodeReport("", problem=f"its report cannot be read ({error}); install the same version of arl there")
 

@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import InputError
-from arl.files import decode_json
 from arl.launch.interpreter import last_words, run_code
 
 PROBE_SECONDS = 120.0  # importing torch takes seconds, and from a cold disk much longer
@@ -71,7 +70,7 @@ def probe_torch(python: str) -> TorchBuild:
         raise InputError(f"{python}: cannot be asked for its torch ({error})") from error
     lines = done.stdout.strip().splitlines()
     try:
-        return decode_json(lines[-1] if lines else "", TorchBuild)
+        return msgspec.json.decode(lines[-1] if lines else "", type=TorchBuild)
     except msgspec.DecodeError:
         reason = last_words(done)
     raise InputError(f"{python}: its torch cannot be imported ({reason}); install torch there, built for CUDA")

@@ -21,15 +21,13 @@ from tensorboard.plugins.text import metadata as texts
 from tensorboard.summary.writer.record_writer import RecordWriter
 from tensorboard.util.tensor_util import make_tensor_proto
 
-from arl.files import find
-
 VERSION = "brain.Event:2"  # of the format
 PATTERN = "events.out.tfevents.*"
 
 
 def event_files(directory: Path) -> list[Path]:
     """Return the event files of a run, oldest first."""
-    return find(directory, PATTERN)
+    return sorted(directory.glob(PATTERN))
 
 
 def read_events(files: Sequence[Path]) -> Iterator[Any]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from safetensors import safe_open
 
-from arl.files import find
 from arl.models.model_files import tensors_in
 
 
@@ -19,7 +18,9 @@ def weights_sha256(model: Path) -> str:
         ValueError: a parameter is not float32, as those of checkpoints are.
     """
     digest = hashlib.sha256()
-    stored = {name: tensor for path in find(model, "model*.safetensors") for name, tensor in tensors_in(path).items()}
+    stored = {
+        name: tensor for path in sorted(model.glob("model*.safetensors")) for name, tensor in tensors_in(path).items()
+    }
     for name in sorted(stored):
         tensor = stored[name]
         if tensor.dtype != "F32":

@@ -18,14 +18,12 @@ import msgspec
 from msgspec import Meta, Struct, structs
 
 from arl.errors import DataError, DiskError, InputError
-from arl.files import decode_json, find, read_regular, require_directory
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
 RESUMING = "resuming: recipe and checkpoint are checked"  # stage in which nothing is written until they are
-STATUS_BYTES = 64 << 20
 RUNS = "runs"  # state of a process that has not ended
 STALE_READS = 3  # in a row before one is an error; the file is replaced once a second
 SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
@@ -177,7 +175,7 @@ def read_status(run: Path) -> RunStatus:
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
     try:
-        status: RunStatus = decode_json(encoded, RunStatus)
+        status: RunStatus = msgspec.json.decode(encoded, type=RunStatus)
         return status
     except msgspec.DecodeError as error:
         raise DataError(f"{file}: is damaged, or of another version of arl ({error})") from error
@@ -187,11 +185,11 @@ def _read_replaced(file: Path) -> bytes:
     """Read a file that another host may replace meanwhile; on NFS the one that was opened is then gone: ESTALE."""
     for _ in range(STALE_READS):
         try:
-            return read_regular(file, STATUS_BYTES)
+            return file.read_bytes()
         except OSError as error:
             if error.errno != errno.ESTALE:
                 raise
-    return read_regular(file, STATUS_BYTES)
+    return file.read_bytes()
 
 
 def require_run(run: Path) -> None:
@@ -200,9 +198,10 @@ def require_run(run: Path) -> None:
     Raises:
         InputError: it is not, or it cannot be looked at; names runs beside or below it.
     """
-    require_directory(run, "give that of a run of yours, like runs/quickstart")
+    if not os.path.isdir(run):
+        raise InputError(f"{run}: is no directory; give that of a run of yours, like runs/quickstart")
     if os.path.isfile(run / RECIPE):
         return
-    below = [recipe.parent for recipe in find(run, f"*/{RECIPE}")]
+    below = [recipe.parent for recipe in sorted(run.glob(f"*/{RECIPE}"))]
     hint = f"; there are {', '.join(str(path) for path in below[:4])}" if below else ""
     raise InputError(f"{run}: is no run, because it has no {RECIPE}{hint}")

@@ -18,7 +18,6 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DiskError
-from arl.files import find
 from arl.launch.disk import disk_code, explain_disk, writing
 from arl.launch.durable import remove_any
 from arl.metrics.run_files import SPANS, TRACE_FILE, close_written, flushed_size, open_at
@@ -123,7 +122,7 @@ class SpanParts:
         self._file = TraceFile(self._path(self.number), 0)
 
     def _numbers(self) -> list[int]:
-        return [int(file.stem) for file in find(self._directory, "*.json") if ANY_PART.fullmatch(file.name)]
+        return [int(file.stem) for file in sorted(self._directory.glob("*.json")) if ANY_PART.fullmatch(file.name)]
 
     def _path(self, number: int) -> Path:
         return self._directory / f"{number:06d}.json"

@@ -10,7 +10,6 @@ from msgspec import Struct
 
 from arl.clock import LONGEST_TIME
 from arl.errors import DataError
-from arl.files import decode_json, open_regular
 from arl.metrics.run_files import TRACE_FILE
 
 Times = tuple[float, float]  # begin and end, clock seconds
@@ -49,7 +48,7 @@ def read_spans(run: Path) -> RunSpans:
     are_events = True
     text = b""
     try:
-        with open_regular(run / TRACE_FILE) as lines:
+        with (run / TRACE_FILE).open("rb") as lines:
             if lines.seek(0, os.SEEK_END) > MOST_BYTES:
                 raise OSError(errno.EFBIG, f"it is larger than {MOST_BYTES} bytes")
             lines.seek(0)
@@ -67,7 +66,7 @@ def read_spans(run: Path) -> RunSpans:
 def _add(spans: RunSpans, text: bytes) -> bool:
     """Add the event of a line; return whether the line holds one, which the last one of a living run may not."""
     try:
-        event: _Event = decode_json(text, _Event)
+        event: _Event = msgspec.json.decode(text, type=_Event)
     except msgspec.DecodeError:
         return False
     begin = event.ts / 1e6

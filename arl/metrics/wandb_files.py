@@ -18,7 +18,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from arl.files import find
 from arl.metrics.wandb_log import read_summary
 
 ID_FILE = "arl-run-id"
@@ -46,13 +45,13 @@ class EarlierParts:
 
     def __init__(self, directory: Path, run: str) -> None:
         home = directory / "wandb"
-        offline = find(home, f"offline-run-*-{run}")
-        synced = [part for part in offline if find(part, "*.wandb.synced")]
+        offline = sorted(home.glob(f"offline-run-*-{run}"))
+        synced = [part for part in offline if any(part.glob("*.wandb.synced"))]
         for part in offline:
             if part not in synced:
                 part.rename(part.with_name(f"{ASIDE}{part.name}"))  # the new part may get its name, which is the second
-        self._replaced = find(home, f"{ASIDE}*-{run}")
-        self.online = find(home, f"run-*-{run}")  # parts, whose last rows may be on this disk alone
+        self._replaced = sorted(home.glob(f"{ASIDE}*-{run}"))
+        self.online = sorted(home.glob(f"run-*-{run}"))  # parts, whose last rows may be on this disk alone
         self._uploaded = [*synced, *self.online]
 
     @property
@@ -64,7 +63,7 @@ class EarlierParts:
         """Return the largest of each number in the summaries of the parts that were uploaded."""
         largest: dict[str, float] = {}
         for part in self._uploaded:
-            for file in find(part, "*.wandb"):
+            for file in sorted(part.glob("*.wandb")):
                 for name, value in read_summary(file).items():
                     if isinstance(value, int | float):
                         largest[name] = max(value, largest.get(name, value))
@@ -75,7 +74,7 @@ class EarlierParts:
         found: dict[int, SampleTable] = {}
         parts = sorted([*self._replaced, *self._uploaded], key=lambda part: part.name.partition("run-")[2])
         for part in parts:
-            for file in find(part, "files/media/table/samples_*.table.json"):
+            for file in sorted(part.glob("files/media/table/samples_*.table.json")):
                 found |= dict(_read(file))
         return found
 

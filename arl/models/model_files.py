@@ -13,7 +13,6 @@ from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from arl.data.model_source import DESCRIPTION, snapshot_of
 from arl.errors import DataError
-from arl.files import decode_json
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
 WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
@@ -81,7 +80,7 @@ def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
         names = {name}
         if not os.path.exists(home / name) and os.path.exists(home / SAFE_WEIGHTS_INDEX_NAME):  # as transformers does
             name = SAFE_WEIGHTS_INDEX_NAME
-            names = set(decode_json((home / name).read_bytes(), _Index).weight_map.values())
+            names = set(msgspec.json.decode((home / name).read_bytes(), type=_Index).weight_map.values())
         found: dict[str, StoredTensor] = {}
         for name in sorted(names):
             found |= tensors_in(home / name)

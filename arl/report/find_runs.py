@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from arl.errors import InputError
-from arl.files import require_directory
 from arl.metrics.run_files import METRICS_FILE, RECIPE
 
 REMEDY = "give directories of runs or of a sweep, like runs/quickstart"
@@ -26,7 +25,8 @@ def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]
     """
     found: dict[Path, str] = {}
     for path in paths:
-        require_directory(path, REMEDY)
+        if not os.path.isdir(path):
+            raise InputError(f"{path}: is no directory; {REMEDY}")
         unreadable: list[OSError] = []
         directories = sorted(_run_directories(path, unreadable))
         closed = [_cannot_be_read(path, error) for error in unreadable]

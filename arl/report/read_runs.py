@@ -15,7 +15,6 @@ from msgspec import Struct
 from arl.config.leaves import leaves
 from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
-from arl.files import decode_json, read_regular
 from arl.metrics.names import OF_EVALUATION, is_defined
 from arl.metrics.record_file import Row, read_records
 from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
@@ -36,8 +35,6 @@ COUNTS = {  # what a report computes with, and the least that a recipe may say
     "engine.replicas": 1,
 }
 MAY_BE_NULL = ("rollout.staleness",)  # there is no bound
-
-MOST_BYTES = 1 << 26  # of a summary
 
 
 class SuiteScores(Struct, frozen=True):
@@ -120,7 +117,7 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
 def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any] | None:
     """Read the recipe as it was written; one of another version of arl is not refused."""
     try:
-        tree = read_document(read_regular(directory / RECIPE, MOST_BYTES)).values
+        tree = read_document((directory / RECIPE).read_bytes()).values
     except OSError as error:
         notes.append(f"{name}: {RECIPE} cannot be read ({error.strerror}); it is left out")
         return None
@@ -148,16 +145,10 @@ def _can_count(field: str, value: object) -> bool:
 def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:
     """Read metrics.jsonl. A last line without its end is being written, and left out."""
     try:
-        records = read_records(directory / METRICS_FILE)
+        return read_records(directory / METRICS_FILE)
     except DataError as error:
         notes.append(str(error))
         return []
-    if records.is_torn:
-        notes.append(f"{name}: the last line of {METRICS_FILE} is half written; it is left out")
-    if records.damaged:
-        damaged = [str(number) for number in records.damaged]
-        notes.append(f"{name}: {METRICS_FILE}: no record in {some(damaged, 'line', 'lines')}; left out")
-    return records.rows
 
 
 def some(names: Sequence[str], one: str, several: str) -> str:
@@ -199,7 +190,7 @@ def _scores(rows: Sequence[Row]) -> dict[str, SuiteScores]:
 def _selection_bias(name: str, directory: Path, notes: list[str]) -> list[str]:
     """Read the warnings of the summary, which compare trained groups with dropped ones."""
     try:
-        summary: Any = decode_json(read_regular(directory / SUMMARY, MOST_BYTES))
+        summary: Any = msgspec.json.decode((directory / SUMMARY).read_bytes())
     except FileNotFoundError:
         return []
     except (OSError, msgspec.DecodeError):

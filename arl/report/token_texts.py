@@ -7,10 +7,7 @@ from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from arl.files import find, read_regular
-
 TOKENIZER = "tokenizer.json"
-MOST_BYTES = 1 << 28  # of it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
 
 
@@ -32,7 +29,7 @@ class TokenTexts:
         if path is None:
             return None, f"{run}: no {TOKENIZER} in its checkpoints or model, so its tokens are shown as ids"
         try:
-            content = read_regular(path, MOST_BYTES).decode()
+            content = path.read_text()
             if content not in self._places:
                 self._tokenizers.append(Tokenizer.from_str(content))
                 self.tables.append({})
@@ -50,7 +47,7 @@ class TokenTexts:
 
 def find_tokenizer(run: Path, model: Path | None) -> Path | None:
     """Return the tokenizer of a run's newest checkpoint, or of the model that its recipe names; None: it has none."""
-    in_checkpoints = newest(find(run / "checkpoints", f"*/{TOKENIZER}"))
+    in_checkpoints = newest(sorted((run / "checkpoints").glob(f"*/{TOKENIZER}")))
     if in_checkpoints is not None:
         return in_checkpoints
     if model is None or not os.path.exists(model / TOKENIZER):

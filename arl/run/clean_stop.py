@@ -18,7 +18,6 @@ from types import FrameType
 
 from arl.clock import now
 from arl.errors import RunError, RunStopped
-from arl.files import find
 from arl.metrics.run_files import RECIPE
 from arl.run.checkpoint_state import STATE
 from arl.run.evaluation.scoreboard import CHECKPOINTS
@@ -122,7 +121,7 @@ def failures_with_resume_command(directory: Path) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        if find(directory, f"{CHECKPOINTS}/step_*/{STATE}"):
+        if any(directory.glob(f"{CHECKPOINTS}/step_*/{STATE}")):
             error.args = (f"{error}\n{RESUME_WITH}{resume_command(directory)}",)
         raise
 

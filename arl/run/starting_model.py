@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import DecodeError, Struct
 
 from arl.clock import deadline
@@ -25,7 +26,6 @@ from arl.data.model_limits import Limits, model_limits
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
-from arl.files import decode_json
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
 from arl.launch.disk import writing
@@ -215,7 +215,7 @@ def show_progress(line: str, steps_before: Mapping[str, int], display: ConsoleDi
         steps_before: name of a stage -> optimizer steps of all stages before it.
     """
     try:
-        progress: _Progress = decode_json(line, _Progress)
+        progress: _Progress = msgspec.json.decode(line, type=_Progress)
     except DecodeError:
         return
     if progress.stage in steps_before:

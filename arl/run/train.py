@@ -48,7 +48,7 @@ from arl.run.pinned_sources import pin_sources
 from arl.run.resume import Origin, begin, run_to_resume
 from arl.run.starting_model import starting_model
 from arl.run.status_writer import StatusWriter, written_status
-from arl.run.world import Cut, Parts, Start, World, make_world
+from arl.run.world import Parts, RunSnapshot, Start, World, make_world
 from arl.types import Accuracy, Problem
 
 
@@ -201,7 +201,7 @@ class SegmentRun:
                 recorder.evaluated(before)
             board = self._board(recorder)
             evaluations = NoEvaluations() if board is None else parts.make_evaluations(board)
-            checkpoints = parts.make_checkpoints(self._cutter(recorder, before), evaluations)
+            checkpoints = parts.make_checkpoints(self._snapshotter(recorder, before), evaluations)
             observer = SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended()))
             controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
             status.watch_training(controller, recorder)
@@ -282,10 +282,10 @@ class SegmentRun:
         ):
             await controller.run()
 
-    def _cutter(self, recorder: Recorder, before: Accuracy | None) -> Cut:
+    def _snapshotter(self, recorder: Recorder, before: Accuracy | None) -> RunSnapshot:
         recipe = self.start.recipe
         inputs = self.start.origin.plan.sha256(recipe.train.steps)
-        return _RecordedCut(recipe, inputs, before, recorder)
+        return _RecordedSnapshot(recipe, inputs, before, recorder)
 
     async def _evaluate_after(self, parts: Parts, controller: Controller) -> Accuracy | None:
         if not self.is_last or controller.is_stopping:
@@ -304,8 +304,8 @@ class SegmentRun:
 
 
 @dataclass(frozen=True)
-class _RecordedCut:
-    """Implement Cut with the recorder of a segment."""
+class _RecordedSnapshot:
+    """Implement RunSnapshot with the recorder of a segment."""
 
     recipe: Recipe
     inputs: str

@@ -36,8 +36,8 @@ from arl.rollout.gate_meter import GateMeter
 from arl.rollout.lease import DrainedDeviceLease, NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
 from arl.rollout.tail_rounds import TailGate, TailRounds
-from arl.run.checkpoint import Cut as Cut
 from arl.run.checkpoint import RunCheckpoints
+from arl.run.checkpoint import RunSnapshot as RunSnapshot
 from arl.run.evaluation.during import Evaluations, NoEvaluations
 from arl.run.evaluation.measure import measure_held_out
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
@@ -116,7 +116,7 @@ class Parts:
     """Versions of the whole run. Nothing is generated that no step will train."""
     display: Display
     """Shows steps and lost groups."""
-    make_checkpoints: Callable[[Cut, Evaluations], Checkpoints]
+    make_checkpoints: Callable[[RunSnapshot, Evaluations], Checkpoints]
     evaluate: Callable[[Sequence[Problem], int], Awaitable[Accuracy]]
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     make_evaluations: Callable[[Scoreboard], Evaluations] = _no_evaluations
@@ -186,10 +186,10 @@ def recipe_parts(
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         return await measure_held_out(recipe, problems, version, engine, codec, graded, plan.context)
 
-    def checkpoints(cut: Cut, evaluations: Evaluations) -> RunCheckpoints:
+    def checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> RunCheckpoints:
         directory = start.origin.directory / CHECKPOINTS
         directory.mkdir(exist_ok=True)
-        return RunCheckpoints(directory, recipe, engine, trainer, cut, start.origin.checkpoint, evaluations)
+        return RunCheckpoints(directory, recipe, engine, trainer, snapshot, start.origin.checkpoint, evaluations)
 
     parts: dict[str, Any] = {
         "groups": episodes,

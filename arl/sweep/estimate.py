@@ -15,12 +15,10 @@ from msgspec import Meta, Struct
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, read_with_places
 from arl.errors import RecipeError
-from arl.files import decode_json, find, read_regular
 from arl.metrics.run_files import RECIPE, SUMMARY
 from arl.sweep.sweep_directory import SweepRun, times_file
 
 GROWING = ("checkpoints/step_*", "evaluations/*", "trajectories/*")  # what a run adds to its directory as it goes on
-MOST_BYTES = 1 << 24  # of times.jsonl
 MOST_SECONDS = 1e9  # of a run, thirty years
 NEWEST = 20  # runs in the output directory that are compared with the recipe
 
@@ -59,7 +57,7 @@ def recorded_times(sweep: Path, note: Callable[[str], None]) -> list[float]:
     """
     file = times_file(sweep)
     try:
-        lines = read_regular(file, MOST_BYTES).split(b"\n")[:-1]
+        lines = file.read_bytes().split(b"\n")[:-1]
     except (FileNotFoundError, NotADirectoryError):  # the sweep begins, or cannot, which whoever makes its folder says
         return []
     except OSError as error:
@@ -69,7 +67,7 @@ def recorded_times(sweep: Path, note: Callable[[str], None]) -> list[float]:
     num_damaged = 0
     for line in lines:
         try:
-            of_run: _RunTime = decode_json(line, _RunTime)
+            of_run: _RunTime = msgspec.json.decode(line, type=_RunTime)
         except msgspec.DecodeError:
             num_damaged += 1
             continue
@@ -93,7 +91,7 @@ def estimate(sweep: Path, base: Recipe, note: Callable[[str], None]) -> TimeEsti
 
 def _like_a_run_beside(directory: Path, base: Recipe) -> TimeEstimate | None:
     """Take the newest run that serves. What lies beside a sweep is somebody else's, and what cannot be read is none."""
-    ends = _times_written(find(directory, f"*/{SUMMARY}"))
+    ends = _times_written(list(directory.glob(f"*/{SUMMARY}")))
     wanted = base.model_dump(mode="json")
     for summary in sorted(ends, key=ends.__getitem__, reverse=True)[:NEWEST]:
         recipe = summary.with_name(RECIPE)
@@ -117,7 +115,7 @@ def _times_written(files: list[Path]) -> dict[Path, float]:
 
 def _was_resumed(run: Path, begin: float) -> bool:
     """Return whether a run was resumed: each process of a run writes its recipe, and the first one before all else."""
-    added = [file for pattern in GROWING for file in find(run, pattern)]
+    added = [file for pattern in GROWING for file in run.glob(pattern)]
     return any(written < begin for written in _times_written(added).values())
 
 

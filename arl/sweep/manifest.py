@@ -11,12 +11,10 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError
-from arl.files import decode_json, read_regular
 from arl.launch.durable import replace_file
 from arl.metrics.run_files import SWEEP_MANIFEST
 
 FORMAT = 1
-MOST_BYTES = 1 << 26
 
 
 class ManifestArm(Struct, frozen=True, kw_only=True):
@@ -58,7 +56,7 @@ def read_manifest(directory: Path) -> SweepManifest:
     """
     file = directory / SWEEP_MANIFEST
     try:
-        manifest: SweepManifest = decode_json(read_regular(file, MOST_BYTES), SweepManifest)
+        manifest: SweepManifest = msgspec.json.decode(file.read_bytes(), type=SweepManifest)
     except OSError as error:
         raise DataError(f"{file}: cannot be read ({error.strerror}); give the directory of a sweep") from error
     except msgspec.MsgspecError as error:

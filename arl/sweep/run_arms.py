@@ -20,7 +20,6 @@ from arl.clock import deadline, in_thread, now
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
 from arl.errors import ArlError
-from arl.files import find
 from arl.launch.base import Command
 from arl.launch.file_lock import require_lock, try_lock
 from arl.launch.process import LocalProcess, start_process
@@ -205,7 +204,7 @@ async def _prepare(run: SweepRun) -> bool:
         return False
     await _wait_until_gone(run.directory / LOCK)
     checkpoints = run.directory / CHECKPOINTS
-    if not find(checkpoints, "step_*"):
+    if not any(checkpoints.glob("step_*")):
         await in_thread(shutil.rmtree, run.directory)
         return False
     return True

@@ -5,12 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from arl.files import open_regular
 from arl.metrics.names import OF_EVALUATION, Record, number
-from arl.metrics.record_file import MOST_BYTES, decode_record
+from arl.metrics.record_file import decode_record
 
 TRAINED = "tokens/trained_total"
-LONGEST_LINE = 1 << 22  # bytes; a record takes a few kB
 
 
 class MetricsTail:
@@ -25,30 +23,28 @@ class MetricsTail:
         """Yield the numbers of each record whose line is complete.
 
         A file that was cut back is read from its beginning. If it has grown past the old place since the last look, the
-        first line found is the end of one, which is left out. Of a file that no run can have written, nothing is read.
+        first line found is the end of one, which is left out.
         """
         self.was_cut = False
         try:
-            file = open_regular(self._path)
+            file = self._path.open("rb")
         except OSError:  # it does not exist yet, or the run itself will say why it cannot go on with it
             return
         with file:
             size = os.fstat(file.fileno()).st_size
-            if size > MOST_BYTES:
-                return
             if size < self._offset:
                 self._offset = 0
                 self.was_cut = True
             file.seek(self._offset)
             for line in self._complete_lines(file):
-                record = decode_record(line)
-                if record is not None:
+                if line.startswith(b"{"):
+                    record = decode_record(line)
                     yield {name: value for name, value in record.items() if isinstance(value, float)}
 
     def _complete_lines(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the lines that have an end, and the parts of those that are too long, which are no records."""
-        while line := file.readline(LONGEST_LINE):
-            if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
+        """Yield the lines that have an end."""
+        while line := file.readline():
+            if not line.endswith(b"\n"):
                 return  # it is being written: the next look begins here
             self._offset += len(line)
             yield line

@@ -21,12 +21,10 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe, read_with_places
 from arl.errors import InputError, RecipeError
-from arl.files import may_be_file, may_be_folder
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
-from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import FREE, FREE_ON_THE_WALL
 from arl.sweep.check_arms import CheckedArm, CheckedSweep
 from arl.sweep.manifest import ManifestArm, SweepManifest, read_manifest, write_manifest
@@ -107,7 +105,6 @@ def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | N
         if arm.name in (RECIPES, LOGS):
             raise InputError(f"arms: {arm.name}: the sweep keeps files in a directory of this name; choose another")
     _refuse_foreign(directory)
-    _refuse_in_the_way(directory, checked)
     if not os.path.exists(directory / SWEEP_MANIFEST):
         return None
     manifest = read_manifest(directory)
@@ -140,31 +137,6 @@ def _refuse_foreign(directory: Path) -> None:
         is_empty = False
     if not is_empty:
         raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
-
-
-def _refuse_in_the_way(directory: Path, checked: CheckedSweep) -> None:
-    """Refuse what has the name of a folder or a file that the sweep will write, and is another kind of thing.
-
-    Opening a FIFO would wait, a link lead elsewhere, and a folder end the sweep after it had begun.
-
-    Raises:
-        InputError: there is such a thing; names it.
-    """
-    runs = list_runs(directory, checked)
-    folders = [directory / RECIPES, directory / LOGS]
-    files = [directory / SWEEP_MANIFEST, times_file(directory)]
-    for arm in checked.arms:
-        folders += [directory / arm.name, directory / LOGS / arm.name]
-        files.append(directory / RECIPES / f"{arm.name}.yaml")
-    for run in runs:
-        folders += [run.directory, run.directory / CHECKPOINTS]
-        files += [run.log, run.directory / SUMMARY]
-    for path in folders:
-        if not may_be_folder(path):
-            raise InputError(f"{path}: is no folder, and the sweep has one of this name; move it away")
-    for path in files:
-        if not may_be_file(path):
-            raise InputError(f"{path}: is no regular file, and the sweep has one of this name; move it away")
 
 
 def times_file(sweep: Path) -> Path:

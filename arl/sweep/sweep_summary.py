@@ -10,15 +10,12 @@ from rich.console import Console
 from rich.table import Table
 
 from arl.errors import DataError
-from arl.files import decode_json, read_regular
 from arl.metrics.run_files import SUMMARY
 from arl.metrics.summary import Summary
 from arl.sweep.axes import write_override
 from arl.sweep.combinations import SweepArm
 from arl.sweep.estimate import TimeEstimate, duration
 from arl.sweep.sweep_directory import SweepRun
-
-MOST_BYTES = 1 << 24  # of a summary
 
 
 def print_plan(
@@ -139,7 +136,7 @@ def _final_accuracy(run: SweepRun) -> float | None:
     """
     file = run.directory / SUMMARY
     try:
-        summary: Summary = decode_json(read_regular(file, MOST_BYTES), Summary)
+        summary: Summary = msgspec.json.decode(file.read_bytes(), type=Summary)
     except (OSError, msgspec.DecodeError) as error:
         raise DataError(f"{file}: cannot be read ({error}), so {run} is left out of the accuracies") from error
     return summary.accuracy_after

@@ -10,8 +10,6 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from arl.files import find
-
 SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
 PREFIX = "arl-weights"  # of the folders' names
 
@@ -32,7 +30,7 @@ def open_locked(directory: Path) -> int | None:
 
 def abandoned_directories(place: Path) -> Iterator[Path]:
     """Yield the folders of weights in `place` that nobody uses any more, each locked while the caller looks at it."""
-    for directory in find(place, f"{PREFIX}-*"):
+    for directory in place.glob(f"{PREFIX}-*"):
         lock = open_locked(directory)
         if lock is None:
             continue

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import msgspec
 
 from arl.errors import EngineError, RunError
-from arl.files import decode_json, find
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import GroupSender
 from arl.sync.verify import refuse_difference
@@ -139,7 +138,7 @@ class WeightLoader:
             return
         answer = await self._server.command("/weights_checker", CheckWeights())
         try:
-            checked: Checked = decode_json(answer, Checked)
+            checked: Checked = msgspec.json.decode(answer, type=Checked)
             (worker,) = checked.ranks
         except (msgspec.DecodeError, ValueError) as error:  # another kind of answer, or several workers answered
             raise EngineError(f"{self._server.url}/weights_checker: {error}: {answer[:200]!r}") from error
@@ -222,6 +221,6 @@ def _handles(update: WeightUpdate, first_rank: int, workers: int) -> list[tuple[
     of_workers = []
     for worker in range(first_rank, first_rank + workers):
         rank = ranks[worker % len(ranks)]
-        files = find(Path(update.path, str(rank)), f"*{HANDLES}")
+        files = sorted(Path(update.path, str(rank)).glob(f"*{HANDLES}"))
         of_workers.append([file.read_bytes() for file in files])
     return list(zip(*of_workers, strict=True))

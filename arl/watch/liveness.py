@@ -6,7 +6,6 @@ run.lock is held ─► it runs          status.json is new ─► it runs      
 import time
 from pathlib import Path
 
-from arl.files import find
 from arl.launch.file_lock import is_locked
 from arl.launch.process_state import started_at
 from arl.metrics.run_files import LOCK, RECIPE
@@ -71,6 +70,6 @@ def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
 
 
 def _how_to_resume(run: Path) -> str:
-    if not find(run, "checkpoints/step_*"):
+    if not any(run.glob("checkpoints/step_*")):
         return ""
     return f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint"

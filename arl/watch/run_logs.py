@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import BinaryIO
 
 from arl.errors import InputError
-from arl.files import find_below, open_regular
 from arl.launch.file_lock import is_locked
 from arl.metrics.run_files import LOCK, LOGS
 from arl.metrics.run_status import STATUS_FILE, require_run
@@ -79,7 +78,7 @@ class RoleLog:
 
 def _open_log(path: Path) -> BinaryIO:
     try:
-        return open_regular(path)
+        return path.open("rb")
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror}); move it away") from error
 
@@ -122,7 +121,7 @@ def _logs(run: Path, role: str | None) -> list[RoleLog]:
     directory = run / LOGS
     logs = [
         RoleLog(str(path.relative_to(directory).with_suffix("")), path)
-        for path in find_below(directory, "*.log")
+        for path in sorted(directory.rglob("*.log"))
         if os.path.isfile(path)
     ]
     if role is None:

@@ -50,7 +50,9 @@ IMPOSSIBLE = {
         event([1]).replace(b'"meta_info"', b'"index": 5, "meta_info"'),
         "of request 5, which has ended",
     ),
-    "deep nesting": (b'data: {"a":' + b"[" * 100_000 + b"\n\n", "nested too deeply|truncated"),
+    "no progress": (event([]) * 20_000, "increments brought no token"),
+    "endless event": (b"data: [" + b"1," * (5 << 20), "an event is longer than"),
+    "deep nesting": (b'data: {"a":' + b"[" * 100_000 + b"\n\n", "recursion depth|truncated"),
 }
 
 

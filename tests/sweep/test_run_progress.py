@@ -1,7 +1,6 @@
 """The progress of a run is read from its metrics.jsonl while another process writes it."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.sweep.run_progress import LONGEST_LINE, MetricsTail, RunProgress
+from arl.sweep.run_progress import MetricsTail, RunProgress
 
 
 def lines(steps: int) -> list[str]:
@@ -53,24 +52,6 @@ def test_a_file_that_was_cut_back_and_has_grown_since_is_read_on_at_the_next_who
     longer = old[3].removesuffix("}") + ', "loss": 0.5}'
     file.write_text("\n".join([*old[:3], longer, *lines(6)[4:]]) + "\n")
     assert [record["step"] for record in tail.read()] == [5, 6]
-
-
-def test_a_line_too_long_for_a_record_is_passed_over(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    before, after = lines(2)
-    file.write_text(f"{before}\n{'x' * (2 * LONGEST_LINE + 5)}\n{after}\n")
-    assert [record["step"] for record in MetricsTail(file).read()] == [1, 2]
-
-
-def test_of_a_file_larger_than_a_run_can_write_nothing_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    file.write_text(lines(1)[0] + "\n")
-    tail = MetricsTail(file)
-    assert len(list(tail.read())) == 1
-    os.truncate(file, 1 << 33)
-    with file.open("a") as end:
-        end.write("\n" + lines(1)[0] + "\n")
-    assert list(tail.read()) == []
 
 
 def test_the_time_that_is_left_follows_from_what_this_process_has_trained(tmp_path: Path) -> None:

@@ -201,17 +201,6 @@ def test_a_name_that_is_no_utf8_is_shown_with_its_byte_escaped(tmp_path: Path) -
     assert "eng\\udcffine" in done.stdout
 
 
-def test_a_log_whose_older_parts_could_have_no_name_is_shown_and_listed(tmp_path: Path) -> None:
-    run = with_logs(tmp_path)
-    role = "r" * (255 - len(".log"))
-    (run / "logs" / f"{role}.log").write_text("up\n")
-    (run / "logs" / "link.log").symlink_to("x" * 300)
-    assert logs(run, role) == ["up"]
-    listed: list[str] = []
-    list_logs(find_logs(run, role), listed.append)
-    assert "3 bytes" in listed[0]
-
-
 def test_following_a_dead_run_ends_though_its_last_status_is_of_the_future(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

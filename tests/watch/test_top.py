@@ -16,8 +16,6 @@ import pytest
 from rich.console import Console
 
 from arl.errors import InputError
-from arl.files import read_regular
-from arl.metrics import run_status
 from arl.metrics.run_status import RESUMING, GroupsStatus, ProcessStatus, WaitStatus, read_status
 from arl.metrics.status_view import draw_status, rows_that_fit
 from arl.watch import liveness
@@ -194,15 +192,15 @@ def test_a_status_that_another_host_replaces_while_it_is_read_is_read_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = a_run(tmp_path, a_status())
-    read = read_regular
+    read = Path.read_bytes
     failures = [OSError(errno.ESTALE, os.strerror(errno.ESTALE))]
 
-    def read_from_nfs(path: Path, most_bytes: int) -> bytes:
+    def read_from_nfs(path: Path) -> bytes:
         if failures:
             raise failures.pop()
-        return read(path, most_bytes)
+        return read(path)
 
-    monkeypatch.setattr(run_status, "read_regular", read_from_nfs)
+    monkeypatch.setattr(Path, "read_bytes", read_from_nfs)
     assert read_status(run).version == 12
     failures += [OSError(errno.ESTALE, os.strerror(errno.ESTALE))] * 10
     with pytest.raises(InputError, match="cannot be read"):
@@ -218,8 +216,6 @@ def test_a_directory_above_runs_is_refused_with_their_names(tmp_path: Path) -> N
         top(tmp_path)
     with pytest.raises(InputError, match=complaint):
         find_logs(tmp_path, None)
-    with pytest.raises(InputError, match="cannot be looked at"):
-        top(tmp_path / ("x" * 300))
     with pytest.raises(InputError, match="is no directory"):
         top(tmp_path / "nothing")
 

@@ -9,7 +9,6 @@ from aiohttp import web
 
 from arl.engine.http import wire
 from arl.errors import EngineError, short_message
-from arl.files import decode_json
 
 SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
 MAX_CHARACTERS = 1800  # of an error
@@ -52,7 +51,7 @@ async def read_body(request: web.Request, kind: type[Body]) -> Body:
     Raises:
         msgspec.DecodeError: it is not of this kind.
     """
-    return decode_json(await request.read() or b"{}", kind)
+    return msgspec.json.decode(await request.read() or b"{}", type=kind)
 
 
 def json_answer(value: Any) -> web.Response:

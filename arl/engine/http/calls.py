@@ -12,7 +12,6 @@ from msgspec import Struct
 from arl.engine.continuation import Continuation
 from arl.engine.http import wire
 from arl.errors import EngineError, RunError, short_message
-from arl.files import decode_with
 from arl.sync.weight_messages import version_number
 from arl.types import FinishReason, Increment
 
@@ -35,8 +34,8 @@ def decode(data: bytes) -> wire.Chunk:
         EngineError: it is not an increment; quotes it.
     """
     try:
-        return decode_with(_chunks, data)
-    except msgspec.DecodeError as error:
+        return _chunks.decode(data)
+    except (ValueError, RecursionError) as error:
         raise EngineError(f"{error}: {data[:500]!r}") from error
 
 

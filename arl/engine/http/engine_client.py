@@ -28,7 +28,6 @@ from arl.engine.http.connection import Http
 from arl.engine.pause_timer import PauseTimer
 from arl.engine.requests import refuse_impossible
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
-from arl.files import decode_json
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
 from arl.sync.weight_messages import version_number
@@ -247,7 +246,7 @@ class HttpEngine:
         if status == 404:
             return wire.Loads([]).total
         try:
-            loads: wire.Loads = decode_json(body, wire.Loads)
+            loads: wire.Loads = msgspec.json.decode(body, type=wire.Loads)
             return loads.total
         except msgspec.DecodeError as error:
             raise EngineError(f"{self.url}/v1/loads answered {status}: {error}: {body[:200]!r}") from error
@@ -260,7 +259,7 @@ class HttpEngine:
         """
         body = await self._http.command("/model_info")
         try:
-            info: wire.ModelInfo = decode_json(body, wire.ModelInfo)
+            info: wire.ModelInfo = msgspec.json.decode(body, type=wire.ModelInfo)
             self._set_version(version_number(info.weight_version))
             self._loader.loaded = WeightUpdate(self._version, info.model_path)
         except (msgspec.DecodeError, ValueError) as error:

@@ -16,7 +16,6 @@ import msgspec
 import arl
 from arl.clock import in_thread
 from arl.errors import ArlError, InputError, short_message
-from arl.files import decode_json
 from arl.run.control.control_folder import ANSWER_SECONDS, ControlFolder, write_private
 from arl.run.control.control_messages import (
     ControlAnswer,
@@ -114,7 +113,7 @@ class ControlServer:
         if isinstance(content, str):
             raise InputError(f"request {name} cannot be read: {content}")
         try:
-            request: Request = decode_json(content, Request)
+            request: Request = msgspec.json.decode(content, type=Request)
         except msgspec.DecodeError as error:
             raise InputError(f"request {name} cannot be read: {error}") from error
         match request:

@@ -14,7 +14,6 @@ from pathlib import Path
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import leaves
-from arl.files import find
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any
 from arl.run.evaluation.during import is_measured
@@ -90,7 +89,7 @@ class InPlaceEvaluations:
     def _remove_others(self) -> None:
         """Remove every directory of weights but the best one, and what a kill left half written."""
         best = self._board.best
-        for model in [*find(self._checkpoints, f"{PREFIX}*"), *find(self._checkpoints, f".{PREFIX}*")]:
+        for model in [*sorted(self._checkpoints.glob(f"{PREFIX}*")), *sorted(self._checkpoints.glob(f".{PREFIX}*"))]:
             if best is None or model.name != best.model:
                 remove_any(model)
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from arl.errors import DataError
-from arl.files import find
 
 WHOLE = 256 * 1024**2  # bytes of weights
 BLOCKS = 256  # of each larger file
@@ -84,7 +83,7 @@ def short_name(model: str) -> str:
 
 
 def _weights(home: Path) -> list[Path]:
-    return find(home, "model*.safetensors")
+    return sorted(home.glob("model*.safetensors"))
 
 
 def _is_small(weights: Sequence[Path]) -> bool:
@@ -93,7 +92,7 @@ def _is_small(weights: Sequence[Path]) -> bool:
 
 
 def _descriptions(home: Path) -> list[Path]:
-    return sorted({file for pattern in DESCRIPTIONS for file in find(home, pattern)})
+    return sorted({file for pattern in DESCRIPTIONS for file in home.glob(pattern)})
 
 
 def _blocks(file: Path, is_whole: bool) -> Iterator[bytes]:
@@ -112,7 +111,7 @@ def _blocks(file: Path, is_whole: bool) -> Iterator[bytes]:
 
 def _checkpoints(home: Path) -> str:
     """Name the newest checkpoint, if this is the directory of a run."""
-    steps = [path for path in find(home, "checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
+    steps = [path for path in home.glob("checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
     if not steps:
         return ""
     newest = max(steps, key=lambda path: int(path.name.removeprefix("step_")))

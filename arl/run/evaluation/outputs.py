@@ -17,7 +17,6 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError, InputError
-from arl.files import decode_json, read_regular
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
 from arl.run.evaluation.model_identity import ModelIdentity
@@ -28,7 +27,6 @@ from arl.run.evaluation.sample_files import SampleFiles
 T = TypeVar("T")
 SCORES = "scores.json"
 LOCK = ".lock"
-MOST_BYTES = 1 << 26  # of a JSON file
 
 
 class Record(Struct, frozen=True, kw_only=True):
@@ -139,7 +137,7 @@ def locked(directory: Path) -> Iterator[None]:
 
 def _decode(file: Path, kind: type[T]) -> T:
     try:
-        return decode_json(read_regular(file, MOST_BYTES), kind)
+        return msgspec.json.decode(file.read_bytes(), type=kind)
     except (OSError, msgspec.MsgspecError) as error:
         raise DataError(
             f"{file}: is not what `arl eval` writes ({error}); remove it, or name another directory"

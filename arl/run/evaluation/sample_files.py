@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from arl.data.parquet_files import read_parquet, write_parquet
 from arl.errors import DataError
-from arl.files import find
 from arl.run.evaluation.sample import Sample
 from arl.types import NOT_SAMPLED
 
@@ -130,7 +129,7 @@ class SampleFiles:
         shutil.rmtree(self._parts, ignore_errors=True)
 
     def _finished_parts(self) -> list[Path]:
-        parts = find(self._parts, "*.parquet")
+        parts = sorted(self._parts.glob("*.parquet"))
         return [part for part in parts if re.fullmatch("[0-9]{6,15}", part.stem)]
 
 

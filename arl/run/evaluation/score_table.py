@@ -14,7 +14,6 @@ from rich.markup import escape
 from rich.table import Table
 
 from arl.errors import InputError
-from arl.files import find_below, require_directory
 from arl.run.evaluation.model_identity import short_name
 from arl.run.evaluation.outputs import SCORES, Scored, read_scores
 from arl.run.evaluation.protocol import Protocol, differing_fields
@@ -32,8 +31,9 @@ def find_scores(directories: Iterable[Path]) -> list[Scored]:
     """
     found: list[Scored] = []
     for directory in directories:
-        require_directory(directory, "give one that `arl eval` has written, or one above")
-        files = find_below(directory, SCORES)
+        if not directory.is_dir():
+            raise InputError(f"{directory}: is no directory; give one that `arl eval` has written, or one above")
+        files = sorted(directory.rglob(SCORES))
         if not files:
             raise InputError(f"{directory}: no {SCORES} in it or below; `arl eval` writes one when a suite is finished")
         for file in files:

@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from arl.files import decode_json, find, read_regular
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any, replace_file, unused_name
 from arl.metrics.recorder import Recorder
@@ -28,7 +27,6 @@ from arl.types import Accuracy
 EVALUATIONS = "evaluations"  # directory in that of the run
 CHECKPOINTS = "checkpoints"
 BEST = "best"
-SCORES_BYTES = 1 << 20
 MODEL_NAME = re.compile(r"(step|model)_[0-9]+")
 
 
@@ -139,7 +137,7 @@ class Scoreboard:
         A damaged file is kept under another name, and its version is measured again.
         """
         found = {}
-        for file in find(self._directory, f"{STEP}*.json"):
+        for file in sorted(self._directory.glob(f"{STEP}*.json")):
             number = number_after(STEP, file.stem)
             if number is None:
                 continue
@@ -169,7 +167,7 @@ def _read_scores(file: Path, version: int) -> Scores:
         OSError: the file cannot be read.
         DecodeError: it holds something else.
     """
-    scores: Scores = decode_json(read_regular(file, SCORES_BYTES), Scores)
+    scores: Scores = msgspec.json.decode(file.read_bytes(), type=Scores)
     are_of_version = all(accuracy.version == version for accuracy in scores.accuracies)
     if scores.version != version or not scores.accuracies or not are_of_version:
         raise msgspec.DecodeError("it does not hold the scores of this version")

@@ -41,7 +41,7 @@ from arl.run.replay.recorded import (
 from arl.run.replay.replay_plan import Replay, plan_replay
 from arl.run.train import train_in
 from arl.run.virtual import evaluations_in_place, measure_in_process, repeatable
-from arl.run.world import Cut, Parts, Start, recipe_filter, recipe_lease
+from arl.run.world import Parts, RunSnapshot, Start, recipe_filter, recipe_lease
 from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
 from arl.train.in_process import InProcessTrainer
@@ -101,8 +101,8 @@ class ReplayWorld:
             del problems  # they are the plan's
             return await _measure(start, models.path(version), version)
 
-        def make_checkpoints(cut: Cut, evaluations: Evaluations) -> SavedModels:
-            del cut, evaluations  # only models are saved, and evaluations save their own
+        def make_checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> SavedModels:
+            del snapshot, evaluations  # only models are saved, and evaluations save their own
             return models
 
         codec = load_codec(str(start.model), recipe_format(start.recipe.data))
