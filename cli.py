@@ -117,7 +117,7 @@ def train(
     from arl.metrics.summary import render
     from arl.run import submit
     from arl.run.auto import resolve_auto
-    from arl.run.memory.hardware import named_nodes
+    from arl.run.named_gpus import named_nodes
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
     from arl.run.train import train as run

@@ -29,9 +29,9 @@ from arl.metrics.trajectory_reading import trajectory_files
 from arl.run.train import train
 from arl.types import Problem, Response
 
-# The largest RMS of δ = trainer − engine that is rounding, nats, and the largest KL = mean(exp δ − 1 − δ). Measured on a
-# CPU with logits of LOGIT_STD before and after updates, of 3,000 tokens: float32 RMS 3e-6, KL 5e-12; bfloat16 RMS 5e-3
-# and KL 1e-5 (embedded), 5e-2 and 1.4e-3 (SGLang 0.5.20, which rounds logits elsewhere). The rest is derived from these.
+# The largest RMS of δ = trainer − engine that is rounding, nats, and the largest KL = mean(exp δ − 1 − δ). Measured on
+# a CPU with logits of LOGIT_STD: float32 RMS 3e-6, KL 5e-12; bfloat16 RMS 5e-3 and KL 1e-5 (embedded), 5e-2 and 1.4e-3
+# (SGLang 0.5.20, which rounds logits elsewhere). The rest is derived from these.
 LIMITS = {
     "float32": (1e-4, 1e-7),
     "float16": (1.25e-2, 8e-5),

@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from arl.config.leaves import leaves
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.config.run_section import Output
@@ -16,7 +17,7 @@ from arl.run.preflight import preflight
 from arl.run.submit import is_submitted
 from arl.run.world import make_world
 from arl.sweep.axes import write_override
-from arl.sweep.combinations import SweepArm, combine, flatten
+from arl.sweep.combinations import SweepArm, combine
 from arl.sweep.request import SweepRequest
 
 LISTED = 4  # arms that a message names
@@ -54,7 +55,7 @@ def check_arms(request: SweepRequest, note: Callable[[str], None]) -> CheckedSwe
         request.named,
         request.exclude,
         request.only,
-        base=flatten(base.model_dump(mode="json")),
+        base=dict(leaves(base.model_dump(mode="json"))),
     )
     note(f"checking {len(arms)} arms")
     checked = []

@@ -2,7 +2,7 @@
 
 request ─► check_arms ─► open_directory ─► ArmRunner ─► summary
                 │
-                └─► --dry-run: the arms, their states, the time
+                └─► --dry-run: the arms, their states
 """
 
 from collections.abc import Sequence
@@ -11,14 +11,13 @@ from pathlib import Path
 from rich.console import Console
 
 from arl import clock
+from arl.config.leaves import leaves
 from arl.errors import RunError
 from arl.launch.base import Node
 from arl.launch.devices import core_numbers, visible_cores, visible_devices
 from arl.launch.placement import place
 from arl.launch.shares import Share, divide
 from arl.sweep.check_arms import CheckedSweep, check_arms
-from arl.sweep.combinations import flatten
-from arl.sweep.estimate import TimeEstimate, estimate
 from arl.sweep.request import SweepRequest
 from arl.sweep.run_arms import ArmRunner, FailedRun
 from arl.sweep.sweep_directory import SweepRun, check_directory, list_runs, open_directory, sweep_path
@@ -46,14 +45,9 @@ class PlannedSweep:
         """Print one line."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    @property
-    def known(self) -> TimeEstimate | None:
-        """Return how long a run takes, if it is known."""
-        return estimate(self.directory, self.checked.base, self.note)
-
 
 def dry_run(request: SweepRequest, console: Console) -> None:
-    """Check everything and print the arms, their states and the time. Nothing is started or written.
+    """Check everything and print the arms and their states. Nothing is started or written.
 
     Raises:
         InputError: see PlannedSweep.
@@ -62,8 +56,7 @@ def dry_run(request: SweepRequest, console: Console) -> None:
     planned.note(f"sweep {request.name}, in {planned.directory}")
     print_plan(
         planned.runs,
-        flatten(planned.checked.base.model_dump(mode="json")),
-        planned.known,
+        dict(leaves(planned.checked.base.model_dump(mode="json"))),
         len(planned.shares),
         console,
     )
@@ -92,7 +85,7 @@ def _run(planned: PlannedSweep) -> list[FailedRun]:
     finished = states.count("finished")
     planned.note(f"sweep directory {planned.directory}: {finished} of {total} runs are finished")
     with SweepDisplay(planned.console, total, finished) as display:
-        runner = ArmRunner(planned.runs, planned.shares, display, planned.known)
+        runner = ArmRunner(planned.runs, planned.shares, display)
         try:
             return clock.run(runner.run)
         except KeyboardInterrupt:

@@ -8,7 +8,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from arl.sweep.estimate import duration
 from arl.sweep.run_progress import RunProgress
 from arl.sweep.sweep_directory import SweepRun
 
@@ -30,8 +29,6 @@ class SweepDisplay:
         self._finished = finished
         self._failed = 0
         self._open: dict[str, tuple[SweepRun, RunProgress]] = {}  # by run directory
-        self._now = 0.0
-        self._sweep_seconds_left: float | None = None
         self._live = Live(
             console=console,
             get_renderable=self._draw,
@@ -61,25 +58,19 @@ class SweepDisplay:
             how = f"goes on after step {progress.step}" if progress.step else "starts"
             self.note(f"{run}: {how}; log {run.log}")
 
-    def evaluated(self, run: SweepRun, now: float) -> None:
+    def evaluated(self, run: SweepRun) -> None:
         """Show a new evaluation of a run."""
         if not self._console.is_terminal:
-            self.note(f"{run}: {_line(self._open[run.relative][1], now)}")
-
-    def tick(self, now: float, seconds_left: float | None) -> None:
-        """Take the time for what is drawn next, and how long the whole sweep will take."""
-        self._now = now
-        self._sweep_seconds_left = seconds_left
+            self.note(f"{run}: {_line(self._open[run.relative][1])}")
 
     def finished(self, run: SweepRun, seconds: float) -> None:
         """Count a run that is finished."""
         _, progress = self._open.pop(run.relative)
         self._finished += 1
         if not self._console.is_terminal:
-            left = "" if self._sweep_seconds_left is None else f"; about {duration(self._sweep_seconds_left)} left"
             self.note(
-                f"{run}: finished in {duration(seconds)}, accuracy {_number(progress.accuracy)}; "
-                f"{self._finished} of {self._total} runs{left}"
+                f"{run}: finished in {seconds:.0f} s, accuracy {_number(progress.accuracy)}; "
+                f"{self._finished} of {self._total} runs"
             )
 
     def failed(self, run: SweepRun, why: str) -> None:
@@ -92,7 +83,7 @@ class SweepDisplay:
         table = Table(box=None, pad_edge=False)
         for column in ("arm", "seed", "state"):
             table.add_column(column)
-        for column in ("step", "reward", "accuracy", "left"):
+        for column in ("step", "reward", "accuracy"):
             table.add_column(column, justify="right")
         for run, progress in self._open.values():
             table.add_row(
@@ -102,7 +93,6 @@ class SweepDisplay:
                 f"{progress.step}/{progress.steps}",
                 _number(progress.reward),
                 _number(progress.accuracy),
-                _left(progress, self._now),
             )
         return Group(Text(self._counts()), table)
 
@@ -110,23 +100,16 @@ class SweepDisplay:
         counts = f"{self._finished} of {self._total} runs finished, {len(self._open)} open"
         if self._failed:
             counts += f", {self._failed} failed"
-        if self._sweep_seconds_left is not None:
-            counts += f"; about {duration(self._sweep_seconds_left)} left"
         return counts
 
 
-def _line(progress: RunProgress, now: float) -> str:
+def _line(progress: RunProgress) -> str:
     """Write how far a run is in one line; a dash stands for what is not known."""
     return (
         f"step {progress.step}/{progress.steps}  reward {_number(progress.reward)}"
-        f"  accuracy {_number(progress.accuracy)}  left {_left(progress, now)}"
+        f"  accuracy {_number(progress.accuracy)}"
     )
 
 
 def _number(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
-
-
-def _left(progress: RunProgress, now: float) -> str:
-    seconds = progress.seconds_left(now)
-    return "–" if seconds is None else duration(seconds)

@@ -14,7 +14,7 @@ from arl.launch.local import LocalLauncher
 from arl.models.tiny import make_tiny_model
 from arl.rollout.env import Session
 from arl.run.auto import resolve_auto
-from arl.run.memory.hardware import named_nodes
+from arl.run.named_gpus import named_nodes
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
 from arl.run.submit import plan_submission

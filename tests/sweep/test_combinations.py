@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.sweep.axes import make_axis
-from arl.sweep.combinations import combine, flatten
+from arl.sweep.combinations import combine
 
 STALENESS = make_axis({"rollout.staleness": [0, 4, None]}, "")
 KIND = make_axis({"objective.kind": ["ppo", "decoupled_ppo"]}, "")

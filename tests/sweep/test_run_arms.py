@@ -17,7 +17,6 @@ from arl.launch.shares import Share
 from arl.sweep import run_arms
 from arl.sweep.check_arms import CheckedArm
 from arl.sweep.combinations import SweepArm
-from arl.sweep.estimate import TimeEstimate
 from arl.sweep.run_arms import ArmRunner, FailedRun
 from arl.sweep.sweep_directory import SweepRun
 from arl.sweep.sweep_display import SweepDisplay
@@ -39,8 +38,8 @@ def runs_of(recipe: Path, sweep: Path, seeds: int = 1) -> list[SweepRun]:
     return [SweepRun(arm, seed, sweep) for seed in range(seeds)]
 
 
-def runner_of(runs: list[SweepRun], shares: list[Share], known: TimeEstimate | None = None) -> ArmRunner:
-    return ArmRunner(runs, shares, SweepDisplay(Console(quiet=True), len(runs), 0), known)
+def runner_of(runs: list[SweepRun], shares: list[Share]) -> ArmRunner:
+    return ArmRunner(runs, shares, SweepDisplay(Console(quiet=True), len(runs), 0))
 
 
 def run_with(program: str, runs: list[SweepRun], share: Share, monkeypatch: pytest.MonkeyPatch) -> list[FailedRun]:
