@@ -7,7 +7,6 @@ runs that are not finished ─► a worker for each share of the machine ─► 
 
 import asyncio
 import contextlib
-import os
 import shutil
 import sys
 from collections import deque
@@ -26,7 +25,6 @@ from arl.launch.process import LocalProcess, start_process
 from arl.launch.shares import Share
 from arl.metrics.run_files import LOCK, METRICS_FILE
 from arl.run.clean_stop import RESUME_WITH
-from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.sweep.axes import write_override
 from arl.sweep.run_progress import RunProgress
 from arl.sweep.sweep_directory import SweepRun
@@ -173,9 +171,7 @@ async def _prepare(run: SweepRun) -> bool:
     if run.state == "new":
         return False
     await _wait_until_gone(run.directory / LOCK)
-    checkpoints = run.directory / CHECKPOINTS
-    names = os.listdir(checkpoints) if os.path.isdir(checkpoints) else []
-    if not any(name.startswith("step_") for name in names):
+    if not run.has_checkpoint:
         await in_thread(shutil.rmtree, run.directory)
         return False
     return True

@@ -25,6 +25,7 @@ from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
+from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import FREE, FREE_ON_THE_WALL
 from arl.sweep.check_arms import CheckedArm, CheckedSweep
 from arl.sweep.request import SweepRequest
@@ -109,6 +110,12 @@ class SweepRun(Struct, frozen=True):
         if os.path.exists(self.directory / SUMMARY):
             return "finished"
         return "begun" if os.path.exists(self.directory) else "new"
+
+    @property
+    def has_checkpoint(self) -> bool:
+        """Return whether there is something to go on from."""
+        checkpoints = self.directory / CHECKPOINTS
+        return os.path.isdir(checkpoints) and any(name.startswith("step_") for name in os.listdir(checkpoints))
 
 
 def sweep_path(request: SweepRequest, checked: CheckedSweep) -> Path:

@@ -52,7 +52,6 @@ def test_a_section_is_an_axis_and_its_fields_are_the_settings() -> None:
     first, second = combine([axis], {})
     assert first.settings == {"objective.kind": "ppo"}
     assert second.name == "kind=decoupled_ppo,proximal=loglinear"
-    assert flatten({"data.options": {}}) == {"data.options": {}}
 
 
 def test_named_arms_are_combined_with_the_axes() -> None:

@@ -11,7 +11,6 @@ from rich.console import Console
 
 from arl import clock
 from arl.config.recipe_file import load_recipe
-from arl.errors import InputError
 from arl.launch.file_lock import try_lock
 from arl.launch.shares import Share
 from arl.sweep import run_arms
@@ -20,7 +19,6 @@ from arl.sweep.combinations import SweepArm
 from arl.sweep.run_arms import ArmRunner, FailedRun
 from arl.sweep.sweep_directory import SweepRun
 from arl.sweep.sweep_display import SweepDisplay
-from tests.launch.test_file_lock import NOT_A_LOCK, put
 
 TRAIN = """\
 import os, pathlib, sys
@@ -102,17 +100,3 @@ def test_a_run_waits_until_the_process_of_a_killed_sweep_is_gone(
     monkeypatch.setattr(run_arms, "try_lock", try_and_tell)
     monkeypatch.setattr(run_arms, "POLL_SECONDS", 0.01)
     clock.run(let_go)
-
-
-@pytest.mark.parametrize("name", NOT_A_LOCK)
-def test_a_run_whose_lock_is_no_regular_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
-    precious = put(name, tmp_path / "run.lock")
-    with pytest.raises(InputError, match=r"run\.lock: cannot be opened"):
-        clock.run(lambda: run_arms._wait_until_gone(tmp_path / "run.lock"))
-    assert precious.read_text() == "keep me"
-
-
-def test_shares_without_a_run_do_not_shorten_the_time_that_is_left(recipe: Path) -> None:
-    runs = runs_of(recipe, recipe.parent / "study", seeds=2)
-    runner = runner_of(runs, [Share()] * 8, TimeEstimate(60.0, "a run"))
-    assert runner._seconds_left() == 60.0
