@@ -38,7 +38,7 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes")
     if recipe.eval.every:
         yield "evaluation", _evaluation(recipe, plan)
-    yield "weights", _weights(recipe, plan)
+    yield "weights", _weights(plan)
     if plan.memory is None:
         yield "memory", "a tiny model's, which is not planned in detail"
     else:
@@ -51,38 +51,18 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "note", note
 
 
-def _weights(recipe: Recipe, plan: Plan) -> str:
-    way = f"travel by transport {plan.transport}{_where_published(plan)}"
-    return ", ".join([way, *_pace(recipe)])
-
-
-def _where_published(plan: Plan) -> str:
-    """Say where engines take weights from; nothing where it is not known, or is only one place."""
-    if plan.published_in is not None and plan.placement.spans_nodes:
-        return f", in {plan.published_in}, where each node reads a version once"
+def _weights(plan: Plan) -> str:
+    """Say how engines get weights, and from where if that is known and not the only place."""
+    where = ""
     if plan.published_in is not None:
-        disk = "" if plan.published_in == SHARED_MEMORY else f" on disk, because {SHARED_MEMORY} has no room: slower"
-        return f", in {plan.published_in}{disk}"
-    if plan.transport != "broadcast" or not plan.placement.on_gpus or plan.memory is None:
-        return ""
-    if published_on_device(plan.memory):
-        return ", from rank 0's GPU"
-    return ", from pinned memory of the host"
-
-
-def _pace(recipe: Recipe) -> Iterator[str]:
-    """Yield the choices of when engines load weights, and how, that are not the default."""
-    sync = recipe.sync
-    if sync.every > 1:
-        yield f"every {sync.every} versions"
-    if sync.min_seconds:
-        yield f"at most once in {sync.min_seconds:g} s"
-    if sync.order == "in_turn":
-        yield "to one engine after the other"
-    if not sync.interrupt:
-        yield "when episodes have ended"
-    if sync.check:
-        yield "compared after each swap"
+        is_on_disk = plan.published_in != SHARED_MEMORY and not plan.placement.spans_nodes
+        where = f", in {plan.published_in}" + (
+            f" on disk, because {SHARED_MEMORY} has no room: slower" if is_on_disk else ""
+        )
+    elif plan.transport == "broadcast" and plan.placement.on_gpus and plan.memory is not None:
+        on_device = published_on_device(plan.memory)
+        where = ", from rank 0's GPU" if on_device else ", from pinned memory of the host"
+    return f"travel by transport {plan.transport}{where}"
 
 
 def _deadlines(recipe: Recipe) -> str:
@@ -165,14 +145,8 @@ def _engines(recipe: Recipe, plan: Plan) -> str:
 
 def _trainer(recipe: Recipe, plan: Plan) -> str:
     train = recipe.train
-    choices = [train.dtype, f"checkpointing {train.checkpointing}"]
-    if train.head != "auto":
-        choices.append(f"head {train.head}")
-    if train.reshard:
-        choices.append("reshard")
-    if train.deterministic:
-        choices.append("deterministic")
-    return f"{_processes(recipe, plan, plan.placement.ranks)}; {', '.join(choices)}"
+    processes = _processes(recipe, plan, plan.placement.ranks)
+    return f"{processes}; {train.dtype}, checkpointing {train.checkpointing}"
 
 
 def _evaluation(recipe: Recipe, plan: Plan) -> str:
@@ -180,8 +154,7 @@ def _evaluation(recipe: Recipe, plan: Plan) -> str:
     resources = plan.placement.evaluation
     if resources is None:
         return f"{what}; in this process, between two steps"
-    priority = f", niceness {resources.niceness}" if resources.niceness else ""
-    return f"{what}; {_processes(recipe, plan, [resources])}{priority}"
+    return f"{what}; {_processes(recipe, plan, [resources])}"
 
 
 def _processes(recipe: Recipe, plan: Plan, side: Sequence[Resources]) -> str:
@@ -198,7 +171,7 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 def _cluster(recipe: Recipe, plan: Plan) -> Iterator[str]:
-    """Yield the launcher with its nodes, and what the number of their cores comes from if nobody has counted them."""
+    """Yield the launcher with its nodes, unless the run is on this machine alone."""
     if recipe.launcher == "local" and len(plan.nodes) == 1:
         return
     placement = plan.placement
@@ -208,9 +181,6 @@ def _cluster(recipe: Recipe, plan: Plan) -> Iterator[str]:
     places = [f"{side} on {_names(_nodes_of(processes), plan.nodes)}" for side, processes in sides.items()]
     count = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
     yield f"{recipe.launcher}, {count}; controller on {plan.nodes[0].name}, {', '.join(places)}"
-    assumed = {node.cores_from: node.cores for node in plan.nodes if node.cores_from is not None}
-    for source, cores in assumed.items():
-        yield f"cores assumed: {cores} a node, {source}"
 
 
 def _list_gpus(side: Sequence[Resources], nodes: Sequence[Node]) -> str:

@@ -5,10 +5,9 @@ axes, named arms ─► every combination ─► those that exclude and only lea
 
 import hashlib
 import itertools
-import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -18,7 +17,6 @@ from arl.errors import InputError
 from arl.sweep.axes import SweepAxis
 
 ARM = "arm"  # stands for the name of a named arm, in exclude and only
-MAX_ARMS = 500  # each is checked as a run of its own before the first one starts
 MAX_NAME = 150  # characters of a directory's name; file systems take 255 bytes
 Settings = Mapping[str, Any]  # field -> value
 Rule = Mapping[str, Any]  # field -> value, or a list of values
@@ -59,7 +57,7 @@ class _Combination(Struct, frozen=True):
 
     def matches(self, rule: Rule) -> bool:
         facts = self.facts
-        return all(field in facts and _is_among(facts[field], wanted) for field, wanted in rule.items())
+        return all(field in facts and _matches(facts[field], wanted) for field, wanted in rule.items())
 
 
 def combine(
@@ -80,9 +78,12 @@ def combine(
     Raises:
         InputError: a field is set twice, a rule matches nothing, or no combination is left.
     """
-    _refuse_too_many(axes, named)
     _refuse_fields_set_twice(axes, named)
-    combinations = list(_combinations(axes, named))
+    combinations = [
+        _Combination(name, settings, {field: value for point in points for field, value in point.items()})
+        for name, settings in (named or {"": {}}).items()
+        for points in itertools.product(*(axis.points for axis in axes))
+    ]
     _refuse_idle_rules("exclude", exclude, combinations)
     _refuse_idle_rules("only", only, combinations)
     kept = [combination for combination in combinations if not any(map(combination.matches, exclude))]
@@ -91,20 +92,6 @@ def combine(
     if not kept:
         raise InputError("the sweep has no arm: exclude less")
     return _name(kept, base or {})
-
-
-def _combinations(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> Iterator[_Combination]:
-    for name, settings in (named or {"": {}}).items():
-        for points in itertools.product(*(axis.points for axis in axes)):
-            point = {field: value for part in points for field, value in part.items()}
-            yield _Combination(name, settings, point)
-
-
-def _refuse_too_many(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> None:
-    """Refuse more combinations than can be checked, before they are made."""
-    count = math.prod([len(axis.points) for axis in axes], start=max(len(named), 1))
-    if count > MAX_ARMS:
-        raise InputError(f"the sweep has {count} combinations, and may have {MAX_ARMS}: give fewer values or axes")
 
 
 def _refuse_fields_set_twice(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> None:
@@ -129,7 +116,7 @@ def _refuse_idle_rules(option: str, rules: Sequence[Rule], combinations: Sequenc
             raise InputError(f"{option} {dict(rule)}: no combination has these values; correct it or leave it out")
 
 
-def _is_among(value: Any, wanted: Any) -> bool:
+def _matches(value: Any, wanted: Any) -> bool:
     return bool(value == wanted) or (isinstance(wanted, list) and value in wanted)
 
 

@@ -90,7 +90,7 @@ class ArmRunner:
             self._fail(run, f"{end}: {last_line.text}; log {run.log}{remedy}")
             return
         self._show(run, progress)
-        self._display.finished(run, now() - began)
+        self._display.finished(run, progress, now() - began)
 
     async def _follow(self, run: SweepRun, process: LocalProcess, progress: RunProgress) -> str:
         """Show the run until its process has ended; return how it ended."""
@@ -105,7 +105,7 @@ class ArmRunner:
 
     def _show(self, run: SweepRun, progress: RunProgress) -> None:
         if progress.refresh():
-            self._display.evaluated(run)
+            self._display.evaluated(run, progress)
 
 
 def follow_progress(run: SweepRun) -> RunProgress:

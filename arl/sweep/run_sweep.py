@@ -84,13 +84,12 @@ def _run(planned: PlannedSweep) -> list[FailedRun]:
     states = [run.state for run in planned.runs]
     finished = states.count("finished")
     planned.note(f"sweep directory {planned.directory}: {finished} of {total} runs are finished")
-    with SweepDisplay(planned.console, total, finished) as display:
-        runner = ArmRunner(planned.runs, planned.shares, display)
-        try:
-            return clock.run(runner.run)
-        except KeyboardInterrupt:
-            display.note("the same command goes on with this sweep")
-            raise
+    display = SweepDisplay(planned.console, total, finished)
+    try:
+        return clock.run(ArmRunner(planned.runs, planned.shares, display).run)
+    except KeyboardInterrupt:
+        display.note("the same command goes on with this sweep")
+        raise
 
 
 def _shares(request: SweepRequest, checked: CheckedSweep, num_runs: int) -> list[Share]:
