@@ -80,7 +80,9 @@ class ArmRunner:
     async def _run(self, run: SweepRun, share: Share) -> None:
         is_resumed = await _prepare(run)
         began = now()
-        progress = follow_progress(run)
+        recipe = run.arm.recipe
+        suite = recipe.eval.decides if recipe.eval.every else HELD_OUT  # by which its versions are compared
+        progress = RunProgress(run.directory / METRICS_FILE, recipe.train.steps, suite)
         last_line = _LastLine()
         self._display.started(run, progress)
         async with _started(run, share, is_resumed, last_line) as process:
@@ -106,16 +108,6 @@ class ArmRunner:
     def _show(self, run: SweepRun, progress: RunProgress) -> None:
         if progress.refresh():
             self._display.evaluated(run, progress)
-
-
-def follow_progress(run: SweepRun) -> RunProgress:
-    """Follow a run; the accuracy shown is that of the suite by which its versions are compared."""
-    recipe = run.arm.recipe
-    return RunProgress(
-        run.directory / METRICS_FILE,
-        steps=recipe.train.steps,
-        suite=recipe.eval.decides if recipe.eval.every else HELD_OUT,
-    )
 
 
 class _LastLine:

@@ -5,7 +5,6 @@ request ─► check_arms ─► open_directory ─► ArmRunner ─► summary
                 └─► --dry-run: the arms, their states
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -96,27 +95,18 @@ def _shares(request: SweepRequest, checked: CheckedSweep, num_runs: int) -> list
     """Divide the machine. Runs in one process compute with one thread, and need no cores of their own.
 
     Raises:
-        InputError: there are too few devices.
+        InputError: there are too few devices for an arm.
     """
     if all(arm.recipe.world_traits.one_process for arm in checked.arms):
         jobs = request.jobs or visible_cores()
         return [Share()] * min(jobs, num_runs)
     jobs = min(request.jobs or 1, num_runs)
     shares = divide(jobs, core_numbers(), visible_devices())
-    _check_smallest(shares, checked)
-    return shares
-
-
-def _check_smallest(shares: Sequence[Share], checked: CheckedSweep) -> None:
-    """Check that every arm can be placed on the share with the fewest devices."""
     smallest = min(shares, key=lambda share: len(share.devices))
-    node = Node(
-        name="this machine",
-        cores=len(smallest.cores),
-        devices=smallest.devices,
-    )
+    node = Node(name="this machine", cores=len(smallest.cores), devices=smallest.devices)
     for arm in checked.arms:
         place(arm.recipe, [node])
+    return shares
 
 
 def _list_failed(failed: list[FailedRun], total: int) -> str:

@@ -243,44 +243,25 @@ def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep
 
 
 def _write(directory: Path, request: SweepRequest, checked: CheckedSweep, before: SweepManifest | None) -> None:
+    """Write recipes and sweep.json; arms, seeds and values that the sweep had already are kept."""
     (directory / RECIPES).mkdir(exist_ok=True)
+    arms = {} if before is None else {arm.name: arm for arm in before.arms}
+    axes = {} if before is None else {field: list(values) for field, values in before.axes.items()}
+    runs = list_runs(directory, checked)
     for arm in checked.arms:
         replace_file(directory / RECIPES / f"{arm.name}.yaml", dump_recipe(arm.recipe).encode())
-    manifest = _manifest(directory, request, checked)
-    merged = manifest if before is None else _merge(before, manifest)
-    replace_file(directory / SWEEP_MANIFEST, msgspec.json.format(msgspec.json.encode(merged)))
-
-
-def _manifest(directory: Path, request: SweepRequest, checked: CheckedSweep) -> SweepManifest:
-    runs = list_runs(directory, checked)
-    base = checked.base.model_dump(mode="json")
-    arms = [
-        ManifestArm(
-            name=arm.name,
-            settings=arm.arm.settings,
-            runs={run.seed: run.relative for run in runs if run.arm is arm},
-        )
-        for arm in checked.arms
-    ]
-    axes = {field: axis.values(field) for axis in request.axes for field in axis.fields}
-    return SweepManifest(name=request.name, recipe=base, axes=axes, seeds=checked.seeds, arms=arms)
-
-
-def _merge(before: SweepManifest, now: SweepManifest) -> SweepManifest:
-    """Keep arms, seeds and values that the sweep had already and that were not asked for again."""
-    arms = {arm.name: arm for arm in before.arms}
-    for arm in now.arms:
         known = arms[arm.name].runs if arm.name in arms else {}
-        runs = dict(sorted((known | arm.runs).items()))
-        arms[arm.name] = ManifestArm(name=arm.name, settings=arm.settings, runs=runs)
-    axes = {field: list(values) for field, values in before.axes.items()}
-    for field, values in now.axes.items():
-        known_values = axes.setdefault(field, [])
-        known_values += [value for value in values if value not in known_values]
-    return SweepManifest(
-        name=now.name,
-        recipe=now.recipe,
+        of_arm = known | {run.seed: run.relative for run in runs if run.arm is arm}
+        arms[arm.name] = ManifestArm(name=arm.name, settings=arm.arm.settings, runs=dict(sorted(of_arm.items())))
+    for axis in request.axes:
+        for field in axis.fields:
+            values = axes.setdefault(field, [])
+            values += [value for value in axis.values(field) if value not in values]
+    manifest = SweepManifest(
+        name=request.name,
+        recipe=checked.base.model_dump(mode="json"),
         axes=axes,
-        seeds=sorted({*before.seeds, *now.seeds}),
+        seeds=sorted({*checked.seeds, *(before.seeds if before is not None else [])}),
         arms=list(arms.values()),
     )
+    replace_file(directory / SWEEP_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
