@@ -1,4 +1,4 @@
-"""Plan the memory of a run before it starts, and refuse what cannot fit. Torch-free.
+"""Plan the memory of a run before it starts, and refuse what cannot fit.
 
     sizes of the model ─┐
     recipe             ─┼─► trainer rank: arl.train.rank_bytes      ─┐
@@ -25,7 +25,9 @@ from arl.launch.base import Node
 from arl.launch.host_memory import free_memory
 from arl.launch.memory_share import engine_share
 from arl.launch.placement import Placement, merged
+from arl.models.load import check_weights, empty_model
 from arl.run.engine_memory import EngineBytes, engine_bytes, grown_capacity
+from arl.run.memory_budget import MemoryBudget, MemoryPlan, Part
 from arl.run.named_gpus import describe_gpus
 from arl.sync.published_versions import buffer_place, held_versions, published_bytes
 from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
@@ -43,62 +45,6 @@ REMEDIES = (
     "engine.dtype, more GPUs (train.ranks, engine.tensor_parallel), fewer engine.slots; look at each with --dry-run"
 )
 WITHOUT_GPUS = ". This machine has no GPU; to plan for another one add --dry-run --gpus 8xH100"
-
-
-class Part(Struct, frozen=True):
-    """Name bytes that live in one memory at the instant for which it is planned."""
-
-    owner: str  # trainer, engine or host: whose settings change it
-    name: str
-    bytes: int
-
-
-class MemoryBudget(Struct, frozen=True):
-    """Compare what one memory must hold with what it has."""
-
-    place: str  # such as "each trainer GPU"
-    when: str  # the instant at which it holds most
-    parts: tuple[Part, ...]
-    available: int | None  # bytes; None: not known, so nothing is refused
-
-    @property
-    def needed(self) -> int:
-        """Return the bytes of all parts."""
-        return sum(part.bytes for part in self.parts)
-
-    @property
-    def fits(self) -> bool:
-        """Return whether there is room for all parts, as far as that is known."""
-        return self.available is None or self.needed <= self.available
-
-
-class MemoryPlan(Struct, frozen=True):
-    """Hold the budgets of a run, and what follows for its engines and for its measurements."""
-
-    budgets: tuple[MemoryBudget, ...]
-    hardware: str  # what it was planned for
-    rank_peak: int  # bytes that torch allocates on the device of one trainer rank, at most
-    rank_peaks: dict[str, int]  # of each instant of an update
-    rank_resident: int  # that stay between two steps, while engines generate
-    weights: int  # of one engine, on each of its devices
-    cache_tokens: int  # that the caches of one engine hold
-    longest: int  # tokens of the longest trajectory
-    slots: int  # of one engine
-
-    @property
-    def fits(self) -> bool:
-        """Return whether every memory has room."""
-        return all(budget.fits for budget in self.budgets)
-
-    @property
-    def on_gpus(self) -> bool:
-        """Return whether there are other memories than the host's."""
-        return len(self.budgets) > 1
-
-    @property
-    def full_requests(self) -> int:
-        """Return how many requests of the longest trajectory one engine's cache holds."""
-        return self.cache_tokens // self.longest
 
 
 class MemoryInputs(Struct, frozen=True):
@@ -157,8 +103,6 @@ def plan_recipe(
         InputError: it does not fit; with the largest parts.
         DataError: there is no model, or not one that arl supports.
     """
-    from arl.models.load import check_weights, empty_model  # and every model class of transformers, seconds of them
-
     path = str(recipe.model.path)
     model = empty_model(path)
     if os.path.isdir(path):  # otherwise it is downloaded when the run begins

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from arl.config.recipe import Recipe
 from arl.launch.base import Node, Resources
 from arl.launch.gpu_devices import Gpu, named_gpus
-from arl.run.memory import MemoryPlan
+from arl.run.memory_budget import MemoryPlan
 from arl.run.preflight import Plan
 from arl.sync.node_copy import SHARED_MEMORY
 from arl.tasks.registry import SINGLE_TURN, env_name

@@ -32,7 +32,7 @@ from arl.run.evaluation.measure import measured_suites
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.gpu_checks import GpuReport, check_gpus
-from arl.run.memory import MemoryPlan, plan_recipe
+from arl.run.memory_budget import MemoryPlan
 from arl.run.problem_sets import run_problems, run_suites
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
@@ -239,4 +239,6 @@ def _plan_memory(
     if recipe.model.path is None:
         refuse_overfull_tiny(recipe, limits, longest, site.memory(placement))
         return None
+    from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
+
     return plan_recipe(recipe, site.nodes, placement, transport, longest, kept, site.is_here)

@@ -14,7 +14,8 @@ from arl.launch.base import Node
 from arl.launch.memory_share import engine_share
 from arl.launch.placement import place
 from arl.run.engine_memory import given_share, grown_capacity
-from arl.run.memory import CONTEXT, MemoryInputs, MemoryPlan, plan_memory, refuse_overfull, workload
+from arl.run.memory import CONTEXT, MemoryInputs, plan_memory, refuse_overfull, workload
+from arl.run.memory_budget import MemoryPlan
 from arl.run.plan_text import tight_device
 from arl.sync.choose import choose_transport
 from arl.train.rank_bytes import ParameterCounts
