@@ -14,7 +14,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import Annotated, ParamSpec
 
 import typer
 
@@ -26,9 +26,6 @@ from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
 from arl.run.evaluation.commands import COMMANDS as EVALUATION_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 from arl.watch.commands import COMMANDS as WATCH_COMMANDS
-
-if TYPE_CHECKING:
-    from arl.config.recipe import Recipe
 
 P = ParamSpec("P")
 
@@ -122,7 +119,7 @@ def train(
     from arl.metrics.summary import render
     from arl.run import submit
     from arl.run.auto import resolve_auto
-    from arl.run.memory.hardware import named_nodes
+    from arl.run.named_gpus import named_nodes
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
     from arl.run.train import train as run
@@ -216,10 +213,12 @@ def doctor(
     set_: Overrides = None,
     python: Annotated[str | None, typer.Option(help="Also look for SGLang in this interpreter.")] = None,
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="Also run every part once, small: exit code 1 if one is wrong or fails.")
+        bool,
+        typer.Option(
+            "--smoke",
+            help="Train a small model with each engine, dtype and transport: exit code 1 if one fails.",
+        ),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="With --smoke, print one document, for a bug report.")] = False,
-    seconds: Annotated[float, typer.Option(min=1.0, help="With --smoke, for all of it.")] = 180.0,
 ) -> None:
     """Check this machine and its environments.
 
@@ -235,33 +234,19 @@ def doctor(
         check_interpreter(python)
     loaded = load_recipe(recipe, set_ or ()) if recipe else None
     if smoke:
-        _smoke(loaded, python, seconds, json)
+        from rich.console import Console
+
+        from arl.run.smoke import smoke_test
+
+        if not smoke_test(None if loaded is None else loaded.engine, python, Console(highlight=False)):
+            raise typer.Exit(1)
         return
-    if json:
-        raise InputError("--json prints what --smoke finds: give both")
     good = True
     for finding in examine(loaded, python):
         typer.echo(str(finding))
         good = good and finding.good
     if not good:
         raise typer.Exit(2)
-
-
-def _smoke(recipe: "Recipe | None", python: str | None, seconds: float, json: bool) -> None:
-    """Run the smoke test; exit with 1 if a stage is wrong or has failed."""
-    from rich.console import Console
-
-    from arl.run.smoke.smoke_display import SmokeDisplay
-    from arl.run.smoke.smoke_document import to_json
-    from arl.run.smoke.smoke_run import SmokeRequest, smoke_recipe, smoke_test
-
-    display = SmokeDisplay(Console(stderr=json, highlight=False))
-    report = smoke_test(SmokeRequest(smoke_recipe(recipe), python, seconds), display)
-    display.finish(report)
-    if json:
-        typer.echo(to_json(report))
-    if report.is_bad:
-        raise typer.Exit(1)
 
 
 @command(app)

@@ -32,9 +32,13 @@ guards *args:
 long *args:
     {{python}} -m pytest -m "long and (slow or sglang or not sglang)" {{args}}
 
-# What only a GPU can settle, ten minutes a command at most: docs/benchmarks/gpu; `just gpu --only kernels` runs one check
+# What only a GPU can settle: its tests, then the benchmarks of kernels, the trainer's step, weight transports and engines
 gpu *args:
-    {{python}} -m arl.cli bench gpu {{args}}
+    {{python}} -m pytest -m gpu {{args}}
+    {{python}} -m arl.cli bench kernels
+    {{python}} -m arl.cli bench trainer
+    {{python}} -m arl.cli bench sync
+    {{python}} -m arl.cli bench engine
 
 # Tokens per line of code and tuple assignments per 1,000 lines, with the densest files
 air *args:

@@ -43,7 +43,6 @@ TORCH_FREE = [
     "arl.run.world",
     "arl.run.wall",
     "arl.bench.null",
-    "arl.bench.scale_rung",
     "arl.run.train",  # until it counts GPUs and loads a tokenizer
 ]
 

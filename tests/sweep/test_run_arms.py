@@ -16,7 +16,6 @@ from arl.launch.shares import Share
 from arl.sweep import run_arms
 from arl.sweep.check_arms import CheckedArm
 from arl.sweep.combinations import SweepArm
-from arl.sweep.estimate import TimeEstimate
 from arl.sweep.run_arms import ArmRunner, FailedRun
 from arl.sweep.sweep_directory import SweepRun
 from arl.sweep.sweep_display import SweepDisplay
@@ -37,8 +36,8 @@ def runs_of(recipe: Path, sweep: Path, seeds: int = 1) -> list[SweepRun]:
     return [SweepRun(arm, seed, sweep) for seed in range(seeds)]
 
 
-def runner_of(runs: list[SweepRun], shares: list[Share], known: TimeEstimate | None = None) -> ArmRunner:
-    return ArmRunner(runs, shares, SweepDisplay(Console(quiet=True), len(runs), 0), known)
+def runner_of(runs: list[SweepRun], shares: list[Share]) -> ArmRunner:
+    return ArmRunner(runs, shares, SweepDisplay(Console(quiet=True), len(runs), 0))
 
 
 def run_with(program: str, runs: list[SweepRun], share: Share, monkeypatch: pytest.MonkeyPatch) -> list[FailedRun]:
@@ -101,9 +100,3 @@ def test_a_run_waits_until_the_process_of_a_killed_sweep_is_gone(
     monkeypatch.setattr(run_arms, "try_lock", try_and_tell)
     monkeypatch.setattr(run_arms, "POLL_SECONDS", 0.01)
     clock.run(let_go)
-
-
-def test_shares_without_a_run_do_not_shorten_the_time_that_is_left(recipe: Path) -> None:
-    runs = runs_of(recipe, recipe.parent / "study", seeds=2)
-    runner = runner_of(runs, [Share()] * 8, TimeEstimate(60.0, "a run"))
-    assert runner._seconds_left() == 60.0

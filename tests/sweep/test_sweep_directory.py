@@ -7,9 +7,15 @@ import pytest
 from arl.errors import DataError, InputError
 from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.sweep.check_arms import check_arms
-from arl.sweep.manifest import SweepManifest, read_manifest
 from arl.sweep.request import SweepOptions, read_request
-from arl.sweep.sweep_directory import check_directory, list_runs, open_directory, sweep_path
+from arl.sweep.sweep_directory import (
+    SweepManifest,
+    check_directory,
+    list_runs,
+    open_directory,
+    read_manifest,
+    sweep_path,
+)
 
 
 def note(text: str) -> None:
@@ -119,17 +125,6 @@ def test_a_torn_manifest_is_named(recipe: Path, text: str) -> None:
     (recipe.parent / "runs" / "study" / SWEEP_MANIFEST).write_text(text)
     with pytest.raises(DataError, match=r"sweep.json: is not a sweep's manifest"):
         begin(recipe, "rollout.staleness=0,2")
-
-
-@pytest.mark.parametrize("name", NOT_A_LOCK)
-def test_a_lock_that_is_no_regular_file_is_refused(recipe: Path, name: str) -> None:
-    begin(recipe, "rollout.staleness=0,2")
-    (lock,) = recipe.parent.rglob(SWEEP_LOCK)
-    lock.unlink()
-    precious = put(name, lock)
-    with pytest.raises(InputError, match=r"sweep\.lock: cannot be opened|exists and is no sweep"):
-        begin(recipe, "rollout.staleness=0,2")
-    assert precious.read_text() == "keep me"
 
 
 def test_an_arm_cannot_take_the_place_of_the_logs(recipe: Path) -> None:

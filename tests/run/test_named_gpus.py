@@ -6,7 +6,7 @@ import pytest
 
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.run.memory.hardware import KNOWN, describe_gpus, named_node
+from arl.run.named_gpus import KNOWN, describe_gpus, named_node
 
 
 @pytest.mark.parametrize("text", ["8xH100", "8 x h100", "8X80GB"])

@@ -25,7 +25,7 @@ KNOWN = {
     "RTX4090": 24,
     "RTX5090": 32,
 }
-MOST_GPUS = 64  # of one machine
+MAX_GPUS = 64  # of one machine
 SIZE = r"([0-9]{1,6})GB"
 PATTERN = re.compile(r"([0-9]{1,6})\s*[xX]\s*(.+)")
 
@@ -44,8 +44,8 @@ def named_node(text: str) -> Node:
     if match is None:
         raise InputError(f"--gpus {text}: give a number and a kind, as in 8xH100 or 8x80GB")
     count = int(match[1])
-    if not 1 <= count <= MOST_GPUS:
-        raise InputError(f"--gpus {text}: the number must be from 1 to {MOST_GPUS}, as in 8xH100 or 8x80GB")
+    if not 1 <= count <= MAX_GPUS:
+        raise InputError(f"--gpus {text}: the number must be from 1 to {MAX_GPUS}, as in 8xH100 or 8x80GB")
     name = match[2].strip()
     num_bytes = _bytes_of(name, text, count)
     is_size = re.fullmatch(SIZE, _plain(name)) is not None

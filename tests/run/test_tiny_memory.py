@@ -10,7 +10,7 @@ from arl.data.model_limits import Limits
 from arl.errors import InputError
 from arl.models.load import empty_model
 from arl.models.tiny import make_tiny_model
-from arl.run.memory.tiny_model import count_parameters, refuse_overfull_tiny
+from arl.run.engine_memory import count_parameters, refuse_overfull_tiny
 from arl.run.preflight import preflight
 from tests.forks import ROOT
 

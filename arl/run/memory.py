@@ -1,9 +1,9 @@
-"""Plan the memory of a run before it starts: pure functions of the model's sizes, the recipe and its placement.
+"""Plan the memory of a run before it starts, and refuse what cannot fit.
 
     sizes of the model ─┐
-    recipe             ─┼─► trainer rank: arl.train.rank_bytes    ─┐
-    placement          ─┤   engine: engine_bytes                   ├─► MemoryBudget of each kind of device and the host
-    hardware           ─┘   weights on their way: publication_bytes ─┘
+    recipe             ─┼─► trainer rank: arl.train.rank_bytes      ─┐
+    placement          ─┤   engine: arl.run.engine_memory            ├─► MemoryBudget of each kind of device
+    hardware           ─┘   weights on their way: published_versions ─┘
 
     disaggregated   each trainer GPU, each engine GPU, the host
     collocated      each GPU while the trainer works, each GPU while engines generate, the host
@@ -12,15 +12,24 @@
 What torch does not allocate is counted by the constants below. They are round numbers, and each is named in the plan.
 """
 
+import os
+from collections.abc import Sequence
+
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
+from arl.data.model_limits import model_config
 from arl.data.model_shape import ModelShape
+from arl.errors import InputError
+from arl.launch.base import Node
+from arl.launch.host_memory import free_memory
 from arl.launch.memory_share import engine_share
-from arl.launch.placement import Placement
-from arl.run.memory.budget import MemoryBudget, MemoryPlan, Part
-from arl.run.memory.engine_bytes import EngineBytes, engine_bytes, grown_capacity
-from arl.run.memory.publication_bytes import PublicationBytes, publication_bytes
+from arl.launch.placement import Placement, merged
+from arl.models.load import check_weights, empty_model
+from arl.run.engine_memory import EngineBytes, engine_bytes, grown_capacity
+from arl.run.memory_budget import MemoryBudget, MemoryPlan, Part
+from arl.run.named_gpus import describe_gpus
+from arl.sync.published_versions import buffer_place, held_versions, published_bytes
 from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
 from arl.types import Transport
 
@@ -30,6 +39,12 @@ GAPS = 0.05  # of what is allocated: blocks of packs of varying size do not fill
 PROCESS_ON_GPU = 3_000_000_000  # host memory of a process with CUDA's libraries
 PROCESS_ON_CPU = 500_000_000
 CHECKPOINT_BYTES = 12  # a parameter: weights and moments, which all ranks of a host copy and write in the background
+NUM_LARGEST = 3  # parts that a message names
+REMEDIES = (
+    "Set, in this order, train.checkpointing full, a smaller train.capacity, bfloat16 for train.dtype and "
+    "engine.dtype, more GPUs (train.ranks, engine.tensor_parallel), fewer engine.slots; look at each with --dry-run"
+)
+WITHOUT_GPUS = ". This machine has no GPU; to plan for another one add --dry-run --gpus 8xH100"
 
 
 class MemoryInputs(Struct, frozen=True):
@@ -61,9 +76,74 @@ class _Sides(Struct, frozen=True):
 
     rank: RankBytes
     engine: EngineBytes
-    published: PublicationBytes
+    published_on_device: int  # of rank 0; with ipc, of every rank whose device an engine uses
+    published_on_host: int  # of rank 0's process, and in shared memory
     cache: int  # bytes of one engine's cache on one device
     cache_tokens: int
+
+
+def plan_recipe(
+    recipe: Recipe,
+    nodes: Sequence[Node],
+    placement: Placement,
+    transport: Transport,
+    longest: int,
+    kept: int,
+    is_here: bool,
+) -> MemoryPlan:
+    """Return the plan of a recipe with a model.path and without `auto`.
+
+    Args:
+        nodes: of one kind; the plan is of the GPUs that have the least memory.
+        longest: trajectory, tokens.
+        kept: versions that engines may still load.
+        is_here: the nodes are there. The memory of a host is known only if this machine is the only node.
+
+    Raises:
+        InputError: it does not fit; with the largest parts.
+        DataError: there is no model, or not one that arl supports.
+    """
+    path = str(recipe.model.path)
+    model = empty_model(path)
+    if os.path.isdir(path):  # otherwise it is downloaded when the run begins
+        check_weights(model, path)
+    config = model_config(path)
+    shape = ModelShape.of(config)
+    width = recipe.engine.tensor_parallel
+    if shape.heads % width:
+        raise InputError(
+            f"engine.tensor_parallel {width}: must divide the {shape.heads} attention heads of the model; use another"
+        )
+    node = merged(nodes)
+    given = MemoryInputs(
+        shape=shape,
+        parameters=ParameterCounts.of(model),
+        context=config.max_position_embeddings,
+        longest=longest,
+        kept=kept,
+        device_bytes=min((one.device_bytes for one in nodes if one.device_bytes is not None), default=None),
+        host_bytes=free_memory() if is_here and len(nodes) == 1 else None,
+        hardware=describe_gpus(node) if placement.on_gpus else f"{node.name}, without GPUs",
+    )
+    memory = plan_memory(recipe, placement, transport, given)
+    refuse_overfull(memory, hint="" if node.devices else WITHOUT_GPUS)
+    return memory
+
+
+def refuse_overfull(memory: MemoryPlan, hint: str = "") -> None:
+    """Raise InputError, which ends with `hint`, if something does not fit; it names the largest parts."""
+    if memory.fits:
+        return
+    reasons = []
+    for budget in memory.budgets:
+        if budget.available is not None and not budget.fits:
+            largest = sorted(budget.parts, key=lambda part: part.bytes, reverse=True)[:NUM_LARGEST]
+            parts = ", ".join(f"{part.name} ({part.owner}) {part.bytes / 1e9:.1f}" for part in largest)
+            reasons.append(
+                f"{budget.place} needs {budget.needed / 1e9:.1f} GB {budget.when}, and has "
+                f"{budget.available / 1e9:.1f} GB; the largest parts in GB: {parts}"
+            )
+    raise InputError(f"memory on {memory.hardware}: {'; '.join(reasons)}. {REMEDIES}{hint}")
 
 
 def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, given: MemoryInputs) -> MemoryPlan:
@@ -80,9 +160,9 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     return MemoryPlan(
         budgets=tuple(budgets),
         hardware=given.hardware,
-        rank_peak=sides.rank.peak + sides.published.on_device,
+        rank_peak=sides.rank.peak + sides.published_on_device,
         rank_peaks=sides.rank.peaks,
-        rank_resident=sides.rank.resident + sides.published.on_device,
+        rank_resident=sides.rank.resident + sides.published_on_device,
         weights=sides.engine.weights,
         cache_tokens=sides.cache_tokens,
         longest=given.longest,
@@ -114,28 +194,24 @@ def _sides(recipe: Recipe, placement: Placement, transport: Transport, given: Me
     total = given.parameters.total
     rank = rank_bytes(given.parameters, given.shape, recipe.train, work)
     free_of_rank = max((given.device_bytes or 0) - CONTEXT - rank.resident, 0) if placement.on_gpus else None
-    published = publication_bytes(recipe, transport, total, given.kept, free_of_rank)
+    version = published_bytes(total, recipe.train.dtype)
+    place = "host" if free_of_rank is None else buffer_place(recipe.sync.buffers, version, free_of_rank)
+    held = held_versions(transport, given.kept, place, on_gpus=free_of_rank is not None)
+    on_device = held.on_device * version
     free = max((given.device_bytes or 0) - CONTEXT, 0) if placement.on_gpus else None
-    share = _share_of_engine(recipe, rank.resident + published.on_device, given)
+    share = None  # the engine decides
+    if recipe.mode == "collocated" and given.device_bytes is not None:
+        share = engine_share(given.device_bytes, rank.resident + on_device)  # as if it starts before the rank
     engine = engine_bytes(recipe.engine, given.shape, total, free, share)
     cache = _cache(recipe, engine, given, free)
     return _Sides(
         rank=rank,
         engine=engine,
-        published=published,
+        published_on_device=on_device,
+        published_on_host=(held.on_host + held.in_files) * version,
         cache=cache,
         cache_tokens=cache // engine.per_token,
     )
-
-
-def _share_of_engine(recipe: Recipe, held_by_rank: int, given: MemoryInputs) -> float | None:
-    """Return the share of its device that a run gives an engine beside a rank; None: the engine decides.
-
-    It is a share of what the engine finds free, which is most if it starts before the rank: that is what is planned.
-    """
-    if recipe.mode != "collocated" or given.device_bytes is None:
-        return None
-    return engine_share(given.device_bytes, held_by_rank)
 
 
 def _cache(recipe: Recipe, engine: EngineBytes, given: MemoryInputs, free: int | None) -> int:
@@ -154,7 +230,7 @@ def _trainer_device(recipe: Recipe, sides: _Sides, given: MemoryInputs) -> Memor
     return MemoryBudget(
         place="each trainer GPU",
         when=f"at its peak, {instant}",
-        parts=(*parts, *_published_on_device(sides), *_overhead_of_rank(recipe, sides)),
+        parts=(*parts, *_published("trainer", sides.published_on_device), *_overhead_of_rank(recipe, sides)),
         available=given.device_bytes,
     )
 
@@ -167,13 +243,8 @@ def _peak_of_rank(sides: _Sides) -> tuple[str, list[Part]]:
     return {"loss": "in the loss", "backward": "in the backward", "reduce": "in the reduction"}[instant], parts
 
 
-def _published_on_device(sides: _Sides) -> list[Part]:
-    size = sides.published.on_device
-    return [Part("trainer", "published weights", size)] if size else []
-
-
 def _overhead_of_rank(recipe: Recipe, sides: _Sides) -> list[Part]:
-    allocated = sides.rank.peak + sides.published.on_device
+    allocated = sides.rank.peak + sides.published_on_device
     parts = [
         Part("trainer", f"gaps in torch's memory ({GAPS:.0%})", int(GAPS * allocated)),
         Part("trainer", "CUDA context", CONTEXT),
@@ -214,12 +285,12 @@ def _shared_devices(recipe: Recipe, sides: _Sides, given: MemoryInputs) -> list[
     trains = MemoryBudget(
         place="each GPU",
         when=f"while the trainer works, at its peak {instant}",
-        parts=(*parts, *_published_on_device(sides), *_overhead_of_rank(recipe, sides), *asleep),
+        parts=(*parts, *_published("trainer", sides.published_on_device), *_overhead_of_rank(recipe, sides), *asleep),
         available=given.device_bytes,
     )
     kept = [
         Part("trainer", "weights and AdamW's moments", sides.rank.resident),
-        *_published_on_device(sides),
+        *_published("trainer", sides.published_on_device),
         Part("trainer", "CUDA context", CONTEXT),
     ]
     beside = sum(part.bytes for part in kept)
@@ -239,7 +310,7 @@ def _host_of_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: Me
         place="the host",
         when="while a checkpoint is written",
         parts=(
-            *_published_on_host(sides),
+            *_published("host", sides.published_on_host),
             Part("host", "copy for a checkpoint", CHECKPOINT_BYTES * given.parameters.total),
             Part("host", f"{processes} processes", PROCESS_ON_GPU * processes),
         ),
@@ -259,7 +330,7 @@ def _host_without_gpus(placement: Placement, sides: _Sides, given: MemoryInputs)
         parts=(
             *(Part(part.owner, part.name, part.bytes * num_ranks) for part in of_rank),
             *engine,
-            *_published_on_host(sides),
+            *_published("host", sides.published_on_host),
             Part("host", "copy for a checkpoint", CHECKPOINT_BYTES * given.parameters.total),
             Part("host", "processes", PROCESS_ON_CPU * (1 + num_ranks + num_engines)),
         ),
@@ -267,6 +338,5 @@ def _host_without_gpus(placement: Placement, sides: _Sides, given: MemoryInputs)
     )
 
 
-def _published_on_host(sides: _Sides) -> list[Part]:
-    size = sides.published.on_host
-    return [Part("host", "published weights", size)] if size else []
+def _published(owner: str, size: int) -> list[Part]:
+    return [Part(owner, "published weights", size)] if size else []
