@@ -148,17 +148,7 @@ class Recipe(Section):
         if self._known_world().recipe_costs:
             self.virtual.refuse_impossible(self.deadlines)
         self.eval.refuse_impossible()
-        self._possible_target()
         return self
-
-    def _possible_target(self) -> None:
-        target = self.output.target
-        measured = {HELD_OUT, *self.eval.suites}
-        if target is not None and target.suite not in measured:
-            raise ValueError(
-                f"output.target.suite {target.suite!r}: is never measured; give one of {', '.join(sorted(measured))}, "
-                "or add it to eval.suites"
-            )
 
     def _possible_to_shape(self) -> None:
         overlong = self.reward.overlong

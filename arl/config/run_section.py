@@ -150,15 +150,6 @@ class VirtualCosts(Section):
                 )
 
 
-class Target(Section):
-    """Name an accuracy; trackers are given the step, the tokens and the time after which a run has reached it."""
-
-    suite: str = HELD_OUT
-    """An evaluation suite: held_out, or one of eval.suites."""
-    accuracy: FiniteFloat
-    """Mean reward on the suite. A run that does not reach it has no time to it, not a time of 0."""
-
-
 class Output(Section):
     """Say what a run leaves behind."""
 
@@ -182,8 +173,6 @@ class Output(Section):
     wandb_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Tags there, beside those that say the objective, staleness or lag, mode, world and backend. wandb allows 64
     characters, so of a longer one the end is taken."""
-    target: Target | None = None
-    """A goal whose time and tokens are in the summary of the run at wandb; null: none. See docs/tracking.md."""
     trackers: tuple[str, ...] = ()
     """More trackers: `tensorboard`, or `module:attribute`, called with an arl.metrics.base.TrackedRun."""
     samples_every: NonNegative = 20

@@ -29,7 +29,6 @@ from arl.metrics.run_files import (
     METRICS_FILE,
     RECIPE,
     SOURCES,
-    SPANS,
     SUMMARY,
     TRACE_FILE,
     TRAJECTORIES,
@@ -42,7 +41,7 @@ from arl.run.intact import clear_after, newest_intact
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
 
-FOLDERS = (SPANS, TRAJECTORIES, LOGS, CHECKPOINTS, EVALUATIONS, CONTROL, SECRETS)  # of a run
+FOLDERS = (TRAJECTORIES, LOGS, CHECKPOINTS, EVALUATIONS, CONTROL, SECRETS)  # of a run
 FILES = (RECIPE, SUMMARY, METRICS_FILE, TRACE_FILE, STATUS_FILE, SOURCES, f"{EVALUATIONS}/{BEST}.json")
 # Fields that a resumed run may change, because they change nothing that is computed.
 FREE = (
@@ -58,7 +57,6 @@ FREE = (
     "output.directory",
     "output.keep_checkpoints",
     "output.samples",
-    "output.target",
     "output.trackers",
     "output.wandb",
     "reward.memory_gb",
@@ -187,7 +185,7 @@ def _refuse_in_the_way(directory: Path) -> None:
     best = directory / CHECKPOINTS / BEST
     if os.path.lexists(best) and not os.path.islink(best):
         raise InputError(f"--resume: {best} is no link, and the run makes one of this name; move it away")
-    for path in itertools.chain(find_below(directory / SPANS), find_below(directory / LOGS)):
+    for path in find_below(directory / LOGS):
         if os.path.islink(path) or not (os.path.isdir(path) or may_be_file(path)):
             raise InputError(f"--resume: {path} is a link, or no regular file, and the run writes there; move it away")
 

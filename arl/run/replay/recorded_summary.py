@@ -15,7 +15,7 @@ from arl.errors import DataError
 from arl.files import decode_json, open_regular, read_regular
 from arl.metrics.record_file import decode_record, is_count, step_of
 from arl.metrics.run_files import METRICS_FILE, SUMMARY, TRACE_FILE
-from arl.metrics.trace_spans import RunSpans
+from arl.metrics.trace_files import RunSpans
 from arl.metrics.trajectory_reading import REMEDY
 from arl.run.replay.verify_rows import RunBounds
 from arl.types import TRAINED, Accuracy, Count

@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
-from arl.metrics.trace_spans import RunSpans, read_spans
+from arl.metrics.trace_files import RunSpans, read_spans
 from arl.metrics.trajectory_reading import TOKENS
 from arl.run.problem_sets import run_problems, run_suites
 from arl.run.replay.recorded_summary import read_bounds, read_first_accuracy, require_spans

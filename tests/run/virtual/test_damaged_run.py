@@ -139,7 +139,7 @@ def test_a_folder_whose_number_no_run_counts_to_is_no_checkpoint_and_is_left_alo
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, lambda path: path.symlink_to(path.parent.parent / "recipe.yaml")])
-@pytest.mark.parametrize("name", ["spans/000000.json", "logs/engine-0.log", "logs/deeper/reward.log.1"])
+@pytest.mark.parametrize("name", ["logs/engine-0.log", "logs/deeper/reward.log.1"])
 def test_a_link_or_a_pipe_among_the_files_that_a_run_goes_on_with_is_named_before_anything_is_cut(
     whole: Path, tmp_path: Path, name: str, make: Callable[[Path], None]
 ) -> None:
