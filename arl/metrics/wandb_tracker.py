@@ -82,7 +82,7 @@ class WandbTracker:
             try:
                 return self._init(run, "online", _run_id(run.directory))
             except self._wandb.Error as error:
-                why = f"{url} refuses the run ({" ".join(str(error).split())[:120]})"
+                why = f"{url} refuses the run ({' '.join(str(error).split())[:120]})"
         offline = self._init(run, "offline", None)
         folder = shlex.quote(str(Path(offline.dir).parent))
         run.note(f"{why}: wandb runs offline; sync later with `wandb sync {folder}`")

@@ -3,7 +3,6 @@
 paths ─► run directories ─► recipe.yaml, metrics.jsonl ─► LoadedRun, and a line for everything that is left out
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -19,13 +18,13 @@ from arl.errors import DataError, InputError
 from arl.files import decode_json, read_regular
 from arl.metrics.names import OF_EVALUATION, is_defined
 from arl.metrics.record_file import Row, read_records
-from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
+from arl.metrics.run_files import METRICS_FILE, RECIPE, SUMMARY
+from arl.metrics.run_status import is_locked
 from arl.report.find_runs import find_runs
 from arl.report.metric_columns import MetricColumns, make_columns
 from arl.types import MOST_COUNT
 
 RunStatus = Literal["finished", "running", "stopped"]
-LOCKS = Path("/proc/locks")  # every file lock of this machine, which can be read without taking one
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
 NAMES_SHOWN = 4
 COUNTS = {  # what a report computes with, and the least that a recipe may say
@@ -212,21 +211,10 @@ def _selection_bias(name: str, directory: Path, notes: list[str]) -> list[str]:
 
 
 def _status(directory: Path) -> RunStatus:
-    """Say whether a run is finished, is running, or has ended without a summary.
-
-    A running one holds a lock, which the system lists. The lock itself is not tried, because a run that starts at
-    that moment would find it taken. The list names an inode and a device; the inode alone decides, because btrfs gives
-    its files another device than the list does. A lock of another file system with the same inode is rare.
-    """
-    if os.path.exists(directory / SUMMARY):
+    """Say whether a run is finished, is running, or has ended without a summary."""
+    if (directory / SUMMARY).exists():
         return "finished"
-    try:
-        inode = (directory / LOCK).stat().st_ino
-        locks = LOCKS.read_text().splitlines()
-    except OSError:
-        return "stopped"
-    held = [line.split() for line in locks if "FLOCK" in line]
-    return "running" if any(fields[-3].endswith(f":{inode}") for fields in held) else "stopped"
+    return "running" if is_locked(directory) else "stopped"
 
 
 def _unknown_metrics(runs: Sequence[LoadedRun]) -> list[str]:
