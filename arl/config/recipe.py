@@ -17,7 +17,6 @@ from arl.config.data_section import Data as Data
 from arl.config.data_section import Warmup as Warmup
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
-from arl.config.eval_section import HELD_OUT
 from arl.config.eval_section import Eval as Eval
 from arl.config.model_section import Model as Model
 from arl.config.model_section import TinyModel as TinyModel

@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from arl.config.eval_section import HELD_OUT
-from arl.config.section import Cost, FilePath, FiniteFloat, NonNegative, Positive, Seconds, Section
+from arl.config.section import Cost, FilePath, NonNegative, Positive, Seconds, Section
 
 MARGIN = 10.0  # seconds between the deadline of a process that knows more and the one around it
 LONGEST_PAUSE = 3600.0  # seconds for which all processes of a run may be stopped at any moment, and go on

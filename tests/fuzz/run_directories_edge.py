@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 
+from arl.report.write_page import write_page
 from rich.console import Console
 
 from arl.metrics.run_status import ProcessStatus, RunStatus, write_status
@@ -14,7 +15,6 @@ from arl.metrics.sample_panels import draw as draw_sample
 from arl.report.assemble import build_report
 from arl.report.numbers_json import numbers_of
 from arl.report.terminal import print_report
-from arl.report.write_page import write_page
 from arl.run.evaluation.score_table import find_scores, print_scores
 from arl.run.samples import Wanted, read_samples
 from arl.watch.run_logs import find_logs, print_ends
