@@ -6,6 +6,7 @@ Times are clock seconds. A resumed run cuts the file back. A run may make a hund
 on only steps, waits and swaps are written.
 """
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -105,7 +106,7 @@ def read_spans(run: Path) -> RunSpans:
     spans = RunSpans()
     has_torn = False
     line = b""
-    if not (run / TRACE_FILE).exists():
+    if not os.path.exists(run / TRACE_FILE):
         return spans
     with (run / TRACE_FILE).open("rb") as lines:
         for line in lines:

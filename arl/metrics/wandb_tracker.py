@@ -44,7 +44,7 @@ def refuse_without_key() -> None:
         InputError: neither WANDB_API_KEY nor a netrc file (that of NETRC, or ~/.netrc) is there.
     """
     netrc = Path(os.environ.get("NETRC", Path.home() / ".netrc"))
-    if "WANDB_API_KEY" not in os.environ and not netrc.exists():
+    if "WANDB_API_KEY" not in os.environ and not os.path.exists(netrc):
         raise InputError("output.wandb online: no API key; run `wandb login`, set WANDB_API_KEY, or use offline")
 
 
@@ -145,7 +145,7 @@ class WandbTracker:
 def _run_id(directory: Path) -> str:
     """Return the id at wandb of the run in `directory`, which is chosen when the run first goes online."""
     file = directory / ID_FILE
-    if not file.exists():
+    if not os.path.exists(file):
         file.parent.mkdir(exist_ok=True)
         file.write_text(secrets.token_hex(8))
     return file.read_text().strip()

@@ -11,8 +11,8 @@ from typing import Any
 
 from arl.errors import InputError
 from arl.report.assemble import Report
-from arl.report.episodes import ShownEpisode, choose_episodes
 from arl.report.parts import Figure
+from arl.report.shown_episodes import ShownEpisode, choose_episodes
 
 TEMPLATE = "assets/report.html"
 
@@ -42,9 +42,9 @@ def refuse_other_kinds(path: Path) -> None:
     Raises:
         InputError: it is a directory, a device or a FIFO.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         raise InputError(f"--out {path}: is a directory; name a file in it, like {path / 'report.html'}")
-    if path.exists() and not path.is_file():
+    if os.path.exists(path) and not os.path.isfile(path):
         raise InputError(f"--out {path}: is no regular file, and a page would take its place; name another file")
 
 

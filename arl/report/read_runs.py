@@ -3,6 +3,7 @@
 paths ─► run directories ─► recipe.yaml, metrics.jsonl ─► LoadedRun, and a line for everything that is left out
 """
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,33 +13,18 @@ import numpy as np
 from msgspec import Struct
 
 from arl.config.leaves import leaves
-from arl.config.yaml_loader import MOST_BYTES as MOST_RECIPE
 from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
-from arl.files import decode_json, read_regular
 from arl.metrics.names import OF_EVALUATION, is_defined
 from arl.metrics.record_file import Row, read_records
 from arl.metrics.run_files import METRICS_FILE, RECIPE, SUMMARY
 from arl.metrics.run_status import is_locked
 from arl.report.find_runs import find_runs
 from arl.report.metric_columns import MetricColumns, make_columns
-from arl.types import MOST_COUNT
 
 RunStatus = Literal["finished", "running", "stopped"]
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
 NAMES_SHOWN = 4
-COUNTS = {  # what a report computes with, and the least that a recipe may say
-    "seed": 0,
-    "rollout.problems_per_step": 1,
-    "rollout.group_size": 1,
-    "rollout.staleness": 0,
-    "engine.slots": 1,
-    "engine.replicas": 1,
-    "sync.every": 1,
-}
-MAY_BE_NULL = ("rollout.staleness",)  # there is no bound
-
-MOST_BYTES = 1 << 26  # of a summary
 
 
 class SuiteScores(Struct, frozen=True):
@@ -121,7 +107,7 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
 def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any] | None:
     """Read the recipe as it was written; one of another version of arl is not refused."""
     try:
-        tree = read_document(read_regular(directory / RECIPE, MOST_RECIPE)).values
+        tree = read_document((directory / RECIPE).read_bytes()).values
     except OSError as error:
         notes.append(f"{name}: {RECIPE} cannot be read ({error.strerror}); it is left out")
         return None
@@ -131,19 +117,7 @@ def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any]
     if not isinstance(tree, dict):
         notes.append(f"{name}: {RECIPE} holds no recipe; it is left out")
         return None
-    recipe = dict(leaves(tree))
-    wrong = [field for field in COUNTS if field in recipe and not _can_count(field, recipe[field])]
-    if wrong:
-        notes.append(f"{name}: {RECIPE}: {some(wrong, 'no count in', 'no counts in')}; it is left out")
-        return None
-    return recipe
-
-
-def _can_count(field: str, value: object) -> bool:
-    """Return whether a report can compute with the value of a field of COUNTS."""
-    if value is None:
-        return field in MAY_BE_NULL
-    return type(value) is int and COUNTS[field] <= value <= MOST_COUNT
+    return dict(leaves(tree))
 
 
 def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:
@@ -200,7 +174,7 @@ def _scores(rows: Sequence[Row]) -> dict[str, SuiteScores]:
 def _selection_bias(name: str, directory: Path, notes: list[str]) -> list[str]:
     """Read the warnings of the summary, which compare trained groups with dropped ones."""
     try:
-        summary: Any = decode_json(read_regular(directory / SUMMARY, MOST_BYTES))
+        summary: Any = msgspec.json.decode((directory / SUMMARY).read_bytes())
     except FileNotFoundError:
         return []
     except (OSError, msgspec.DecodeError):
@@ -212,7 +186,7 @@ def _selection_bias(name: str, directory: Path, notes: list[str]) -> list[str]:
 
 def _status(directory: Path) -> RunStatus:
     """Say whether a run is finished, is running, or has ended without a summary."""
-    if (directory / SUMMARY).exists():
+    if os.path.exists(directory / SUMMARY):
         return "finished"
     return "running" if is_locked(directory) else "stopped"
 

@@ -112,7 +112,7 @@ def _has_ended(run: Path, watch: StatusWatch) -> bool:
     """Return whether nothing more will come: the lock is free, and no other host says that it goes on."""
     if is_locked(run):
         return False
-    if not (run / STATUS_FILE).exists():
+    if not os.path.exists(run / STATUS_FILE):
         return True
     status = watch.read()
     return bool(status.end) or watch.is_silent

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
 
+from arl.files import find
 from arl.metrics.ended_groups import is_right
 from arl.metrics.names import AGE_BUCKETS
 from arl.metrics.run_files import TRAJECTORIES
@@ -73,7 +74,7 @@ def choose_episodes(arms: Sequence[Arm], notes: list[str]) -> list[ShownEpisode]
 def _rows(run: Path, name: str, count: int, notes: list[str]) -> Iterator[dict[str, Any]]:
     """Yield rows of a run, an equal number of each outcome as far as there are any."""
     outcomes: dict[str, list[tuple[Path, int]]] = {}
-    for file in spread(sorted((run / TRAJECTORIES).glob("*.parquet")), MAX_FILES):
+    for file in spread(find(run / TRAJECTORIES, "*.parquet"), MAX_FILES):
         try:
             for place, row in enumerate(pq.read_table(file, columns=list(SCALARS)).to_pylist()):
                 outcomes.setdefault(_outcome(row), []).append((file, place))
