@@ -17,7 +17,6 @@ from arl.config.data_section import Data as Data
 from arl.config.data_section import Warmup as Warmup
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
-from arl.config.eval_section import HELD_OUT
 from arl.config.eval_section import Eval as Eval
 from arl.config.model_section import Model as Model
 from arl.config.model_section import TinyModel as TinyModel
@@ -127,17 +126,7 @@ class Recipe(Section):
         if self.world_traits.one_process:
             self._possible_in_one_process()
         self.eval.refuse_impossible()
-        self._possible_target()
         return self
-
-    def _possible_target(self) -> None:
-        target = self.output.target
-        measured = {HELD_OUT, *self.eval.suites}
-        if target is not None and target.suite not in measured:
-            raise ValueError(
-                f"output.target.suite {target.suite!r}: is never measured; give one of {', '.join(sorted(measured))}, "
-                "or add it to eval.suites"
-            )
 
     def _possible_to_shape(self) -> None:
         overlong = self.reward.overlong

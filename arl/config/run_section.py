@@ -4,7 +4,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from arl.config.eval_section import HELD_OUT
 from arl.config.section import Cost, FilePath, NonNegative, Positive, Seconds, Section
 
 MARGIN = 10.0  # seconds between the deadline of a process that knows more and the one around it
@@ -124,15 +123,6 @@ class VirtualCosts(Section):
     """One call of the reward function; reward.workers calls are made at a time."""
 
 
-class Target(Section):
-    """Name an accuracy; trackers are given the step, the tokens and the time after which a run has reached it."""
-
-    suite: str = HELD_OUT
-    """An evaluation suite: held_out, or one of eval.suites."""
-    accuracy: float
-    """Mean reward on the suite. A run that does not reach it has no time to it, not a time of 0."""
-
-
 class Output(Section):
     """Say what a run leaves behind."""
 
@@ -156,8 +146,6 @@ class Output(Section):
     wandb_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Tags there, beside those that say the objective, staleness or lag, mode, world and backend. wandb allows 64
     characters, so of a longer one the end is taken."""
-    target: Target | None = None
-    """A goal whose time and tokens are in the summary of the run at wandb; null: none. See docs/tracking.md."""
     trackers: tuple[str, ...] = ()
     """More trackers: `tensorboard`, or `module:attribute`, called with an arl.metrics.base.TrackedRun."""
     samples_every: NonNegative = 20

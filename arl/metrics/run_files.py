@@ -14,7 +14,6 @@ from arl.metrics.names import Record, is_defined
 METRICS_FILE = "metrics.jsonl"
 TRAJECTORIES = "trajectories"
 TRACE_FILE = "trace.json"
-SPANS = "spans"  # directory
 LOGS = "logs"  # directory
 RECIPE = "recipe.yaml"
 LOCK = "run.lock"

@@ -65,14 +65,15 @@ def _unique(directory: Path, name: str, namesakes: Sequence[Path]) -> str:
         tails = {path.parts[-length:] for path in namesakes}
         if len(tails) == len(namesakes):
             break
-    return "/".join(directory.parts[-length:])
+    return "/".join(directory.parts[-length:]).encode("utf-8", "replace").decode()
 
 
 def _below(path: Path, directory: str | Path) -> str:
     """Name a directory by its path from the last part of `path` on."""
     top = Path(os.path.realpath(path))
     below = Path(os.path.realpath(directory)).relative_to(top)
-    return (Path(top.name) / below).as_posix()
+    name = (Path(top.name) / below).as_posix()
+    return name.encode("utf-8", "replace").decode()  # a path that is no UTF-8 has half characters
 
 
 def _cannot_be_read(path: Path, error: OSError) -> str:

@@ -51,7 +51,7 @@ def load_state(checkpoint: Path) -> RunState:
 
 def growing_files(recorder: RecorderState) -> dict[str, int]:
     """Map the files that a run appends to, to the bytes that a state counts on."""
-    sizes = {METRICS_FILE: recorder.metrics_bytes, TRACE_FILE: recorder.trace.overview_bytes}
+    sizes = {METRICS_FILE: recorder.metrics_bytes, TRACE_FILE: recorder.trace_bytes}
     return {name: size for name, size in sizes.items() if size > 0}
 
 

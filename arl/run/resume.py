@@ -42,7 +42,6 @@ FREE = (
     "output.directory",
     "output.keep_checkpoints",
     "output.samples",
-    "output.target",
     "output.trackers",
     "output.wandb",
     "reward.memory_gb",

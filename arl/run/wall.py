@@ -39,9 +39,9 @@ from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
 from arl.run.preflight import Plan
-from arl.run.process_states import ProcessStates
 from arl.run.ranks import open_trainer
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
+from arl.run.status_writer import ProcessStates
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors

@@ -6,8 +6,9 @@ run.lock is held ─► it runs          status.json is new ─► it runs      
 import time
 from pathlib import Path
 
+import psutil
+
 from arl.launch.file_lock import is_locked
-from arl.launch.process_state import started_at
 from arl.metrics.run_files import LOCK, RECIPE
 from arl.metrics.run_status import RESUMING, SILENT_SECONDS, RunStatus, read_status
 
@@ -16,8 +17,7 @@ class StatusWatch:
     """Read the status of a run again and again, and count for how long nothing new has come.
 
     Clocks of two hosts may differ by more than these seconds, so the age of a status counts only where this host has
-    written it, and not in the future. Otherwise this host's clock counts from the moment at which the status was first
-    seen here.
+    written it. Otherwise this host's clock counts from the moment at which the status was first seen here.
     """
 
     def __init__(self, run: Path) -> None:
@@ -64,12 +64,8 @@ def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
         return f"{silence}; the run's lock is held, so it runs, and hangs or is stopped"
     if not status.is_of_this_host:
         return f"{silence}; whether it still runs can be seen on {status.host} alone"
-    if started_at(status.pid) is None:
-        return f"{silence}; there is no such process any more: it was killed{_how_to_resume(run)}"
-    return f"{silence}; a process of this id runs, but does not hold the run's lock: it is another one"
-
-
-def _how_to_resume(run: Path) -> str:
-    if not any(run.glob("checkpoints/step_*")):
-        return ""
-    return f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint"
+    if psutil.pid_exists(status.pid):
+        return f"{silence}; a process of this id runs, but does not hold the run's lock: it is another one"
+    has_checkpoint = any(run.glob("checkpoints/step_*"))
+    resume = f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint" if has_checkpoint else ""
+    return f"{silence}; there is no such process any more: it was killed{resume}"

@@ -4,31 +4,17 @@ import errno
 import fcntl
 import json
 import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import numpy as np
 import pytest
-import yaml
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.report.metric_columns import make_columns
-from arl.report.read_runs import COUNTS, load_runs
-from arl.types import MOST_COUNT
+from arl.report.read_runs import load_runs
 from tests.report.synthetic_runs import evaluation, old_step, write_metrics, write_recipe, write_run
-
-NO_COUNTS = st.one_of(
-    st.integers(-(2**63), -1),
-    st.integers(min_value=MOST_COUNT + 1, max_value=1 << 62),
-    st.floats(),
-    st.booleans(),
-    st.text("a1 "),
-    st.just([1]),
-)
 
 
 def notes_of(*paths: Path) -> str:
@@ -142,22 +128,6 @@ def test_a_step_that_is_recorded_twice_counts_once_by_its_later_record(tmp_path:
     assert loaded.runs[0].columns.steps.tolist() == [1, 2]
     assert loaded.runs[0].columns.last("loss") == 7.0
     assert "twice: 1 steps are recorded twice" in "\n".join(loaded.notes)
-
-
-@settings(max_examples=20)  # each writes and reads two runs
-@given(field=st.sampled_from(sorted(COUNTS)), value=NO_COUNTS)
-def test_a_recipe_whose_counts_are_none_is_left_out_and_the_fields_are_named(field: str, value: object) -> None:
-    with tempfile.TemporaryDirectory() as directory:
-        honest = write_run(Path(directory, "honest"))
-        wrong = write_run(Path(directory, "wrong"))
-        recipe = yaml.safe_load((wrong / "recipe.yaml").read_text())
-        *sections, last = field.split(".")
-        section = recipe[sections[0]] if sections else recipe
-        section[last] = value
-        (wrong / "recipe.yaml").write_text(json.dumps(recipe))
-        loaded = load_runs([honest, wrong])
-        assert [run.name for run in loaded.runs] == ["honest"]
-        assert f"wrong: recipe.yaml: no count in {field}; it is left out" in "\n".join(loaded.notes)
 
 
 def test_metrics_that_this_arl_does_not_know_are_named(tmp_path: Path) -> None:

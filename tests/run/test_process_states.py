@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from arl import clock
 from arl.launch.base import Node
-from arl.run.process_states import NO_PID, ProcessStates
+from arl.run.status_writer import NO_PID, ProcessStates
 
 
 @dataclass

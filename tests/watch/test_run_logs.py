@@ -2,10 +2,7 @@
 
 import itertools
 import os
-import subprocess
-import sys
 import time
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -15,7 +12,7 @@ from hypothesis import strategies as st
 from arl.errors import InputError
 from arl.metrics.run_status import RunStatus
 from arl.watch import liveness
-from arl.watch.run_logs import LONGEST_LINE, MOST_BYTES, RoleLog, find_logs, follow_logs, list_logs, print_ends
+from arl.watch.run_logs import RoleLog, find_logs, list_logs, show_logs
 from tests.watch.statuses import a_run, a_status, writing
 
 
@@ -37,9 +34,7 @@ def with_logs(directory: Path) -> Path:
 def logs(run: Path, role: str | None = None, count: int = 10, follow: bool = False) -> list[str]:
     """Return the lines that `arl logs` prints."""
     shown: list[str] = []
-    read = print_ends(find_logs(run, role), count, shown.append, is_followed=follow)
-    if follow:
-        follow_logs(run, role, read, shown.append)
+    show_logs(run, role, count, shown.append, follow)
     return shown
 
 
@@ -160,47 +155,6 @@ def test_the_logs_of_engines_that_have_joined_are_those_of_engines(tmp_path: Pat
     assert [log.role for log in find_logs(run, "engine-1")] == ["engine-1"]
 
 
-def test_a_log_without_line_ends_that_is_larger_than_the_memory_is_read_at_its_end_alone(tmp_path: Path) -> None:
-    run = with_logs(tmp_path)
-    with (run / "logs" / "engine-0.log").open("wb") as log:
-        log.truncate(1 << 36)  # it takes no room on the disk
-        log.seek(0, os.SEEK_END)
-        log.write(b"\nserves\n")
-    tracemalloc.start()
-    try:
-        *_, last = logs(run, "engine-0", count=10)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert last == "serves"
-    assert peak < 16 * MOST_BYTES
-
-
-def test_a_line_without_an_end_that_is_followed_is_shown_in_parts_and_is_not_kept(tmp_path: Path) -> None:
-    file = tmp_path / "a.log"
-    file.touch()
-    log = RoleLog("a", file)
-    piece = b"x" * (LONGEST_LINE // 2)
-    shown: list[str] = []
-    for _ in range(7):
-        with file.open("ab") as grown:
-            grown.write(piece)
-        shown += log.new_lines()
-        assert len(log.unfinished) <= LONGEST_LINE
-    shown += log.rest()
-    assert [len(line) for line in shown] == [3 * len(piece), 3 * len(piece), len(piece)]
-
-
-def test_a_name_that_is_no_utf8_is_shown_with_its_byte_escaped(tmp_path: Path) -> None:
-    run = with_logs(tmp_path)
-    (run / "logs" / os.fsdecode(b"eng\xffine.log")).write_text("up\n")
-    command = [sys.executable, "-m", "arl.cli", "logs", str(run), "--list"]
-    env = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
-    done = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
-    assert "eng\\udcffine" in done.stdout
-
-
 def test_following_a_dead_run_ends_though_its_last_status_is_of_the_future(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -208,4 +162,4 @@ def test_following_a_dead_run_ends_though_its_last_status_is_of_the_future(
     run = a_run(tmp_path, a_status(time=time.time() + 1e9))
     (run / "logs").mkdir()
     (run / "logs" / "trainer-0.log").write_text("step 0\n")
-    assert logs(run, follow=True) == ["step 0"]
+    assert logs(run, follow=True) == ["trainer-0 | step 0"]

@@ -67,7 +67,7 @@ def in_forks(recipe: Path, runs: list[dict[str, Any]]) -> list[list[dict[str, An
 def contents(directory: str) -> dict[str, bytes]:
     """Everything that must be equal."""
     run = Path(directory)
-    files = [*run.glob("trajectories/*"), run / "metrics.jsonl", run / "trace.json", *run.glob("spans/*")]
+    files = [*run.glob("trajectories/*"), run / "metrics.jsonl", run / "trace.json"]
     files += [f for step in (2, 4, 6) for f in (run / f"checkpoints/step_{step}").rglob("*.safetensors")]
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
