@@ -290,16 +290,18 @@ async def outer_deadline(seconds: float, who: str, what: str | Callable[[], str]
 
 
 @contextlib.asynccontextmanager
-async def budget(seconds: float, who: str, what: str | Callable[[], str]) -> AsyncIterator[None]:
+async def budget(seconds: float, who: str, what: str | Callable[[], str]) -> AsyncIterator[asyncio.Timeout]:
     """Bound work beside the run by `seconds`. Outer deadlines wait neither for it nor for the deadlines within it.
+
+    Yields asyncio's timeout, which can be rescheduled.
 
     Raises:
         DeadlineError: the time is over. The message lists every wait of this process.
     """
     token = _within_budget.set(True)
     try:
-        async with deadline(seconds, who, what):
-            yield
+        async with deadline(seconds, who, what) as scope:
+            yield scope
     finally:
         _within_budget.reset(token)
 

@@ -27,8 +27,7 @@ from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
-from arl.run.evaluation.measure import measured_suites
-from arl.run.evaluation.suite import Suite, held_out_suite
+from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites
 from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.gpu_checks import GpuReport, check_gpus
 from arl.run.memory.budget import MemoryPlan

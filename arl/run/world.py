@@ -42,7 +42,7 @@ from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.run.checkpoint import Cut as Cut
 from arl.run.checkpoint import RunCheckpoints
 from arl.run.evaluation.during import Evaluations, NoEvaluations
-from arl.run.evaluation.measure import measure_held_out
+from arl.run.evaluation.evaluate import measure_held_out
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.preflight import Plan
 from arl.run.resume import Origin

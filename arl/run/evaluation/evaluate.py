@@ -16,16 +16,19 @@ import msgspec
 
 from arl.clock import who_waits
 from arl.config.imports import import_function
-from arl.config.recipe import EngineConfig
+from arl.config.recipe import EngineConfig, Recipe
+from arl.data.prompt_format import recipe_format
 from arl.data.text_codec import TextCodec
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.base import Engine
 from arl.errors import DeadlineError, Rejected, leaves
 from arl.reward.grading import accuracy_of
 from arl.rollout.env import Session
 from arl.rollout.episodes import Episodes, Rewards
-from arl.run.evaluation.sample import Keep, Sample, SuiteScore, score_samples
-from arl.run.evaluation.suite import Suite
-from arl.types import NOT_SAMPLED, Grade, Problem, Trajectory
+from arl.run.evaluation.scores import Keep, Sample, SuiteScore, score_samples
+from arl.run.evaluation.suite import Suite, held_out_suite
+from arl.run.rewards import Scorers, evaluation_scorer
+from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem, Trajectory
 
 OPEN_PER_SLOT = 4  # episodes in progress, so that slots are full while others are scored or wait for an env
 
@@ -106,7 +109,7 @@ async def evaluate_suite(
 
     jobs = _jobs(episodes, suite, {sample.key for sample in done})
     async with _impatient(progress, patience, suite.name), asyncio.TaskGroup() as workers:
-        for _ in range(min(at_once, len(suite.problems) * suite.sampling.samples)):
+        for _ in range(min(at_once, suite.num_episodes)):
             workers.create_task(_work(episodes, suite, jobs, progress, finished, show_prompt))
     return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)
 
@@ -237,3 +240,74 @@ async def _impatient(progress: _Progress, seconds: float, suite: str) -> AsyncIt
         watching = tasks.create_task(watch(), name=f"watch over the evaluation of {suite}")
         yield
         watching.cancel()
+
+
+async def measure_held_out(
+    recipe: Recipe,
+    problems: Sequence[Problem],
+    version: int,
+    engine: Engine,
+    codec: TextCodec,
+    rewards: Rewards,
+    context: int,
+) -> Accuracy:
+    """Measure `version` on the recipe's own evaluation problems, as a run does before and after training.
+
+    Args:
+        problems: as many as are used.
+        version: the engine serves it, and keeps it until this returns.
+        context: of the model, tokens.
+
+    Raises:
+        DeadlineError, EngineError, RewardError: see `evaluate_suite`.
+    """
+    suite = held_out_suite(recipe, problems)
+    return await _measure(suite, version, engine, codec, rewards, context, recipe.deadlines.step)
+
+
+async def measure_suites(
+    suites: Sequence[Suite],
+    version: int,
+    engine: Engine,
+    codec: HuggingFaceCodec,
+    rewards: Scorers,
+    context: int,
+    patience: float,
+) -> list[Accuracy]:
+    """Measure `version`, which the engine serves and keeps until this returns, on one suite after the other.
+
+    Args:
+        codec: of the model; each suite has its own prompt format.
+        rewards: makes scorers of the suites' reward functions, which it was opened with.
+        context: of the model, tokens.
+        patience: seconds without any new token or score.
+
+    Raises:
+        DeadlineError, EngineError, RewardError: see `evaluate_suite`.
+    """
+    accuracies = []
+    for suite in suites:
+        prompts = codec.with_format(recipe_format(suite.recipe.data))
+        scorer = evaluation_scorer(suite.recipe, rewards)
+        accuracy = await _measure(suite, version, engine, prompts, scorer, context, patience)
+        accuracies.append(accuracy)
+    return accuracies
+
+
+async def _measure(
+    suite: Suite,
+    version: int,
+    engine: Engine,
+    codec: TextCodec,
+    rewards: Rewards,
+    context: int,
+    patience: float,
+) -> Accuracy:
+    score = await evaluate_suite(
+        suite_episodes(suite, engine, codec, rewards, context),
+        suite,
+        at_once=episodes_at_once(suite.recipe.engine),
+        patience=patience,
+    )
+    assert score.version == version, f"version {version} was to be measured, and {score.version} was"
+    return score.accuracy

@@ -9,8 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
-from arl.run.evaluation.sample import Sample, check_ks, score_samples
-from arl.run.evaluation.scores import estimate, lengths, majority, pass_at_k, powers_of_two
+from arl.run.evaluation.scores import (
+    Sample,
+    check_ks,
+    estimate,
+    lengths,
+    majority,
+    pass_at_k,
+    powers_of_two,
+    score_samples,
+)
 
 BITS = st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=8)
 

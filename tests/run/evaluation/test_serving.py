@@ -12,7 +12,7 @@ QUICKSTART = Path(__file__).parents[3] / "recipes" / "quickstart.yaml"
 
 @pytest.mark.parametrize("launcher", ["slurm", "ray"])
 def test_a_recipe_for_a_cluster_is_evaluated_on_this_machine(launcher: str) -> None:
-    recipe = load_recipe(QUICKSTART, [f"launcher={launcher}", "cluster.nodes=4", "cluster.ports=20000-20999"])
+    recipe = load_recipe(QUICKSTART, [f"launcher={launcher}", "cluster.nodes=4"])
     local = for_evaluation(recipe)
     assert local.launcher == "local"
-    assert (local.cluster.fewest_nodes, local.cluster.ports) == (1, "20000-20999")
+    assert local.cluster.fewest_nodes == 1
