@@ -131,7 +131,7 @@ def _measured_rates(path: Path) -> dict[str, float]:
     mode = file_mode(path, f"{field} {path}")
     if not stat.S_ISREG(mode):
         rule = "is no regular file" if mode else f"there is no file {path.absolute()}"
-        raise DataError(f"{field} {path}: {rule}; give the SUITE.parquet that `arl eval` writes")
+        raise DataError(f"{field} {path}: {rule}; give the SUITE.jsonl that `arl eval` writes")
     results: dict[str, list[Any]] = {}
     for row in read_rows(path, field):
         problem_id = row.values.get("problem_id")

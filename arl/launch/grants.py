@@ -5,7 +5,6 @@ from collections.abc import Mapping
 from arl.config.cluster_section import Cluster
 from arl.launch.address import LOOPBACK_INTERFACE, PORTS
 from arl.launch.base import Resources
-from arl.launch.child import NICENESS
 from arl.launch.devices import VISIBLE_DEVICES
 from arl.launch.interfaces import interface_of
 from arl.launch.tls import is_loopback
@@ -15,12 +14,11 @@ PASSIVE_WAITS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCK
 
 
 def granted_environment(resources: Resources) -> dict[str, str]:
-    """Return the variables that limit a process to its threads, devices and priority."""
+    """Return the variables that limit a process to its threads and devices."""
     return {
         **PASSIVE_WAITS,
         "OMP_NUM_THREADS": str(resources.threads),
         VISIBLE_DEVICES: ",".join(resources.devices),
-        NICENESS: str(resources.niceness),
         "PYTHONUNBUFFERED": "1",  # its output must reach the log at once
     }
 

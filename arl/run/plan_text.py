@@ -177,8 +177,7 @@ def _evaluation(recipe: Recipe, plan: Plan) -> str:
     resources = plan.placement.evaluation
     if resources is None:
         return f"{what}; in this process, between two steps"
-    priority = f", niceness {resources.niceness}" if resources.niceness else ""
-    return f"{what}; {_processes(recipe, plan, [resources])}{priority}"
+    return f"{what}; {_processes(recipe, plan, [resources])}"
 
 
 def _processes(recipe: Recipe, plan: Plan, side: Sequence[Resources]) -> str:

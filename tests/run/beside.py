@@ -104,6 +104,12 @@ class Beside:
             (self.directory / "checkpoints" / f"step_{version}").mkdir(parents=True, exist_ok=True)
             self.evaluations.saved(version, is_last=version == last)
 
+    async def until_measured(self, version: int) -> None:
+        while True:
+            if self.board.measured(version):
+                return
+            await asyncio.sleep(1)
+
     async def end(self) -> None:
         self.evaluations.finish()
         await self.evaluations.run()

@@ -93,8 +93,7 @@ def test_a_failure_leaves_out_its_version_and_the_next_one_has_a_new_process(tmp
         beside.save(10, 20, 30)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(beside.evaluations.run())
-            while not beside.board.measured(30):
-                await asyncio.sleep(1)
+            await beside.until_measured(30)
             beside.save(40)
             beside.evaluations.finish()
             await running
@@ -118,8 +117,7 @@ def test_a_version_that_takes_longer_than_its_deadline_is_left_out(tmp_path: Pat
         beside.save(10, 20)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(beside.evaluations.run())
-            while not beside.board.measured(20):
-                await asyncio.sleep(100)
+            await beside.until_measured(20)
             beside.evaluations.finish()
             await running
         assert "version 10 is not evaluated (1 so far): evaluation waited 3600 s for the scores" in beside.notes[0]
@@ -136,8 +134,7 @@ def test_what_waits_when_training_is_done_has_ten_minutes(tmp_path: Path) -> Non
         beside.save(10, 20, 30)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(beside.evaluations.run())
-            while not beside.board.measured(10):
-                await asyncio.sleep(1)
+            await beside.until_measured(10)
             began = asyncio.get_running_loop().time()
             beside.evaluations.finish()
         assert asyncio.get_running_loop().time() == began + 600

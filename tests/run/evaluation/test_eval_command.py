@@ -33,9 +33,7 @@ def test_an_evaluation_leaves_a_row_for_every_sample_and_a_table(finished: Compl
         assert column in finished.stdout
 
 
-def test_scores_agree_with_those_counted_by_hand_from_the_samples(
-    finished: CompletedProcess[str], place: Path
-) -> None:
+def test_scores_agree_with_those_counted_by_hand_from_the_samples(finished: CompletedProcess[str], place: Path) -> None:
     score = score_of(place / "whole")
     rows = rows_of(place / "whole")
     grouped = itertools.groupby(rows, lambda row: row["problem_id"])
