@@ -193,8 +193,8 @@ def _grant(recipe: Recipe, nodes: Sequence[Node], seats: Seats) -> Placement:
     for seat in seats.ranks:
         cores = rank_cores(seat.node)
         ranks.append(_to_resources(recipe, seat, recipe.train.threads, cores, seats.ranks))
-    seat = seats.evaluation
-    evaluation = None if seat is None else Resources(engines[0].threads, seat.devices, node=seat.node)
+    last = seats.evaluation
+    evaluation = None if last is None else Resources(engines[0].threads, last.devices, node=last.node)
     return Placement(engines, ranks, evaluation)
 
 

@@ -16,6 +16,7 @@ import pytest
 
 from arl import clock
 from arl.config.recipe_file import load_recipe
+from arl.launch.spawn import RUNNER
 from arl.metrics.console import ConsoleDisplay
 from arl.run.evaluation.beside import LOWEST_PRIORITY
 from arl.run.preflight import preflight
@@ -110,7 +111,8 @@ def process_of(command: Command, module: str) -> psutil.Process:
         while True:
             for name, process in command.processes():
                 with contextlib.suppress(psutil.NoSuchProcess):  # this one has ended
-                    if name == module and process.nice() >= LOWEST_PRIORITY:
+                    is_runner = RUNNER[-1] in process.cmdline()  # which is about to become it
+                    if name == module and not is_runner and process.nice() >= LOWEST_PRIORITY:
                         return process
     except psutil.NoSuchProcess:  # the run has ended
         command.end()

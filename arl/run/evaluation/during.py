@@ -15,7 +15,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
 import msgspec
 
@@ -47,15 +47,20 @@ def is_measured(recipe: Recipe, version: int, is_last: bool) -> bool:
     return version % recipe.eval.every == 0
 
 
-class Evaluations(Protocol):
-    """Evaluate versions of one segment of a run. See BackgroundEvaluations and InPlaceEvaluations."""
+class Evaluations:
+    """Evaluate versions of one segment of a run; this class evaluates none.
+
+    See BackgroundEvaluations, and InPlaceEvaluations in arl.run.evaluation.in_place.
+    """
 
     @property
     def waiting(self) -> Collection[int]:
         """Return the versions whose checkpoints are still needed."""
+        return ()
 
     def due(self, version: int) -> bool:
         """Return whether a checkpoint of this version, which is not the last one, is wanted."""
+        return False
 
     def stepped(self, version: int, is_last: bool) -> None:
         """Note that the trainer has finished a step; no other code runs until this returns."""
@@ -86,30 +91,8 @@ class SteppedObserver:
         self._stepped(result.version)
 
 
-class NoEvaluations:
-    """Implement Evaluations without any."""
-
-    waiting: Collection[int] = ()
-
-    def due(self, version: int) -> bool:
-        """See Evaluations."""
-        return False
-
-    def stepped(self, version: int, is_last: bool) -> None:
-        """See Evaluations."""
-
-    def saved(self, version: int, is_last: bool) -> None:
-        """See Evaluations."""
-
-    async def run(self) -> None:
-        """See Evaluations."""
-
-    def finish(self) -> None:
-        """See Evaluations."""
-
-
-class BackgroundEvaluations:
-    """Implement Evaluations from checkpoints, by a process beside the run.
+class BackgroundEvaluations(Evaluations):
+    """Evaluate checkpoints, by a process beside the run.
 
     Args:
         run: directory of the run.
@@ -156,9 +139,6 @@ class BackgroundEvaluations:
     def due(self, version: int) -> bool:
         """See Evaluations."""
         return is_measured(self._recipe, version, is_last=False)
-
-    def stepped(self, version: int, is_last: bool) -> None:
-        """See Evaluations. Waits for the checkpoint instead."""
 
     def saved(self, version: int, is_last: bool) -> None:
         """See Evaluations. Of too many that wait, the oldest is left out, because the newest says most."""
@@ -229,7 +209,8 @@ class BackgroundEvaluations:
         seconds = min(self._recipe.deadlines.evaluation, self._end - now())
         try:
             async with budget(seconds, "evaluation", f"the scores of version {version}") as self._bound:
-                await asyncio.wait({ended, self._outcome}, return_when=asyncio.FIRST_COMPLETED)
+                waits: set[asyncio.Future[Any]] = {ended, self._outcome}
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             self._bound = None
             ended.cancel()

@@ -8,15 +8,14 @@ goes on after an interruption samples what the uninterrupted one samples, and tw
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from arl.clock import who_waits
 from arl.config.imports import import_function
-from arl.config.recipe import EngineConfig, Recipe
+from arl.config.recipe import EngineConfig
 from arl.data.prompt_format import recipe_format
 from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import HuggingFaceCodec
@@ -26,7 +25,7 @@ from arl.reward.grading import accuracy_of
 from arl.rollout.env import Session
 from arl.rollout.episodes import Episodes, Rewards
 from arl.run.evaluation.scores import Keep, Sample, SuiteScore, score_samples
-from arl.run.evaluation.suite import Suite, held_out_suite
+from arl.run.evaluation.suite import Suite
 from arl.run.rewards import Scorers, evaluation_scorer
 from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem, Trajectory
 
@@ -108,9 +107,12 @@ async def evaluate_suite(
         samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
 
     jobs = _jobs(episodes, suite, {sample.key for sample in done})
-    async with _impatient(progress, patience, suite.name), asyncio.TaskGroup() as workers:
-        for _ in range(min(at_once, suite.num_episodes)):
-            workers.create_task(_work(episodes, suite, jobs, progress, finished, show_prompt))
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(progress.watch(patience, suite.name), name=f"watch over {suite.name}")
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(at_once, suite.num_episodes)):
+                workers.create_task(_work(episodes, suite, jobs, progress, finished, show_prompt))
+        watching.cancel()
     return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)
 
 
@@ -150,8 +152,10 @@ async def _work(
     Consumes jobs, which all workers share; waits for its episode; unblocked by the episode's end.
     """
     for job in jobs:
-        with progress.open(job.session):
-            trajectory = await _run(episodes, job)
+        progress.sessions.add(job.session)
+        trajectory = await _run(episodes, job)
+        progress.sessions.remove(job.session)
+        progress.num_ended += 1
         prompt = show_prompt(job.problem)
         finished(_sample(suite, job, prompt, trajectory))
 
@@ -196,73 +200,46 @@ class _Progress:
     """Count what has happened, so that an evaluation that stands still is noticed."""
 
     def __init__(self) -> None:
-        self._open: set[Session] = set()
-        self._ended = 0  # episodes
-        self._tokens = 0  # of those
+        self.sessions: set[Session] = set()  # open
+        self.num_ended = 0
 
-    @contextlib.contextmanager
-    def open(self, session: Session) -> Iterator[None]:
-        """Watch an episode."""
-        self._open.add(session)
-        try:
-            yield
-        finally:
-            self._open.remove(session)
-            self._ended += 1
-            self._tokens += session.num_sampled
-
-    def count(self) -> tuple[int, int]:
-        """Return episodes that have ended, and tokens of all episodes."""
-        return self._ended, self._tokens + sum(session.num_sampled for session in self._open)
-
-
-@contextlib.asynccontextmanager
-async def _impatient(progress: _Progress, seconds: float, suite: str) -> AsyncIterator[None]:
-    """Give the block up when nothing has happened for `seconds`, or at most twice as long.
-
-    Raises:
-        DeadlineError: with every wait of this process.
-    """
-
-    async def watch() -> None:
-        before = progress.count()
+    async def watch(self, seconds: float, suite: str) -> NoReturn:
+        """Raise DeadlineError when nothing has happened for `seconds`, or at most twice as long."""
+        before = None
         while True:
-            await asyncio.sleep(seconds)
-            now = progress.count()
-            if now == before:
+            counts = (self.num_ended, sum(session.num_sampled for session in self.sessions))
+            if counts == before:
                 raise DeadlineError(
-                    f"controller waited {seconds:g} s for a token or a score of suite {suite}, after {now[0]} episodes "
-                    f"(deadlines.step). Waiting: {who_waits()}"
+                    f"controller waited {seconds:g} s for a token or a score of suite {suite}, after {self.num_ended} "
+                    f"episodes (deadlines.step). Waiting: {who_waits()}"
                 )
-            before = now
-
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch(), name=f"watch over the evaluation of {suite}")
-        yield
-        watching.cancel()
+            before = counts
+            await asyncio.sleep(seconds)
 
 
-async def measure_held_out(
-    recipe: Recipe,
-    problems: Sequence[Problem],
+async def measure_suite(
+    suite: Suite,
     version: int,
     engine: Engine,
     codec: TextCodec,
     rewards: Rewards,
     context: int,
+    patience: float,
 ) -> Accuracy:
-    """Measure `version` on the recipe's own evaluation problems, as a run does before and after training.
+    """Measure `version`, which the engine serves and keeps until this returns.
 
     Args:
-        problems: as many as are used.
-        version: the engine serves it, and keeps it until this returns.
+        rewards: call `suite.reward`.
         context: of the model, tokens.
+        patience: seconds without any new token or score.
 
     Raises:
         DeadlineError, EngineError, RewardError: see `evaluate_suite`.
     """
-    suite = held_out_suite(recipe, problems)
-    return await _measure(suite, version, engine, codec, rewards, context, recipe.deadlines.step)
+    episodes = suite_episodes(suite, engine, codec, rewards, context)
+    score = await evaluate_suite(episodes, suite, at_once=episodes_at_once(suite.recipe.engine), patience=patience)
+    assert score.version == version, f"version {version} was to be measured, and {score.version} was"
+    return score.accuracy
 
 
 async def measure_suites(
@@ -274,40 +251,16 @@ async def measure_suites(
     context: int,
     patience: float,
 ) -> list[Accuracy]:
-    """Measure `version`, which the engine serves and keeps until this returns, on one suite after the other.
+    """Measure `version` on one suite after the other; see `measure_suite`.
 
     Args:
         codec: of the model; each suite has its own prompt format.
         rewards: makes scorers of the suites' reward functions, which it was opened with.
-        context: of the model, tokens.
-        patience: seconds without any new token or score.
-
-    Raises:
-        DeadlineError, EngineError, RewardError: see `evaluate_suite`.
     """
     accuracies = []
     for suite in suites:
         prompts = codec.with_format(recipe_format(suite.recipe.data))
         scorer = evaluation_scorer(suite.recipe, rewards)
-        accuracy = await _measure(suite, version, engine, prompts, scorer, context, patience)
+        accuracy = await measure_suite(suite, version, engine, prompts, scorer, context, patience)
         accuracies.append(accuracy)
     return accuracies
-
-
-async def _measure(
-    suite: Suite,
-    version: int,
-    engine: Engine,
-    codec: TextCodec,
-    rewards: Rewards,
-    context: int,
-    patience: float,
-) -> Accuracy:
-    score = await evaluate_suite(
-        suite_episodes(suite, engine, codec, rewards, context),
-        suite,
-        at_once=episodes_at_once(suite.recipe.engine),
-        patience=patience,
-    )
-    assert score.version == version, f"version {version} was to be measured, and {score.version} was"
-    return score.accuracy

@@ -16,7 +16,7 @@ from arl.types import NOT_SAMPLED, Accuracy
 
 RESAMPLES = 10_000
 COVERAGE = 0.95
-CHUNK = 4_000_000  # resampled values that are held at a time: 32 MB
+DRAWS = 100  # resamples that are made at a time
 
 
 class Estimate(Struct, frozen=True):
@@ -25,9 +25,6 @@ class Estimate(Struct, frozen=True):
     value: float
     low: float
     high: float
-
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
 class Lengths(Struct, frozen=True):
@@ -232,31 +229,14 @@ def estimate(columns: Mapping[str, np.ndarray], seed: int) -> dict[str, Estimate
         seed: of the resampling.
     """
     values = np.stack(list(columns.values()), axis=1)  # (P, columns)
-    means = _resampled_means(values, seed)
-    tail = 100 * (1 - COVERAGE) / 2
-    low, high = np.percentile(means, [tail, 100 - tail], axis=0)
-    centers = values.mean(axis=0)
-    estimates = {}
-    for i, name in enumerate(columns):
-        estimates[name] = Estimate(
-            value=float(centers[i]),  # float: JSON knows no numpy
-            low=float(low[i]),
-            high=float(high[i]),
-        )
-    return estimates
-
-
-def _resampled_means(values: np.ndarray, seed: int) -> np.ndarray:
-    """Return the means of `RESAMPLES` draws of P rows, with replacement, as (RESAMPLES, columns)."""
     rng = np.random.default_rng(seed)
-    num_problems, num_columns = values.shape
-    at_once = max(CHUNK // (num_problems * num_columns), 1)
-    means = []
-    for begin in range(0, RESAMPLES, at_once):
-        size = min(at_once, RESAMPLES - begin)
-        rows = rng.integers(num_problems, size=(size, num_problems))
-        means.append(values[rows].mean(axis=1))
-    return np.concatenate(means)
+    num_problems = len(values)
+    shares = np.full(num_problems, 1 / num_problems)
+    draws = [rng.multinomial(num_problems, shares, size=DRAWS) @ values for _ in range(RESAMPLES // DRAWS)]
+    tail = 100 * (1 - COVERAGE) / 2
+    bounds = np.percentile(np.concatenate(draws) / num_problems, [tail, 100 - tail], axis=0)
+    rows = np.stack([values.mean(axis=0), *bounds], axis=1).tolist()  # floats: JSON knows no numpy
+    return {name: Estimate(*row) for name, row in zip(columns, rows, strict=True)}
 
 
 def lengths(num_tokens: Sequence[int]) -> Lengths:
