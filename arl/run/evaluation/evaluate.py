@@ -64,10 +64,6 @@ def episodes_at_once(engine: EngineConfig) -> int:
     return OPEN_PER_SLOT * engine.slots * engine.replicas
 
 
-def _ignore(sample: Sample) -> None:
-    del sample
-
-
 def question(problem: Problem) -> str:
     """Return what a problem asks, without what a prompt adds to it."""
     return problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
@@ -79,7 +75,7 @@ async def evaluate_suite(
     *,
     at_once: int,
     patience: float,
-    keep: Keep = _ignore,
+    keep: Keep = lambda sample: None,
     done: Collection[Sample] = (),
     ks: Sequence[int] = (),
     show_prompt: Callable[[Problem], str] = question,
@@ -101,17 +97,24 @@ async def evaluate_suite(
     """
     samples = list(done)
     progress = _Progress()
-
-    def finished(sample: Sample) -> None:
-        keep(sample)
-        samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
-
     jobs = _jobs(episodes, suite, {sample.key for sample in done})
+
+    async def work() -> None:
+        """Run one episode after the other. Consumes jobs, which all workers share; waits for its episode."""
+        for job in jobs:
+            progress.sessions.add(job.session)
+            trajectory = await _run(episodes, job)
+            progress.sessions.remove(job.session)
+            progress.num_ended += 1
+            sample = _sample(suite, job, show_prompt(job.problem), trajectory)
+            keep(sample)
+            samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
+
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(progress.watch(patience, suite.name), name=f"watch over {suite.name}")
         async with asyncio.TaskGroup() as workers:
             for _ in range(min(at_once, suite.num_episodes)):
-                workers.create_task(_work(episodes, suite, jobs, progress, finished, show_prompt))
+                workers.create_task(work())
         watching.cancel()
     return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)
 
@@ -137,27 +140,6 @@ def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Itera
         sessions = episodes.open(f"{suite.name} {key}", problem)
         for i in missing:
             yield _Job(problem, key, i, sessions[i])
-
-
-async def _work(
-    episodes: Episodes,
-    suite: Suite,
-    jobs: Iterator[_Job],
-    progress: "_Progress",
-    finished: Keep,
-    show_prompt: Callable[[Problem], str],
-) -> None:
-    """Run one episode after the other.
-
-    Consumes jobs, which all workers share; waits for its episode; unblocked by the episode's end.
-    """
-    for job in jobs:
-        progress.sessions.add(job.session)
-        trajectory = await _run(episodes, job)
-        progress.sessions.remove(job.session)
-        progress.num_ended += 1
-        prompt = show_prompt(job.problem)
-        finished(_sample(suite, job, prompt, trajectory))
 
 
 async def _run(episodes: Episodes, job: _Job) -> Trajectory:

@@ -28,17 +28,8 @@ from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
 from arl.run.evaluation.evaluate import episodes_at_once, evaluate_suite, suite_episodes
-from arl.run.evaluation.model_identity import follow_link, identify, short_name
-from arl.run.evaluation.results import (
-    Fields,
-    Scored,
-    SuiteOutput,
-    append_sample,
-    file_name,
-    fingerprint,
-    locked,
-    protocol_of,
-)
+from arl.run.evaluation.model_identity import follow_link, identify
+from arl.run.evaluation.results import Scored, SuiteOutput, append_sample, default_directory, locked, protocol_of
 from arl.run.evaluation.scores import Sample, check_ks, score_samples
 from arl.run.evaluation.serving import engine_resources, for_evaluation, serve_model
 from arl.run.evaluation.suite import Suite, open_suite
@@ -130,7 +121,7 @@ def prepare(request: Request) -> Evaluation:
         suite_codec = codec.with_format(recipe_format(suite.recipe.data))
         check_prompts(suite, suite_codec, limits)
         protocol = protocol_of(suite, installed, suite_codec)
-        directory = request.output or _default_directory(identity, protocol)
+        directory = request.output or default_directory(identity, protocol)
         output = SuiteOutput(directory, protocol, identity)
         output.check()
         assignments.append(Assignment(suite, suite_codec, output))
@@ -172,11 +163,6 @@ def _base_recipe(request: Request) -> Recipe:
         "rollout": {"max_new_tokens": NEW_TOKENS},
     }
     return make_recipe(values, request.overrides, Path("arl eval"))
-
-
-def _default_directory(model: Fields, protocol: Fields) -> Path:
-    """Return evals/<model>/<suite>-<fingerprint>."""
-    return Path("evals") / short_name(model["name"]) / f"{file_name(protocol['suite'])}-{fingerprint(protocol)}"
 
 
 def _evaluate_missing(evaluation: Evaluation, display: ConsoleDisplay) -> list[Scored]:

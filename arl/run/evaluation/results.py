@@ -27,6 +27,7 @@ from arl.engine.backend import Installation
 from arl.errors import DataError, InputError
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
+from arl.run.evaluation.model_identity import short_name
 from arl.run.evaluation.scores import Sample, SuiteScore
 from arl.run.evaluation.suite import Suite
 
@@ -196,6 +197,11 @@ def read_scores(file: Path) -> list[Scored]:
     """
     scored: list[Scored] = _decode(file, list[Scored])
     return scored
+
+
+def default_directory(model: Fields, protocol: Fields) -> Path:
+    """Return evals/<model>/<suite>-<fingerprint>."""
+    return Path("evals") / short_name(model["name"]) / f"{file_name(protocol['suite'])}-{fingerprint(protocol)}"
 
 
 @contextlib.contextmanager
