@@ -3,9 +3,9 @@
     python -I -S arl/launch/child.py COMMAND ARGUMENT …
 
 The runner asks the kernel to kill this process when its parent dies, keeps to certain cores where the launcher says
-so, and then replaces itself by the command (`exec`). All of this happens before the command has
-imported anything, and outlives the `exec`, so that no command needs to know of it, in whatever interpreter or language
-it runs. The runner itself uses the standard library only.
+so, and then replaces itself by the command (`exec`). All of this happens before the command has imported anything, and
+outlives the `exec`, so that no command needs to know of it, in whatever interpreter or language it runs. The runner
+itself uses the standard library only.
 """
 
 import contextlib
@@ -22,7 +22,6 @@ RUN_KEY = "ARL_RUN_KEY"  # secret of the run, which a process must know to be se
 CANNOT_START = 127  # exit code, as a shell's
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_AUTOGROUP = "/proc/self/autogroup"
 
 
 def die_with_parent() -> None:
@@ -46,19 +45,6 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         raise SystemExit(f"the parent process {parent} is gone")
-
-
-def make_way() -> None:
-    """Give the session of this process the lower priority that it inherits.
-
-    Linux may schedule each session as one group (autogroups). A nice value then counts within its session only, so the
-    group's own is set, too; every process of a run has a session of its own.
-    """
-    niceness = os.nice(0)
-    if niceness <= 0:
-        return
-    with contextlib.suppress(OSError), open(_AUTOGROUP, "w") as group:  # an error: a kernel without autogroups
-        group.write(str(niceness))
 
 
 def keep_to_cores() -> None:
@@ -98,7 +84,6 @@ def leave(code: int) -> NoReturn:
 def main(argv: list[str]) -> NoReturn:
     """Become `argv`, as a process that dies with its parent."""
     die_with_parent()
-    make_way()
     keep_to_cores()
     try:
         os.execvp(argv[0], argv)

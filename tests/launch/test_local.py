@@ -169,17 +169,6 @@ def test_a_process_gets_its_resources_and_its_own_environment_and_no_other_proce
     assert asyncio.run(main()) == ["INFO 3 1,2 127.0.0.1", "- 1  127.0.0.1"]
 
 
-def test_a_process_that_inherits_a_lower_priority_gives_it_to_its_session() -> None:
-    code = (
-        "import os, pathlib; group = pathlib.Path('/proc/self/autogroup'); "
-        "words = group.read_text().split() if group.exists() else [os.nice(0)]; print(os.nice(0), words[-1])"
-    )
-    argv = ["nice", "-n", "7", *RUNNER, sys.executable, "-c", code]
-    done = subprocess.run(argv, capture_output=True, text=True, start_new_session=True, check=True)
-    after = min(os.nice(0) + 7, 19)
-    assert done.stdout.split() == [str(after), str(after)]
-
-
 def test_a_program_that_does_not_exist_is_a_death_that_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with LocalLauncher(tmp_path, patience=1) as launcher:

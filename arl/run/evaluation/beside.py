@@ -26,7 +26,6 @@ from arl.config.recipe_file import load_recipe
 from arl.data.model_limits import model_limits
 from arl.data.tokenizer import load_codec
 from arl.errors import leaves, short_message
-from arl.launch.child import make_way
 from arl.launch.devices import visible_devices
 from arl.metrics.run_files import RECIPE
 from arl.run.evaluation.evaluate import measure_suites
@@ -134,7 +133,6 @@ def main(run: Path, threads: int) -> None:
     """Serve the run in directory `run`; without a GPU at the lowest priority, so that training has the cores."""
     if not visible_devices():
         os.nice(LOWEST_PRIORITY)
-        make_way()
     try:
         with contextlib.suppress(asyncio.CancelledError):
             clock.run(lambda: _until_terminated(run, threads))

@@ -122,6 +122,8 @@ def score_samples(
     estimates = estimate(columns, seed)
     versions = {sample.policy_version for sample in samples} - {NOT_SAMPLED}
     assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
+    tokens = [sample.num_tokens for sample in samples]
+    p50, p95 = np.percentile(tokens, [50, 95])
     return SuiteScore(
         suite=suite,
         version=versions.pop() if versions else NOT_SAMPLED,
@@ -130,7 +132,7 @@ def score_samples(
         average=estimates["average"],
         pass_at={k: estimates[f"pass@{k}"] for k in chosen},
         majority=estimates["majority"],
-        lengths=lengths([sample.num_tokens for sample in samples]),
+        lengths=Lengths(float(np.mean(tokens)), float(p50), float(p95), max(tokens)),
         truncated=sum(sample.truncated for sample in samples) / len(samples),
         errors=sum(bool(sample.error) for sample in samples),
         parts=_mean_parts(samples),
@@ -170,13 +172,8 @@ def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
 
     Returns:
         (P,) float64.
-
-    Raises:
-        ValueError: k < 1 or k > n.
     """
     n = correct.shape[1]
-    if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} of {n} samples: k must be from 1 to the number of samples; sample more")
     weights = np.zeros(n)
     weights[n - 1] = k / n
     for i in range(n - 1, 0, -1):  # from the i + 1-th smallest to the i-th smallest
@@ -237,14 +234,3 @@ def estimate(columns: Mapping[str, np.ndarray], seed: int) -> dict[str, Estimate
     bounds = np.percentile(np.concatenate(draws) / num_problems, [tail, 100 - tail], axis=0)
     rows = np.stack([values.mean(axis=0), *bounds], axis=1).tolist()  # floats: JSON knows no numpy
     return {name: Estimate(*row) for name, row in zip(columns, rows, strict=True)}
-
-
-def lengths(num_tokens: Sequence[int]) -> Lengths:
-    """Summarize the number of sampled tokens of every sample."""
-    p50, p95 = np.percentile(num_tokens, [50, 95])
-    return Lengths(
-        mean=float(np.mean(num_tokens)),
-        p50=float(p50),
-        p95=float(p95),
-        largest=int(np.max(num_tokens)),
-    )

@@ -57,13 +57,6 @@ def test_directories_are_read_in_their_order_and_one_without_scores_is_refused(s
     assert "empty: no scores.json in it or below; `arl eval` writes one" in refused.stderr
 
 
-def test_a_models_name_is_shown_as_it_is_and_never_as_markup(scored: Scored, tmp_path: Path) -> None:
-    write(tmp_path / "a", scored, "[bold]mine[/bold]")
-    done = arl("scores", ".", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "[bold]mine[/bold]".replace("/", "--") in done.stdout
-
-
 @pytest.mark.parametrize(("name", "complaint"), [(SCORES, "is no directory"), ("", "no scores.json")])
 def test_a_path_that_is_no_directory_of_scores_is_refused(tmp_path: Path, name: str, complaint: str) -> None:
     (tmp_path / "a").mkdir()
