@@ -7,29 +7,25 @@ SIGTERM: see arl.run.clean_stop.
 
 import atexit
 import contextlib
-import errno
 import functools
+import io
 import os
 import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ParamSpec
+from typing import Annotated, ParamSpec
 
 import typer
 
 from arl.bench.commands import COMMANDS
 from arl.config.command_options import Model, Overrides, RecipePath
-from arl.launch.standard_streams import flush_output, open_closed_streams, watch_streams
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
 from arl.run import train_options as options
 from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
 from arl.run.evaluation.commands import COMMANDS as EVALUATION_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 from arl.watch.commands import COMMANDS as WATCH_COMMANDS
-
-if TYPE_CHECKING:
-    from arl.config.recipe import Recipe
 
 P = ParamSpec("P")
 
@@ -53,11 +49,14 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
             from arl.errors import ArlError
 
             signal.signal(signal.SIGTERM, _end_as_by_ctrl_c)
+            if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # else nohup has asked to leave it alone
+                signal.signal(signal.SIGHUP, _end_as_by_ctrl_c)
             try:
                 _refuse_deleted_directory()
                 function(*args, **kwargs)
             except ArlError as error:
-                flush_output()  # in a file, what libraries have printed must not follow the message
+                with contextlib.suppress(OSError):
+                    sys.stdout.flush()  # in a file, what libraries have printed must not follow the message
                 _show_failure(str(error), error)
                 raise typer.Exit(error.exit_code) from error
             except KeyboardInterrupt as error:
@@ -120,11 +119,10 @@ def train(
     from arl.metrics.summary import render
     from arl.run import submit
     from arl.run.auto import resolve_auto
-    from arl.run.memory.hardware import named_nodes
+    from arl.run.named_gpus import named_nodes
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
     from arl.run.train import train as run
-    from arl.run.world import make_world
 
     if resume:
         recipe = submit.follow_submission(recipe)
@@ -139,15 +137,12 @@ def train(
     submit.refuse_options_of_others(loaded, {**flags, "sbatch": sbatch, "address": address})
     options.refuse_contradictions(dry_run, resume, verbose, gpus)
     named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
-    if (code := submit.run_elsewhere(loaded, sys.argv[1:])) is not None:
-        raise typer.Exit(code)
     if submit.is_submitted(loaded):
         going_on = recipe if resume else None
         text = submit.plan_submission(loaded, named) if dry_run else submit.submit_run(loaded, going_on, overrides)
         typer.echo(text)
         return
     if dry_run:
-        make_world(loaded.world)
         loaded = resolve_auto(loaded, named)
         typer.echo(render_plan(loaded, preflight(loaded, named)), nl=False)
         if verbose:
@@ -218,10 +213,12 @@ def doctor(
     set_: Overrides = None,
     python: Annotated[str | None, typer.Option(help="Also look for SGLang in this interpreter.")] = None,
     smoke: Annotated[
-        bool, typer.Option("--smoke", help="Also run every part once, small: exit code 1 if one is wrong or fails.")
+        bool,
+        typer.Option(
+            "--smoke",
+            help="Train a small model with each engine, dtype and transport: exit code 1 if one fails.",
+        ),
     ] = False,
-    json: Annotated[bool, typer.Option("--json", help="With --smoke, print one document, for a bug report.")] = False,
-    seconds: Annotated[float, typer.Option(min=1.0, help="With --smoke, for all of it.")] = 180.0,
 ) -> None:
     """Check this machine and its environments.
 
@@ -237,33 +234,19 @@ def doctor(
         check_interpreter(python)
     loaded = load_recipe(recipe, set_ or ()) if recipe else None
     if smoke:
-        _smoke(loaded, python, seconds, json)
+        from rich.console import Console
+
+        from arl.run.smoke import smoke_test
+
+        if not smoke_test(None if loaded is None else loaded.engine, python, Console(highlight=False)):
+            raise typer.Exit(1)
         return
-    if json:
-        raise InputError("--json prints what --smoke finds: give both")
     good = True
     for finding in examine(loaded, python):
         typer.echo(str(finding))
         good = good and finding.good
     if not good:
         raise typer.Exit(2)
-
-
-def _smoke(recipe: "Recipe | None", python: str | None, seconds: float, json: bool) -> None:
-    """Run the smoke test; exit with 1 if a stage is wrong or has failed."""
-    from rich.console import Console
-
-    from arl.run.smoke.smoke_display import SmokeDisplay
-    from arl.run.smoke.smoke_document import to_json
-    from arl.run.smoke.smoke_run import SmokeRequest, smoke_recipe, smoke_test
-
-    display = SmokeDisplay(Console(stderr=json, highlight=False))
-    report = smoke_test(SmokeRequest(smoke_recipe(recipe), python, seconds), display)
-    display.finish(report)
-    if json:
-        typer.echo(to_json(report))
-    if report.is_bad:
-        raise typer.Exit(1)
 
 
 @command(app)
@@ -337,7 +320,7 @@ def _run_command() -> int:
     Raises:
         BaseException: what no command handles, which is a bug.
     """
-    from arl.errors import ArlError, leaves
+    from arl.errors import ArlError
 
     code = 0
     try:
@@ -347,24 +330,31 @@ def _run_command() -> int:
         return error.exit_code
     except SystemExit as ended:
         code = int(ended.code or 0)
-    except Exception as error:
-        failure = flush_output()
-        if failure is None or failure.errno not in {getattr(leaf, "errno", None) for leaf in leaves(error)}:
+    except OSError as error:
+        if error.filename is not None:
             raise
-    unwritten = flush_output()
-    if unwritten is None or code:
-        return code
-    if unwritten.errno == errno.EPIPE:  # as where click and rich find it
+        return _output_failed(error)  # what typer prints is written at once
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        return code or _output_failed(error)
+    return code
+
+
+def _output_failed(error: OSError) -> int:
+    if isinstance(error, BrokenPipeError):  # nobody reads it any more
         return 1
-    _show_failure(f"standard output cannot be written ({unwritten.strerror})", unwritten)
+    _show_failure(f"standard output cannot be written ({error.strerror})", error)
     return 3
 
 
 def main() -> None:
     """Run the command line, and leave the process with its exit code."""
-    open_closed_streams()
-    watch_streams()
     code = 1  # of an exception that no command handles
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name of a file may be no UTF-8. Where a fork's file was replaced by a pipe, an error follows the change.
+        with contextlib.suppress(OSError):
+            sys.stdout.reconfigure(errors="backslashreplace")
 
     def end() -> None:
         from arl.launch.child import leave

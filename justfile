@@ -24,13 +24,21 @@ quickstart *args:
 thorough *args:
     {{python}} -m pytest -m "slow or sglang or hypothesis" --hypothesis-profile thorough {{args}}
 
+# Hold a change to what the code before it did; `just guards --record` first
+guards *args:
+    {{python}} -m tests.guards {{args}}
+
 # Tests for which CI has no time
 long *args:
     {{python}} -m pytest -m "long and (slow or sglang or not sglang)" {{args}}
 
-# What only a GPU can settle, ten minutes a command at most: docs/benchmarks/gpu; `just gpu --only kernels` runs one check
+# What only a GPU can settle: its tests, then the benchmarks of kernels, the trainer's step, weight transports and engines
 gpu *args:
-    {{python}} -m arl.cli bench gpu {{args}}
+    {{python}} -m pytest -m gpu {{args}}
+    {{python}} -m arl.cli bench kernels
+    {{python}} -m arl.cli bench trainer
+    {{python}} -m arl.cli bench sync
+    {{python}} -m arl.cli bench engine
 
 # Tokens per line of code and tuple assignments per 1,000 lines, with the densest files
 air *args:

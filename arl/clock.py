@@ -1,18 +1,16 @@
 """Run asyncio on the wall clock, or on a virtual clock that jumps to the next timer when nothing else can run.
 
 The clock seam is the event loop itself: everything reads `now()` and sleeps with asyncio, so the same controller runs
-in real and in virtual time. The wall clock stands still while this process is stopped (arl.running_time), and with it
-every timeout of asyncio.
+in real and in virtual time. The wall clock leaves out what this process was stopped for, and so does every timeout.
 
-Every wait for another role goes through one of three bounds, which record who waits for what. When one passes, its
-message lists all waits of this process. asyncio.timeout alone bounds what is no failure of the run when it passes: a
-stranger at a socket, a process that is killed if it does not end by itself.
+Every wait for another role goes through a bound that records who waits for what. When one passes, its message lists all
+waits of this process. asyncio.timeout alone bounds what is no failure of the run when it passes: a stranger at a
+socket, a process that is killed if it does not end by itself.
 
     deadline         of a wait that knows whom it waits for
     outer_deadline   of a wait for what others do, each within deadlines of its own. It never fires before one of
                      theirs, which knows more
-    budget           of work beside the run, such as an evaluation. It may fire before what it holds, and no outer
-                     deadline waits for that
+    budget           of work beside the run, such as an evaluation, for which no outer deadline waits
 """
 
 import asyncio
@@ -22,18 +20,19 @@ import itertools
 import math
 import selectors
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from concurrent.futures import Future
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
 
 from arl.errors import DeadlineError
-from arl.running_time import BEAT_SECONDS, RunningClock
 
 T = TypeVar("T")
 P = ParamSpec("P")
 LONGEST_TIME = 366 * 86400.0  # seconds that a clock counts: a run of a year
+BEAT_SECONDS = 0.5  # the wall loop reads its clock at least so often
+LATE_SECONDS = 5.0  # without a reading: this process was stopped (Ctrl-Z, a debugger, a frozen container), or starved
 MARGIN = 5.0  # seconds that an inner deadline has to end everything before an outer one fires
 
 
@@ -50,24 +49,31 @@ class _BeatingSelector(selectors.DefaultSelector):
 
 
 class _WallLoop(asyncio.SelectorEventLoop):
-    """Run on the wall clock, which reads `start` seconds at the beginning, and stands still while we are stopped."""
+    """Run on the wall clock, from `start` seconds on. A gap of LATE_SECONDS between two readings is left out.
+
+    Otherwise every deadline would have passed when a process that was stopped goes on, although nobody else was late.
+    """
 
     def __init__(self, start: float) -> None:
-        self._running_clock = RunningClock(start, self._tell_pause)
+        self._last = time.monotonic()
+        self._zero = self._last - start
         self.on_pause: list[Callable[[float], object]] = []
         super().__init__(_BeatingSelector())
 
     def time(self) -> float:
-        return self._running_clock.time()
-
-    def _tell_pause(self, seconds: float) -> None:
-        for notice in self.on_pause:
-            self.call_soon(notice, seconds)
+        at = time.monotonic()
+        gap = at - self._last
+        self._last = at
+        if gap > LATE_SECONDS:
+            self._zero += gap - BEAT_SECONDS
+            for notice in self.on_pause:
+                self.call_soon(notice, gap)
+        return at - self._zero
 
 
 @contextlib.contextmanager
 def pauses_noticed(notice: Callable[[float], object]) -> Iterator[None]:
-    """Have `notice` called with the seconds of each pause in which this process could not run; see arl.running_time.
+    """Have `notice` called with the seconds of each pause in which this process could not run.
 
     Virtual time has no pauses.
     """
@@ -198,7 +204,6 @@ class _Wait:
 
 
 _waits: dict[int, _Wait] = {}
-_within_budget: ContextVar[bool] = ContextVar("_within_budget", default=False)
 
 
 def current_waits() -> list[tuple[str, str, float]]:
@@ -265,7 +270,19 @@ async def deadline(seconds: float, who: str, what: str | Callable[[], str]) -> A
         DeadlineError: the time is over. The message lists every wait of this process.
     """
     scope = asyncio.timeout(seconds)
-    async with _recorded(who, what, scope, scope, seconds):
+    async with _recorded(who, what, scope, scope, seconds, is_known=True):
+        yield scope
+
+
+@contextlib.asynccontextmanager
+async def budget(seconds: float, who: str, what: str) -> AsyncIterator[asyncio.Timeout]:
+    """Bound work beside the run as `deadline` does. Outer deadlines do not wait for it. Yields asyncio's timeout.
+
+    Raises:
+        DeadlineError: the time is over. The message lists every wait of this process.
+    """
+    scope = asyncio.timeout(seconds)
+    async with _recorded(who, what, scope, scope, seconds, is_known=False):
         yield scope
 
 
@@ -281,29 +298,12 @@ async def outer_deadline(seconds: float, who: str, what: str | Callable[[], str]
     """
     scope = asyncio.timeout(None)
     bound = OuterBound(scope)
-    async with _recorded(who, what, scope, bound, seconds):
+    async with _recorded(who, what, scope, bound, seconds, is_known=True):
         bound.reschedule(now() + seconds)
         try:
             yield bound
         finally:
             bound.close()
-
-
-@contextlib.asynccontextmanager
-async def budget(seconds: float, who: str, what: str | Callable[[], str]) -> AsyncIterator[asyncio.Timeout]:
-    """Bound work beside the run by `seconds`. Outer deadlines wait neither for it nor for the deadlines within it.
-
-    Yields asyncio's timeout, which can be rescheduled.
-
-    Raises:
-        DeadlineError: the time is over. The message lists every wait of this process.
-    """
-    token = _within_budget.set(True)
-    try:
-        async with deadline(seconds, who, what) as scope:
-            yield scope
-    finally:
-        _within_budget.reset(token)
 
 
 @contextlib.asynccontextmanager
@@ -313,9 +313,11 @@ async def _recorded(
     scope: asyncio.Timeout,
     bound: asyncio.Timeout | OuterBound,
     seconds: float,
+    *,
+    is_known: bool,
 ) -> AsyncIterator[None]:
     """Run the block within `scope`, as a wait that messages list."""
-    wait = _Wait(who, what, now(), bound, asyncio.get_running_loop(), is_known=not _within_budget.get())
+    wait = _Wait(who, what, now(), bound, asyncio.get_running_loop(), is_known)
     _waits[id(wait)] = wait
     try:
         async with scope:

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config, Qwen3Config
 
-from arl.models.characters import character_tokenizer
+from arl.models.tiny import character_tokenizer
 
 
 def _qwen2(**sizes: Any) -> Qwen2Config:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from tests.forks import ROOT, arl
-from tests.fuzz.run_files import RECIPE
 
 HEAVY = {"torch", "transformers", "wandb", "pyarrow", "aiohttp", "pydantic", "rich"}
 
@@ -156,21 +155,24 @@ def test_a_failure_is_shown_with_its_notes_and_nothing_that_a_library_has_printe
     ]
 
 
+RECIPE = """\
+name: small
+world: virtual
+model:
+  tiny: {hidden_size: 16, layers: 1, heads: 2, intermediate_size: 32}
+data: {task: running_checksum, options: {size: 100}}
+rollout: {problems_per_step: 2, group_size: 2, staleness: 2, max_new_tokens: 8}
+train: {steps: 3, minibatches: 1, learning_rate: 1.5e-4}
+engine: {slots: 4, stream_interval: 4}
+eval: {problems: 2}
+"""
 COMMANDS = {"tasks": 0, "--help": 0, "train nowhere.yaml": 2}  # and their exit codes
 
 
 def started(arguments: str, redirection: str) -> subprocess.CompletedProcess[str]:
     """Run the real command as a shell starts it, with one of its streams changed."""
     command = ["bash", "-c", f'"$0" -m arl.cli {arguments} {redirection}; exit ${{PIPESTATUS[0]}}', sys.executable]
-    return subprocess.run(command, check=False, timeout=60, capture_output=True, text=True, cwd=ROOT)
-
-
-@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", ">&- 2>&- <&-", "2>/dev/full"])
-@pytest.mark.parametrize("arguments", COMMANDS)
-def test_a_command_ends_as_ever_if_its_caller_has_closed_a_stream(arguments: str, redirection: str) -> None:
-    done = started(arguments, redirection)
-    assert done.returncode == COMMANDS[arguments]
-    assert "Traceback" not in done.stdout + done.stderr
+    return subprocess.run(command, check=False, timeout=300, capture_output=True, text=True, cwd=ROOT)
 
 
 @pytest.mark.parametrize("arguments", COMMANDS)
@@ -188,12 +190,14 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output(arguments: str
     assert (done.returncode, done.stderr) in {(1, ""), (0, "")}  # it may have written all of it before
 
 
-def test_a_run_ends_with_the_reason_if_its_output_cannot_be_written(tmp_path: Path) -> None:
+@pytest.mark.parametrize("redirection", [">/dev/full", "| true"])
+def test_a_run_goes_on_to_its_end_if_nobody_can_read_its_output(tmp_path: Path, redirection: str) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    for redirection, why in {">/dev/full": "No space left on device", "| true": "Broken pipe"}.items():
-        done = started(f"train {tmp_path}/recipe.yaml --set output.directory={tmp_path}/runs", redirection)
-        assert done.returncode == 3
-        assert done.stderr == f"arl: standard output cannot be written ({why}); write it to a file\n"
+    done = started(
+        f"train {tmp_path}/recipe.yaml --set output.directory={tmp_path}/runs --set train.steps=2", redirection
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert list(tmp_path.glob("runs/*/summary.json"))
 
 
 def test_a_working_directory_that_was_deleted_is_named(tmp_path: Path) -> None:

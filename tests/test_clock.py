@@ -1,14 +1,20 @@
-"""An outer deadline never fires before one that knows more, and never much later."""
+"""An outer deadline never fires before one that knows more, and never much later; a pause moves every deadline."""
 
 import asyncio
+import contextlib
 import itertools
+import multiprocessing
+import os
+import signal
+import time
+from multiprocessing.connection import Connection
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.clock import LONGEST_TIME, MARGIN
+from arl.clock import LATE_SECONDS, LONGEST_TIME, MARGIN
 from arl.errors import DeadlineError
 
 SPANS = st.floats(0.1, 1000.0)
@@ -26,10 +32,7 @@ async def fired(inner: list[tuple[float, float, bool]], seconds: float) -> list[
     async def wait_inside(name: str, begin: float, length: float, is_aside: bool) -> None:
         await asyncio.sleep(begin)
         try:
-            if is_aside:
-                async with clock.budget(length, "aside", name):
-                    await wait_forever()
-            async with clock.deadline(length, "inner", name):
+            async with (clock.budget if is_aside else clock.deadline)(length, "inner", name):
                 await wait_forever()
         except DeadlineError:
             order.append((clock.now(), name))
@@ -120,3 +123,35 @@ def test_virtual_timers_fire_at_any_time_of_a_year(start: float, spans: list[flo
         return due
 
     assert len(clock.run(sleep, virtual=True, start=start)) == len(spans)
+
+
+def stop_for_a_while(loop_is_stopped: Connection) -> None:
+    """Wait 3 s for nothing, and say how long that took and which pauses were noticed."""
+    pauses: list[float] = []
+
+    async def main() -> None:
+        with clock.pauses_noticed(pauses.append):
+            loop_is_stopped.send("waiting")
+            with contextlib.suppress(DeadlineError):
+                async with clock.deadline(3.0, "somebody", "nothing"):
+                    await wait_forever()
+
+    began = time.monotonic()
+    clock.run(main)
+    loop_is_stopped.send((time.monotonic() - began, pauses))
+
+
+def test_a_process_that_was_stopped_does_not_find_its_deadlines_passed_when_it_goes_on() -> None:
+    ours, theirs = multiprocessing.Pipe()
+    child = multiprocessing.get_context("fork").Process(target=stop_for_a_while, args=(theirs,))
+    child.start()
+    assert child.pid is not None
+    assert ours.recv() == "waiting"
+    os.kill(child.pid, signal.SIGSTOP)
+    time.sleep(LATE_SECONDS + 1)  # the stop itself is what is tested
+    os.kill(child.pid, signal.SIGCONT)
+    seconds, pauses = ours.recv()
+    child.join()
+    assert seconds > LATE_SECONDS + 3
+    assert len(pauses) == 1
+    assert pauses[0] > LATE_SECONDS

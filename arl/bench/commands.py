@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from arl.config.command_options import Model, Overrides, RecipePath
+from arl.config.command_options import Overrides, RecipePath
 
 
 def engine(
@@ -38,57 +38,18 @@ def async_(
     typer.echo(to_json(report))
 
 
-def evaluation(
-    recipe: RecipePath = Path("recipes/quickstart.yaml"),
-    set_: Overrides = None,
-    every: Annotated[int, typer.Option(min=1, help="Steps between evaluations.")] = 10,
-    pairs: Annotated[int, typer.Option(min=1, help="Runs without and with it, interleaved.")] = 3,
-) -> None:
-    """Measure what evaluation during training costs the training."""
-    from arl.bench import to_json
-    from arl.bench.evaluation_bench import bench_evaluation
-
-    report = bench_evaluation(recipe, set_ or [], every, pairs)
-    typer.echo(to_json(report))
-
-
 def controller(
     concurrent: Annotated[
         int, typer.Option(min=8, help="Open episodes; also an eighth and eight times as many.")
     ] = 4096,
     episodes: Annotated[int, typer.Option(min=1, help="Of the long run, which also watches the memory.")] = 1_000_000,
     repeats: Annotated[int, typer.Option(min=1, help="Of the shorter runs, interleaved.")] = 3,
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, help="Instead: carry so many nodes of 8 null engines, or as many as it can, over HTTP."),
-    ] = None,
-    processes: Annotated[int, typer.Option(min=1, help="With --nodes: processes that hold the null engines.")] = 2,
-    rate: Annotated[float, typer.Option(min=0.1, help="With --nodes: tokens a second of one request.")] = 50.0,
-    interval: Annotated[int, typer.Option(min=1, help="With --nodes: engine.stream_interval.")] = 16,
-    window: Annotated[float, typer.Option(min=1, help="With --nodes: seconds in which each rung is measured.")] = 15.0,
 ) -> None:
-    """Measure the controller alone: episodes a second, memory; with --nodes, what it carries over HTTP."""
+    """Measure the controller alone: episodes a second, time per group, memory."""
     from arl.bench import to_json
-
-    if nodes is not None:
-        from arl.bench.scale_bench import Ladder, bench_scale
-
-        ladder = Ladder(
-            nodes=nodes,
-            processes=processes,
-            rate=rate,
-            interval=interval,
-            longest=1024,
-            warm_seconds=1024 / rate,  # as long as the longest request takes
-            window_seconds=window,
-        )
-        typer.echo(to_json(bench_scale(ladder)))
-        return
-    from arl.bench.checkpoint_bench import bench_checkpoint
     from arl.bench.controller_bench import bench_controller
 
     report = bench_controller(concurrent, episodes, repeats)
-    report["checkpoint"] = bench_checkpoint(repeats)
     typer.echo(to_json(report))
 
 
@@ -124,7 +85,7 @@ def packing(
 ) -> None:
     """Measure the balancer of micro-batches beside other algorithms.
 
-    Beside AReaL's Algorithm 1, Karmarkar-Karp and next-fit; one row a case. Also how long ranks are idle for it.
+    Beside AReaL's Algorithm 1, Karmarkar-Karp and next-fit; one row a case.
     """
     from arl.bench import to_json
     from arl.bench.packing_bench import bench_packing
@@ -165,47 +126,6 @@ def sync(
     typer.echo(to_json(report))
 
 
-def broadcast(
-    repeats: Annotated[int, typer.Option(min=1, help="Of each, interleaved, after one warm-up.")] = 5,
-) -> None:
-    """Measure what a broadcast and a computation on one device cost each other."""
-    from arl.bench import to_json
-    from arl.bench.overlap_bench import bench_broadcast
-
-    report = bench_broadcast(repeats)
-    typer.echo(to_json(report))
-
-
-def publication(
-    versions: Annotated[int, typer.Option(min=3, help="From each place of the buffers.")] = 6,
-) -> None:
-    """Measure the trainer's side of a weight update: memory, gather, broadcast."""
-    from arl.bench import to_json
-    from arl.bench.publication_bench import bench_publication
-
-    report = bench_publication(versions)
-    typer.echo(to_json(report))
-
-
-def gpu(
-    only: Annotated[list[str] | None, typer.Option(help="Name of a check; repeatable. Without it, all six.")] = None,
-    out: Annotated[
-        Path, typer.Option(help="Directory of the documents and their table; by default the clone's own, in git.")
-    ] = Path("docs/benchmarks/gpu"),
-) -> None:
-    """Run the checks that only a GPU can settle: tests, kernels, broadcast, quickstart, publication and sglang.
-
-    Start it in a clone of arl. One GPU suffices. Each of their ten commands is ended after ten minutes; how long they
-    take has not been measured.
-    """
-    from arl.bench import to_json
-    from arl.bench.gpu_run import run_gpu_checks
-    from arl.metrics.console import stderr_display
-
-    report = run_gpu_checks(only or [], out, stderr_display().note)
-    typer.echo(to_json(report))
-
-
 def rewards(
     workers: Annotated[int, typer.Option(min=1, help="Reward processes.")] = 2,
     groups: Annotated[int, typer.Option(min=1, help="Of 8 responses each; a tenth where all take algebra.")] = 500,
@@ -219,52 +139,13 @@ def rewards(
     typer.echo(to_json(report))
 
 
-def target(
-    recipe: RecipePath,
-    model: Model,
-    ours: Annotated[list[str], typer.Option(help="NAME: overrides, separated by spaces. Repeatable.")],
-    peer: Annotated[list[str] | None, typer.Option(help="NAME: command. Repeatable; see arl/bench/target.py.")] = None,
-    accuracy: Annotated[float, typer.Option(help="To reach.")] = 0.9,
-    seeds: Annotated[int, typer.Option(min=1, help="Runs of each system, interleaved.")] = 3,
-) -> None:
-    """Measure the time to an accuracy, beside peers."""
-    from arl.bench import to_json
-    from arl.bench.target import Race, bench_target
-
-    layouts = {name: value.split() for name, value in _by_name(ours).items()}
-    commands = _by_name(peer or [])
-    for name in layouts.keys() & commands.keys():
-        raise typer.BadParameter(f"--ours and --peer both name a system {name!r}: give each a name of its own")
-    race = Race(recipe, Path(model), accuracy)
-    report = bench_target(race, range(seeds), layouts, commands)
-    typer.echo(to_json(report))
-
-
-def _by_name(options: list[str]) -> dict[str, str]:
-    """Split each `NAME: value`. Names are unique, because a second system of one name would replace the first."""
-    systems: dict[str, str] = {}
-    for option in options:
-        name, colon, value = option.partition(":")
-        if not colon:
-            raise typer.BadParameter(f"{option!r}: write it as NAME: value")
-        if name in systems:
-            raise typer.BadParameter(f"two systems are named {name!r}: give each a name of its own")
-        systems[name] = value
-    return systems
-
-
 COMMANDS: list[Callable[..., None]] = [
     engine,
     async_,
-    evaluation,
     controller,
     kernels,
     packing,
     trainer,
     sync,
-    broadcast,
-    publication,
-    gpu,
     rewards,
-    target,
 ]

@@ -102,16 +102,15 @@ async def _measure(directory: Path, num_requests: int, threads: int, repeats: in
         sides["hf_generate"] = _HfGenerate(stock)
         await _measure_round(sides, requests)  # warms up
         rounds = [await _measure_round(sides, requests) for _ in range(repeats)]
-    at_a_time = {}
-    for count in AT_A_TIME:
-        share = _share(requests, count)
-        at_a_time[count] = _report(share, count, rounds)
+    at_a_time = {count: _report(_share(requests, count), count, rounds) for count in AT_A_TIME}
+    p50, p99 = np.percentile([request.sampling.max_new_tokens for request in requests], [50, 99])
     return {
         "sglang": sglang,
         "device": torch.cuda.get_device_name() if has_gpu else "CPU",
         "dtype": train.dtype,
         "threads": threads,
-        **_describe_lengths(requests),
+        "length_p50": float(p50),
+        "length_p99": float(p99),
         "at_a_time": at_a_time,
         **_compare_logprobs(directory / "model", train, stock, rounds[-1], list(kinds)),
     }
@@ -137,12 +136,6 @@ async def _measure_round(sides: dict[str, Side], requests: list[GenerateRequest]
 def _share(requests: list[GenerateRequest], count: int) -> list[GenerateRequest]:
     """Return as many requests as are enough to measure `count` at a time."""
     return requests[: count * ROUNDS]
-
-
-def _describe_lengths(requests: list[GenerateRequest]) -> dict[str, float]:
-    lengths = [request.sampling.max_new_tokens for request in requests]
-    p50, p99 = np.percentile(lengths, [50, 99])
-    return {"length_p50": float(p50), "length_p99": float(p99)}
 
 
 def _compare_logprobs(

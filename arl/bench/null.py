@@ -16,7 +16,7 @@ from arl.config.worlds import WorldTraits
 from arl.engine.base import Load
 from arl.engine.router import Router
 from arl.rollout.controller_state import ControllerState
-from arl.run.world import Cut, Parts, Start, recipe_parts
+from arl.run.world import Parts, RunSnapshot, Start, recipe_parts
 from arl.types import (
     Accuracy,
     Batch,
@@ -42,12 +42,7 @@ ANSWERS_PER_TURN = 4  # few, so that the engine holds what is open, and enough t
 class NullWorld:
     """Implement World: on the wall clock, in this process and thread, without a model and without checkpoints."""
 
-    traits = WorldTraits(
-        virtual_time=False,
-        one_process=True,
-        restarts_at_checkpoints=False,
-        recipe_costs=False,
-    )
+    traits = WorldTraits(virtual_time=False, one_process=True, restarts_at_checkpoints=False)
 
     def __init__(self) -> None:
         self.engine = NullEngine(ANSWERS_PER_TURN)
@@ -73,8 +68,8 @@ class NullWorld:
         )
 
 
-def _no_checkpoints(cut: Cut) -> "NullCheckpoints":
-    del cut
+def _no_checkpoints(snapshot: RunSnapshot) -> "NullCheckpoints":
+    del snapshot
     return NullCheckpoints()
 
 

@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from arl.bench.packing_idle import TOKENS, bench_idle
 from arl.data.model_limits import Flops
 from arl.train.balancer import Bins, balance, deal, least_micro_batches, least_time, synchronous_time
 
@@ -59,11 +58,8 @@ class Packed(Struct, frozen=True):
     ms: float  # of one core
 
 
-def bench_packing(draws: int, idle_tokens: int = TOKENS) -> dict[str, Any]:
-    """Measure every case: means over `draws`, and the median of milliseconds. `columns` names the numbers of a row.
-
-    `idle` is what a step of `idle_tokens` costs the ranks: see arl.bench.packing_idle.
-    """
+def bench_packing(draws: int) -> dict[str, Any]:
+    """Measure every case: means over `draws`, and the median of milliseconds. `columns` names the numbers of a row."""
     rows = []
     for kind, draw in LENGTHS.items():
         for n in SIZES:
@@ -79,7 +75,6 @@ def bench_packing(draws: int, idle_tokens: int = TOKENS) -> dict[str, Any]:
         "draws": draws,
         "columns": ["lengths", "sequences", "ranks", "least_micro_batches", *columns],
         "rows": rows,
-        "idle": bench_idle(CAPACITY, SHAPE, draws, idle_tokens),
     }
 
 
@@ -175,59 +170,36 @@ def _fewest_sequences(lengths: np.ndarray, asked: int) -> Bins:
     return bins
 
 
-class _Part(Struct, frozen=True):
-    """Hold sequences that end in one bin."""
-
-    tokens: int
-    items: list[int]
-
-
-class _Partition(Struct, frozen=True):
-    """Hold the parts of different bins, largest first; parts without sequences are left out."""
-
-    parts: list[_Part]
-
-    def spread(self, k: int) -> int:
-        """Return the tokens between the largest and the smallest of `k` parts."""
-        smallest = self.parts[-1].tokens if len(self.parts) == k else 0
-        return self.parts[0].tokens - smallest
-
-    def joined(self, other: "_Partition", k: int) -> "_Partition":
-        """Join two partitions in at most `k` parts: as many as must meet do, the largest with the smallest."""
-        meeting = max(0, len(self.parts) + len(other.parts) - k)
-        alone = len(self.parts) - meeting
-        alone_there = len(other.parts) - meeting
-        parts = self.parts[:alone] + other.parts[:alone_there]
-        smallest_here = self.parts[alone:]
-        smallest_there = other.parts[alone_there:]
-        for one, two in zip(smallest_here, reversed(smallest_there), strict=True):
-            together = _Part(
-                tokens=one.tokens + two.tokens,
-                items=one.items + two.items,
-            )
-            parts.append(together)
-        parts.sort(key=lambda part: -part.tokens)
-        return _Partition(parts)
+Part = tuple[int, list[int]]  # tokens, and the sequences that end in one bin
 
 
 def karmarkar_karp(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[Bins]:
     """Begin with a partition for each sequence, and join the two of widest spread until one is left."""
     least_bins = -(-int(lengths.sum()) // CAPACITY)
     k = _round_up(least_bins, ranks)
-    heap = []  # (−spread, first item, partition); no two have the same first item
+    heap: list[tuple[int, int, list[Part]]] = []  # (−spread, first item, parts); no two have the same first item
     for item, length in enumerate(lengths.tolist()):
-        alone = _Partition([_Part(length, [item])])
-        heap.append((-length, item, alone))
+        heap.append((-length, item, [(length, [item])]))
     heapq.heapify(heap)
     while len(heap) > 1:
         _, first, widest = heapq.heappop(heap)
         _, _, second = heapq.heappop(heap)
-        joined = widest.joined(second, k)
-        spread = joined.spread(k)
-        heapq.heappush(heap, (-spread, first, joined))
+        joined = _join_parts(widest, second, k)
+        smallest = joined[-1][0] if len(joined) == k else 0
+        heapq.heappush(heap, (smallest - joined[0][0], first, joined))
     _, _, whole = heap[0]
-    bins = [part.items for part in whole.parts]
-    return _completed(bins, flops, ranks)
+    return _completed([items for _, items in whole], flops, ranks)
+
+
+def _join_parts(one: list[Part], other: list[Part], k: int) -> list[Part]:
+    """Join two partitions, largest part first, in at most `k` parts: the largest meet the smallest."""
+    meeting = max(0, len(one) + len(other) - k)
+    alone = len(one) - meeting
+    alone_there = len(other) - meeting
+    parts = one[:alone] + other[:alone_there]
+    for (tokens, items), (more_tokens, more_items) in zip(one[alone:], reversed(other[alone_there:]), strict=True):
+        parts.append((tokens + more_tokens, items + more_items))
+    return sorted(parts, key=lambda part: -part[0])
 
 
 def _round_up(count: int, multiple: int) -> int:

@@ -21,12 +21,12 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 from msgspec import Struct, structs
 
 from arl import clock
 from arl.bench import sglang_version
-from arl.bench.checkpoint_bench import SHAPE, batch_of
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.base import Engine
 from arl.engine.embedded.batching import EmbeddedEngine
@@ -44,15 +44,26 @@ from arl.run.ranks import open_trainer
 from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights
 from arl.sync.memory_target import MemoryTarget
-from arl.sync.node_copy import SHARED_MEMORY
 from arl.sync.publication_target import State
+from arl.sync.weight_folders import SHARED_MEMORY
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.trainer_client import TrainerClient
-from arl.types import GenerateRequest, PauseParts, SamplingParams, StartingVersions, Transport, WeightUpdate
+from arl.types import (
+    Batch,
+    GenerateRequest,
+    PauseParts,
+    Problem,
+    SamplingParams,
+    StartingVersions,
+    Trajectory,
+    TrajectoryGroup,
+    Transport,
+    WeightUpdate,
+)
 
 SHAPES = {
     "0.4M": TinyModel(),
-    "25M": SHAPE,
+    "25M": TinyModel(hidden_size=512, layers=8, heads=8, intermediate_size=1536),
     "135M": TinyModel(hidden_size=768, layers=19, heads=12, intermediate_size=2048),
 }
 CARRIED: dict[str, tuple[Transport, ...]] = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
@@ -61,6 +72,8 @@ POLICIES = ("recompute", "keep")
 OPEN = 8  # requests; more make each pass longer, and with it what waits for a pass
 PROMPT = 2 * tuple(range(len(CHARACTERS)))
 TOKENS = 128  # of the shortest answer
+GROUP_SIZE = 4  # trajectories of a step
+LENGTH = 128  # tokens of a trajectory, with its prompt
 RESOURCES = Resources(threads=1)
 
 Settle = Callable[[], Awaitable[None]]
@@ -213,11 +226,41 @@ def _steps(rank: TrainerClient) -> Publish:
     versions = itertools.count()
 
     async def publish() -> tuple[WeightUpdate, float]:
-        result = await rank.step(batch_of(next(versions), groups=1))
+        result = await rank.step(_batch_of(next(versions)))
         stepped = perf_counter()
         return await rank.weights(result.version), perf_counter() - stepped
 
     return publish
+
+
+def _batch_of(version: int) -> Batch:
+    """Make a batch of random tokens, the same ones every time, all sampled by `version`."""
+    rng = np.random.default_rng(0)
+    is_sampled = np.arange(LENGTH) >= LENGTH // 4
+    trajectories = []
+    for _ in range(GROUP_SIZE):
+        reward = float(rng.random())
+        trajectory = Trajectory(
+            token_ids=rng.integers(0, len(CHARACTERS), LENGTH).astype(np.int32),
+            behavior_logprobs=np.where(is_sampled, -2.5, 0.0).astype(np.float32),
+            policy_versions=np.where(is_sampled, version, -1).astype(np.int32),
+            loss_mask=is_sampled,
+            prompt_length=LENGTH // 4,
+            reward=reward,
+            unshaped_reward=reward,
+            truncated=False,
+        )
+        trajectories.append(trajectory)
+    group = TrajectoryGroup(
+        group_id=0,
+        problem=Problem("drawn"),
+        trajectories=tuple(trajectories),
+        dispatch_version=version,
+        dispatch_time=0,
+        arrival_version=0,
+        arrival_time=0,
+    )
+    return Batch(version, (group,))
 
 
 def _in_memory(directory: Path, state: State) -> Publish:

@@ -32,9 +32,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """Equal seeds, weights and inputs sample equal tokens: world virtual."""
     checksums: bool = False
     """It reports the sha256 of each weight that it holds, by its published name: sync.check."""
-    node_copies: bool = False
-    """Its servers on one node share a copy of the published files, which `/update_weights_from_disk` makes on its own
-    with load_format `node_copy`: see arl.sync.node_copy."""
     in_process: bool = False
     """It can generate in this process, on virtual time: world virtual. It then has `open_in_process`."""
     tensor_parallel: bool = False

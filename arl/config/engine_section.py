@@ -7,7 +7,7 @@ from pydantic import Field, field_validator, model_validator
 from arl.config.capabilities import Capabilities, KvPolicy
 from arl.config.environment import Environment, refuse_reserved
 from arl.config.imports import import_attribute
-from arl.config.section import FilePath, NonNegative, Positive, Processes, Seconds, Section, Tokens
+from arl.config.section import FilePath, NonNegative, Positive, Section, Tokens
 from arl.errors import RecipeError
 
 Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
@@ -19,29 +19,26 @@ class EngineConfig(Section):
     kind: str = "embedded"
     """embedded: arl's own engine. sglang: SGLang, in an environment of its own; see `python`. module:attribute: a
     backend of yours; see arl.engine.backend."""
-    replicas: Processes = 1
+    replicas: Positive = 1
     """Engine servers."""
-    slots: Annotated[Positive, Field(le=100_000)] = 256
+    slots: Positive = 256
     """Requests decoded together by one replica."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Weights and cache; auto: bfloat16 on GPUs, float32 on CPUs. float16 belongs to `train.dtype: float16`."""
     kv_policy: KvPolicy = "recompute"
     """At a swap, rebuild the cache of open requests under the new weights, or keep it."""
-    threads: Processes | None = None
+    threads: Positive | None = None
     """CPU threads of one replica; none: a fair share of the cores."""
     stream_interval: Tokens = 16
     """Tokens between two increments of one request."""
     max_restarts: NonNegative = 3
-    """Restarts of each replica after it died or missed a deadline, within engine.restart_window; after the next failure
-    it is given up."""
-    restart_window: Seconds = 3600.0
-    """Seconds in which max_restarts are counted, so that a week's run may lose more. Servers that never come to serve
-    count with the loss before them, however long their starts take. The engine of an evaluation has the same window."""
-    min_replicas: Processes | None = None
+    """Restarts of each replica within an hour, after it died or missed a deadline; after the next failure it is given
+    up."""
+    min_replicas: Positive | None = None
     """The run goes on without a replica that is given up while so many others serve or start, and ends with the
     diagnosis otherwise. null: `replicas`, so that the first one that is given up ends the run, unless engines were
     added to it: docs/elastic.md."""
-    tensor_parallel: Processes = 1
+    tensor_parallel: Positive = 1
     """GPUs of one replica; only sglang can use several."""
     environment: Environment = Field(default_factory=dict)
     """Environment variables of the engine servers, added to those of `arl train`."""

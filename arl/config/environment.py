@@ -1,6 +1,6 @@
 """Check the environment variables that a recipe gives to processes of one side: engines, trainer or rewards."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Annotated
 
 from pydantic import Field
@@ -25,14 +25,17 @@ SECRET_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 Environment = dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]]
 
 
-def refuse_reserved(field: str, environment: Environment) -> Environment:
+def refuse_reserved(field: str, environment: Environment, may_give: Collection[str] = ()) -> Environment:
     """Return the variables of the recipe's `field`, if a recipe may give them.
+
+    Args:
+        may_give: names that arl sets itself for other processes only.
 
     Raises:
         ValueError: arl sets one of them itself, or one is a secret by its name.
     """
     for name in environment:
-        if name in RESERVED:
+        if name in RESERVED and name not in may_give:
             raise ValueError(f"{field} {name}: arl sets it ({RESERVED[name]}); leave it out")
         if name.startswith("ARL_"):
             raise ValueError(f"{field} {name}: names with ARL_ are arl's own; leave it out")

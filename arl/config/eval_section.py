@@ -4,15 +4,7 @@ from typing import Annotated
 
 from pydantic import Field, model_validator
 
-from arl.config.section import (
-    LEAST_TEMPERATURE,
-    MOST_TEMPERATURE,
-    NonNegative,
-    NonNegativeFloat,
-    Positive,
-    Section,
-    Tokens,
-)
+from arl.config.section import NonNegative, NonNegativeFloat, Positive, Section, Tokens
 
 HELD_OUT = "held_out"  # the suite of a recipe's own evaluation problems
 
@@ -70,11 +62,6 @@ class Eval(Section):
 
     @model_validator(mode="after")
     def _possible(self) -> "Eval":
-        if not (self.temperature == 0 or LEAST_TEMPERATURE <= self.temperature <= MOST_TEMPERATURE):
-            raise ValueError(
-                f"eval.temperature {self.temperature}: give 0 for greedy, or from {LEAST_TEMPERATURE:g} to "
-                f"{MOST_TEMPERATURE:g}"
-            )
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(
                 f"eval.samples {self.samples}: with temperature 0 every sample is the same; give samples 1, or a "

@@ -14,7 +14,6 @@ from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
 
 ALIKE = 0.8  # of 1: how much a field of another section must be written alike to be suggested
-LONGEST_NAME = 100  # characters of an unknown key that is compared with the valid ones
 LONGEST_VALUE = 300  # characters of a value that are shown
 
 
@@ -56,9 +55,11 @@ def _shown(value: Any) -> str:
 def _nearest(key: Key, values: dict[str, Any]) -> str:
     """Suggest the valid name that is nearest to the last part of `key`, or all of them."""
     *section, last = key
-    unknown = str(last)[:LONGEST_NAME]
+    unknown = str(last)
     names = _valid_names(tuple(section), values)
     close = difflib.get_close_matches(unknown, names, n=1)
+    if not close:  # lr
+        close = [name for name in names if "".join(word[0] for word in name.split("_")) == unknown]
     if not close:
         close = _alike_elsewhere(unknown)
     if close:

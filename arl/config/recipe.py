@@ -17,7 +17,6 @@ from arl.config.data_section import Data as Data
 from arl.config.data_section import Warmup as Warmup
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
-from arl.config.eval_section import HELD_OUT
 from arl.config.eval_section import Eval as Eval
 from arl.config.model_section import Model as Model
 from arl.config.model_section import TinyModel as TinyModel
@@ -32,17 +31,13 @@ from arl.config.run_section import VirtualCosts as VirtualCosts
 from arl.config.section import Section, Seed
 from arl.config.sync_section import Sync as Sync
 from arl.config.train_section import Train as Train
-from arl.config.worlds import WorldTraits, world_traits
-from arl.errors import RecipeError
-
-MOST_EPISODES = 10**7  # of one step
-LONGEST_NAME = 200  # characters of a run; its directory may get a number, and names of files have at most 255 bytes
+from arl.config.worlds import TRAITS, WorldName, WorldTraits
 
 
 class Recipe(Section):
     """Describe one complete run."""
 
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", max_length=LONGEST_NAME)] = "run"
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
     """Names the run directory."""
     seed: Seed = 0
     """Everything but timing repeats with it."""
@@ -52,9 +47,9 @@ class Recipe(Section):
     """Starts the processes of the run: `local` on this machine, `slurm` or `ray` on those of `cluster`, or
     module:attribute of your own (arl.launch.base)."""
     cluster: Cluster = Cluster()
-    world: str = "wall"
+    world: WorldName = "wall"
     """wall: processes on the wall clock. virtual: everything in one process, on the CPU, in virtual time, repeatable to
-    the last bit. Or a class of yours, as module:attribute: see arl.run.world."""
+    the last bit."""
     model: Model
     data: Data
     warmup: Warmup | None = None
@@ -73,12 +68,8 @@ class Recipe(Section):
 
     @property
     def world_traits(self) -> WorldTraits:
-        """Return what kind of world it is.
-
-        Raises:
-            RecipeError: there is no such world.
-        """
-        return world_traits(self.world)
+        """Return what kind of world it is."""
+        return TRAITS[self.world]
 
     @property
     def run_directory(self) -> Path:
@@ -121,44 +112,21 @@ class Recipe(Section):
         minibatches = self.train.minibatches
         if per_step % minibatches:
             raise ValueError(f"train.minibatches {minibatches} must divide rollout.problems_per_step {per_step}")
-        episodes = per_step * self.rollout.group_size
-        if episodes > MOST_EPISODES:
-            raise ValueError(
-                f"rollout.group_size {self.rollout.group_size}: a step would have {episodes} episodes, and has at most "
-                f"{MOST_EPISODES}; lower it, or rollout.problems_per_step {per_step}"
-            )
         self._possible_to_learn()
         self._possible_to_start_from()
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
         self._possible_with_the_backend()
-        self.sync.refuse_impossible_pace(
-            collocated=self.mode == "collocated",
-            has_lag=self.rollout.lag is not None,
-            versions_ahead=self.rollout.versions_ahead,
-        )
         if self.rollout.lag is not None:
             self._possible_with_a_lag()
         cap = self.rollout.max_groups
         if cap is not None and cap < per_step:
             raise ValueError(f"rollout.max_groups {cap} can never fill a step of {per_step} problems")
         self._possible_to_shape()
-        if self._known_world().one_process:
+        if self.world_traits.one_process:
             self._possible_in_one_process()
-        if self._known_world().recipe_costs:
-            self.virtual.refuse_impossible(self.deadlines)
         self.eval.refuse_impossible()
-        self._possible_target()
         return self
-
-    def _possible_target(self) -> None:
-        target = self.output.target
-        measured = {HELD_OUT, *self.eval.suites}
-        if target is not None and target.suite not in measured:
-            raise ValueError(
-                f"output.target.suite {target.suite!r}: is never measured; give one of {', '.join(sorted(measured))}, "
-                "or add it to eval.suites"
-            )
 
     def _possible_to_shape(self) -> None:
         overlong = self.reward.overlong
@@ -178,7 +146,7 @@ class Recipe(Section):
     def _possible_with_the_backend(self) -> None:
         engine = self.engine
         capabilities = engine.capabilities
-        one_process = self._known_world().one_process
+        one_process = self.world_traits.one_process
         refuse_unsupported(self, capabilities, f"the backend {engine.kind}")
         self.sync.refuse_impossible(
             backend=engine.kind,
@@ -204,12 +172,6 @@ class Recipe(Section):
                 f"advantage.kind {advantage.kind} differs from token to token, and objective.kind {objective.kind} "
                 "takes one advantage for a whole trajectory; choose an objective of scope token, like decoupled_ppo"
             )
-
-    def _known_world(self) -> WorldTraits:
-        try:
-            return self.world_traits
-        except RecipeError as error:
-            raise ValueError(str(error)) from error
 
     def _possible_with_a_lag(self) -> None:
         if self.mode == "collocated":

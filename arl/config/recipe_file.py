@@ -16,17 +16,8 @@ from arl.config.explain import explain
 from arl.config.leaves import leaves
 from arl.config.mistakes import Key, find_mistakes
 from arl.config.recipe import Recipe
-from arl.config.yaml_loader import (
-    MOST_BYTES,
-    MOST_CHARACTERS,
-    MOST_DEPTH,
-    YamlError,
-    dump_yaml,
-    load_yaml,
-    read_document,
-)
+from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml, read_document
 from arl.errors import RecipeError
-from arl.files import read_regular
 
 MOST_EXPLAINED = 10  # mistakes of a recipe
 
@@ -65,7 +56,7 @@ def read_with_places(path: Path) -> tuple[dict[str, Any], dict[Key, str]]:
         RecipeError: it cannot be read, is no YAML that arl.config.yaml_loader reads, or is not a mapping.
     """
     try:
-        document = read_document(read_regular(path, MOST_BYTES))
+        document = read_document(path.read_bytes())
     except OSError as error:
         raise RecipeError(f"{path}: cannot be read ({error.strerror}); give the path of a recipe YAML") from error
     except YamlError as error:
@@ -133,9 +124,6 @@ def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
 
 def _parse_overrides(overrides: Sequence[str]) -> list[tuple[Key, Any]]:
     """Split each `a.b=x` into the key (a, b) and the YAML value x."""
-    characters = sum(map(len, overrides))
-    if characters > MOST_CHARACTERS:
-        raise RecipeError(f"--set: {characters} characters in all, and may be {MOST_CHARACTERS}; write a recipe file")
     return [_parse_override(override) for override in overrides]
 
 
@@ -144,8 +132,6 @@ def _parse_override(override: str) -> tuple[Key, Any]:
     key = tuple(dotted.strip().split("."))
     if not equals or not all(key):
         raise RecipeError(f"--set {override}: write it as section.field=value")
-    if len(key) > MOST_DEPTH:
-        raise RecipeError(f"--set {override}: no field lies {len(key)} deep; write it as section.field=value")
     try:
         return key, load_yaml(text)
     except YamlError as error:

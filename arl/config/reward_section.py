@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from arl.config.environment import Environment, refuse_reserved
-from arl.config.section import FiniteFloat, NonNegativeFloat, PositiveFloat, Processes, Section, Tokens, Unit
+from arl.config.section import NonNegativeFloat, Positive, PositiveFloat, Section, Tokens, Unit
 
 Gigabytes = Annotated[PositiveFloat, Unit("GB")]
 
@@ -27,14 +27,14 @@ class Reward(Section):
 
     function: str | None = None
     """`module:attribute` of a function (problem, response) -> float, or named parts; none: the task's own."""
-    weights: dict[str, FiniteFloat] | None = None
+    weights: dict[str, float] | None = None
     """Weights of the named parts, whose weighted sum is the raw reward; a part without one counts 1. null: the task's,
     with its own function."""
     scale: PositiveFloat = 1.0
     """Factor of the raw reward."""
-    bias: FiniteFloat = 0.0
+    bias: float = 0.0
     """Added to the raw reward, before the scale."""
-    clip: tuple[FiniteFloat, FiniteFloat] | None = None
+    clip: tuple[float] | None = None
     """[low, high] bounds of the scaled reward."""
     overlong: Overlong | None = None
     """DAPO's soft penalty for long responses; null: none."""
@@ -43,12 +43,13 @@ class Reward(Section):
     on_error: Literal["zero", "drop", "stop"] = "zero"
     """What becomes of an episode that two calls did not grade. zero: its raw reward is 0; drop: its group is lost, and
     its problem is tried again; stop: the run ends."""
-    workers: Processes = 1
+    workers: Positive = 1
     """Worker processes."""
     memory_gb: Gigabytes = 4.0
     """Address space that a call may add to what the import of its function took; beyond that it gets a MemoryError."""
     environment: Environment = Field(default_factory=dict)
-    """Environment variables of the worker processes, added to those of `arl train`."""
+    """Environment variables of the worker processes, added to those of `arl train`. OMP_NUM_THREADS, MKL_NUM_THREADS
+    and OPENBLAS_NUM_THREADS are 1 unless given here."""
 
     @field_validator("clip")
     @classmethod
@@ -60,4 +61,4 @@ class Reward(Section):
     @field_validator("environment")
     @classmethod
     def _not_reserved(cls, environment: Environment) -> Environment:
-        return refuse_reserved("reward.environment", environment)
+        return refuse_reserved("reward.environment", environment, may_give=("OMP_NUM_THREADS",))

@@ -5,12 +5,11 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from arl.config.section import (
-    LEAST_TEMPERATURE,
-    MOST_TEMPERATURE,
     FilePath,
     FractionBelowOne,
     NonNegative,
     Positive,
+    PositiveFloat,
     Section,
     Tokens,
 )
@@ -60,7 +59,7 @@ class Rollout(Section):
     age of a group is up to max_groups / P + 1 versions."""
     max_new_tokens: Tokens = 1024
     """Token budget of one episode, all turns together."""
-    temperature: Annotated[float, Field(ge=LEAST_TEMPERATURE, le=MOST_TEMPERATURE)] = 1.0
+    temperature: PositiveFloat = 1.0
     """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""
     stop: tuple[str, ...] = ()
     """Strings that end a turn, beside the model's own end tokens. The record ends with the token that completes one,
@@ -75,15 +74,11 @@ class Rollout(Section):
     arl.rollout.filters:reward_varies is the dynamic sampling of DAPO."""
     max_requeues: NonNegative = 2
     """Times a problem is tried again after its group failed or was dropped late; then it is given up, and counted."""
-    failure_window: Positive = 64
-    """Problems in a row, in order of admission, over which the share of failed ones is taken."""
     max_failed_share: FractionBelowOne = 0.5
-    """The run ends with a diagnosis once more than this share of any `failure_window` problems has failed."""
-    reject_window: Positive = 256
-    """Problems in a row, in order of admission, over which the share of rejected ones is taken."""
+    """The run ends with a diagnosis once more than this share of any 64 problems in a row has failed."""
     max_rejected_share: FractionBelowOne = 0.99
-    """The run ends with a diagnosis once more than this share of any `reject_window` problems was rejected, by the
-    filter or the env."""
+    """The run ends with a diagnosis once more than this share of any 256 problems in a row was rejected, by the filter
+    or the env."""
 
     @model_validator(mode="before")
     @classmethod

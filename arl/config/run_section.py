@@ -4,8 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from arl.config.eval_section import HELD_OUT
-from arl.config.section import Cost, FilePath, FiniteFloat, NonNegative, Positive, Seconds, Section
+from arl.config.section import Cost, FilePath, NonNegative, Positive, Seconds, Section
 
 MARGIN = 10.0  # seconds between the deadline of a process that knows more and the one around it
 LONGEST_PAUSE = 3600.0  # seconds for which all processes of a run may be stopped at any moment, and go on
@@ -29,9 +28,6 @@ class Deadlines(Section):
     """An engine that produces nothing for an open request: it is killed, and started again."""
     reward: Seconds = 10.0
     """Scoring one response. A call that takes longer is killed, and made once more: see reward.on_error."""
-    evaluation: Seconds = 3600.0
-    """Measuring one version during training (eval.every), the start of its engine included. It runs at the lowest
-    priority, so it may take long. A version that takes longer is left out, and the run goes on."""
     stop: Seconds = 300.0
     """From the first Ctrl-C or SIGTERM until the step in progress has ended and a checkpoint is complete. A run that
     takes longer ends without that checkpoint."""
@@ -48,6 +44,11 @@ class Deadlines(Section):
         So engines that wait for a dead one answer before their own commands end, and are not taken for dead as well.
         """
         return self.swap / 2
+
+    @property
+    def evaluation(self) -> float:
+        """Return when a version that is measured during training is left out; its engine has the lowest priority."""
+        return self.startup + 2 * self.step
 
     @property
     def swap_and_restart(self) -> float:
@@ -83,11 +84,6 @@ class Deadlines(Section):
     def ranks_stop(self) -> float:
         """Return when the controller stops waiting for ranks that exit, each of which has `shutdown` to publish."""
         return self.shutdown + MARGIN
-
-    @property
-    def engine_added(self) -> float:
-        """Return when `arl engines add` gives up: the controller gives up an engine first, and says why."""
-        return self.startup + self.startup + self.swap + MARGIN
 
     @property
     def engine_joined(self) -> float:
@@ -126,38 +122,6 @@ class VirtualCosts(Section):
     reward: Cost = 0.2e-3
     """One call of the reward function; reward.workers calls are made at a time."""
 
-    def refuse_impossible(self, deadlines: Deadlines) -> None:
-        """Refuse costs with which a token, a score, a step or new weights always come too late.
-
-        Raises:
-            ValueError: names the largest cost, what takes so long, and the deadline.
-        """
-        swap = "deadlines.swap and deadlines.startup"
-        bounds = (
-            ("a token", ("engine_pass", "prefill_token", "decode_token"), deadlines.step, "deadlines.step"),
-            ("a score", ("reward",), deadlines.step, "deadlines.step"),
-            ("a step", ("train_step", "trained_token", "snapshot"), deadlines.step, "deadlines.step"),
-            ("new weights", ("publish", "load"), deadlines.swap_and_restart, swap),
-        )
-        for what, names, most, deadline in bounds:
-            costs = {name: float(getattr(self, name)) for name in names}
-            least = sum(costs.values())
-            if least > most:
-                largest = max(names, key=lambda name: costs[name])
-                raise ValueError(
-                    f"virtual.{largest} {costs[largest]:g}: {what} takes {least:g} virtual seconds or more, and the "
-                    f"run would wait {most:g} for it; lower it, or raise {deadline}"
-                )
-
-
-class Target(Section):
-    """Name an accuracy; trackers are given the step, the tokens and the time after which a run has reached it."""
-
-    suite: str = HELD_OUT
-    """An evaluation suite: held_out, or one of eval.suites."""
-    accuracy: FiniteFloat
-    """Mean reward on the suite. A run that does not reach it has no time to it, not a time of 0."""
-
 
 class Output(Section):
     """Say what a run leaves behind."""
@@ -182,8 +146,6 @@ class Output(Section):
     wandb_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Tags there, beside those that say the objective, staleness or lag, mode, world and backend. wandb allows 64
     characters, so of a longer one the end is taken."""
-    target: Target | None = None
-    """A goal whose time and tokens are in the summary of the run at wandb; null: none. See docs/tracking.md."""
     trackers: tuple[str, ...] = ()
     """More trackers: `tensorboard`, or `module:attribute`, called with an arl.metrics.base.TrackedRun."""
     samples_every: NonNegative = 20

@@ -3,7 +3,7 @@
 from collections.abc import Collection
 from typing import Literal
 
-from arl.config.section import NonNegativeFloat, Positive, Section
+from arl.config.section import Positive, Section
 from arl.types import Transport
 
 DEVICE_BUFFERS = "sync.buffers device: only transport broadcast between GPUs keeps versions there"
@@ -31,11 +31,6 @@ class Sync(Section):
     interrupt: bool = True
     """true: engines load new weights while episodes generate, which go on with the new weights. false: episodes end
     first and no new one begins meanwhile, so that no episode spans two versions."""
-    every: Positive = 1
-    """Versions from one load of the engines to the next. More than 1: fewer interruptions, and older tokens. A load
-    comes earlier where no group could start, or no step, before it."""
-    min_seconds: NonNegativeFloat = 0.0
-    """Seconds from one load of the engines to the next, with the same exception."""
     check: bool = False
     """After each swap, compare every weight of the engine with the trainer's, by checksum; `arl train --check-weights`
     sets it. Only for engines on one GPU each."""
@@ -122,32 +117,3 @@ class Sync(Section):
         others = [reason for reason, holds in reasons.items() if holds]
         if self.buffers == "device" and others:
             raise ValueError(f"{DEVICE_BUFFERS}, and {others[0]}; leave it out")
-
-    def refuse_impossible_pace(self, *, collocated: bool, has_lag: bool, versions_ahead: int) -> None:
-        """Refuse to put loads off where a load is always waited for.
-
-        Args:
-            collocated: engines load a version at the end of each of the trainer's turns.
-            has_lag: the recipe sets rollout.lag.
-            versions_ahead: how many versions the trainer may be ahead of the engines when a step starts.
-
-        Raises:
-            ValueError: the rule that is broken, and the remedy.
-        """
-        if self.every == 1 and self.min_seconds == 0:
-            return
-        named = f"sync.every {self.every}" if self.every > 1 else f"sync.min_seconds {self.min_seconds:g}"
-        if collocated:
-            raise ValueError(f"{named}: in mode collocated engines load weights after every step; leave it out")
-        if has_lag:
-            raise ValueError(f"{named}: rollout.lag says which versions engines load; leave it out")
-        if versions_ahead == 0:
-            raise ValueError(
-                f"{named}: with rollout.staleness 0 every step waits for the weights of the one before; leave it out, "
-                "or raise rollout.staleness"
-            )
-        if self.every > versions_ahead + 1:
-            raise ValueError(
-                f"{named}: the trainer may be {versions_ahead} versions ahead of the engines (rollout.staleness, or 4 "
-                f"without a bound); give at most {versions_ahead + 1}"
-            )

@@ -12,11 +12,9 @@ from arl.config.section import (
     NonNegativeFloat,
     Positive,
     PositiveFloat,
-    Processes,
     Section,
     Steps,
     Tokens,
-    TotalTokens,
 )
 
 
@@ -25,7 +23,7 @@ class Train(Section):
 
     steps: Steps = 60
     """Versions to produce, at most."""
-    tokens: TotalTokens | None = None
+    tokens: Tokens | None = None
     """Loss tokens after which the run ends: the step that reaches them is the last. null: after `steps`. With it, runs
     are compared at the same number of trained tokens. `decay_to` still refers to `steps`."""
     minibatches: Positive = 4
@@ -52,12 +50,12 @@ class Train(Section):
     halves_every: NonNegative = 0
     """Steps between two measurements of `grad_cosine/stale_fresh`, which take two forward and backward passes of a
     minibatch and change nothing; 0: none."""
-    ranks: Processes = 1
+    ranks: Positive = 1
     """FSDP2 world size."""
-    min_ranks: Processes | None = None
+    min_ranks: Positive | None = None
     """The least world size with which `arl train --resume` goes on where fewer GPUs are left than `ranks` and the
     engines need: it takes the largest that fits, a multiple of `shard_ranks`. null: `ranks`."""
-    shard_ranks: Processes | None = None
+    shard_ranks: Positive | None = None
     """Ranks that share one copy of the weights, neighbors such as one node's; must divide ranks. none: those of a node
     where each node has equally many, else all of them."""
     reshard: bool = False
@@ -90,7 +88,7 @@ class Train(Section):
     and rank. fixed: `packing_count` sequences each, in the order of the batch: no dynamic batching."""
     packing_count: Positive = 1
     """k_min of `packing: algorithm1`; sequences per micro-batch of `packing: fixed`."""
-    threads: Processes | None = None
+    threads: Positive | None = None
     """CPU threads of one rank; none: a fair share of the cores."""
     environment: Environment = Field(default_factory=dict)
     """Environment variables of the trainer ranks, added to those of `arl train`."""

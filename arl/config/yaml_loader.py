@@ -1,46 +1,29 @@
-"""Read and write YAML by the core schema of YAML 1.2 and nothing else, in bounded time and memory.
+"""Read and write YAML by the core schema of YAML 1.2, with the line of every key.
 
-    bytes ─► text ─► events of PyYAML's parser ─► values, and the line of every key
+    text ─► nodes of PyYAML's composer ─► values, and the line of every key
 
-What a document may hold:
-
-==============  =====================================================================================
-size            128 KiB; 32 levels, 5,000 keys and values of 32,768 characters, where each use of an
-                alias counts what it stands for; one document, in UTF-8
-null            null, Null, NULL, ~ or nothing
-true, false     true, True, TRUE, false, False, FALSE; yes, no, on and off are text
-whole numbers   -7, 0o17, 0xff, of at most 64 bits; 017 is seventeen, 1_000 and 12:30:45 are text
-numbers         1.5, .5, 1e-6; .inf and .nan; one that is too large for 64 bits is refused
-mappings        each key once, as text, whatever it looks like; merge keys (<<) are refused
-the rest        text, as dates are, without control characters; tags such as !!int are refused
-==============  =====================================================================================
+Keys are text, whatever they look like, and each is given once. yes, no, on, off, dates, 1_000 and 12:30:45 are text as
+well; 017 is seventeen and 0o17 fifteen.
 """
 
-import math
 import re
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import Any
 
 import yaml
 from msgspec import Struct
 
 from arl.config.mistakes import Key
 
-MOST_BYTES = 1 << 17  # four times MOST_CHARACTERS, so that what was read can be written in full and read again
-MOST_CHARACTERS = 1 << 15  # of all keys and values together
-MOST_VALUES = 5_000
-MOST_DEPTH = 32
-MOST_DIGITS = 30  # of a whole number, before its size is known
-LEAST_INTEGER = -(2**63)
-MOST_INTEGER = 2**63 - 1
-
-NULLS = ("", "~", "null", "Null", "NULL")
-BOOLEANS = {"true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False}
 INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
 FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-SPECIAL_FLOAT = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
-NO_TEXT = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")  # tabs and ends of lines are
-MERGE = "<<"
+SPECIAL_FLOAT = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
+DIGITS = list("-+.0123456789")
+RESOLVED = (  # of scalars without quotes: kind, what they look like, their first characters
+    ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", "true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", INTEGER.pattern, DIGITS),
+    ("float", f"{FLOAT.pattern}|{SPECIAL_FLOAT}", DIGITS),
+)
 
 
 class YamlError(ValueError):
@@ -63,16 +46,68 @@ class Document(Struct, frozen=True):
     lines: dict[Key, int]
 
 
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str, Any] = {}  # noqa: RUF012 - as PyYAML declares it
+
+    def read(self, node: Any, key: Key, lines: dict[Key, int]) -> Any:
+        """Return the value of a node, and put the lines of the keys in it into `lines`."""
+        if isinstance(node, yaml.SequenceNode):
+            return [self.read(inner, (*key, number), lines) for number, inner in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            return self.construct_object(node)
+        values = {}
+        for name, inner in node.value:
+            line = name.start_mark.line + 1
+            if not isinstance(name, yaml.ScalarNode):
+                raise YamlError("the key of a mapping is text; write it as name: value", line)
+            child = (*key, name.value)
+            if name.value in values:
+                raise YamlError(f"{'.'.join(map(str, child))} is given twice; keep one", line)
+            lines[child] = line
+            values[name.value] = self.read(inner, child, lines)
+        return values
+
+    def integer(self, node: Any) -> int:
+        """Return a whole number; 017 is seventeen, unlike in YAML 1.1."""
+        return int(node.value, {"0x": 16, "0o": 8}.get(node.value[:2], 10))
+
+
+class _Dumper(yaml.SafeDumper):
+    """Quote what YAML 1.1 or the core schema would not read as text, and write everything in full."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+for _kind, _pattern, _first in RESOLVED:
+    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern})\Z"), _first)
+    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern})\Z"), _first)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.integer)
+
+
 def read_document(data: bytes | str) -> Document:
     """Read one YAML document.
 
     Raises:
-        YamlError: it is none, or breaks a rule; see the top of this file.
+        YamlError: it is none, or a key is given twice.
     """
-    text = _decode(data) if isinstance(data, bytes) else data
-    if len(text) > MOST_BYTES:
-        raise YamlError(f"has {len(text)} characters, and may have {MOST_BYTES}")
-    return _Reader(text).document()
+    lines: dict[Key, int] = {}
+    try:
+        loader = _Loader(data.decode("utf-8-sig") if isinstance(data, bytes) else data)
+        node = loader.get_single_node()
+        return Document(None if node is None else loader.read(node, (), lines), lines)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        began = f"{error.context} of line {error.context_mark.line + 1}, " if error.context_mark else ""
+        raise YamlError(f"not valid YAML: {began}{error.problem}", mark.line + 1 if mark else None) from None
+    except UnicodeDecodeError as error:
+        line = error.object.count(b"\n", 0, error.start) + 1
+        found = f"the byte {error.object[error.start]:#04x} is not UTF-8"
+        raise YamlError(f"{found}; save the file as UTF-8", line) from None
+    except YamlError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a character, a number or a depth that is not read
+        raise YamlError(f"not valid YAML: {error}") from None
 
 
 def load_yaml(text: str) -> Any:
@@ -93,203 +128,6 @@ def dump_yaml(values: Any, *, flow: bool = False) -> str:
     >>> dump_yaml({"a": "1e-6", "b": [None, 1e-6]}, flow=True)
     "{a: '1e-6', b: [null, 1.0e-06]}"
     """
-    text: str = yaml.dump(
-        values,
-        Dumper=_Dumper,
-        default_flow_style=flow,
-        width=float("inf") if flow else None,
-        sort_keys=False,
-    )
+    width = float("inf") if flow else None
+    text: str = yaml.dump(values, Dumper=_Dumper, default_flow_style=flow, width=width, sort_keys=False)
     return text.removesuffix("...\n").strip() if flow else text  # YAML ends a document of one scalar by dots
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quote what YAML 1.1 or the core schema would not read as text, and write everything in full."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-for _kind, _pattern in {"int": INTEGER, "float": FLOAT}.items():
-    _Dumper.add_implicit_resolver(
-        f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern.pattern})\Z"), list("-+.0123456789")
-    )
-
-
-class _Parser(yaml.SafeLoader):
-    """Refuse deep nesting by brackets at once: PyYAML looks ahead, in time that grows with the square of the depth."""
-
-    def fetch_flow_collection_start(self, TokenClass: Any) -> None:
-        if self.flow_level > MOST_DEPTH:
-            problem = f"brackets are nested more than {MOST_DEPTH} deep"
-            raise yaml.scanner.ScannerError(None, None, problem, self.get_mark())
-        super().fetch_flow_collection_start(TokenClass)
-
-
-def _decode(data: bytes) -> str:
-    if len(data) > MOST_BYTES:
-        raise YamlError(f"has {len(data)} bytes, and may have {MOST_BYTES}")
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise YamlError(f"the byte {data[error.start]:#04x} is not UTF-8; save the file as UTF-8", line) from None
-
-
-class _Reader:
-    """Make values of the parser's events. Nothing is ever larger than the bounds allow."""
-
-    def __init__(self, text: str) -> None:
-        self._events = _events(text)
-        self._anchored: dict[str, Any] = {}
-        self._num_values = 0
-        self._num_characters = 0
-        self._lines: dict[Key, int] = {}
-        self._line = 1  # of the event at hand
-
-    def document(self) -> Document:
-        """Read all of it."""
-        self._next()  # the stream begins
-        event = self._next()
-        if isinstance(event, yaml.StreamEndEvent):
-            return Document(None, {})
-        values = self._value(self._next(), ())
-        self._next()  # the document ends
-        if not isinstance(self._next(), yaml.StreamEndEvent):
-            self._refuse("a second document begins here; keep one")
-        return Document(values, self._lines)
-
-    def _next(self) -> Any:
-        event = next(self._events)
-        self._line = event.start_mark.line + 1
-        return event
-
-    def _refuse(self, rule: str) -> NoReturn:
-        raise YamlError(rule, self._line)
-
-    def _value(self, event: Any, key: Key) -> Any:
-        """Read the value that begins with `event`, at the place `key`."""
-        if isinstance(event, yaml.AliasEvent):
-            if event.anchor not in self._anchored:
-                self._refuse(f"*{event.anchor}: no value before this one, and not around it, has the anchor")
-            return self._copy(self._anchored[event.anchor], len(key))
-        if event.tag is not None:
-            self._refuse(f"{event.tag}: tags are not read; write the value alone, and text in quotes")
-        if isinstance(event, yaml.ScalarEvent):
-            value = self._scalar(event, len(key))
-        elif isinstance(event, yaml.SequenceStartEvent):
-            value = self._list(key)
-        else:
-            value = self._mapping(key)
-        if event.anchor is not None:
-            self._anchored[event.anchor] = value
-        return value
-
-    def _scalar(self, event: yaml.ScalarEvent, depth: int) -> Any:
-        text = self._text(event, depth)
-        is_plain = event.implicit[0]
-        return self._resolve(text) if is_plain else text
-
-    def _text(self, event: yaml.ScalarEvent, depth: int) -> str:
-        text: str = event.value
-        self._count(depth, len(text))
-        found = NO_TEXT.search(text)
-        if found is not None:
-            self._refuse(f"the character {found[0]!a} cannot be part of a text; leave it out")
-        return text
-
-    def _list(self, key: Key) -> list[Any]:
-        self._count(len(key), 0)
-        values: list[Any] = []
-        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            values.append(self._value(event, (*key, len(values))))
-        return values
-
-    def _mapping(self, key: Key) -> dict[str, Any]:
-        self._count(len(key), 0)
-        values: dict[str, Any] = {}
-        while not isinstance(event := self._next(), yaml.MappingEndEvent):
-            name = self._name(event, key)
-            child = (*key, name)
-            if name in values:
-                self._refuse(f"{'.'.join(map(str, child))} is given twice; keep one")
-            self._lines[child] = self._line
-            values[name] = self._value(self._next(), child)
-        return values
-
-    def _name(self, event: Any, key: Key) -> str:
-        """Read a key of a mapping, which is text, whatever it looks like."""
-        if not isinstance(event, yaml.ScalarEvent) or event.tag is not None:
-            self._refuse("the key of a mapping is text, without a tag; write it as name: value")
-        if event.value == MERGE:
-            self._refuse("<<: merge keys are not read; write the fields out")
-        return self._text(event, len(key))
-
-    def _resolve(self, text: str) -> Any:
-        """Return what an unquoted scalar is in the core schema."""
-        if text in NULLS:
-            return None
-        if text in BOOLEANS:
-            return BOOLEANS[text]
-        if INTEGER.fullmatch(text):
-            return self._integer(text)
-        if FLOAT.fullmatch(text):
-            return self._float(text)
-        if SPECIAL_FLOAT.fullmatch(text):
-            return float(text.lower().replace(".", ""))
-        return text
-
-    def _integer(self, text: str) -> int:
-        base = {"0x": 16, "0o": 8}.get(text[:2], 10)
-        number = int(text, base) if len(text) <= MOST_DIGITS else math.inf
-        if isinstance(number, float) or not LEAST_INTEGER <= number <= MOST_INTEGER:
-            self._refuse(f"{text}: is beyond 64 bits; give a smaller number")
-        return number
-
-    def _float(self, text: str) -> float:
-        number = float(text)
-        if math.isinf(number):
-            self._refuse(f"{text}: is too large for a number of 64 bits; write .inf for an infinite one")
-        return number
-
-    def _copy(self, value: Any, depth: int) -> Any:
-        """Copy what an alias stands for, so that it counts as if it were written out."""
-        self._count(depth, len(value) if isinstance(value, str) else 0)
-        if isinstance(value, list):
-            return [self._copy(inner, depth + 1) for inner in value]
-        if isinstance(value, dict):
-            for name in value:
-                self._count(depth, len(name))
-            return {name: self._copy(inner, depth + 1) for name, inner in value.items()}
-        return value
-
-    def _count(self, depth: int, characters: int) -> None:
-        """Add a key or value at this depth to what was read so far."""
-        self._num_values += 1
-        self._num_characters += characters
-        if depth > MOST_DEPTH:
-            self._refuse(f"is nested more than {MOST_DEPTH} deep")
-        if self._num_values > MOST_VALUES:
-            self._refuse(f"here are more than {MOST_VALUES} keys and values, with what aliases stand for")
-        if self._num_characters > MOST_CHARACTERS:
-            self._refuse(f"here are more than {MOST_CHARACTERS} characters of text, with what aliases stand for")
-
-
-def _events(text: str) -> Iterator[Any]:
-    """Yield the events of PyYAML's parser.
-
-    Raises:
-        YamlError: the text is not YAML. PyYAML raises ValueError and OverflowError for escapes beyond Unicode, as in
-            "\\UFFFFFFFF", and for version numbers of thousands of digits.
-    """
-    try:
-        yield from yaml.parse(text, Loader=_Parser)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        said = ", ".join(part for part in (error.context, error.problem) if part)
-        raise YamlError(f"not valid YAML: {said}", mark.line + 1 if mark else None) from None
-    except yaml.reader.ReaderError as error:
-        line = text.count("\n", 0, error.position) + 1
-        raise YamlError(f"not valid YAML: {error.reason}: {chr(error.character)!a}", line) from None
-    except (ValueError, OverflowError) as error:
-        raise YamlError(f"not valid YAML: {error}") from None

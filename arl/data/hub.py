@@ -1,47 +1,71 @@
 """Ask the Hugging Face hub with a deadline, so that a machine without a network waits seconds and not minutes."""
 
-import contextlib
-import http.client
 import os
 import re
 import threading
-import urllib.error
-import urllib.request
-from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
 
 from msgspec import Struct
 
-T = TypeVar("T")
-
 COMMIT = re.compile("[0-9a-f]{40}")
-HUB_SECONDS = 5.0  # for one request; libraries retry for a minute
+HUB_SECONDS = 5.0  # for one question; libraries retry for a minute
 
 
-class Refusal(Struct, frozen=True):
-    """Say why the hub cannot give something."""
+class HubAnswer(Struct, frozen=True):
+    """Say which commit a revision is, or why the hub does not give it."""
 
-    cause: str  # as in "answers 404 Not Found"
-    answered: bool  # the hub is there, and said no
-
-    def __str__(self) -> str:
-        return self.cause
+    commit: str | None = None
+    refusal: str = ""  # as in "answers 404 Not Found"; empty: there is none
+    answered: bool = True  # the hub is there
 
 
-def hub_refusal(url: str, method: str = "HEAD") -> Refusal | None:
-    """Ask the hub for an address, and read no body. Return what is wrong; None if nothing is.
+def ask_hub(repo: str, kind: str, revision: str | None = None) -> HubAnswer:
+    """Ask the hub which commit a revision of a repository is.
 
     A thread asks, because looking up the hub's address has no deadline of its own.
+
+    Args:
+        kind: model or dataset.
+        revision: branch, tag or commit; None: the main branch.
     """
-    from huggingface_hub import constants
+    from huggingface_hub import HfApi, constants
+    from huggingface_hub.errors import HfHubHTTPError
 
     if constants.HF_HUB_OFFLINE:
-        return Refusal("not asked, because HF_HUB_OFFLINE is set", answered=False)
-    answers: list[Refusal | None] = []
-    if not within(HUB_SECONDS, lambda: answers.append(_ask(url, method))):
-        return _no_answer()
-    return answers[0]
+        return HubAnswer(refusal="not asked, because HF_HUB_OFFLINE is set", answered=False)
+    answers: list[HubAnswer] = []
+
+    def ask() -> None:
+        try:
+            info = HfApi().repo_info(repo, repo_type=kind, revision=revision, timeout=2 * HUB_SECONDS)
+            answers.append(HubAnswer(info.sha))
+        except HfHubHTTPError as error:
+            answers.append(HubAnswer(refusal=_refusal(error.response.status_code, error.response.reason_phrase)))
+        except hub_errors() as error:
+            answers.append(HubAnswer(refusal=f"cannot be reached ({error})", answered=False))
+
+    thread = threading.Thread(target=ask, daemon=True)
+    thread.start()
+    thread.join(HUB_SECONDS)
+    return answers[0] if answers else HubAnswer(refusal=f"no answer within {HUB_SECONDS:g} s", answered=False)
+
+
+def _refusal(status: int, reason: str) -> str:
+    if status in (401, 403):
+        return f"answers {status}: no such repository, or one that needs a login (`hf auth login`)"
+    return f"answers {status} {reason}"
+
+
+def hub_commit(repo: str, kind: str, revision: str) -> str | None:
+    """Return the commit that a revision is: by the hub, else by the cache of downloads; None: neither knows it."""
+    from huggingface_hub import constants
+    from huggingface_hub.file_download import repo_folder_name
+
+    answer = ask_hub(repo, kind, revision)
+    if answer.commit is not None:
+        return answer.commit
+    reference = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=repo, repo_type=kind), "refs", revision)
+    return reference.read_text().strip() if os.path.isfile(reference) else None
 
 
 def hub_errors() -> tuple[type[BaseException], ...]:
@@ -54,71 +78,9 @@ def hub_errors() -> tuple[type[BaseException], ...]:
     return (*HfHubHTTPError.__bases__, OSError, ValueError)
 
 
-def hub_commit(repo: str, kind: str, revision: str | None) -> str | None:
-    """Return the commit that a revision is: by the hub, else by the cache of downloads; None: neither knows it.
-
-    Args:
-        kind: model or dataset.
-        revision: branch, tag or commit; None: the main branch.
-    """
-    from huggingface_hub import HfApi, constants
-    from huggingface_hub.file_download import repo_folder_name
-
-    if revision is not None and COMMIT.fullmatch(revision):
-        return revision
-    commits: list[str | None] = []
-
-    def ask() -> None:
-        with contextlib.suppress(*hub_errors()):  # the cache may know it
-            found = HfApi().repo_info(repo, repo_type=kind, revision=revision, timeout=HUB_SECONDS)
-            commits.append(found.sha)
-
-    if not constants.HF_HUB_OFFLINE and within(HUB_SECONDS, ask) and commits:
-        return commits[0]
-    folder = repo_folder_name(repo_id=repo, repo_type=kind)
-    try:
-        found = (Path(constants.HF_HUB_CACHE) / folder / "refs" / (revision or "main")).read_text().strip()
-    except (OSError, ValueError):
-        return None
-    return found if COMMIT.fullmatch(found) else None
-
-
-def _no_answer() -> Refusal:
-    return Refusal(f"no answer within {HUB_SECONDS:g} s", answered=False)
-
-
 def go_offline() -> None:
     """Keep this process and its children from asking the hub again: each file would wait for the hub's retries."""
     from huggingface_hub import constants
 
     constants.HF_HUB_OFFLINE = True
     os.environ["HF_HUB_OFFLINE"] = "1"
-
-
-def within(seconds: float, call: Callable[[], object]) -> bool:
-    """Call a function that must not raise in a thread. Return whether it has ended within `seconds`."""
-    thread = threading.Thread(target=call, daemon=True)
-    thread.start()
-    thread.join(seconds)
-    return not thread.is_alive()
-
-
-def _ask(url: str, method: str) -> Refusal | None:
-    """Send the request of `hub_refusal`."""
-    from huggingface_hub.utils import build_hf_headers  # type: ignore[attr-defined]
-
-    request = urllib.request.Request(url, method=method, headers=build_hf_headers())
-    try:
-        urllib.request.urlopen(request, timeout=HUB_SECONDS).close()
-    except urllib.error.HTTPError as error:
-        if error.code in (401, 403):
-            cause = f"answers {error.code}: no such repository, or one that needs a login (`hf auth login`)"
-        else:
-            cause = f"answers {error.code} {error.reason}"
-        return Refusal(cause, answered=True)
-    except (OSError, ValueError, http.client.HTTPException) as error:
-        cause_of_it = getattr(error, "reason", error)  # urllib wraps what went wrong before the request was sent
-        if isinstance(cause_of_it, TimeoutError):
-            return _no_answer()
-        return Refusal(f"cannot be reached ({error})", answered=False)
-    return None

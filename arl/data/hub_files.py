@@ -14,12 +14,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from arl.data.hub import Refusal, go_offline, hub_errors, hub_refusal, within
+from arl.data.hub import ask_hub, go_offline, hub_errors
 from arl.errors import DataError
-from arl.files import find_below
 
 PREFIX = "hf://"
-DOWNLOAD_SECONDS = 3600.0  # for all files of one pattern
 _NOTATION = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^/]+))?/(?P<pattern>.+)")
 _PIECE = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")  # as in train-00000-of-00002.parquet
 
@@ -64,30 +62,32 @@ def fetch_hub_files(source: HubFiles, field: str) -> list[Path]:
     Raises:
         DataError: they are nowhere; says what the hub and the cache said, and the command that fetches them.
     """
-    refusal = _refusal(source)
-    if refusal is None:
-        return _download(source, field)
+    from huggingface_hub import constants
+
+    answer = ask_hub(source.repo, "dataset", source.revision)
+    if not answer.refusal:
+        try:
+            files = _snapshot_files(source)
+        except hub_errors() as error:
+            raise DataError(f"{field} {source}: the download failed ({error}); try `{source.fetch_command}`") from error
+        if not files:
+            raise DataError(f"{field} {source}: {source.repo} has no such file{_present(source)}")
+        return files
     cached = cached_hub_files(source)
     if not cached:
-        raise DataError(_missing(source, field, refusal))
-    if not refusal.answered:
+        raise DataError(
+            f"{field} {source}: not found. Not in the Hugging Face cache {constants.HF_HUB_CACHE}; "
+            f"{constants.ENDPOINT}: {answer.refusal}. Where there is a network, run `{source.fetch_command}`"
+        )
+    if not answer.answered:
         go_offline()
     return cached
 
 
 def cached_hub_files(source: HubFiles) -> list[Path]:
-    """Return the files if the cache holds all of them, else none. Asks nobody."""
-    from huggingface_hub import snapshot_download
-
-    with contextlib.suppress(OSError, ValueError):  # not cached, or only in part
-        found = snapshot_download(
-            source.repo,
-            repo_type="dataset",
-            revision=source.revision,
-            allow_patterns=source.pattern,
-            local_files_only=True,
-        )
-        files = _matching(Path(found), source.pattern)
+    """Return the files if the cache holds all of them, else none. Does not ask the hub."""
+    with contextlib.suppress(OSError, ValueError):  # not cached
+        files = _snapshot_files(source, local_files_only=True)
         return files if not missing_pieces(files) else []
     return []
 
@@ -103,43 +103,20 @@ def missing_pieces(files: list[Path]) -> list[str]:
     return sorted(missing)
 
 
-def _refusal(source: HubFiles) -> Refusal | None:
-    from huggingface_hub import constants
-
-    return hub_refusal(f"{constants.ENDPOINT}/api/datasets/{source.repo}", method="GET")
-
-
-def _download(source: HubFiles, field: str) -> list[Path]:
+def _snapshot_files(source: HubFiles, local_files_only: bool = False) -> list[Path]:
     from huggingface_hub import snapshot_download
 
-    results: list[str | Exception] = []
-
-    def download() -> None:
-        try:
-            found = snapshot_download(
-                source.repo,
-                repo_type="dataset",
-                revision=source.revision,
-                allow_patterns=source.pattern,
-            )
-            results.append(str(found))
-        except Exception as error:  # raised again below, in the thread that waits
-            results.append(error)
-
-    if not within(DOWNLOAD_SECONDS, download):
-        raise DataError(f"{field} {source}: not downloaded within {DOWNLOAD_SECONDS:g} s; run `{source.fetch_command}`")
-    (result,) = results
-    if isinstance(result, Exception):
-        raise DataError(f"{field} {source}: the download failed ({result}); try `{source.fetch_command}`") from result
-    files = _matching(Path(result), source.pattern)
-    if not files:
-        raise DataError(f"{field} {source}: {source.repo} has no such file{_present(source)}")
-    return files
-
-
-def _matching(snapshot: Path, pattern: str) -> list[Path]:
-    files = [path for path in find_below(snapshot) if os.path.isfile(path)]
-    return sorted(path for path in files if fnmatch.fnmatchcase(str(path.relative_to(snapshot)), pattern))
+    snapshot = Path(
+        snapshot_download(
+            source.repo,
+            repo_type="dataset",
+            revision=source.revision,
+            allow_patterns=source.pattern,
+            local_files_only=local_files_only,
+        )
+    )
+    files = [path for path in snapshot.rglob("*") if os.path.isfile(path)]
+    return sorted(path for path in files if fnmatch.fnmatchcase(str(path.relative_to(snapshot)), source.pattern))
 
 
 def _present(source: HubFiles) -> str:
@@ -151,12 +128,3 @@ def _present(source: HubFiles) -> str:
         tables = sorted(name for name in names if name.endswith((".jsonl", ".json", ".parquet")))
         return f"; it has {', '.join(tables[:8]) or 'no jsonl and no parquet'}{', …' if len(tables) > 8 else ''}"
     return ""
-
-
-def _missing(source: HubFiles, field: str, refusal: Refusal) -> str:
-    from huggingface_hub import constants
-
-    return (
-        f"{field} {source}: not found. Not in the Hugging Face cache {constants.HF_HUB_CACHE}; {constants.ENDPOINT}: "
-        f"{refusal}. Where there is a network, run `{source.fetch_command}`"
-    )

@@ -1,11 +1,10 @@
 """Read a model's limits and its floating-point operations from its config."""
 
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from msgspec import Struct
 
-from arl.data.model_directory import check_model_directory, reading_model
+from arl.data.model_directory import reading_model
 from arl.data.model_source import description_of
 
 
@@ -67,6 +66,5 @@ def model_config(path: str) -> Any:
     """
     from transformers import AutoConfig
 
-    check_model_directory(Path(path))
     with reading_model(path, "model"):
         return AutoConfig.from_pretrained(description_of(path), trust_remote_code=False).get_text_config()

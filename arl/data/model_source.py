@@ -8,12 +8,9 @@ model.path ─► a directory ─► taken
 
 import os
 import shlex
-import stat
 from pathlib import Path
 
-from arl.data.hub import go_offline, hub_refusal
-from arl.data.model_directory import check_model_directory
-from arl.data.source_files import file_mode
+from arl.data.hub import ask_hub, go_offline
 from arl.errors import DataError
 
 DESCRIPTION = ["*.json", "*.txt", "*.jinja", "tokenizer.model"]  # files of config and tokenizer
@@ -37,9 +34,7 @@ def description_of(path: str) -> str:
     Raises:
         OSError, ValueError: they are neither on the hub nor in the cache.
     """
-    if os.path.isdir(path):
-        return path
-    return snapshot_of(path, DESCRIPTION)
+    return path if os.path.isdir(path) else snapshot_of(path, DESCRIPTION)
 
 
 def snapshot_of(path: str, patterns: list[str]) -> str:
@@ -68,7 +63,7 @@ def snapshot_of(path: str, patterns: list[str]) -> str:
 
 
 def check_model_source(path: str) -> str | None:
-    """Refuse a model that is nowhere, or damaged. Return a note if the hub does not give it, and the cache has it.
+    """Refuse a model that is nowhere. Return a note if the hub does not give it, and the cache has it.
 
     If the hub does not answer, this process no longer asks it. A hub that answers is asked for other things.
 
@@ -78,44 +73,32 @@ def check_model_source(path: str) -> str | None:
     Raises:
         DataError: says which directory, which cache and which address were looked at, and what each of them said.
     """
-    if stat.S_ISDIR(file_mode(Path(path), f"model.path {path}")):
-        check_model_directory(Path(path))
+    if os.path.isdir(path):
+        if not os.path.exists(Path(path) / "config.json"):
+            raise DataError(f"model.path {path}: has no config.json; give a directory that save_pretrained has written")
         return None
     name, revision = split_revision(path)
+    where = Path(path).absolute()
     if is_local(name):
-        raise DataError(f"model.path {path}: there is no directory {Path(path).absolute()}{_siblings(Path(path))}")
-    from huggingface_hub import constants, hf_hub_url
+        raise DataError(f"model.path {path}: there is no directory {where}{_siblings(where.parent)}")
+    from huggingface_hub import constants, try_to_load_from_cache
 
-    cached = _is_cached(name, revision)
+    cached = isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
     if cached and constants.HF_HUB_OFFLINE:
         return None
-    refusal = hub_refusal(hf_hub_url(name, "config.json", revision=revision))
-    if refusal is None:
+    answer = ask_hub(name, "model", revision)
+    if not answer.refusal:
         return None
+    cache = f"the Hugging Face cache {constants.HF_HUB_CACHE}"
     if not cached:
+        command = shlex.join(["hf", "download", name, *(["--revision", revision] if revision else [])])
         raise DataError(
-            f"model.path {path}: not found. No directory {Path(path).absolute()}; not in the Hugging Face cache "
-            f"{constants.HF_HUB_CACHE}; {constants.ENDPOINT}: {refusal}. Give a directory, or run "
-            f"`{_fetch_command(name, revision)}` where there is a network"
+            f"model.path {path}: not found. No directory {where}; not in {cache}; {constants.ENDPOINT}: "
+            f"{answer.refusal}. Give a directory, or run `{command}` where there is a network"
         )
-    if not refusal.answered:
+    if not answer.answered:
         go_offline()
-    return (
-        f"model.path {path}: {constants.ENDPOINT} {refusal}, so the copy in the Hugging Face cache "
-        f"{constants.HF_HUB_CACHE} is used"
-    )
-
-
-def _fetch_command(name: str, revision: str | None) -> str:
-    words = ["hf", "download", name, *(["--revision", revision] if revision else [])]
-    return shlex.join(words)
-
-
-def _is_cached(repo_id: str, revision: str | None) -> bool:
-    """Return whether the model's config is in the Hugging Face cache."""
-    from huggingface_hub import try_to_load_from_cache
-
-    return isinstance(try_to_load_from_cache(repo_id, "config.json", revision=revision), str)
+    return f"model.path {path}: {constants.ENDPOINT} {answer.refusal}, so the copy in {cache} is used"
 
 
 def is_local(path: str) -> bool:
@@ -132,13 +115,9 @@ def is_local(path: str) -> bool:
     return False
 
 
-def _siblings(path: Path) -> str:
-    """Say which directories lie beside a path that does not exist."""
-    parent = path.absolute().parent
-    if not os.path.isdir(parent):
-        return f", nor {parent}"
-    try:
-        names = sorted(entry.name for entry in parent.iterdir() if os.path.isdir(entry))
-    except OSError as error:
-        return f"; {parent} cannot be listed ({error.strerror})"
-    return f"; {parent} has {', '.join(names[-8:]) or 'no directories'}"
+def _siblings(directory: Path) -> str:
+    """Say which directories lie where one was looked for."""
+    if not os.path.isdir(directory):
+        return f", nor {directory}"
+    names = sorted(name for name in os.listdir(directory) if os.path.isdir(directory / name))
+    return f"; {directory} has {', '.join(names[-8:]) or 'no directories'}"

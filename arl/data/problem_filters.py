@@ -3,7 +3,7 @@
 candidates ─► equal questions once ─► none of an evaluation ─► short prompts ─► solved at the wanted rate ─► training
 """
 
-import stat
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,10 +13,8 @@ import msgspec
 from arl.config.data_section import PassRate
 from arl.data.question_key import prompt_key
 from arl.data.row_problems import Candidate
-from arl.data.source_files import file_mode
 from arl.data.table_rows import read_rows
 from arl.errors import DataError
-from arl.files import decode_msgpack
 from arl.types import LARGEST_REWARD, Problem
 
 Kept = tuple[list[Candidate], list[str]]
@@ -117,7 +115,7 @@ def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:
 
 def _check_message(problem: Problem, where: str) -> None:
     try:
-        decode_msgpack(msgspec.msgpack.encode(problem), Problem)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(problem), type=Problem)
     except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
         raise DataError(
             f"{where}: its problem {_shown(problem)} cannot be sent to a reward worker ({error}): give it a prompt and "
@@ -128,10 +126,10 @@ def _check_message(problem: Problem, where: str) -> None:
 def _measured_rates(path: Path) -> dict[str, float]:
     """Return the share of right answers of each problem, by its id."""
     field = "data.pass_rate.file"
-    mode = file_mode(path, f"{field} {path}")
-    if not stat.S_ISREG(mode):
-        rule = "is no regular file" if mode else f"there is no file {path.absolute()}"
-        raise DataError(f"{field} {path}: {rule}; give the SUITE.jsonl that `arl eval` writes")
+    if not os.path.isfile(path):
+        raise DataError(
+            f"{field} {path}: there is no file {path.absolute()}; give the SUITE.jsonl that `arl eval` writes"
+        )
     results: dict[str, list[Any]] = {}
     for row in read_rows(path, field):
         problem_id = row.values.get("problem_id")

@@ -1,15 +1,19 @@
-"""Read the rows of jsonl and parquet files. Each row knows its place, because messages name it."""
+"""Read the rows of jsonl and parquet files. Each row knows its place, because messages name it.
+
+A row goes on to reward workers by msgpack, so a line that msgpack could not carry unchanged is malformed.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
-from arl.data.jsonl import NotARowError, numbered_lines, read_object
+from arl.errors import DataError
 
-MOST_NAMES = 1000  # columns of a row that messages choose from
-LONGEST_INDEX = 9  # digits of a place in a list
+MAX_NAMES = 1000  # columns of a row that messages choose from
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
 
 
 class Row(Struct, frozen=True):
@@ -21,9 +25,10 @@ class Row(Struct, frozen=True):
 
 
 def read_rows(path: Path, field: str) -> Iterator[Row]:
-    """Yield the rows of a jsonl file (one JSON object a line) or of a parquet file.
+    r"""Yield the rows of a jsonl file (one JSON object a line) or of a parquet file.
 
-    A line that is not a JSON object is yielded as malformed.
+    A line ends at \n and nowhere else: JSON allows U+2028 and U+0085 inside a string. One that is not a JSON object is
+    yielded as malformed.
 
     Args:
         path: the file; its suffix decides.
@@ -33,20 +38,39 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
         DataError: the file cannot be read at all.
     """
     if path.suffix == ".parquet":
-        from arl.data.parquet_rows import parquet_rows  # and pyarrow
+        from arl.data.parquet_files import parquet_rows  # and pyarrow
 
         for number, values in enumerate(parquet_rows(path, field), 1):
             yield Row(f"{path} row {number}", values)
         return
-    for place, line in numbered_lines(path, field=field):
-        yield _jsonl_row(place, line)
+    number = 0
+    try:
+        with path.open("rb") as file:
+            for number, line in enumerate(file, 1):
+                text = (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).decode()
+                if text.strip():
+                    yield _jsonl_row(f"{path}:{number}", text)
+    except UnicodeDecodeError as error:
+        raise DataError(
+            f"{field} {path}: cannot be read as text (line {number}: {error}); give one JSON object a line, in UTF-8"
+        ) from error
+    except OSError as error:
+        raise DataError(f"{field} {path}: cannot be read ({error.strerror})") from error
 
 
 def _jsonl_row(place: str, line: str) -> Row:
     try:
-        return Row(place, read_object(line))
-    except NotARowError as error:
-        return Row(place, {}, malformed=str(error))
+        values: Any = msgspec.json.decode(line)
+        msgspec.msgpack.encode(values)
+    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+        is_number = "NaN" in line or "Infinity" in line  # as Python's json writes them
+        rule = "which has no NaN and no Infinity: write null" if is_number else "and each line must be one JSON object"
+        return Row(place, {}, malformed=f"not JSON ({error}), {rule}")
+    except OverflowError:
+        return Row(place, {}, malformed="has an integer that takes more than 64 bits; write it as text, in quotes")
+    if not isinstance(values, dict):
+        return Row(place, {}, malformed=f"is {type(values).__name__}, and must be one JSON object")
+    return Row(place, values)
 
 
 def value_at(values: dict[str, Any], column: str) -> Any:
@@ -59,7 +83,7 @@ def value_at(values: dict[str, Any], column: str) -> Any:
         return values[column]
     found: Any = values
     for part in column.split("."):
-        if isinstance(found, list) and _is_index(part) and int(part) < len(found):
+        if isinstance(found, list) and part.isdecimal() and int(part) < len(found):
             found = found[int(part)]
         elif isinstance(found, dict) and part in found:
             found = found[part]
@@ -68,18 +92,14 @@ def value_at(values: dict[str, Any], column: str) -> Any:
     return found
 
 
-def _is_index(part: str) -> bool:
-    return part.isdecimal() and len(part) <= LONGEST_INDEX
-
-
 def column_names(values: dict[str, Any]) -> list[str]:
-    """List the columns of a row, at most MOST_NAMES, those inside structs as `outer.inner`."""
+    """List the columns of a row, at most MAX_NAMES, those inside structs as `outer.inner`."""
     names: list[str] = []
     left = [("", values)]
-    while left and len(names) < MOST_NAMES:
+    while left and len(names) < MAX_NAMES:
         prefix, inner = left.pop(0)
         for name, value in inner.items():
             names.append(f"{prefix}{name}")
             if isinstance(value, dict):
                 left.append((f"{prefix}{name}.", value))
-    return names[:MOST_NAMES]
+    return names[:MAX_NAMES]

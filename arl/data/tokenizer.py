@@ -1,20 +1,17 @@
 """Turn text into token ids and back, with the model's own tokenizer and chat template."""
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from arl.data.generation_config import end_token_ids
-from arl.data.model_directory import check_model_directory, reading_model
+from arl.data.model_directory import end_token_ids, reading_model
 from arl.data.model_source import description_of
 from arl.data.prompt_format import PromptFormat, PromptRenderer
 from arl.errors import DataError
 from arl.types import Problem
 
 PLAIN = PromptFormat()
-PROBE = "1 + a"
 
 
 class HuggingFaceCodec:
@@ -87,21 +84,6 @@ def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
     """
     from transformers import AutoTokenizer  # importing it takes seconds, so only this path does
 
-    check_model_directory(Path(path))
     with reading_model(path, "tokenizer"):
         tokenizer = AutoTokenizer.from_pretrained(description_of(path), trust_remote_code=False)
-        _try(tokenizer)
     return HuggingFaceCodec(tokenizer, prompts)
-
-
-def _try(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Use a tokenizer once, because some values in its files are looked at only then.
-
-    Raises:
-        ValueError: it has no usable end token.
-    """
-    ids = tokenizer.encode(PROBE)
-    tokenizer.decode(ids)
-    len(tokenizer)
-    if not isinstance(tokenizer.eos_token_id, int | None):
-        raise ValueError(f"its eos_token_id is {tokenizer.eos_token_id!r}")

@@ -56,7 +56,6 @@ class ServerSpec(Struct, frozen=True, kw_only=True):
     seed: int  # of this replica
     host: str  # the address to listen on
     certificate: str | None = None  # file of the one that it shows; None: it listens on loopback, without TLS
-    copies_weights: bool = False  # it shares a copy of the published files with the other servers of its node
     replica: int = 0  # its number; in mode collocated replica i is on the GPUs of ranks from i · tensor_parallel on
 
 

@@ -1,39 +1,49 @@
-"""Measure how long an engine is in use: the seconds with at least one request open and no pause."""
+"""Measure how long a condition holds that depends on the number of open requests."""
+
+from abc import ABC, abstractmethod
 
 from arl.clock import now
 
 
-class BusyMeter:
-    """Count the seconds of the clock in which an engine has work and may do it."""
+class Stopwatch(ABC):
+    """Count the seconds of the clock in which a condition holds."""
 
     def __init__(self) -> None:
         self._seconds = 0.0  # until `_since`
         self._since = 0.0
         self._open = 0
-        self._paused = False
 
     @property
     def seconds(self) -> float:
         """Return the seconds until now."""
-        if not self._running:
-            return self._seconds
-        return self._seconds + (now() - self._since)
+        return self._seconds + (now() - self._since if self._counts else 0.0)
 
     @property
-    def _running(self) -> bool:
-        return self._open > 0 and not self._paused
-
-    def _settle(self) -> None:
-        """Add what has passed since the last change; the next change counts from now."""
-        time = now()
-        if self._running:
-            self._seconds += time - self._since
-        self._since = time
+    @abstractmethod
+    def _counts(self) -> bool:
+        """Return whether the condition holds."""
 
     def opened(self, count: int) -> None:
         """Count `count` more open requests, or fewer when it is negative."""
         self._settle()
         self._open += count
+
+    def _settle(self) -> None:
+        """Add what has passed since the last change; the next change counts from now."""
+        self._seconds = self.seconds
+        self._since = now()
+
+
+class BusyMeter(Stopwatch):
+    """Count the seconds with at least one request open and no pause."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._paused = False
+
+    @property
+    def _counts(self) -> bool:
+        return self._open > 0 and not self._paused
 
     def pause(self, paused: bool) -> None:
         """Count nothing from now on, or count again."""

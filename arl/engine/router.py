@@ -5,7 +5,7 @@ generate(request) ─► the replica that has its group, else the live one with 
                           └───────────────────────────────────────────────────────────────────────►
 pause, resume, update_weights ─► all live replicas at once (update_weights may also take them in turn)
 fill(seat, engine) ◄─ arl.engine.supervisor: newest weights, paused if the others are, then live
-open_seat, close_seat ◄─ arl.run.engine_pool: an engine is added to the run, joins it, leaves it or is given up
+open_seat, close_seat ◄─ arl.run.engine_pool: an engine joins the run, leaves it or is given up
 
 Torch-free.
 """

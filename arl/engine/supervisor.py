@@ -2,10 +2,11 @@
 
 start ─► ready ─► connect ─► Router.fill ─► it serves ─► it dies, or the router has lost it ─► nothing is left of it
   ▲                                                                                                    │
-  └─────────────────────────────── max_restarts times in restart_window ───────────────────────────────┘
+  └─────────────────────────────── max_restarts times in an hour ──────────────────────────────────────┘
 """
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
@@ -13,11 +14,40 @@ from typing import NoReturn, Protocol
 
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
-from arl.engine.recent_losses import RecentLosses
 from arl.engine.replica_seats import Replica
 from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 from arl.launch.process_state import RUNS
+
+RESTART_WINDOW = 3600.0  # seconds
+
+
+class RecentLosses:
+    """Count losses within a window.
+
+    Servers that were lost before they served belong to the loss before them, however long their starts took: a server
+    that can never be started again must come to an end.
+
+    Args:
+        most: losses that any window may hold.
+        seconds: length of the window.
+    """
+
+    def __init__(self, most: int, seconds: float) -> None:
+        self._most = most
+        self._seconds = seconds
+        self._times: deque[float] = deque()
+
+    def add(self, at: float, had_served: bool) -> None:
+        """Count a loss at `at` of the running clock."""
+        while had_served and self._times and self._times[0] <= at - self._seconds:
+            self._times.popleft()
+        self._times.append(at)
+
+    @property
+    def are_too_many(self) -> bool:
+        """Return whether the newest loss is one more than its window may hold."""
+        return len(self._times) > self._most
 
 
 class Server(Protocol):
@@ -58,7 +88,7 @@ class EngineSupervisor:
         start: starts a new server, with weights that nobody deletes.
         connect: connects to the server that is ready at this URL.
         startup_seconds: from a start until the server is ready.
-        max_restarts: restarts that are allowed within `restart_window` seconds; the next end of a server is final.
+        max_restarts: restarts that are allowed within RESTART_WINDOW; the next end of a server is final.
         note: is given one line for each recovery.
         has_served: is set when a server first serves.
     """
@@ -71,7 +101,6 @@ class EngineSupervisor:
         connect: Callable[[str], AbstractAsyncContextManager[ReplicaEngine]],
         startup_seconds: float,
         max_restarts: int,
-        restart_window: float,
         note: Callable[[str], None],
         has_served: asyncio.Event | None = None,
     ) -> None:
@@ -80,10 +109,8 @@ class EngineSupervisor:
         self._start = start
         self._connect = connect
         self._startup_seconds = startup_seconds
-        self._losses = RecentLosses(max_restarts, restart_window)
-        self._limit = (
-            f"engine.max_restarts {max_restarts} allows no more in {restart_window:g} s (engine.restart_window)"
-        )
+        self._losses = RecentLosses(max_restarts, RESTART_WINDOW)
+        self._limit = f"engine.max_restarts {max_restarts} allows no more in {RESTART_WINDOW:g} s"
         self._note = note
         self._last: _End | None = None  # of a server that had served
         self.has_served = has_served or asyncio.Event()

@@ -1,21 +1,19 @@
 """Say where the processes of a run listen: an address, a network interface, a free port, and the run's key."""
 
 import contextlib
-import errno
 import os
+import platform
 import secrets
 import socket
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from arl.config.ports import port_range
-from arl.errors import InputError
-from arl.launch.free_port import ANY_PORT, bind_free
+import psutil
+
+from arl.launch.free_port import bind_free
 
 HOST = "ARL_HOST"  # environment of every process of a run: the address on which it listens and is reached
-PORTS = "ARL_PORTS"  # environment of every process of a run whose recipe has cluster.ports: as in 20000-20999
 LOOPBACK = "127.0.0.1"
-ENOUGH_PORTS = 2_100  # more than arl.launch.port_needs asks of a node, which has MOST_PROCESSES engines at most
 LOOPBACK_INTERFACE: Mapping[str, str] = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
 
@@ -36,49 +34,44 @@ def new_key() -> str:
     return secrets.token_hex(24)  # hexadecimal, because a command line could take a leading "-" for an option
 
 
-def allowed_ports() -> range:
-    """Return the ports of which this process may take one to listen on."""
-    text = os.environ.get(PORTS)
-    return ANY_PORT if text is None else port_range(text)
+def interfaces() -> dict[str, str]:
+    """Return interface -> IPv4 address, of those that have one."""
+    found = {}
+    for name, addresses in psutil.net_if_addrs().items():
+        own = [entry.address for entry in addresses if entry.family == socket.AF_INET]
+        if own:
+            found[name] = own[0]
+    return found
+
+
+def own_address(interface: str | None) -> str:
+    """Return the IPv4 address of this machine on `interface`; None: that to which its own name resolves.
+
+    Raises:
+        OSError: there is no such interface, it has no address, or the name does not resolve.
+    """
+    if interface is None:
+        name = platform.node()
+        try:
+            return socket.gethostbyname(name)
+        except OSError as error:
+            raise OSError(
+                f"its own name {name} does not resolve ({error.strerror}), and no interface is given"
+            ) from error
+    known = interfaces()
+    if interface not in known:
+        raise OSError(f"no interface {interface} with an IPv4 address; there are {', '.join(sorted(known))}")
+    return known[interface]
+
+
+def interface_of(address: str) -> str | None:
+    """Return the interface that has `address`; None: this machine has no such address."""
+    return next((name for name, own in interfaces().items() if own == address), None)
 
 
 def free_listener(host: str) -> socket.socket:
-    """Bind a socket to a free port of `host`, one that cluster.ports allows. It does not listen yet.
-
-    No other socket takes the port by chance. One that sets SO_REUSEADDR may listen on it while this one does not.
-
-    Raises:
-        InputError: every port of the range is taken.
-        OSError: this machine does not have the address.
-    """
-    ports = allowed_ports()
-    try:
-        return bind_free(host, ports)
-    except OSError as error:
-        if error.errno != errno.EADDRINUSE:
-            raise
-        taken = f"cluster.ports {ports[0]}-{ports[-1]}: all of them are taken on {host}"
-        raise InputError(f"{taken}; give a longer range, or other ports") from error
-
-
-def count_free_ports(host: str, ports: range) -> int:
-    """Return how many of `ports` are free on `host`; beyond ENOUGH_PORTS it does not look.
-
-    Raises:
-        OSError: this machine does not have the address.
-    """
-    count = 0
-    for port in ports:
-        if count == ENOUGH_PORTS:
-            break
-        try:
-            bind_free(host, [port]).close()
-        except OSError as error:
-            if error.errno != errno.EADDRINUSE:
-                raise
-        else:
-            count += 1
-    return count
+    """Bind a socket to a free port of `host`; see `bind_free`."""
+    return bind_free(host)
 
 
 @contextlib.contextmanager

@@ -41,7 +41,6 @@ class Node:
         device_bytes: memory of one of them, of the smallest if they differ; None: not known.
         planned_by: the option that names a machine which is only planned for, such as `--gpus 8xH100`; None: it exists.
         address: on which its processes listen, and under which those of all nodes reach them.
-        free_ports: how many of cluster.ports nobody uses there; None: the recipe names no ports, or it is not known.
         cores_from: where the number of cores comes from, on a machine that is only planned for.
     """
 
@@ -52,7 +51,6 @@ class Node:
     device_bytes: int | None = None
     planned_by: str | None = None
     address: str = LOOPBACK
-    free_ports: int | None = None
     cores_from: str | None = None
 
 
@@ -83,8 +81,7 @@ class Command:
     Args:
         argv: the program and its arguments; never a secret, since every user of a machine reads command lines.
         environment: variables that are added to those of the controller.
-        secrets: further variables, which must not cross a network in the clear. What the process prints of their
-            values, of 8 characters or more, is hidden on its node (arl.launch.hidden_secrets).
+        secrets: further variables, which no message shows.
     """
 
     argv: tuple[str, ...]
@@ -115,13 +112,6 @@ class Process(Protocol):
     @property
     def exit_code(self) -> int | None:
         """Return its exit code. None: it runs; negative: the signal that killed it."""
-
-    @property
-    def memory_bytes(self) -> int | None:
-        """Return the resident bytes of it, and of all that it has started, as its node has last reported.
-
-        None: nothing is reported. The controller measures the processes of its own node itself.
-        """
 
     async def state(self) -> str:
         """Return a phrase that says what it does on its node: `runs`, or what keeps it from running."""

@@ -1,12 +1,20 @@
-"""Find the cores and devices that this process may use."""
+"""Find the cores and devices that this process may use.
+
+Where torch cannot use GPUs that are there and wanted, a run would silently compute on the CPU, or die later.
+"""
 
 import contextlib
+import ctypes
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
-from arl.launch.gpu_driver import refuse_unusable_gpus
+from arl.errors import InputError
+from arl.launch.gpu_devices import driver_version
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+HIDING = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that hide all GPUs; Slurm gives the last one
+ON_THE_CPU = "give CUDA_VISIBLE_DEVICES= to compute on the CPU"
 
 
 def visible_cores() -> int:
@@ -20,9 +28,9 @@ def core_numbers() -> tuple[int, ...]:
 
 
 def visible_devices() -> tuple[str, ...]:
-    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number, UUID or MIG.
+    """Return the GPUs that this process may use, as CUDA_VISIBLE_DEVICES names them: by number or UUID.
 
-    torch counts them through NVML, without a CUDA context; MIG devices through the driver, also without one.
+    torch counts them through NVML, without a CUDA context.
 
     Raises:
         InputError: this machine has GPUs that torch cannot use.
@@ -30,19 +38,61 @@ def visible_devices() -> tuple[str, ...]:
     import torch  # importing it takes a second, so only this path does
 
     count = torch.cuda.device_count()
-    refuse_unusable_gpus(
-        num_visible=count,
-        torch=torch.__version__,
-        torch_cuda=torch.version.cuda,
-        wanted=os.environ.get(VISIBLE_DEVICES),
-    )
-    parts = [part.strip() for part in os.environ.get(VISIBLE_DEVICES, "").split(",")]
+    wanted = os.environ.get(VISIBLE_DEVICES)
+    refuse_unusable_gpus(torch.__version__, torch.version.cuda, count, wanted)
+    parts = [part.strip() for part in (wanted or "").split(",")]
     named = [part for part in parts if part]
     numbered = [str(i) for i in range(count)]
-    names = named or numbered
-    if count and names[0].startswith("MIG-"):
-        return tuple(names)  # a process sees one MIG device, so torch counts one; each process gets another one
-    return tuple(names[:count])  # torch ignores what follows a name that is no device
+    return tuple((named or numbered)[:count])  # torch ignores what follows a name that is no device
+
+
+def refuse_unusable_gpus(
+    torch: str, torch_cuda: str | None, num_visible: int, wanted: str | None, devices: Path = Path("/dev")
+) -> None:
+    """Check that torch can use the GPUs of this machine, if it has any and they are wanted.
+
+    Args:
+        torch: version of torch.
+        torch_cuda: the CUDA that torch was built for, as in 13.0; None: built for the CPU.
+        num_visible: GPUs that torch counts.
+        wanted: CUDA_VISIBLE_DEVICES; None: it is not set.
+        devices: directory of device files.
+
+    Raises:
+        InputError: torch is built for the CPU, sees none of the GPUs, or needs a newer driver.
+    """
+    found = [path.name for path in devices.glob("nvidia[0-9]*")]
+    if not found or (wanted is not None and wanted.strip() in HIDING):
+        return
+    here = f"this machine has GPUs ({', '.join(found)})"
+    if torch_cuda is None:
+        raise InputError(
+            f"{here}, and torch {torch} is built for the CPU: install a torch for CUDA (pip install torch==VERSION "
+            f"--index-url https://download.pytorch.org/whl/cu130, or whl/cu126 with an older driver), or {ON_THE_CPU}"
+        )
+    newest = _cuda_of_driver()
+    if newest is not None and newest < int(torch_cuda.partition(".")[0]):
+        raise InputError(
+            f"NVIDIA driver {driver_version()}: it runs CUDA {newest} at most, and torch {torch} is built for CUDA "
+            f"{torch_cuda}; update the driver, install a torch for an older CUDA (https://download.pytorch.org/whl), "
+            f"or {ON_THE_CPU}"
+        )
+    if num_visible == 0:
+        names = "is not set" if wanted is None else f"is {wanted!r}"
+        raise InputError(
+            f"{here}, and torch {torch} sees none of them (CUDA_VISIBLE_DEVICES {names}): give numbers or UUIDs that "
+            f"`nvidia-smi -L` lists, and see whether this user may open /dev/{found[0]}; or {ON_THE_CPU}"
+        )
+
+
+def _cuda_of_driver() -> int | None:
+    """Return the newest CUDA major that the driver's library runs; None: there is none. It makes no CUDA context."""
+    version = ctypes.c_int(0)
+    try:
+        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
+    except (OSError, AttributeError):
+        return None
+    return None if failed else version.value // 1000
 
 
 @contextlib.contextmanager

@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from arl.errors import DiskError, InputError
-from arl.launch.private_directory import nearest_directory
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
 IN_THE_WAY = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP}
@@ -39,6 +38,14 @@ def writing(path: Path) -> Iterator[None]:
         raise DiskError(explain_disk(Path(named) if isinstance(named, str) else path, code)) from error
 
 
+def nearest_directory(path: Path) -> Path:
+    """Return `path`, or the nearest directory above it that exists."""
+    place = path.absolute()
+    while not os.path.exists(place):
+        place = place.parent
+    return place
+
+
 def refuse_unwritable(directory: Path) -> None:
     """Check that files can be made where output.directory is or will be, by making one that has no name.
 
@@ -64,18 +71,16 @@ def disk_code(error: Exception) -> int | None:
 
 def explain_disk(path: Path, code: int | None) -> str:
     """Say that a file cannot be written, why, and what helps."""
-    if code is None:
-        return f"{path}: cannot be written: see that its disk works and may be written by this user"
-    why = os.strerror(code)
+    why = f" ({os.strerror(code)})" if code else ""
     if code in FULL:
-        return f"{path}: cannot be written ({why}): {_space(path)}: make room there"
+        return f"{path}: cannot be written{why}: {_space(path)}: make room there"
     if code == errno.ENOENT and not os.path.exists(path.parent):
         return f"{path}: cannot be written: its directory {path.parent} was deleted"
     if code == errno.ENOENT:
         return f"{path}: was deleted, and the run needs it"
     if code in IN_THE_WAY:
-        return f"{path}: cannot be written ({why}): something else has its name, or that of its directory: move it away"
-    return f"{path}: cannot be written ({why}): see that its disk works and may be written by this user"
+        return f"{path}: cannot be written{why}: something else has its name, or that of its directory: move it away"
+    return f"{path}: cannot be written{why}: see that its disk works and may be written by this user"
 
 
 def _space(path: Path) -> str:

@@ -6,11 +6,7 @@ from pathlib import Path
 
 
 def sync_to_disk(path: Path) -> None:
-    """Wait until a file, or the names in a directory, are stored, and learn of errors of a network file system.
-
-    Raises:
-        OSError: the file system could not store them.
-    """
+    """Wait until a file, or the names in a directory, are stored, and learn of errors of a network file system."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -23,31 +19,22 @@ def replace_file(path: Path, data: bytes, sync: bool = False) -> None:
 
     Args:
         sync: wait until it is stored.
-
-    Raises:
-        OSError: it cannot be written.
     """
     partial = path.with_name(f".{path.name}.partial")
-    remove_any(partial)
     try:
-        with open(partial, "xb") as file:
-            file.write(data)
+        partial.write_bytes(data)
         if sync:
             sync_to_disk(partial)
         os.replace(partial, path)
     except BaseException:
-        remove_any(partial)
+        partial.unlink(missing_ok=True)
         raise
     if sync:
         sync_to_disk(path.parent)
 
 
 def remove_any(path: Path) -> None:
-    """Remove a file, a link or a directory with all that is in it; nothing there is fine. A link is not followed.
-
-    Raises:
-        OSError: it cannot be removed.
-    """
+    """Remove a file, a link or a directory with all that is in it; nothing there is fine. A link is not followed."""
     if os.path.isdir(path) and not os.path.islink(path):
         shutil.rmtree(path)
     else:
@@ -58,7 +45,7 @@ def unused_name(path: Path) -> Path:
     """Return `path`, or the first of path-2, path-3… that nothing has."""
     number = 2
     found = path
-    while os.path.islink(found) or os.path.exists(found):
+    while os.path.lexists(found):
         found = path.with_name(f"{path.name}-{number}")
         number += 1
     return found

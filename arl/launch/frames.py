@@ -8,8 +8,6 @@ from typing import TypeVar
 import msgspec
 from msgspec import Struct
 
-from arl.files import decode_msgpack
-
 _HEADER = 4  # bytes of a frame's length
 Message = TypeVar("Message", bound=Struct)
 
@@ -73,6 +71,6 @@ def decode(body: bytes, kind: type[Message]) -> Message:
         FrameError: it is no message of this kind.
     """
     try:
-        return decode_msgpack(body, kind)
-    except msgspec.DecodeError as error:
+        return msgspec.msgpack.decode(body, type=kind)
+    except (ValueError, RecursionError) as error:
         raise FrameError(f"no {kind.__name__}: {error}") from None

@@ -2,11 +2,9 @@
 
 from collections.abc import Mapping
 
-from arl.config.cluster_section import Cluster
-from arl.launch.address import LOOPBACK_INTERFACE, PORTS
+from arl.launch.address import LOOPBACK_INTERFACE, interface_of
 from arl.launch.base import Resources
 from arl.launch.devices import VISIBLE_DEVICES
-from arl.launch.interfaces import interface_of
 from arl.launch.tls import is_loopback
 
 # Threads that wait for each other must not burn the cores that the processes share.
@@ -21,11 +19,6 @@ def granted_environment(resources: Resources) -> dict[str, str]:
         VISIBLE_DEVICES: ",".join(resources.devices),
         "PYTHONUNBUFFERED": "1",  # its output must reach the log at once
     }
-
-
-def port_environment(cluster: Cluster) -> dict[str, str]:
-    """Return the variable that limits a process to the ports of the recipe, if it names some."""
-    return {} if cluster.ports is None else {PORTS: cluster.ports}
 
 
 def interface_environment(address: str) -> Mapping[str, str]:

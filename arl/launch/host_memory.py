@@ -1,8 +1,8 @@
-"""Read the memory of this machine and of this process from Linux, in bytes."""
+"""Read the memory of this machine and of this process, in bytes."""
 
-import os
-import re
 from pathlib import Path
+
+import psutil
 
 
 def free_memory() -> int:
@@ -10,26 +10,20 @@ def free_memory() -> int:
 
     File caches count as free, because Linux drops them when memory is needed.
     """
-    on_host = 1024 * _number(r"MemAvailable:\s*(\d+) kB", Path("/proc/meminfo"))
+    on_host = int(psutil.virtual_memory().available)
     group = Path("/sys/fs/cgroup")
-    limit_file = group / "memory.max"
-    if not os.path.exists(limit_file):
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        if limit == "max":
+            return on_host
+        used = int((group / "memory.current").read_text())
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except FileNotFoundError:  # no control group of version 2 limits it
         return on_host
-    limit = limit_file.read_text().strip()
-    if limit == "max":
-        return on_host
-    used = int((group / "memory.current").read_text())
-    cached = _number(r"inactive_file (\d+)", group / "memory.stat")
-    return min(on_host, int(limit) - used + cached)
+    return min(on_host, int(limit) - used + int(statistics["inactive_file"]))
 
 
 def peak_resident() -> int:
-    """Return the most that this process ever had resident. ru_maxrss would begin with what its parent had."""
-    return 1024 * _number(r"VmHWM:\s*(\d+) kB", Path("/proc/self/status"))
-
-
-def _number(pattern: str, file: Path) -> int:
-    """Return the number in the line of `file` that begins with `pattern`."""
-    found = re.search(f"^{pattern}", file.read_text(), re.MULTILINE)
-    assert found is not None, f"{file} has no line {pattern}"
-    return int(found[1])
+    """Return the most that this process ever had resident. ru_maxrss begins with the parent's."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(status["VmHWM"].split()[0])

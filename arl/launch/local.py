@@ -15,14 +15,12 @@ from types import TracebackType
 from typing import Self
 
 from arl.config.cluster_section import Cluster
-from arl.config.ports import port_range
 from arl.errors import RecipeError
-from arl.launch.address import HOST, LOOPBACK, count_free_ports
+from arl.launch.address import HOST, LOOPBACK, own_address
 from arl.launch.base import Command, Node, Process, Resources
-from arl.launch.device_memory import smallest_device
 from arl.launch.devices import visible_cores, visible_devices
-from arl.launch.grants import granted_environment, interface_environment, port_environment
-from arl.launch.interfaces import own_address
+from arl.launch.gpu_devices import smallest_device
+from arl.launch.grants import granted_environment, interface_environment
 from arl.launch.process import start_process
 
 ONE_MACHINE = Cluster()
@@ -50,9 +48,7 @@ class LocalLauncher:
                 "slurm or ray, or leave cluster.nodes out"
             )
         self._address = address or _address_of(cluster.interface)
-        self._ports = cluster.ports
         self._environment = {
-            **port_environment(cluster),
             **interface_environment(self._address),
             HOST: self._address,
         }
@@ -75,7 +71,6 @@ class LocalLauncher:
         devices = visible_devices()
         smallest = smallest_device(devices) if devices else None
         name, num_bytes = smallest or ("GPU", None)
-        free_ports = None if self._ports is None else count_free_ports(self._address, port_range(self._ports))
         return [
             Node(
                 name=platform.node(),
@@ -84,7 +79,6 @@ class LocalLauncher:
                 device_name=name,
                 device_bytes=num_bytes,
                 address=self._address,
-                free_ports=free_ports,
             )
         ]
 

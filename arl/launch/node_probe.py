@@ -17,12 +17,10 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta, Struct
 
-from arl.config.ports import port_range
 from arl.errors import InputError
-from arl.launch.address import count_free_ports, free_listener
-from arl.launch.device_memory import smallest_device
+from arl.launch.address import free_listener, interfaces, own_address
 from arl.launch.devices import visible_cores, visible_devices
-from arl.launch.interfaces import interfaces, own_address
+from arl.launch.gpu_devices import smallest_device
 from arl.launch.tls import is_loopback
 
 NONCE = "nonce"
@@ -36,7 +34,6 @@ class ProbeSpec(Struct, frozen=True):
 
     directory: str  # on the common file system
     interface: str | None
-    ports: str | None
 
 
 Name = Annotated[str, Meta(max_length=256)]
@@ -55,7 +52,6 @@ class NodeReport(Struct, frozen=True):
     versions: dict[Name, Name] = {}  # package -> version, python included
     clock: float = 0.0  # time.time()
     nonce: Name = ""
-    free_ports: Count | None = None  # of the spec's; None: it names none
     interfaces: dict[Name, Name] = {}  # that other nodes may reach -> IPv4 address
     problem: str = ""
 
@@ -66,7 +62,6 @@ def probe(spec: ProbeSpec) -> NodeReport:
     try:
         address = own_address(spec.interface)
         free_listener(address).close()  # raises if this machine does not have it
-        free_ports = None if spec.ports is None else count_free_ports(address, port_range(spec.ports))
         may_have_devices = os.path.exists(DRIVER)
         devices = visible_devices() if may_have_devices else ()  # which imports torch
         nonce = _exchange(Path(spec.directory), name)
@@ -83,7 +78,6 @@ def probe(spec: ProbeSpec) -> NodeReport:
         versions=_versions(),
         clock=time.time(),
         nonce=nonce,
-        free_ports=free_ports,
         interfaces={interface: own for interface, own in interfaces().items() if not is_loopback(own)},
     )
 

@@ -17,10 +17,9 @@ import msgspec
 
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
-from arl.files import decode_json
 from arl.launch.base import Node
+from arl.launch.disk import nearest_directory
 from arl.launch.node_probe import MARK, NONCE, NodeReport, ProbeSpec
-from arl.launch.private_directory import nearest_directory
 from arl.launch.tls import is_loopback
 
 CLOCK_SECONDS = 2.0  # by which clocks may differ, because traces of several nodes are drawn on one axis
@@ -113,7 +112,7 @@ def open_probe(cluster: Cluster, directory: Path) -> Iterator[Probe]:
         raise InputError(f"output.directory {directory}: {place} cannot be written to ({error.strerror})") from error
     nonce = secrets.token_hex(8)
     (exchange / NONCE).write_text(nonce)
-    spec = ProbeSpec(str(exchange), cluster.interface, cluster.ports)
+    spec = ProbeSpec(str(exchange), cluster.interface)
     try:
         yield Probe(
             directory=exchange,
@@ -138,7 +137,7 @@ def _read(output: str) -> NodeReport:
 
 def _decoded(report: str) -> NodeReport:
     try:
-        return decode_json(report, NodeReport)
+        return msgspec.json.decode(report, type=NodeReport)
     except msgspec.DecodeError as error:
         return NodeReport("", problem=f"its report cannot be read ({error}); install the same version of arl there")
 
@@ -151,5 +150,4 @@ def _node(name: str, report: NodeReport) -> Node:
         device_name=report.device_name,
         device_bytes=report.device_bytes,
         address=report.address,
-        free_ports=report.free_ports,
     )

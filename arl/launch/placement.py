@@ -13,7 +13,7 @@ With eval.every a process for evaluation is added: on GPUs behind all others, on
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from arl.config.recipe import Recipe
@@ -21,8 +21,6 @@ from arl.errors import RecipeError
 from arl.launch.base import Node, Resources
 from arl.launch.device_count import refuse_too_few_devices
 from arl.launch.seats import Seat, Seats, seats_on_cpus, seats_on_gpus
-
-NO_MIG_GROUP = "NCCL joins no MIG devices"
 
 
 @dataclass(frozen=True)
@@ -73,11 +71,6 @@ class Placement:
         return tuple(dict.fromkeys(used))
 
     @property
-    def has_mig_devices(self) -> bool:
-        """Return whether a process has a part of a GPU, with which it can join no NCCL group."""
-        return _any_mig(self._all)
-
-    @property
     def _all(self) -> list[Resources]:
         sides = self.engines + self.ranks
         if self.evaluation is None:
@@ -122,40 +115,11 @@ def merged(nodes: Sequence[Node]) -> Node:
 
 
 def _check_devices(recipe: Recipe, nodes: Sequence[Node], has_gpus: bool) -> None:
-    ranks = recipe.train.ranks
     width = recipe.engine.tensor_parallel
-    if _any_mig(nodes):
-        _refuse_groups_of_mig_devices(ranks, width)
     if width > 1 and not has_gpus:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
     if has_gpus:
         refuse_too_few_devices(recipe, merged(nodes))
-
-
-def _any_mig(owners: Iterable[Node] | Iterable[Resources]) -> bool:
-    """Return whether one of these nodes, or processes, has a part of a GPU."""
-    return any(is_mig(device) for owner in owners for device in owner.devices)
-
-
-def is_mig(device: str) -> bool:
-    """Return whether CUDA_VISIBLE_DEVICES names a part of a GPU by `device`.
-
-    >>> is_mig("MIG-8a1c"), is_mig("GPU-8a1c"), is_mig("0")
-    (True, False, False)
-    """
-    return device.startswith("MIG-")
-
-
-def _refuse_groups_of_mig_devices(ranks: int, width: int) -> None:
-    """Raise RecipeError if processes on several MIG devices would form a process group.
-
-    A process sees one MIG device, and none has access to another one's memory; NCCL also takes two parts of one GPU for
-    the same device: https://docs.nvidia.com/datacenter/tesla/mig-user-guide/
-    """
-    if width > 1:
-        raise RecipeError(f"engine.tensor_parallel {width}: {NO_MIG_GROUP}; use 1, or GPUs that are not divided")
-    if ranks > 1:
-        raise RecipeError(f"train.ranks {ranks}: {NO_MIG_GROUP}; use 1, or GPUs that are not divided")
 
 
 def _to_resources(recipe: Recipe, seat: Seat, threads: int | None, cores: int, neighbors: Sequence[Seat]) -> Resources:

@@ -1,42 +1,217 @@
-"""Start a process on this machine, and watch it."""
+"""Start a process and watch it: copy its output to a log, and wait until it is ready or has ended.
+
+_read ─► logs/<role>.log, on_line, ready     _wait ─► ended, died, finished     stop, ends_by_itself ─► _signal, _end
+
+LocalProcess is a process of this machine. A launcher of other machines inherits from WatchedProcess, and says how its
+processes are read, awaited and signaled.
+"""
 
 import asyncio
+import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterable, Mapping
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
+from arl.clock import deadline
+from arl.errors import ProcessDied
 from arl.launch.base import Command
-from arl.launch.hidden_secrets import HiddenSecrets
-from arl.launch.process_state import describe_state, state_letter
+from arl.launch.disk import explain_disk
+from arl.launch.process_log import OUTPUT_SECONDS, LastLines, open_log
+from arl.launch.process_state import describe_exit, describe_state, state_of
 from arl.launch.spawn import signal_all, spawn
-from arl.launch.watched_process import WatchedProcess
 
 PIECE = 1 << 16  # bytes of output that are read at once
+
+
+class WatchedProcess(ABC):
+    """Watch one process; see arl.launch.base.Process.
+
+    Args:
+        role: its name in messages.
+        log: file that gets its output.
+        on_line: is called with every line of its output; see arl.launch.base.Launcher.start.
+    """
+
+    def __init__(self, role: str, log: Path, on_line: Callable[[str], None] | None) -> None:
+        self._role = role
+        self._log = log
+        self._on_line = on_line
+        self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._last_lines = LastLines()
+        self._log_failure: OSError | None = None
+        self._read_failure: Exception | None = None
+        self._line_failure: Exception | None = None  # to read a line of its output
+        self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
+
+    def __str__(self) -> str:
+        return f"{self.role} (pid {self.pid})"
+
+    @property
+    def role(self) -> str:
+        return self._role
+
+    @property
+    def node(self) -> int:
+        return 0
+
+    @property
+    @abstractmethod
+    def pid(self) -> int: ...
+
+    @property
+    @abstractmethod
+    def exit_code(self) -> int | None: ...
+
+    @abstractmethod
+    async def state(self) -> str: ...
+
+    @abstractmethod
+    async def _wait(self) -> object:
+        """Wait until it has ended."""
+
+    @abstractmethod
+    async def _read(self) -> bytes:
+        """Wait for the next piece of its output; empty: there is no more."""
+
+    @abstractmethod
+    def _stop_reading(self) -> None:
+        """Close its output, which whoever has inherited the other end may hold open for longer."""
+
+    @abstractmethod
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal to it and to what it has started, if anything is left of them."""
+
+    async def _end(self) -> None:
+        """Kill what is left of it and of what it has started, and wait until it has ended."""
+        self._signal(signal.SIGKILL)
+        await self._wait()
+
+    def _how_it_ended(self) -> str:
+        """Say how it has ended, as in `exited with code 1`."""
+        code = self.exit_code
+        assert code is not None
+        return describe_exit(code)
+
+    async def ready(self, seconds: float) -> str:
+        async with deadline(seconds, "launcher", f"{self} to be ready (log: {self._log})"):
+            death = asyncio.create_task(self.died())
+            waits: set[asyncio.Future[Any]] = {death, self._ready}
+            try:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+                if not self._ready.done():
+                    raise await death
+                return self._ready.result()
+            finally:
+                death.cancel()
+
+    async def ended(self) -> str:
+        await self._wait()
+        await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
+        if self._log_failure is not None:
+            why = explain_disk(self._log, self._log_failure.errno)
+            return f"{self} was killed because its output could not be logged ({why})"
+        if self._read_failure is not None:
+            return f"{self} was killed because its output could not be read ({self._read_failure!r})"
+        if self._line_failure is not None:
+            return f"{self} was killed because arl failed to read a line of its output ({self._line_failure!r})"
+        return f"{self} {self._how_it_ended()}"
+
+    async def died(self) -> ProcessDied:
+        how = await self.ended()
+        if self._line_failure is not None:
+            raise self._line_failure
+        return ProcessDied(f"{how}.\n{self.last_words()}")
+
+    async def finished(self, seconds: float) -> None:
+        async with deadline(seconds, "launcher", f"{self} to finish (log: {self._log})"):
+            death = await self.died()
+        if self.exit_code != 0:
+            raise death
+
+    async def ends_by_itself(self, seconds: float) -> bool:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._wait()
+        except TimeoutError:
+            return False
+        finally:
+            self._signal(signal.SIGKILL)
+        return True
+
+    async def stop(self, seconds: float) -> None:
+        self._signal(signal.SIGTERM)
+        try:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._wait()
+        finally:
+            await self._end()  # also what it has started and left behind
+            await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
+            self._copying.cancel()
+
+    def last_words(self) -> str:
+        return f"The end of {self._log}:\n{self._last_lines.text}"
+
+    async def _copy_output(self) -> None:
+        """Copy the output into the log.
+
+        Consumes output; waits for more; unblocked by the process, or by its end. If the output cannot be read, or the
+        log cannot be written, the process is killed, because it would block on a full pipe.
+        """
+        try:
+            with open_log(self._log) as log:
+                while piece := await self._read_or_kill():
+                    log.write(piece)
+                    self._take_lines(piece)
+        except OSError as error:
+            self._log_failure = error
+            self._signal(signal.SIGKILL)
+        finally:
+            self._stop_reading()
+
+    async def _read_or_kill(self) -> bytes:
+        """Wait for the next piece of the output; empty: there is no more, or the process is killed for it."""
+        try:
+            return await self._read()
+        except Exception as error:  # of a pipe, of Ray, or of a report between the lines
+            self._read_failure = error
+            self._signal(signal.SIGKILL)
+            return b""
+
+    def _take_lines(self, piece: bytes) -> None:
+        """Read the lines that a piece of the output completes.
+
+        A failure is a bug of arl, mostly of `on_line`. The process is killed, so that whoever waits for it learns of
+        the failure, and the rest of its output is logged.
+        """
+        for line in self._last_lines.add(piece):
+            try:
+                self._take_line(line.strip())
+            except Exception as error:
+                self._line_failure = self._line_failure or error
+                self._on_line = None
+                self._signal(signal.SIGKILL)
+
+    def _take_line(self, line: str) -> None:
+        if line.startswith("ready ") and not self._ready.done():
+            self._ready.set_result(line.removeprefix("ready "))
+        if self._on_line is not None:
+            self._on_line(line)
 
 
 class LocalProcess(WatchedProcess):
     """Watch one process of this machine; see arl.launch.base.Process.
 
     Args:
-        process: the child.
-        output: what it prints.
-        pipe: feeds `output`.
+        child: the process, and the pipe that it prints into.
     """
 
-    def __init__(
-        self,
-        role: str,
-        process: asyncio.subprocess.Process,
-        output: "ChildOutput",
-        pipe: asyncio.ReadTransport,
-        log: Path,
-        on_line: Callable[[str], None] | None,
-    ) -> None:
-        self._process = process
-        self._output = output
-        self._pipe = pipe
+    def __init__(self, role: str, child: "PipedChild", log: Path, on_line: Callable[[str], None] | None) -> None:
+        self._process = child.process
+        self._child = child
         super().__init__(role, log, on_line)
 
     @property
@@ -48,22 +223,27 @@ class LocalProcess(WatchedProcess):
         return self._process.returncode
 
     async def state(self) -> str:
-        return describe_state(state_letter(self.pid))
+        return describe_state(state_of(self.pid))
 
     async def _wait(self) -> object:
         return await self._process.wait()
 
     async def _read(self) -> bytes:
-        return await self._output.read()
+        return await self._child.output.read(PIECE)
 
     def _stop_reading(self) -> None:
-        self._pipe.close()
+        self._child.pipe.close()
 
     def _signal(self, number: signal.Signals) -> None:
         signal_all(self._process, number)
 
 
-P = TypeVar("P", bound=LocalProcess)
+class PipedChild(NamedTuple):
+    """Hold a child of this process whose output nobody reads yet."""
+
+    process: asyncio.subprocess.Process
+    output: asyncio.StreamReader
+    pipe: asyncio.ReadTransport  # which feeds `output`
 
 
 async def start_process(
@@ -78,48 +258,7 @@ async def start_process(
     Args:
         stdin: file descriptor of its standard input.
     """
-    return await start_process_of(LocalProcess, role, command, log, on_line, stdin)
-
-
-async def start_process_of(
-    make: Callable[..., P],
-    role: str,
-    command: Command,
-    log: Path,
-    on_line: Callable[[str], None] | None,
-    stdin: int,
-) -> P:
-    """Start `command` as `start_process` does, watched by a kind of LocalProcess that `make` makes."""
-    child = await start_child(command, stdin)
-    return make(role, child.process, child.output, child.pipe, log, on_line)
-
-
-class ChildOutput:
-    """Read what a child prints, without the secrets that it was given.
-
-    Args:
-        reader: of its pipe.
-        secrets: texts that are hidden.
-    """
-
-    def __init__(self, reader: asyncio.StreamReader, secrets: Iterable[str]) -> None:
-        self._reader = reader
-        self._secrets = HiddenSecrets(secrets)
-
-    async def read(self) -> bytes:
-        """Wait for the next piece; empty: there is no more."""
-        while piece := await self._reader.read(PIECE):
-            if shown := self._secrets.take(piece):
-                return shown
-        return self._secrets.rest()
-
-
-class PipedChild(NamedTuple):
-    """Hold a child of this process whose output nobody reads yet."""
-
-    process: asyncio.subprocess.Process
-    output: ChildOutput
-    pipe: asyncio.ReadTransport  # which feeds `output`
+    return LocalProcess(role, await start_child(command, stdin), log, on_line)
 
 
 async def start_child(
@@ -128,7 +267,7 @@ async def start_child(
     inherited: Mapping[str, str] = os.environ,
     directory: str | None = None,
 ) -> PipedChild:
-    """Start `command` on this machine, with its output in a pipe. Its secrets are hidden there.
+    """Start `command` on this machine, with its output in a pipe.
 
     Args:
         stdin: file descriptor of its standard input.
@@ -156,4 +295,4 @@ async def start_child(
         raise
     finally:
         os.close(writing_end)
-    return PipedChild(process, ChildOutput(reader, command.secrets.values()), pipe)
+    return PipedChild(process, reader, pipe)

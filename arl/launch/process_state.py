@@ -1,44 +1,48 @@
-"""Say what the kernel has a process do, or how it has ended, for messages about processes."""
+"""Say what the kernel has a process do, how it has ended, when it began and what memory it takes."""
 
+import os
 import signal
 import time
-from pathlib import Path
+from collections import Counter
+
+import psutil
 
 RUNS = "runs"
 STATE_SECONDS = 2.0  # for a node to say what a process of it does
 UNREACHABLE = "cannot be asked"  # begins the phrase of a process whose node does not answer
-BLOCKED = "D"
 BLOCKED_SECONDS = 0.25  # for which a process stays blocked; every page that comes from a disk blocks it for an instant
 LOOK_SECONDS = 0.05  # from one look to the next meanwhile
 STATES = {
-    "T": "is stopped by a signal (SIGSTOP?)",
-    "t": "is stopped by a debugger",
-    BLOCKED: "is blocked in the kernel, by a disk or a device",
-    "Z": "has exited",
+    psutil.STATUS_STOPPED: "is stopped by a signal (SIGSTOP?)",
+    psutil.STATUS_TRACING_STOP: "is stopped by a debugger",
+    psutil.STATUS_DISK_SLEEP: "is blocked in the kernel, by a disk or a device",
+    psutil.STATUS_ZOMBIE: "has exited",
 }
 
 
-def describe_state(letter: str) -> str:
-    """Return a phrase for the letter that Linux gives to a state; `RUNS` if nothing keeps the process from running."""
-    return STATES.get(letter, RUNS)
+def describe_state(state: str) -> str:
+    """Return a phrase for what `state_of` returned; `RUNS` if nothing keeps the process from running."""
+    return STATES.get(state, RUNS)
 
 
-def state_letter(pid: int) -> str:
-    """Return the letter of a process of this machine; empty if there is none of this id.
+def state_of(pid: int) -> str:
+    """Return psutil's word for the state of a process of this machine; empty if there is none of this id.
 
-    `BLOCKED` is returned of a process that stays so, and only after `BLOCKED_SECONDS`.
+    psutil.STATUS_DISK_SLEEP is returned of a process that stays so, and only after `BLOCKED_SECONDS`.
     """
     end = time.monotonic() + BLOCKED_SECONDS
-    while (letter := _letter_now(pid)) == BLOCKED and time.monotonic() < end:
+    while (state := _state_now(pid)) == psutil.STATUS_DISK_SLEEP and time.monotonic() < end:
         time.sleep(LOOK_SECONDS)
-    return letter
+    return state
 
 
 def describe_exit(code: int) -> str:
     """Say how a process has ended, by its exit code.
 
-    >>> describe_exit(1), describe_exit(-9), describe_exit(-37)
-    ('exited with code 1', 'was killed by SIGKILL', 'was killed by signal 37')
+    >>> describe_exit(1), describe_exit(-15), describe_exit(-37)
+    ('exited with code 1', 'was killed by SIGTERM', 'was killed by signal 37')
+    >>> describe_exit(-9)
+    'was killed by SIGKILL, perhaps because memory was short'
     """
     if code >= 0:
         return f"exited with code {code}"
@@ -46,13 +50,44 @@ def describe_exit(code: int) -> str:
         name = signal.Signals(-code).name
     except ValueError:  # a real-time signal, most of which have no name
         name = f"signal {-code}"
-    return f"was killed by {name}"
+    hint = ", perhaps because memory was short" if code == -signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
 
 
-def _letter_now(pid: int) -> str:
+def started_at(pid: int) -> float | None:
+    """Return when a process of this machine was started, seconds as time.time(); None: there is none of this id."""
     try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return None
+
+
+def session_members(session: int) -> list[psutil.Process]:
+    """List the processes of a session."""
+    return [process for process in psutil.process_iter() if _session_of(process.pid) == session]
+
+
+def resident_bytes() -> Counter[int]:
+    """Return the resident bytes of each session. Pages that processes share are counted for each of them.
+
+    Every process that a launcher starts leads a session of its own (arl.launch.spawn), so its pid names the session.
+    """
+    sessions: Counter[int] = Counter()
+    for process in psutil.process_iter(["memory_info"]):
+        if process.info["memory_info"] is not None:  # else it has ended, or is another user's
+            sessions[_session_of(process.pid)] += process.info["memory_info"].rss
+    return sessions
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0
+
+
+def _state_now(pid: int) -> str:
+    try:
+        return psutil.Process(pid).status()
+    except psutil.Error:
         return ""
-    after_name = stat.rpartition(")")[2]
-    return after_name.split()[0]

@@ -1,16 +1,17 @@
 """Choose on which node and which GPUs each process of a run is, before cores are divided.
 
 recipe, nodes ─► seats_on_gpus, seats_on_cpus ─► Seats: engines, ranks, evaluation ─► arl.launch.placement
+a node is lost ─► another_place: GPUs that are free elsewhere, or on CPUs the node with the fewest threads in use
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 from typing import Self
 
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
-from arl.launch.base import Node
+from arl.launch.base import Node, Resources
 
 
 @dataclass(frozen=True)
@@ -173,3 +174,40 @@ def seats_on_cpus(recipe: Recipe, num_nodes: int) -> Seats:
         ranks.append(Seat(of_ranks[place]))
     evaluation = Seat(0) if recipe.evaluates_beside else None
     return Seats(engines, ranks, evaluation)
+
+
+def another_place(
+    resources: Resources, others: Sequence[Resources], nodes: Sequence[Node], lost: Collection[int]
+) -> Resources | None:
+    """Return what a process gets on another node than its own; None: no node that is left has room for it.
+
+    Args:
+        resources: what it had.
+        others: of every other process of the run; those on lost nodes hold nothing.
+        nodes: of the launcher.
+        lost: numbers of the nodes that have failed, its own among them.
+    """
+    left = [number for number in range(len(nodes)) if number not in lost]
+    if not resources.devices:
+        return _on_the_idlest(resources, others, left)
+    count = len(resources.devices)
+    devices = [nodes[number].devices for number in left]
+    free = FreeDevices(zip(left, devices, strict=True))
+    for other in others:
+        if other.node not in lost:
+            free.without([Seat(other.node, other.devices)])
+    if not free.has_together(count):
+        return None
+    seat = free.take_together(count)
+    return replace(resources, node=seat.node, devices=seat.devices)
+
+
+def _on_the_idlest(resources: Resources, others: Sequence[Resources], left: Sequence[int]) -> Resources | None:
+    if not left:
+        return None
+    threads = dict.fromkeys(left, 0)
+    for other in others:
+        if other.node in threads:
+            threads[other.node] += other.threads
+    idlest = min(left, key=lambda number: threads[number])
+    return replace(resources, node=idlest)

@@ -8,8 +8,10 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from arl.files import find
+import psutil
+
 from arl.launch.child import PARENT
+from arl.launch.process_state import session_members
 
 RUNNER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
 
@@ -56,18 +58,6 @@ def signal_all(process: asyncio.subprocess.Process, number: signal.Signals) -> N
 def kill_session(process: asyncio.subprocess.Process) -> None:
     """Kill a spawned process with everything in its session: also what has made a process group of its own."""
     signal_all(process, signal.SIGKILL)
-    for pid in _session_members(process.pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-
-
-def _session_members(session: int) -> list[int]:
-    """List the processes of a session."""
-    members = []
-    for directory in find(Path("/proc"), "[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended meanwhile
-            stat = (directory / "stat").read_text()
-            fields = stat.rpartition(")")[2].split()  # after the name: state, parent, group, session
-            if int(fields[3]) == session:
-                members.append(int(directory.name))
-    return members
+    for member in session_members(process.pid):
+        with contextlib.suppress(psutil.Error):
+            member.kill()

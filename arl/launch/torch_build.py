@@ -9,7 +9,6 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import InputError
-from arl.files import decode_json
 from arl.launch.interpreter import last_words, run_code
 
 PROBE_SECONDS = 120.0  # importing torch takes seconds, and from a cold disk much longer
@@ -41,7 +40,7 @@ class TorchBuild(Struct, frozen=True):
 
     def __str__(self) -> str:
         device = f"CUDA {self.cuda}" if self.cuda else "the CPU"
-        nccl = f" with NCCL {_dotted(self.nccl)}" if self.nccl else ""
+        nccl = f" with NCCL {'.'.join(map(str, self.nccl))}" if self.nccl else ""
         return f"torch {self.torch} for {device}{nccl}"
 
 
@@ -71,55 +70,36 @@ def probe_torch(python: str) -> TorchBuild:
         raise InputError(f"{python}: cannot be asked for its torch ({error})") from error
     lines = done.stdout.strip().splitlines()
     try:
-        return decode_json(lines[-1] if lines else "", TorchBuild)
+        return msgspec.json.decode(lines[-1] if lines else "", type=TorchBuild)
     except msgspec.DecodeError:
         reason = last_words(done)
     raise InputError(f"{python}: its torch cannot be imported ({reason}); install torch there, built for CUDA")
 
 
 def refuse_unequal_nccl(ours: TorchBuild, python: str, theirs: TorchBuild, their_python: str) -> None:
-    """Compare the NCCL of trainer ranks and engine servers.
+    """Compare the NCCL of trainer ranks and engine servers, each with its interpreter.
 
     NCCL refuses a process group whose members have different versions (`ncclInvalidUsage`), and does so at the first
     weight broadcast.
-
-    Args:
-        ours: of the ranks.
-        python: interpreter of the ranks.
-        theirs: of the engine servers.
-        their_python: interpreter of the engine servers.
 
     Raises:
         InputError: one side has no NCCL, or the versions differ.
     """
     if ours.nccl is not None and ours.nccl == theirs.nccl:
         return
+    sides = ((ours, python), (theirs, their_python))
+    lacking = [place for build, place in sides if build.nccl is None or build.cuda is None]
+    if lacking:
+        remedy = f"Install a torch for CUDA with {lacking[0]} -m pip"
+    else:
+        # A torch works with a newer NCCL than it was built with; with an older one it may miss functions.
+        older, place = min(sides, key=lambda side: side[0].nccl or ())
+        newest = max(ours.nccl or (), theirs.nccl or ())
+        remedy = (
+            f"Install the same torch for CUDA in both, or the newer NCCL: {place} -m pip install "
+            f"nvidia-nccl-cu{(older.cuda or '').partition('.')[0]}=={'.'.join(map(str, newest))}"
+        )
     raise InputError(
         f"sync.transport broadcast: both sides need the same NCCL. The trainer has {ours} ({python}), and the engines "
-        f"have {theirs} ({their_python}). {_remedy(ours, python, theirs, their_python)}, or set sync.transport to file"
+        f"have {theirs} ({their_python}). {remedy}, or set sync.transport to file"
     )
-
-
-def _remedy(ours: TorchBuild, python: str, theirs: TorchBuild, their_python: str) -> str:
-    """Say what to install where: a torch for CUDA, or the newer NCCL on the side that has the older one.
-
-    A torch works with a newer NCCL than it was built with; with an older one it may miss functions.
-    """
-    for build, place in ((ours, python), (theirs, their_python)):
-        if build.nccl is None or build.cuda is None:
-            return f"Install a torch for CUDA with {place} -m pip"
-    assert ours.nccl is not None
-    assert theirs.nccl is not None
-    is_ours = ours.nccl < theirs.nccl
-    older, place = (ours, python) if is_ours else (theirs, their_python)
-    newest = _dotted(max(ours.nccl, theirs.nccl))
-    assert older.cuda is not None
-    major = older.cuda.partition(".")[0]
-    return (
-        f"Install the same torch for CUDA in both, or the newer NCCL: {place} -m pip install "
-        f"nvidia-nccl-cu{major}=={newest}"
-    )
-
-
-def _dotted(version: tuple[int, int, int]) -> str:
-    return ".".join(map(str, version))

@@ -9,7 +9,6 @@ encrypted, and `secrets/` in the run's directory holds the certificate until the
 """
 
 import contextlib
-import hmac
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +17,6 @@ from pathlib import Path
 
 from arl.launch.address import new_key
 from arl.launch.child import RUN_KEY
-from arl.launch.private_directory import removed_with_us
 from arl.launch.tls import CERTIFICATE, PRIVATE_KEY, TLS, is_loopback
 
 FOLDER = "secrets"
@@ -61,7 +59,7 @@ class RunTrust:
 
 @contextlib.contextmanager
 def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
-    """Make the secrets of a run, and remove what lies on the disk when it ends, or when this process is killed.
+    """Make the secrets of a run, and remove what lies on the disk when it ends.
 
     Args:
         directory: of the run; every process of it sees it under this path.
@@ -69,24 +67,28 @@ def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
     """
     key = new_key()
     folder = directory.absolute() / FOLDER
-    shutil.rmtree(folder, ignore_errors=True)  # of a run whose node has failed; its key is of no more use
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed; its key is of no more use
+    if all(is_loopback(address) for address in addresses):
+        yield RunTrust(key)
+        return
     folder.mkdir(parents=True, mode=0o700)
-    with removed_with_us(folder):
-        if all(is_loopback(address) for address in addresses):
-            yield RunTrust(key)
-            return
+    try:
         write_certificate(folder)
         yield RunTrust(key, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def derive(run_key: str, purpose: str) -> bytes:
-    """Derive 32 secret bytes for one purpose from the run key: HKDF with SHA-256 (RFC 5869).
+    """Derive 32 secret bytes for one purpose from the run key.
 
     >>> derive("k", "a") == derive("k", "a"), derive("k", "a") == derive("k", "b")
     (True, False)
     """
-    extracted = hmac.digest(b"arl", run_key.encode(), "sha256")
-    return hmac.digest(extracted, purpose.encode() + b"\x01", "sha256")
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return HKDF(SHA256(), length=32, salt=b"arl", info=purpose.encode()).derive(run_key.encode())
 
 
 def write_certificate(folder: Path) -> None:

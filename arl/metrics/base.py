@@ -1,12 +1,12 @@
 """Define the seam of trackers: services or files that mirror metrics.jsonl."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from arl.metrics.names import Record
+from arl.metrics.names import AGE_BUCKETS, Record
 from arl.metrics.sampled_episode import SampledEpisode
 
 
@@ -45,14 +45,7 @@ class Tracker(Protocol):
 
 
 class SampleTracker(Tracker, Protocol):
-    """Also show episodes: a tracker with this third method is given some of every `output.samples_every`-th step.
-
-    A tracker without it is complete, too, and is given none. Example, a method of the CsvTracker above:
-
-        def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
-            for sample in samples:
-                print(step, sample.reward, repr(sample.response), sep=",", file=self._file)
-    """
+    """Also show episodes: a tracker with this third method is given some of every `output.samples_every`-th step."""
 
     def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         """Take `output.samples` trained episodes of a step, after its record was logged."""
@@ -69,3 +62,19 @@ class TrackerMaker(NamedTuple):
 
     name: str  # for messages
     make: Callable[[Sequence[Record]], Tracker]  # takes `TrackedRun.past`
+
+
+def chart_values(record: Record) -> Iterator[tuple[str, float | list[int]]]:
+    """Yield the name and the value of each chart: a number, or the counts of age 0, 1, …
+
+    A list by age bucket is one chart for each bucket that has a number, as in `by_age/ratio/3-4`.
+    """
+    for name, value in record.items():
+        if not isinstance(value, list):
+            yield name, value
+        elif name.endswith("/histogram"):
+            yield name, [count for count in value if isinstance(count, int)]
+        else:
+            for label, entry in zip(AGE_BUCKETS, value, strict=True):
+                if entry is not None:
+                    yield f"{name}/{label}", entry

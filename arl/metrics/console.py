@@ -1,5 +1,7 @@
 """Show progress to a person: a live bar below the run's status in a terminal, else one plain line per event."""
 
+import contextlib
+import os
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -7,7 +9,6 @@ from typing import Self
 from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from arl.errors import DiskError
 from arl.metrics.names import Record, number
 from arl.metrics.run_status import RunStatus
 from arl.metrics.status_view import draw_status, rows_that_fit
@@ -64,7 +65,8 @@ class ConsoleDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._progress.stop()
+        with contextlib.suppress(OSError):  # the terminal is closed
+            self._progress.stop()
 
     def begin(self, name: str, total: int) -> None:
         """Start a stage of `total` parts."""
@@ -82,15 +84,12 @@ class ConsoleDisplay:
             self._progress.top = draw_status(status, most_processes=rows_that_fit(self._console.height))
 
     def note(self, text: str) -> None:
-        """Print one line. Threads may call it too.
-
-        Raises:
-            DiskError: it cannot be written, or nobody reads it any more.
-        """
+        """Print one line. Threads may call it too. A run goes on in silence where nobody can read the line."""
         try:
             self._console.print(text, markup=False, soft_wrap=True)
-        except OSError as error:
-            raise DiskError(f"standard output cannot be written ({error.strerror}); write it to a file") from error
+        except OSError:
+            with open(os.devnull, "w") as nothing:
+                os.dup2(nothing.fileno(), self._console.file.fileno())
 
     def lost(self, text: str) -> None:
         """Print one line about a group that is not trained."""

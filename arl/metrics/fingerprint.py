@@ -1,11 +1,11 @@
 """Hash the weights of a model: two runs with the same hash learned the same, to the last bit."""
 
-import contextlib
 import hashlib
 from pathlib import Path
 
-from arl.files import find
-from arl.models.tensor_file import TensorFile, open_tensors
+from safetensors import safe_open
+
+from arl.models.model_files import tensors_in
 
 
 def weights_sha256(model: Path) -> str:
@@ -18,16 +18,15 @@ def weights_sha256(model: Path) -> str:
         ValueError: a parameter is not float32, as those of checkpoints are.
     """
     digest = hashlib.sha256()
-    with contextlib.ExitStack() as files:
-        places: dict[str, TensorFile] = {}
-        for path in find(model, "model*.safetensors"):
-            file = files.enter_context(open_tensors(path))
-            places |= dict.fromkeys(file.tensors, file)
-        for name in sorted(places):
-            stored = places[name].tensors[name]
-            if stored.dtype != "F32":
-                raise ValueError(f"{stored.file}: {name} is {stored.dtype}, not F32")
-            weight = places[name].read(name)
-            digest.update(name.encode())
-            digest.update(weight.numpy().data)
+    stored = {
+        name: tensor for path in sorted(model.glob("model*.safetensors")) for name, tensor in tensors_in(path).items()
+    }
+    for name in sorted(stored):
+        tensor = stored[name]
+        if tensor.dtype != "F32":
+            raise ValueError(f"{tensor.file}: {name} is {tensor.dtype}, not F32")
+        with safe_open(tensor.file, framework="numpy") as file:
+            weight = file.get_tensor(name)
+        digest.update(name.encode())
+        digest.update(weight.data)
     return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 events ─► record of the step ─► metrics.jsonl (the truth) ─► console, trackers
       ├─► trajectories/*.parquet
-      └─► trace.json, spans/*.json
+      └─► trace.json
 cut ─► RecorderState ─► a resumed run appends to the same files
 """
 
@@ -116,10 +116,10 @@ class Recorder:
         self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
         self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
         self._metrics = MetricsFile(directory / METRICS_FILE, at.metrics_bytes)
-        self._trace = Trace(directory, at.trace)
+        self._trace = Trace(directory, at.trace_bytes)
         self._spans = current_sink()
         if self._spans is not None:
-            self._spans.open(self._trace)
+            self._spans.open(self._trace.add)
         self._trajectories: TrajectoryFiles | None = None
         if trajectories:
             self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files, codec, threaded)
@@ -160,7 +160,7 @@ class Recorder:
             start=self._start,
             rates=self._rates.state(),
             metrics_bytes=self._metrics.cut(),
-            trace=self._trace.cut(),
+            trace_bytes=self._trace.cut(),
             num_files=self._trajectories.num_files if self._trajectories else 0,
             last_swap=self._last_swap,
             num_swaps=self._num_swaps,

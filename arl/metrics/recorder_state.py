@@ -5,7 +5,6 @@ from msgspec import Struct
 from arl.metrics.audit import Selection
 from arl.metrics.ended_groups import EndedGroups
 from arl.metrics.rates import RatesState
-from arl.metrics.trace_files import TracePlace
 from arl.metrics.versions_behind import BehindState
 from arl.types import Count, SwapReport
 
@@ -16,7 +15,7 @@ class RecorderState(Struct, frozen=True):
     start: float  # when training began
     rates: RatesState
     metrics_bytes: int = 0  # size of metrics.jsonl
-    trace: TracePlace = TracePlace()
+    trace_bytes: int = 0  # size of trace.json
     num_files: int = 0  # trajectory files
     last_swap: SwapReport = SwapReport(0, 0.0, 0.0)
     num_swaps: int = 0  # since the last step, like the next three

@@ -14,10 +14,8 @@ from arl.metrics.names import Record, is_defined
 METRICS_FILE = "metrics.jsonl"
 TRAJECTORIES = "trajectories"
 TRACE_FILE = "trace.json"
-SPANS = "spans"  # directory
 LOGS = "logs"  # directory
 RECIPE = "recipe.yaml"
-SOURCES = "sources.json"  # branches of the hub that the recipe named, where recipe.yaml has commits
 LOCK = "run.lock"
 SUMMARY = "summary.json"
 SWEEP_MANIFEST = "sweep.json"  # in the directory of a sweep, whose runs are at <arm>/<run>

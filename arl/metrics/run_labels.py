@@ -1,33 +1,23 @@
-"""Label a run for trackers by what matters when runs are compared.
-
-the recipe as JSON ─► tags: decoupled_ppo, staleness=8, disaggregated, wall, embedded
-                   └► compare.*: the same and a few numbers, flat, each with one type, to group by
-"""
+"""Label a run for trackers by what matters when runs are compared, without what may be secret."""
 
 from typing import Any
 
 MAX_TAG = 64  # characters that wandb accepts
-GROUPED_BY = ("objective", "proximal", "staleness", "lag")  # of `comparable`, in a comparison of staleness
 REDACTED = "(left out)"
 
 
 def redacted(config: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe without the values of environment variables, which may be secrets whatever their names are."""
     copy = dict(config)
-    for section in _with_environment(config):
-        fields = config[section]
-        hidden = dict.fromkeys(fields["environment"], REDACTED)
-        copy[section] = fields | {"environment": hidden}
+    for section, fields in config.items():
+        if isinstance(fields, dict) and fields.get("environment"):
+            copy[section] = fields | {"environment": dict.fromkeys(fields["environment"], REDACTED)}
     return copy
 
 
 def has_environment(config: dict[str, Any]) -> bool:
     """Return whether the recipe gives environment variables to some processes."""
-    return bool(_with_environment(config))
-
-
-def _with_environment(config: dict[str, Any]) -> list[str]:
-    return [section for section, fields in config.items() if isinstance(fields, dict) and fields.get("environment")]
+    return any(isinstance(fields, dict) and bool(fields.get("environment")) for fields in config.values())
 
 
 def comparable(config: dict[str, Any]) -> dict[str, str | int | float]:
@@ -47,10 +37,13 @@ def comparable(config: dict[str, Any]) -> dict[str, str | int | float]:
         "problems_per_step": rollout["problems_per_step"],
         "group_size": rollout["group_size"],
     }
-    if rollout["lag"] is None:
-        flat["staleness"] = _bound(rollout["staleness"])
+    lag = rollout["lag"]
+    if lag is None:
+        flat["staleness"] = "inf" if rollout["staleness"] is None else str(rollout["staleness"])
+    elif isinstance(lag, int):
+        flat["lag"] = str(lag)
     else:
-        flat["lag"] = _lag(rollout["lag"])
+        flat["lag"] = next(str(file) for file in lag.values() if file is not None)
     return flat
 
 
@@ -58,24 +51,6 @@ def tags(config: dict[str, Any]) -> tuple[str, ...]:
     """Return the tags of a run: what matters, then the recipe's own; each once."""
     flat = comparable(config)
     age = "staleness" if "staleness" in flat else "lag"
-    ours = [
-        flat["objective"],
-        f"{age}={flat[age]}",
-        flat["mode"],
-        flat["world"],
-        flat["backend"],
-    ]
-    theirs = config["output"]["wandb_tags"]
-    short = [str(tag)[-MAX_TAG:] for tag in [*ours, *theirs]]
+    ours = [flat["objective"], f"{age}={flat[age]}", flat["mode"], flat["world"], flat["backend"]]
+    short = [str(tag)[-MAX_TAG:] for tag in [*ours, *config["output"]["wandb_tags"]]]
     return tuple(dict.fromkeys(short))
-
-
-def _bound(staleness: int | None) -> str:
-    return "inf" if staleness is None else str(staleness)
-
-
-def _lag(lag: int | dict[str, Any]) -> str:
-    """Name a lag: its number, or the file that lags are read from."""
-    if isinstance(lag, int):
-        return str(lag)
-    return next(str(file) for file in lag.values() if file is not None)

@@ -6,34 +6,24 @@ What is not known is None.
 """
 
 import contextlib
-import errno
 import os
 import platform
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct, structs
+from msgspec import Struct, structs
 
 from arl.errors import DataError, DiskError, InputError
-from arl.files import decode_json, find, read_regular, require_directory
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
 RESUMING = "resuming: recipe and checkpoint are checked"  # stage in which nothing is written until they are
-STATUS_BYTES = 64 << 20
 RUNS = "runs"  # state of a process that has not ended
-STALE_READS = 3  # in a row before one is an error; the file is replaced once a second
 SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
-
-# A status may be of another host, or damaged: what is drawn has a size that can be drawn.
-Whole = Annotated[int, Meta(ge=-(10**15), le=10**15)]
-Number = Annotated[float, Meta(ge=-1e15, le=1e15)]
-Pid = Annotated[int, Meta(ge=0, le=2**31)]
 
 
 class ProcessStatus(Struct, frozen=True, kw_only=True):
@@ -41,18 +31,18 @@ class ProcessStatus(Struct, frozen=True, kw_only=True):
 
     role: str
     node: str
-    pid: Pid  # 0: its node is still starting it
+    pid: int  # 0: its node is still starting it
     state: str = RUNS  # or how it has ended
-    since: Number | None = None  # its start, as time.time(); of another node: when the controller has first seen it
-    restarts: Whole = 0  # of its role
-    memory_bytes: Whole | None = None  # resident, with all that it has started; of another node: as last reported
-    version: Whole | None = None  # loaded weights of an engine
-    open_requests: Whole | None = None
-    running: Whole | None = None  # requests, as the engine has last reported, like the next four
-    waiting: Whole | None = None
-    slots: Whole | None = None
-    cache_tokens: Whole | None = None
-    cache_capacity: Whole | None = None
+    since: float | None = None  # its start, as time.time(); of another node: when the controller has first seen it
+    restarts: int = 0  # of its role
+    memory_bytes: int | None = None  # resident, with all that it has started; of another node: as last reported
+    version: int | None = None  # loaded weights of an engine
+    open_requests: int | None = None
+    running: int | None = None  # requests, as the engine has last reported, like the next four
+    waiting: int | None = None
+    slots: int | None = None
+    cache_tokens: int | None = None
+    cache_capacity: int | None = None
 
 
 class WaitStatus(Struct, frozen=True):
@@ -60,53 +50,52 @@ class WaitStatus(Struct, frozen=True):
 
     who: str
     what: str
-    seconds: Number
+    seconds: float
 
 
 class GroupsStatus(Struct, frozen=True, kw_only=True):
     """Count the groups in flight."""
 
-    running: Whole  # their episodes are under way
-    finished: Whole  # scored; they wait for their step
-    capacity: Whole | None  # most that may be in flight at once; None: no rule says it
-    problems_per_step: Whole
+    running: int  # their episodes are under way
+    finished: int  # scored; they wait for their step
+    capacity: int | None  # most that may be in flight at once; None: no rule says it
+    problems_per_step: int
 
 
 class Speed(Struct, frozen=True, kw_only=True):
     """Hold means over the last steps."""
 
-    steps: Whole  # that the means are over
-    step_seconds: Number
-    generated_per_s: Number  # tokens
-    trained_per_s: Number
-    trainer_waits: dict[str, Number]  # cause -> share of the time: groups, bound, device
-    engine_idle: Number  # share of the time
-    gate: Number  # share in which nothing was open, because no group might start
+    steps: int  # that the means are over
+    step_seconds: float
+    generated_per_s: float  # tokens
+    trained_per_s: float
+    trainer_waits: dict[str, float]  # cause -> share of the time: groups, bound, device
+    engine_idle: float  # share of the time
+    gate: float  # share in which nothing was open, because no group might start
 
 
 class RunStatus(Struct, frozen=True, kw_only=True):
     """Describe a run at one moment."""
 
     host: str  # of the controller
-    pid: Pid
-    time: Number  # when this was written, as time.time() on that host
-    clock: Number  # the same moment on the run's clock, as in trace.json
+    pid: int
+    time: float  # when this was written, as time.time() on that host
+    clock: float  # the same moment on the run's clock, as in trace.json
     stage: str  # starting, evaluation before training, training …
     end: str = ""  # how the run has ended; empty: it goes on
-    version: Whole = 0
-    steps: Whole  # versions of the whole run, at most
-    tokens: Whole = 0  # loss tokens that are trained
-    most_tokens: Whole | None = None  # train.tokens, with which the run ends; None: with `steps`
-    loaded_version: Whole = 0
-    staleness: Whole | None = None  # the bound; None: there is none
+    version: int = 0
+    steps: int  # versions of the whole run, at most
+    tokens: int = 0  # loss tokens that are trained
+    most_tokens: int | None = None  # train.tokens, with which the run ends; None: with `steps`
+    loaded_version: int = 0
+    staleness: int | None = None  # the bound; None: there is none
     has_exact_lag: bool = False  # rollout.lag takes the place of the bound
     groups: GroupsStatus | None = None
     waits: tuple[WaitStatus, ...] = ()  # longest first
-    last_step: dict[str, Number] = {}  # numbers of its record
+    last_step: dict[str, float] = {}  # numbers of its record
     speed: Speed | None = None
-    evaluations: dict[str, tuple[Whole, Number]] = {}  # suite -> newest version, accuracy
-    seconds_left: Number | None = None
-    controller_busy: Number | None = None  # share of a core that its event loop takes, over about a second
+    evaluations: dict[str, tuple[int, float]] = {}  # suite -> newest version, accuracy
+    seconds_left: float | None = None
     processes: tuple[ProcessStatus, ...] = ()
 
     @property
@@ -169,29 +158,16 @@ def read_status(run: Path) -> RunStatus:
     require_run(run)
     file = run / STATUS_FILE
     try:
-        encoded = _read_replaced(file)
+        status: RunStatus = msgspec.json.decode(file.read_bytes(), type=RunStatus)
+        return status
     except FileNotFoundError:
         raise InputError(
             f"{run}: has no {STATUS_FILE}; a run has one from its start-up on, unless its time is virtual"
         ) from None
     except OSError as error:
         raise InputError(f"{file}: cannot be read ({error.strerror})") from error
-    try:
-        status: RunStatus = decode_json(encoded, RunStatus)
-        return status
     except msgspec.DecodeError as error:
         raise DataError(f"{file}: is damaged, or of another version of arl ({error})") from error
-
-
-def _read_replaced(file: Path) -> bytes:
-    """Read a file that another host may replace meanwhile; on NFS the one that was opened is then gone: ESTALE."""
-    for _ in range(STALE_READS):
-        try:
-            return read_regular(file, STATUS_BYTES)
-        except OSError as error:
-            if error.errno != errno.ESTALE:
-                raise
-    return read_regular(file, STATUS_BYTES)
 
 
 def require_run(run: Path) -> None:
@@ -200,9 +176,10 @@ def require_run(run: Path) -> None:
     Raises:
         InputError: it is not, or it cannot be looked at; names runs beside or below it.
     """
-    require_directory(run, "give that of a run of yours, like runs/quickstart")
+    if not os.path.isdir(run):
+        raise InputError(f"{run}: is no directory; give that of a run of yours, like runs/quickstart")
     if os.path.isfile(run / RECIPE):
         return
-    below = [recipe.parent for recipe in find(run, f"*/{RECIPE}")]
+    below = [recipe.parent for recipe in sorted(run.glob(f"*/{RECIPE}"))]
     hint = f"; there are {', '.join(str(path) for path in below[:4])}" if below else ""
     raise InputError(f"{run}: is no run, because it has no {RECIPE}{hint}")

@@ -1,7 +1,7 @@
 """Note what happens from when until when, anywhere in the controller's process, for the trace of a run.
 
     with span("engine-0", "g17.3.0"): …  ─┐
-    add_span("trainer", "publication of 4", …) ─► SpanSink of the running task ─► Trace: spans/*.json
+    add_span("trainer", "publication of 4", …) ─► SpanSink of the running task ─► Trace: trace.json
 
 All spans are on one clock, the controller's. What another process or host does is placed by the messages that the
 controller sends and receives: a span begins when the request is sent, and ends when its answer has been read. So it is
@@ -14,9 +14,8 @@ the other.
 
 import contextlib
 import heapq
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -36,39 +35,32 @@ class TraceSpan(Struct, frozen=True):
     arguments: dict[str, Argument] = {}
 
 
-class SpanWriter(Protocol):
-    """Write spans. See arl.metrics.trace_files.Trace."""
-
-    def add(self, span: TraceSpan) -> None:
-        """Write one."""
-
-
 class SpanSink:
     """Take the spans of one run. Those that come before its trace is open wait for it."""
 
     def __init__(self) -> None:
-        self._writer: SpanWriter | None = None
+        self._write: Callable[[TraceSpan], None] | None = None
         self._waiting: list[TraceSpan] = []
         self._is_closed = False
         self._free: dict[str, list[int]] = {}  # process -> lanes below its highest that are free
         self._num_lanes: dict[str, int] = {}
 
-    def open(self, writer: SpanWriter) -> None:
-        """Write to `writer` from now on, first what has waited."""
-        self._writer = writer
+    def open(self, write: Callable[[TraceSpan], None]) -> None:
+        """Hand spans to `write` from now on, first those that have waited."""
+        self._write = write
         for span in self._waiting:
-            writer.add(span)
+            write(span)
         self._waiting = []
 
     def close(self) -> None:
         """Forget what comes from now on, because the trace is complete."""
-        self._writer = None
+        self._write = None
         self._is_closed = True
 
     def add(self, span: TraceSpan) -> None:
         """Write a span, or keep it until the trace is open."""
-        if self._writer is not None:
-            self._writer.add(span)
+        if self._write is not None:
+            self._write(span)
         elif not self._is_closed:
             self._waiting.append(span)
 

@@ -1,11 +1,10 @@
 """Draw the status of a run, for `arl top` and the dashboard of `arl train`.
 
 runs/small · training · version 12 of 60 · 0.8 s a step · about 38 s left
-trainer     waits 62% of the time: for groups 60%, for the staleness bound 2%
-engines     idle 5% of the time; 3% because no group may start before weights are loaded
-controller  its event loop takes 12% of a core
-now         trainer waits 0.3 s for 4 groups for step 12
-groups      8 of 12 in flight: 6 running, 2 finished; a step takes 4
+trainer    waits 62% of the time: for groups 60%, for the staleness bound 2%
+engines    idle 5% of the time; 3% because no group may start before weights are loaded
+now        trainer waits 0.3 s for 4 groups for step 12
+groups     8 of 12 in flight: 6 running, 2 finished; a step takes 4
 …
 role      node  pid     up  version  open  slots  waiting  cache   memory
 engine-0  vm     17  5.0 s       12     9   8/32        1     4%  0.51 GB
@@ -25,7 +24,6 @@ FEWEST_PROCESSES = 4
 OTHER_LINES = 19  # headline, facts, of which some take two lines, heads of the columns, a progress bar
 MOST_WAITS = 3
 LONGEST_NAME = 24
-SATURATED = 0.9  # of a core; an event loop has one thread, and so at most 1
 UNKNOWN = "–"
 LEFT = ("role", "node", "pid", "state")  # columns of words
 
@@ -80,8 +78,6 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
     if status.speed is not None:
         yield "trainer", _trainer(status.speed)
         yield "engines", _engines(status.speed)
-    if status.controller_busy is not None and not status.end:
-        yield "controller", _controller(status.controller_busy)
     for wait in status.waits[:MOST_WAITS] if not status.end else ():
         yield "now", _wait(wait, status)
     if status.groups is not None and not status.end:
@@ -124,13 +120,6 @@ def _engines(speed: Speed) -> str:
     text = f"idle {speed.engine_idle:.0%} of the time"
     if speed.gate >= 0.005:
         text += f"; {speed.gate:.0%} because no group may start before weights are loaded"
-    return text
-
-
-def _controller(busy: float) -> str:
-    text = f"its event loop takes {busy:.0%} of a core"
-    if busy >= SATURATED:
-        text += ", so it limits the run: raise engine.stream_interval"
     return text
 
 

@@ -182,18 +182,13 @@ def _hints(summary: Summary, recipe: Recipe) -> list[str]:
         cheaper = f", or {recipe.objective.cheaper}" if recipe.objective.cheaper else ""
         hints.append(f"the engine waits: more train.threads or ranks{cheaper}")
     if summary.recomputed_share > MUCH_RECOMPUTED:
-        hints.append(recomputation_advice(summary.recomputed_share, recipe.sync.every))
+        hints.append(recomputation_advice(summary.recomputed_share))
     return hints + list(recipe.objective.try_next)
 
 
-def recomputation_advice(share: float, every: int) -> str:
-    """Say what swaps cost, and what would make it less.
-
-    Args:
-        share: tokens computed again for each one generated.
-        every: the recipe's sync.every.
-    """
+def recomputation_advice(share: float) -> str:
+    """Say what swaps cost in tokens computed again for each one generated, and what would make it less."""
     return (
-        f"swaps had {share:.1f} tokens computed again for each one generated: load weights less often, "
-        f"sync.every={2 * every} or sync.min_seconds, or keep old caches, engine.kv_policy=keep"
+        f"swaps had {share:.1f} tokens computed again for each one generated: keep old caches, engine.kv_policy=keep, "
+        "or make steps larger"
     )

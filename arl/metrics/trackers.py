@@ -23,8 +23,7 @@ from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.metrics.run_labels import redacted
 from arl.metrics.tensorboard_tracker import require_tensorboard
 from arl.metrics.tracker_thread import takes_samples
-from arl.metrics.wandb_server import refuse_without_key
-from arl.metrics.wandb_tracker import WandbTracker
+from arl.metrics.wandb_tracker import WandbTracker, refuse_without_key
 
 EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker"
 BUILT_IN = {"tensorboard": "arl.metrics.tensorboard_tracker:TensorboardTracker"}

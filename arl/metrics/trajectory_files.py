@@ -18,7 +18,6 @@ import pyarrow as pa
 from arl.data.parquet_files import write_parquet
 from arl.data.text_codec import TextCodec
 from arl.errors import DeadlineError, RunError
-from arl.files import find
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any
 from arl.metrics.episode_table import EpisodeRow, episode_table
@@ -145,7 +144,7 @@ def _cut_back(directory: Path, partial: Path, num_files: int) -> None:
     """Make the directory, or remove from it what is past the first `num_files` files."""
     remove_any(partial)
     directory.mkdir(parents=True, exist_ok=True)
-    for path in find(directory, "*.parquet"):
+    for path in sorted(directory.glob("*.parquet")):
         if ANY_FILE.fullmatch(path.name) and int(path.stem) >= num_files:
             remove_any(path)
 

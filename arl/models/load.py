@@ -3,11 +3,9 @@
 import contextlib
 import copy
 import functools
-from collections.abc import Mapping
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -17,14 +15,12 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from arl.data.generation_config import end_token_ids
-from arl.data.model_directory import check_model_directory, reading_model
+from arl.data.model_directory import end_token_ids, reading_model
 from arl.errors import DataError
-from arl.files import find
 from arl.kernels.head import wide_product
 from arl.models.attention import ATTENTION
 from arl.models.model_files import stored_tensors
-from arl.models.tensor_file import StoredTensor, open_tensors
+from arl.models.weights import rows_of
 
 # Families whose decoder is model.layers, whose attention can be replaced, and which tests or users have tried.
 ARCHITECTURES = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM", "MistralForCausalLM", "GemmaForCausalLM"}
@@ -50,17 +46,13 @@ def load_model(
     """
     check_weights(empty_model(path), path)
     with reading_model(path, "model"):
-        model, report = AutoModelForCausalLM.from_pretrained(
+        model = AutoModelForCausalLM.from_pretrained(
             path,
             dtype=DTYPES[dtype],
             attn_implementation=ATTENTION,
-            output_loading_info=True,
             use_safetensors=True,
             trust_remote_code=False,
         )
-    missing = sorted(report["missing_keys"])
-    if missing:
-        raise DataError(f"model.path {path}: its weights lack {missing[0]}, and {len(missing) - 1} others")
     if head == "float32":
         model.lm_head.forward = functools.partial(_wide_logits, model.lm_head)
     return model.to(device).eval()
@@ -80,8 +72,6 @@ def empty_model(path: str | Path) -> PreTrainedModel:
         DataError: as for load_model.
     """
     config = _supported_config(path)
-    if find(Path(path), "*.safetensors"):  # else they are downloaded when the run begins
-        _refuse_absent_layers(config, path)
     with torch.device("meta"), reading_model(path, "model"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
     end_token_ids(path)  # refuses a damaged generation_config.json, which the next line would take for none
@@ -92,21 +82,12 @@ def empty_model(path: str | Path) -> PreTrainedModel:
     return model.eval()
 
 
-def _refuse_absent_layers(config: PretrainedConfig, path: str | Path) -> None:
-    """Look for the last layer in the headers of the weights, because building layers takes a millisecond for each."""
-    last = f"model.layers.{config.num_hidden_layers - 1}."
-    if not any(name.startswith(last) for name in stored_tensors(path)):
-        raise DataError(
-            f"model.path {path}: its config.json has num_hidden_layers {config.num_hidden_layers}, and its weights "
-            f"have no {last}*; copy them again from where the model came from"
-        )
-
-
 def check_weights(model: PreTrainedModel, path: str | Path) -> None:
     """Compare the headers of the safetensors of `path` with a model that its config.json describes.
 
     Raises:
-        DataError: a weight is missing, has another shape, or belongs to no part of the model.
+        DataError: a weight is missing, has another shape, belongs to no part of the model, or is stored twice with
+            different values where config.json ties both uses of it.
     """
     stored = stored_tensors(path)
     expected = {name: tuple(weight.shape) for name, weight in model.named_parameters(remove_duplicate=False)}
@@ -123,36 +104,17 @@ def check_weights(model: PreTrainedModel, path: str | Path) -> None:
             raise DataError(f"{what} has shape {tensor.shape}, and its config.json asks for {expected[name]}")
         if tensor.dtype not in FLOATS:
             raise DataError(f"{what} is of type {tensor.dtype}; {', '.join(FLOATS)} are supported")
-    _refuse_untied(model, stored, path)
-
-
-def _refuse_untied(model: PreTrainedModel, stored: Mapping[str, StoredTensor], path: str | Path) -> None:
-    """Refuse a weight that is stored twice with different values where config.json ties both uses of it.
-
-    transformers would load both, and the trainer would train one.
-
-    Raises:
-        DataError: names both.
-    """
-    names: dict[int, list[str]] = {}
+    first_names: dict[int, str] = {}
     for name, weight in model.named_parameters(remove_duplicate=False):
-        if name in stored:
-            names.setdefault(id(weight), []).append(name)
-    for first, *others in names.values():
-        for other in others:
-            if not torch.equal(_read(stored[first], first, path), _read(stored[other], other, path)):
-                raise DataError(
-                    f"model.path {path}: its config.json ties {other} to {first}, and they are stored with different "
-                    "values; set tie_word_embeddings to false, or remove one of them"
-                )
-
-
-def _read(stored: StoredTensor, name: str, path: str | Path) -> torch.Tensor:
-    try:
-        with open_tensors(stored.file) as file:
-            return file.read(name)
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"model.path {path}: {stored.file.name} cannot be read ({error}); copy it again") from error
+        first = first_names.setdefault(id(weight), name)
+        if name == first or name not in stored or first not in stored:
+            continue
+        one, other = (rows_of(stored[each].file, each, 0, len(weight)) for each in (first, name))
+        if not torch.equal(one, other):  # transformers would load both, and the trainer would train one
+            raise DataError(
+                f"model.path {path}: its config.json ties {name} to {first}, and they are stored with different "
+                "values; set tie_word_embeddings to false, or remove one of them"
+            )
 
 
 def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
@@ -167,7 +129,6 @@ def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
 
 def _supported_config(path: str | Path) -> PretrainedConfig:
     """Read the config of a model that arl computes correctly, and refuse any other."""
-    check_model_directory(Path(path))
     with reading_model(path, "model"):
         config = AutoConfig.from_pretrained(path, trust_remote_code=False)
     _refuse_unsupported(config, path)

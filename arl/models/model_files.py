@@ -4,20 +4,26 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
 from arl.data.model_source import DESCRIPTION, snapshot_of
 from arl.errors import DataError
-from arl.files import decode_json, read_regular
-from arl.models.tensor_file import StoredTensor, open_tensors
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
 WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
-INDEX_BYTES = 1 << 23  # some 80,000 weights; a server that decodes it does nothing else meanwhile
+
+
+class StoredTensor(NamedTuple):
+    """Describe one tensor of a safetensors file."""
+
+    file: Path
+    shape: tuple[int, ...]
+    dtype: str  # safetensors' name of it
 
 
 class _Index(Struct):
@@ -62,61 +68,37 @@ def write_index(directory: Path, file_names: Mapping[str, str], num_bytes: int) 
     (directory / SAFE_WEIGHTS_INDEX_NAME).write_text(json.dumps(index, indent=2) + "\n")
 
 
-def stored_files(path: str | Path) -> dict[str, Path]:
-    """Map each parameter name to the file that holds it.
-
-    Raises:
-        DataError: see `stored_tensors`.
-    """
-    return {name: tensor.file for name, tensor in stored_tensors(path).items()}
-
-
 def stored_tensors(path: str | Path) -> dict[str, StoredTensor]:
-    """Map each parameter name to what the headers of the safetensors say.
+    """Describe each tensor of a model, by name.
 
     Raises:
-        DataError: weights that are not safetensors, a file that cannot be read, or one that the index names wrongly.
+        DataError: the model is no directory with safetensors, or one of them cannot be read.
     """
     home = local_copy(path)
-    has_index = os.path.exists(home / SAFE_WEIGHTS_INDEX_NAME)
-    if has_index and os.path.exists(home / SAFE_WEIGHTS_NAME):  # trainer and engine could load different ones
-        raise DataError(f"model.path {path}: has {SAFE_WEIGHTS_NAME} and {SAFE_WEIGHTS_INDEX_NAME}; remove one of them")
-    if has_index:
-        return _indexed_tensors(path, home)
-    if not os.path.exists(home / SAFE_WEIGHTS_NAME):
-        raise DataError(
-            f"model.path {path}: has no {SAFE_WEIGHTS_NAME}; load it with transformers and save_pretrained it once"
-        )
-    return _read_header(path, home / SAFE_WEIGHTS_NAME)
-
-
-def _indexed_tensors(path: str | Path, home: Path) -> dict[str, StoredTensor]:
-    """Read the headers of all files that an index names."""
+    name = SAFE_WEIGHTS_NAME
     try:
-        index: _Index = decode_json(read_regular(home / SAFE_WEIGHTS_INDEX_NAME, INDEX_BYTES), _Index)
-    except (OSError, msgspec.DecodeError) as error:
-        raise DataError(f"model.path {path}: {SAFE_WEIGHTS_INDEX_NAME} cannot be read ({error})") from error
-    names: dict[str, list[str]] = {}  # by file
-    for name, file_name in index.weight_map.items():
-        names.setdefault(file_name, []).append(name)
-    found = {}
-    for file_name in sorted(names):
-        if "/" in file_name or not file_name.endswith(".safetensors"):
-            raise DataError(f"model.path {path}: {SAFE_WEIGHTS_INDEX_NAME} names {file_name!r}, no file beside it")
-        tensors = _read_header(path, home / file_name)
-        for name in names[file_name]:
-            if name not in tensors:
-                raise DataError(
-                    f"model.path {path}: {file_name} lacks {name}, which {SAFE_WEIGHTS_INDEX_NAME} puts there"
-                )
-            found[name] = tensors[name]
+        names = {name}
+        if not os.path.exists(home / name) and os.path.exists(home / SAFE_WEIGHTS_INDEX_NAME):  # as transformers does
+            name = SAFE_WEIGHTS_INDEX_NAME
+            names = set(msgspec.json.decode((home / name).read_bytes(), type=_Index).weight_map.values())
+        found: dict[str, StoredTensor] = {}
+        for name in sorted(names):
+            found |= tensors_in(home / name)
+    except FileNotFoundError as error:
+        raise DataError(
+            f"model.path {path}: has no {name}; copy it again, or load it with transformers and save_pretrained it once"
+        ) from error
+    except (OSError, msgspec.DecodeError, SafetensorError) as error:
+        raise DataError(f"model.path {path}: {name} cannot be read ({error}); copy it again") from error
     return found
 
 
-def _read_header(path: str | Path, file: Path) -> dict[str, StoredTensor]:
-    """Read what a safetensors file says of its tensors."""
-    try:
-        with open_tensors(file) as opened:
-            return opened.tensors
-    except (OSError, SafetensorError) as error:
-        raise DataError(f"model.path {path}: {file.name} cannot be read ({error}); copy it again") from error
+def tensors_in(file: Path) -> dict[str, StoredTensor]:
+    """Describe the tensors of a safetensors file, from its header.
+
+    Raises:
+        OSError, SafetensorError: it cannot be read.
+    """
+    with safe_open(file, framework="numpy") as opened:
+        slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no mapping
+        return {name: StoredTensor(file, tuple(part.get_shape()), part.get_dtype()) for name, part in slices.items()}

@@ -1,18 +1,48 @@
-"""Make tiny models: randomly initialized causal language models of Llama's shape, in Hugging Face's format."""
+"""Make tiny models: randomly initialized causal language models of Llama's shape, in Hugging Face's format.
+
+Their tokenizer has one token a character. Importing this module does not import torch.
+"""
 
 from pathlib import Path
 
-import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Regex, Tokenizer, models, pre_tokenizers, processors
+from tokenizers.decoders import Fuse
+from transformers import PreTrainedTokenizerBase
 
 from arl.config.recipe import TinyModel
-from arl.models.characters import character_tokenizer
 
+PAD = "<pad>"
+BOS = "<bos>"
+EOS = "<eos>"
 INITIAL_STD = 0.06  # the usual 0.02 suits wide models; at width 128 it takes five times as long to learn
+
+
+def character_tokenizer(characters: str) -> PreTrainedTokenizerBase:
+    """Make a tokenizer with ids in the order characters, pad, bos, eos. It prepends bos to a prompt."""
+    from transformers import PreTrainedTokenizerFast  # some versions of transformers import torch with it
+
+    ids = {name: i for i, name in enumerate([*characters, PAD, BOS, EOS])}
+    tokenizer = Tokenizer(models.WordLevel(ids, unk_token=PAD))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    tokenizer.decoder = Fuse()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single=f"{BOS} $A",
+        special_tokens=[(BOS, ids[BOS])],
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        clean_up_tokenization_spaces=False,
+    )
 
 
 def make_tiny_model(shape: TinyModel, characters: str, seed: int, directory: Path) -> None:
     """Write randomly initialized float32 weights, config and tokenizer to `directory`."""
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
     tokenizer = character_tokenizer(characters)
     config = LlamaConfig(
         vocab_size=len(tokenizer),

@@ -6,15 +6,14 @@ empty_model (meta) ─► shard ─► fill_model: empty shards on the device �
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Shard
 from transformers import PreTrainedModel
 
 from arl.errors import DataError
-from arl.models.model_files import stored_files
-from arl.models.tensor_file import TensorFile, open_tensors
+from arl.models.model_files import StoredTensor, stored_tensors
 
 
 def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:
@@ -26,16 +25,15 @@ def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -
     model.to_empty(device=device)
     model.tie_weights()  # to_empty has given tied weights a tensor each
     _make_buffers(model)
-    files = stored_files(path)
+    stored = stored_tensors(path)
     parameters = dict(model.named_parameters())
-    if missing := sorted(parameters.keys() - files.keys()):
+    if missing := sorted(parameters.keys() - stored.keys()):
         raise DataError(f"model.path {path}: its safetensors lack {missing[0]}, and {len(missing) - 1} others")
-    for file in sorted({files[name] for name in parameters}):
-        inside = {name: parameter for name, parameter in parameters.items() if files[name] == file}
+    for name, parameter in parameters.items():
         try:
-            _read_file(file, inside)
+            _read_rows(stored[name], name, parameter)
         except (OSError, SafetensorError) as error:
-            raise DataError(f"model.path {path}: {file.name} cannot be read ({error})") from error
+            raise DataError(f"model.path {path}: {stored[name].file.name} cannot be read ({error})") from error
 
 
 def own_rows(parameter: Tensor) -> tuple[int, int]:
@@ -65,17 +63,9 @@ def rows_of_part(num_rows: int, parts: int, part: int) -> tuple[int, int]:
     return first, end
 
 
-def _read_file(file: Path, parameters: dict[str, Tensor]) -> None:
-    """Read this rank's rows of some parameters, which the file holds under the same names."""
-    with open_tensors(file) as opened:
-        for name, parameter in parameters.items():
-            _read_rows(opened, name, parameter)
-
-
 @torch.no_grad()
-def _read_rows(file: TensorFile, name: str, parameter: Tensor) -> None:
-    """Read this rank's rows of one parameter, which `file` holds under `name`."""
-    stored = file.tensors[name]
+def _read_rows(stored: StoredTensor, name: str, parameter: Tensor) -> None:
+    """Read this rank's rows of one parameter, which is stored under `name`."""
     if stored.shape != tuple(parameter.shape):
         raise DataError(
             f"{stored.file}: {name} has shape {stored.shape}, and its config.json asks for {tuple(parameter.shape)}"
@@ -83,8 +73,15 @@ def _read_rows(file: TensorFile, name: str, parameter: Tensor) -> None:
     first, end = own_rows(parameter)
     if first < end:
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        rows = file.read(name, first, end)
+        rows = rows_of(stored.file, name, first, end)
         local.copy_(rows, non_blocking=True)  # so that a GPU casts it rather than the CPU
+
+
+def rows_of(file: Path, name: str, first: int, end: int) -> Tensor:
+    """Return some rows of a tensor in a safetensors file."""
+    with safe_open(file, framework="pt") as opened:
+        rows: Tensor = opened.get_slice(name)[first:end]
+        return rows
 
 
 def _make_buffers(model: PreTrainedModel) -> None:

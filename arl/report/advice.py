@@ -115,9 +115,7 @@ def _recomputation(arm: Arm) -> list[str]:
     generated = metric_of(arm, "tokens/generated")
     if recomputed is None or generated is None or recomputed.mean <= MUCH_RECOMPUTED * generated.mean:
         return []
-    every = arm.runs[0].recipe.get("sync.every", 1)
-    advised = recomputation_advice(recomputed.mean / generated.mean, every)
-    return [f"{advised}."]
+    return [f"{recomputation_advice(recomputed.mean / generated.mean)}."]
 
 
 def _queue(arm: Arm) -> list[str]:

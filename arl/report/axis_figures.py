@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from arl.report.arms import LAG, STALENESS, Arm, is_number, order, show, shown
 from arl.report.differences import lines_along
-from arl.report.figures import numbers
+from arl.report.figures import color, line_of, numbers
 from arl.report.parts import Figure
 from arl.report.quantities import Budget, Quantity, estimate
 from arl.report.statistics import MeanOfSeeds
@@ -149,7 +149,7 @@ def _figure(
 
 def _traces(lines: Sequence[AxisLine], quantity: Quantity) -> Iterator[dict[str, Any]]:
     for number, line in enumerate(lines):
-        paint = f"series:{number}"
+        paint = color(number)
         shift = APART * (number - (len(lines) - 1) / 2)
         means = quantity.scale * np.array([point.mean.mean for point in line.points])
         bounds = quantity.scale * np.array([_bounds(point.mean) for point in line.points])
@@ -170,6 +170,6 @@ def _traces(lines: Sequence[AxisLine], quantity: Quantity) -> Iterator[dict[str,
                 "thickness": 1.3,
                 "width": 3,
             },
-            "line": {"color": paint},
+            "line": line_of(number),
             "marker": {"color": paint, "size": 6},
         }

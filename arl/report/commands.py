@@ -21,44 +21,17 @@ def report(
     at_steps: Annotated[str, typer.Option(help="Compare at these steps, as in 20,50. [20,30]")] = "",
     at_tokens: Annotated[str, typer.Option(help="Compare at so many trained tokens, as in 1e6,2e6.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
-    wandb: Annotated[
-        str | None,
-        typer.Option(help="Make a saved view of this group at wandb, or say what to click.", metavar="GROUP"),
-    ] = None,
-    wandb_project: Annotated[str, typer.Option(help="The project of --wandb, output.wandb_project.")] = "arl",
 ) -> None:
     """Compare runs: what they learned, how fast, how stale."""
     from arl.errors import InputError
+    from arl.report.page import refuse_other_kinds
 
-    if not runs and wandb is None:
-        raise InputError("give directories of runs or of a sweep, like runs/quickstart, or --wandb GROUP")
-    if runs:
-        _refuse_other_kinds(out)
-        at = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
-        _report_runs(runs, out, at, json)
-    else:
-        _refuse_without_runs(out=out is not None, at_steps=bool(at_steps), at_tokens=bool(at_tokens), json=json)
-    if wandb is not None:
-        from arl.report.wandb_view import wandb_view
-
-        typer.echo(wandb_view(wandb, wandb_project).text)
-
-
-def _refuse_other_kinds(out: Path | None) -> None:
-    """Refuse what cannot become the page, before runs are read."""
-    from arl.report.write_page import refuse_other_kinds
-
+    if not runs:
+        raise InputError("give directories of runs or of a sweep, like runs/quickstart")
     if out is not None:
-        refuse_other_kinds(out)
-
-
-def _refuse_without_runs(**given: bool) -> None:
-    """Refuse options that are about runs where only --wandb is given."""
-    from arl.errors import InputError
-
-    names = [f"--{name.replace('_', '-')}" for name, is_given in given.items() if is_given]
-    if names:
-        raise InputError(f"{', '.join(names)}: needs runs to report on; name their directories beside --wandb")
+        refuse_other_kinds(out)  # before runs are read
+    at = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
+    _report_runs(runs, out, at, json)
 
 
 def _report_runs(runs: "Sequence[Path]", out: Path | None, budgets: "Sequence[Budget]", json: bool) -> None:
@@ -74,7 +47,7 @@ def _report_runs(runs: "Sequence[Path]", out: Path | None, budgets: "Sequence[Bu
     else:
         print_report(built, Console(highlight=False))
     if out is not None:
-        from arl.report.write_page import write_page
+        from arl.report.page import write_page
 
         write_page(built, out)
         typer.echo(f"wrote {out}", err=True)

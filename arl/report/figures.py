@@ -12,6 +12,11 @@ from arl.report.statistics import at_each, curve_of_seeds, thinned
 
 MOST_POINTS = 300  # of a curve
 THINNED = f"Curves of more than {MOST_POINTS} points are drawn as means of neighbors."
+COLORS = (  # that color-blind readers tell apart, after Okabe and Ito
+    *((10, 102, 171), (210, 86, 11), (10, 138, 104), (178, 74, 140)),
+    *((67, 162, 214), (169, 127, 0), (90, 75, 181), (107, 116, 128)),
+)
+DASHES = ("solid", "dash", "dot")
 DIGITS = 5  # significant ones of what is drawn
 
 
@@ -27,9 +32,15 @@ def numbers(values: np.ndarray) -> list[float | None]:
     return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
 
 
-def color(arm: Arm) -> str:
-    """Return the placeholder of an arm's color."""
-    return f"arm:{arm.number}"
+def color(number: int, opacity: float = 1.0) -> str:
+    """Return the color of an arm or of a series."""
+    red, green, blue = COLORS[number % len(COLORS)]
+    return f"rgba({red}, {green}, {blue}, {opacity:g})"
+
+
+def line_of(number: int) -> dict[str, Any]:
+    """Return the line of an arm or of a series; those that share a color have unlike dashes."""
+    return {"color": color(number), "dash": DASHES[number // len(COLORS) % len(DASHES)]}
 
 
 def curves_figure(
@@ -68,11 +79,11 @@ def _traces(seeds: SeedCurves) -> list[dict[str, Any]]:
         "name": arm.name,
         "x": numbers(x),
         "y": numbers(mean),
-        "line": {"color": color(arm)},
+        "line": line_of(arm.number),
     }
     if np.isfinite(mean).sum() == 1:
         line["mode"] = "markers"
-        line["marker"] = {"color": color(arm)}
+        line["marker"] = {"color": color(arm.number)}
     has_interval = np.isfinite(low)
     if not has_interval.any():
         return [line]
@@ -92,9 +103,9 @@ def _band(arm: Arm, x: np.ndarray, low: np.ndarray, high: np.ndarray) -> dict[st
         "hoverinfo": "skip",
         "x": numbers(there_and_back),
         "y": numbers(edge),
-        "line": {"width": 0, "color": color(arm)},
+        "line": {"width": 0},
         "fill": "toself",
-        "fillcolor": color(arm),
+        "fillcolor": color(arm.number, 0.16),
     }
 
 

@@ -9,7 +9,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from arl.errors import InputError
-from arl.files import require_directory
 from arl.metrics.run_files import METRICS_FILE, RECIPE
 
 REMEDY = "give directories of runs or of a sweep, like runs/quickstart"
@@ -26,7 +25,8 @@ def find_runs(paths: Sequence[Path], notes: list[str]) -> list[tuple[str, Path]]
     """
     found: dict[Path, str] = {}
     for path in paths:
-        require_directory(path, REMEDY)
+        if not os.path.isdir(path):
+            raise InputError(f"{path}: is no directory; {REMEDY}")
         unreadable: list[OSError] = []
         directories = sorted(_run_directories(path, unreadable))
         closed = [_cannot_be_read(path, error) for error in unreadable]
@@ -65,14 +65,15 @@ def _unique(directory: Path, name: str, namesakes: Sequence[Path]) -> str:
         tails = {path.parts[-length:] for path in namesakes}
         if len(tails) == len(namesakes):
             break
-    return "/".join(directory.parts[-length:])
+    return "/".join(directory.parts[-length:]).encode("utf-8", "replace").decode()
 
 
 def _below(path: Path, directory: str | Path) -> str:
     """Name a directory by its path from the last part of `path` on."""
     top = Path(os.path.realpath(path))
     below = Path(os.path.realpath(directory)).relative_to(top)
-    return (Path(top.name) / below).as_posix()
+    name = (Path(top.name) / below).as_posix()
+    return name.encode("utf-8", "replace").decode()  # a path that is no UTF-8 has half characters
 
 
 def _cannot_be_read(path: Path, error: OSError) -> str:

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+import msgspec
+import numpy as np
 from msgspec import Struct
 
 from arl.metrics.names import AGE_BUCKETS
 from arl.report.advice import advice
 from arl.report.arms import Arm
 from arl.report.assemble import Report
-from arl.report.encoded import encode
 from arl.report.seed_means import last_of, metric_of, over_seeds
 from arl.report.speed import mean_shares
 from arl.report.speed_numbers import engine_shares, tokens_per_second, trainer_shares
@@ -84,7 +85,13 @@ def numbers_of(report: Report) -> str:
         age_buckets=list(AGE_BUCKETS),
         notes=report.notes,
     )
-    return encode(numbers).decode()
+    return msgspec.json.encode(numbers, enc_hook=_plain).decode()
+
+
+def _plain(value: object) -> object:
+    """Turn numbers of NumPy into those of Python."""
+    assert isinstance(value, np.generic | np.ndarray), f"{type(value).__name__} is no number"
+    return value.tolist()
 
 
 def _arm(report: Report, arm: Arm) -> ArmNumbers:

@@ -1,6 +1,6 @@
 """Define what a report is made of: sections of figures, tables and sentences.
 
-The data side writes these parts; the page and the terminal show them. Parts hold no color of a theme and no HTML.
+The data side writes these parts; the page and the terminal show them. Parts hold no HTML.
 """
 
 from typing import Any
@@ -9,11 +9,7 @@ from msgspec import Struct
 
 
 class Figure(Struct, frozen=True, kw_only=True):
-    """Hold one plot as plotly's JSON.
-
-    A trace that belongs to an arm has the color "arm:<k>", k being the arm's number; one of several arms, "series:<k>";
-    one part of a whole, "part:<k>". The page replaces them by colors of its theme, wherever a color may stand.
-    """
+    """Hold one plot as plotly's JSON."""
 
     id: str
     title: str

@@ -13,33 +13,18 @@ import numpy as np
 from msgspec import Struct
 
 from arl.config.leaves import leaves
-from arl.config.yaml_loader import MOST_BYTES as MOST_RECIPE
 from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
-from arl.files import decode_json, read_regular
+from arl.launch.file_lock import is_locked
 from arl.metrics.names import OF_EVALUATION, is_defined
 from arl.metrics.record_file import Row, read_records
 from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
 from arl.report.find_runs import find_runs
 from arl.report.metric_columns import MetricColumns, make_columns
-from arl.types import MOST_COUNT
 
 RunStatus = Literal["finished", "running", "stopped"]
-LOCKS = Path("/proc/locks")  # every file lock of this machine, which can be read without taking one
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
 NAMES_SHOWN = 4
-COUNTS = {  # what a report computes with, and the least that a recipe may say
-    "seed": 0,
-    "rollout.problems_per_step": 1,
-    "rollout.group_size": 1,
-    "rollout.staleness": 0,
-    "engine.slots": 1,
-    "engine.replicas": 1,
-    "sync.every": 1,
-}
-MAY_BE_NULL = ("rollout.staleness",)  # there is no bound
-
-MOST_BYTES = 1 << 26  # of a summary
 
 
 class SuiteScores(Struct, frozen=True):
@@ -122,7 +107,7 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
 def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any] | None:
     """Read the recipe as it was written; one of another version of arl is not refused."""
     try:
-        tree = read_document(read_regular(directory / RECIPE, MOST_RECIPE)).values
+        tree = read_document((directory / RECIPE).read_bytes()).values
     except OSError as error:
         notes.append(f"{name}: {RECIPE} cannot be read ({error.strerror}); it is left out")
         return None
@@ -132,34 +117,16 @@ def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any]
     if not isinstance(tree, dict):
         notes.append(f"{name}: {RECIPE} holds no recipe; it is left out")
         return None
-    recipe = dict(leaves(tree))
-    wrong = [field for field in COUNTS if field in recipe and not _can_count(field, recipe[field])]
-    if wrong:
-        notes.append(f"{name}: {RECIPE}: {some(wrong, 'no count in', 'no counts in')}; it is left out")
-        return None
-    return recipe
-
-
-def _can_count(field: str, value: object) -> bool:
-    """Return whether a report can compute with the value of a field of COUNTS."""
-    if value is None:
-        return field in MAY_BE_NULL
-    return type(value) is int and COUNTS[field] <= value <= MOST_COUNT
+    return dict(leaves(tree))
 
 
 def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:
     """Read metrics.jsonl. A last line without its end is being written, and left out."""
     try:
-        records = read_records(directory / METRICS_FILE)
+        return read_records(directory / METRICS_FILE)
     except DataError as error:
         notes.append(str(error))
         return []
-    if records.is_torn:
-        notes.append(f"{name}: the last line of {METRICS_FILE} is half written; it is left out")
-    if records.damaged:
-        damaged = [str(number) for number in records.damaged]
-        notes.append(f"{name}: {METRICS_FILE}: no record in {some(damaged, 'line', 'lines')}; left out")
-    return records.rows
 
 
 def some(names: Sequence[str], one: str, several: str) -> str:
@@ -201,7 +168,7 @@ def _scores(rows: Sequence[Row]) -> dict[str, SuiteScores]:
 def _selection_bias(name: str, directory: Path, notes: list[str]) -> list[str]:
     """Read the warnings of the summary, which compare trained groups with dropped ones."""
     try:
-        summary: Any = decode_json(read_regular(directory / SUMMARY, MOST_BYTES))
+        summary: Any = msgspec.json.decode((directory / SUMMARY).read_bytes())
     except FileNotFoundError:
         return []
     except (OSError, msgspec.DecodeError):
@@ -212,21 +179,10 @@ def _selection_bias(name: str, directory: Path, notes: list[str]) -> list[str]:
 
 
 def _status(directory: Path) -> RunStatus:
-    """Say whether a run is finished, is running, or has ended without a summary.
-
-    A running one holds a lock, which the system lists. The lock itself is not tried, because a run that starts at
-    that moment would find it taken. The list names an inode and a device; the inode alone decides, because btrfs gives
-    its files another device than the list does. A lock of another file system with the same inode is rare.
-    """
+    """Say whether a run is finished, is running, or has ended without a summary."""
     if os.path.exists(directory / SUMMARY):
         return "finished"
-    try:
-        inode = (directory / LOCK).stat().st_ino
-        locks = LOCKS.read_text().splitlines()
-    except OSError:
-        return "stopped"
-    held = [line.split() for line in locks if "FLOCK" in line]
-    return "running" if any(fields[-3].endswith(f":{inode}") for fields in held) else "stopped"
+    return "running" if is_locked(directory / LOCK) else "stopped"
 
 
 def _unknown_metrics(runs: Sequence[LoadedRun]) -> list[str]:

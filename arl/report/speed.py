@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from arl.report.arms import Arm
-from arl.report.figures import THINNED, SeedCurves, curves_figure
+from arl.report.figures import THINNED, SeedCurves, color, curves_figure
 from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.read_runs import LoadedRun
 from arl.report.seed_means import curves_of, last_of, mean_of_steps, not_recorded, over_seeds, text
@@ -117,7 +117,7 @@ def _shares_figure(name: str, title: str, arms: Sequence[Arm], shares_of: Shares
                 "type": "bar",
                 "orientation": "h",
                 "name": part,
-                "marker": {"color": "theme:muted" if part == UNEXPLAINED else f"part:{number}"},
+                "marker": {"color": "silver" if part == UNEXPLAINED else color(number)},
                 "y": [arm.name for arm in arms],
                 "x": [None if share is None else _rounded(share, 2) for share in shares],
             }

@@ -9,7 +9,7 @@ from msgspec import Struct
 
 from arl.metrics.names import AGE_BUCKETS
 from arl.report.arms import Arm
-from arl.report.figures import MOST_POINTS, THINNED, curves_figure, layout, numbers
+from arl.report.figures import MOST_POINTS, THINNED, color, curves_figure, layout, line_of, numbers
 from arl.report.mean_age import mean_age_table
 from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.seed_means import (
@@ -185,15 +185,14 @@ def _age_trace(arm: Arm, metric: str) -> dict[str, Any] | None:
     values = by_age(arm, metric)
     if not np.isfinite(values).any():
         return None
-    paint = {"color": f"arm:{arm.number}"}
     return {
         "type": "scatter",
         "mode": "lines+markers",
         "name": arm.name,
         "x": list(AGE_BUCKETS),
         "y": numbers(values),
-        "line": paint,
-        "marker": paint,
+        "line": line_of(arm.number),
+        "marker": {"color": color(arm.number)},
     }
 
 
@@ -208,6 +207,7 @@ def _heat_maps(arm: Arm) -> list[Figure]:
             "x": numbers(steps),
             "y": list(range(len(shares))),
             "z": [numbers(row) for row in shares],
+            "colorscale": "Blues",
             "zmin": 0,
             "zmax": 1,
             "colorbar": {"title": {"text": "share"}},

@@ -1,70 +1,59 @@
 """Find the tokenizer of a run, which may be living, and turn token ids into text without torch or transformers."""
 
-import contextlib
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tokenizers import Tokenizer
 
-from arl.files import find, read_regular
-
 TOKENIZER = "tokenizer.json"
-MOST_BYTES = 1 << 28  # of it
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
 
 
+class RunTokens:
+    """Turn token ids of one run into texts; without a tokenizer an id is its own text."""
+
+    def __init__(self, tokenizer: Tokenizer | None) -> None:
+        self._tokenizer = tokenizer
+
+    def texts(self, token_ids: Sequence[int]) -> list[str]:
+        """Return the text of each token, as it stands within a text."""
+        if self._tokenizer is None:
+            return [f"{token} " for token in token_ids]
+        known = sorted(set(token_ids))
+        texts = dict(zip(known, token_texts(self._tokenizer, known), strict=True))
+        return [texts[token] for token in token_ids]
+
+
 class TokenTexts:
-    """Load each tokenizer once, whatever number of runs has it, and collect the text of every token that occurs."""
+    """Load each tokenizer once, whatever number of runs has it."""
 
     def __init__(self) -> None:
-        self._places: dict[str, int] = {}  # content of tokenizer.json -> its place in `tables`
-        self._tokenizers: list[Tokenizer] = []
-        self.tables: list[dict[int, str]] = []
+        self._tokenizers: dict[bytes, Tokenizer] = {}  # content of tokenizer.json -> the tokenizer
 
-    def load(self, run: Path, model: Path | None) -> tuple[int | None, str]:
-        """Return the place of a run's table, or None and a note that says why there is none.
+    def load(self, run: Path, model: Path | None) -> RunTokens:
+        """Return the tokens of a run.
 
         Args:
             model: that the run's recipe names; None: it names none.
         """
         path = find_tokenizer(run, model)
         if path is None:
-            return None, f"{run}: no {TOKENIZER} in its checkpoints or model, so its tokens are shown as ids"
-        try:
-            content = read_regular(path, MOST_BYTES).decode()
-            if content not in self._places:
-                self._tokenizers.append(Tokenizer.from_str(content))
-                self.tables.append({})
-                self._places[content] = len(self.tables) - 1
-        except Exception as error:  # the tokenizers package raises plain Exceptions
-            return None, f"{path}: cannot be read ({error}), so tokens are shown as ids"
-        return self._places[content], ""
-
-    def add(self, place: int, token_ids: Iterable[int]) -> None:
-        """Add the texts of some tokens to a table."""
-        table = self.tables[place]
-        new = sorted(set(token_ids) - table.keys())
-        table.update(zip(new, token_texts(self._tokenizers[place], new), strict=True))
+            return RunTokens(None)
+        content = path.read_bytes()
+        if content not in self._tokenizers:
+            self._tokenizers[content] = Tokenizer.from_buffer(content)
+        return RunTokens(self._tokenizers[content])
 
 
 def find_tokenizer(run: Path, model: Path | None) -> Path | None:
-    """Return the tokenizer of a run's newest checkpoint, or of the model that its recipe names; None: it has none."""
-    in_checkpoints = newest(find(run / "checkpoints", f"*/{TOKENIZER}"))
-    if in_checkpoints is not None:
-        return in_checkpoints
+    """Return the tokenizer of a checkpoint of a run, or of the model that its recipe names; None: it has none."""
+    in_checkpoints = sorted((run / "checkpoints").glob(f"*/{TOKENIZER}"))
+    if in_checkpoints:
+        return in_checkpoints[-1]
     if model is None or not os.path.exists(model / TOKENIZER):
         return None
     return model / TOKENIZER
-
-
-def newest(paths: Iterable[Path]) -> Path | None:
-    """Return the file that was written last; None: there is none. A living run removes checkpoints at any moment."""
-    written = {}
-    for path in paths:
-        with contextlib.suppress(OSError):  # or it is a link that leads nowhere
-            written[path] = path.stat().st_mtime_ns
-    return max(written, key=written.__getitem__, default=None)
 
 
 def token_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
@@ -77,15 +66,10 @@ def token_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
     if anchor is None:
         return [_name(tokenizer, token) for token in token_ids]
     after = _decode(tokenizer, [[token_ids[anchor], token] for token in token_ids])
-    before = alone[anchor]
     texts = []
     for token, own, pair in zip(token_ids, alone, after, strict=True):
-        text = own
-        if pair.startswith(before):
-            text = pair.removeprefix(before)
-        if not text or REPLACEMENT in text:
-            text = _name(tokenizer, token)
-        texts.append(text)
+        text = pair.removeprefix(alone[anchor]) if pair.startswith(alone[anchor]) else own
+        texts.append(text if text and REPLACEMENT not in text else _name(tokenizer, token))
     return texts
 
 
@@ -96,6 +80,4 @@ def _decode(tokenizer: Tokenizer, sequences: list[list[int]]) -> list[str]:
 
 def _name(tokenizer: Tokenizer, token: int) -> str:
     name = tokenizer.id_to_token(token)
-    if name is None:
-        return f"⟨{token}⟩"
-    return f"⟨{name}⟩"
+    return f"⟨{token}⟩" if name is None else f"⟨{name}⟩"

@@ -1,66 +1,73 @@
-"""Have worker processes call reward functions, one response a call, and replace a worker that hangs or dies.
+"""Have reward functions called in processes of their own, one response a call, with a deadline for each call.
 
-    Scorer ─► call(function, problem, response) ─► CallQueue ─► a worker ─► Verdict
-                                                       ▲           │
-                                                       └───────────┴ lost: it is replaced, its calls are made again
+    Scorer ─► call(function, problem, response) ─► zygote ─► a worker (arl.reward.worker) ─► Verdict
+                                                     └─ lost: another one is started, and its calls are made again
 
-A response is graded on its own: one that makes the function hang or die costs its own episode at most. How a worker
-achieves that is in arl.reward.worker. Workers run on the controller's machine, because each shares a socket with it.
+A response is graded on its own: one that makes its function hang or die costs its own episode at most. The processes
+run on the controller's machine, because the zygote shares a socket with it.
 """
 
 import asyncio
 import contextlib
+import itertools
+import socket
+import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import BinaryIO, Self
+
+import msgspec
 
 from arl.clock import deadline
-from arl.errors import DeadlineError, ProcessDied
+from arl.errors import DeadlineError, ProcessDied, printable
 from arl.launch.disk import writing
-from arl.launch.process_state import describe_state, state_letter
-from arl.launch.rotating_log import PipedLog
-from arl.reward.call_queue import CallQueue
-from arl.reward.messages import TRIES, Answer, Settings, Verdict
+from arl.launch.frames import FrameReader, decode, frame
+from arl.launch.process_log import open_log
+from arl.launch.process_state import describe_exit, describe_state, state_of
+from arl.launch.spawn import kill_session, spawn
+from arl.reward.grading import Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
 from arl.reward.ungraded import UngradedLog
-from arl.reward.worker_link import WorkerLink
+from arl.reward.worker import FIRST_CALL, READ_BYTES, READY, Answer, RewardCall, Settings
 from arl.types import Problem, Response
 
-GRACE = 10.0  # seconds beyond a call's deadline in which a worker that owes an answer must say something
-REPLACING = 60.0  # seconds beyond the tries of a call, in which a lost worker must be replaced
-FIRST_PAUSE = 1.0  # seconds between two tries of that
-LONGEST_PAUSE = 10.0
+TRIES = 2  # of a call
+OPEN_CALLS = 8  # of a worker, so that it waits for no event loop between two of them
+GRACE = 10.0  # seconds beyond the deadlines of a call in which a zygote that owes an answer must say something
+END_SECONDS = 10.0  # for a zygote to kill what it has started, and exit
+CANNOT_SEND = "it cannot be sent to a reward worker"
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # else all cores, each
+
+
+@dataclass
+class _OpenCall:
+    """Hold a call until its verdict is known."""
+
+    framed: bytes
+    verdict: asyncio.Future[Verdict]
+    tries: int = 1
 
 
 class RewardPool:
-    """Keep `workers` processes that have imported `functions`.
+    """Keep a zygote that has imported `functions`, and its `workers` processes.
 
-        pool = RewardPool(
-            ["my_rewards:score"],
-            workers=4,
-            timeout=10.0,
-            memory_gb=4.0,
-            startup=120.0,
-            log=logs / "reward.log",
-            environment={},
-            ungraded=UngradedLog(logs / "reward.log", print),
-        )
-        async with pool:
+        async with RewardPool(["my_rewards:score"], workers=4, timeout=10.0, memory_gb=4.0, …) as pool:
             grade = await pool.scorer("my_rewards:score").score(problem, response)
 
     Args:
         functions: module:function of each that may be called.
-        workers: processes. Each makes one call at a time, and up to five more that take long.
+        workers: processes, each of which makes one call at a time.
         timeout: seconds for one call.
         memory_gb: that one call may allocate.
-        startup: seconds for a new worker to import the functions.
-        log: file for the output of all workers.
+        startup: seconds to import the functions.
+        log: file for the output of all processes.
         environment: variables that are added to those of this process.
         ungraded: keeps a record of episodes without a grade.
 
-    Raises (from entering it, and from every call once a lost worker cannot be replaced):
-        ProcessDied: a worker cannot be started, or died while it imported the functions.
+    Raises (from entering it, and from every call once a lost zygote cannot be replaced):
+        ProcessDied: the zygote cannot be started, or died while it imported the functions.
         DeadlineError: it did not import them in time.
     """
 
@@ -77,184 +84,186 @@ class RewardPool:
         ungraded: UngradedLog,
     ) -> None:
         self._functions = list(dict.fromkeys(functions))
-        self._settings = Settings(tuple(self._functions), timeout, memory_gb)
-        self._num_workers = workers
+        self._settings = Settings(tuple(self._functions), workers, timeout, memory_gb)
+        self._patience = TRIES * FIRST_CALL * timeout + GRACE
         self._startup = startup
         self._log = log
-        self._output: PipedLog | None = None  # while it is entered
-        self._environment = environment
+        self._output: BinaryIO | None = None  # while it is entered
+        self._environment = {**ONE_THREAD, **environment}
         self._ungraded = ungraded
-        self._workers: set[WorkerLink] = set()
-        self._calls = CallQueue(self._workers)
-        self._starting: set[WorkerLink] = set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: Exception | None = None  # why a worker could not be replaced
-        self._closed = asyncio.Event()
+        self._slots = asyncio.Semaphore(OPEN_CALLS * workers)
+        self._ids = itertools.count(READY + 1)
+        self._open: dict[int, _OpenCall] = {}
+        self._failure: Exception | None = None  # why the zygote could not be replaced
+        self._process: asyncio.subprocess.Process | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._heard = 0.0  # clock seconds: the last answer, or the call that was sent when none was open
 
     async def __aenter__(self) -> Self:
         with writing(self._log):
-            self._output = await PipedLog.open(self._log, self._fail_all)
-        starts = [self._add_worker() for _ in range(self._num_workers)]
+            self._output = open_log(self._log)
         try:
-            # Waits for every start, also if one fails, so that no process begins after the others were ended.
-            outcomes = await asyncio.gather(*starts, return_exceptions=True)
-            failures = [outcome for outcome in outcomes if outcome is not None]
-            if failures:
-                raise failures[0]
+            await self._start()
         except BaseException:
-            await self._end_all()
+            self._output.close()
             raise
-        self._start_task(self._watch(), "reward watch")
+        self._task = asyncio.create_task(self._serve(), name="reward pool")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self._end_all()
+        assert self._task is not None
+        assert self._output is not None
+        self._task.cancel()
+        await asyncio.wait([self._task])
+        await self._end(END_SECONDS)
+        self._output.close()
 
     def scorer(self, function: str, weights: Mapping[str, float] = NO_WEIGHTS, on_error: OnError = "zero") -> Scorer:
         """Make a scorer of one of the functions; see Scorer."""
         return Scorer(self, function, weights, on_error, self._ungraded)
 
     @property
-    def workers(self) -> list[WorkerLink]:
-        """Return the workers that can be given calls, by process id."""
-        return sorted(self._workers, key=lambda worker: worker.pid or 0)
+    def pid(self) -> int | None:
+        """Return the process id of the zygote; None: it is being started."""
+        return None if self._process is None else self._process.pid
+
+    @property
+    def num_open(self) -> int:
+        """Return how many calls have no answer yet."""
+        return len(self._open)
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
-        """Call `function`, which is one of `functions`, and return its verdict."""
-        if self._failure is not None:
-            raise self._failure
-        verdict = self._calls.add(self._functions.index(function), problem, response)
-        # This wait needs no deadline: every worker that owes something is watched, and a lost one is replaced.
-        return await verdict
+        """Call `function`, which is one of `functions`, and return its verdict.
 
-    # ---- workers
-
-    def _take(self, worker: WorkerLink, answer: Answer) -> None:
-        del worker
-        self._calls.take(answer)
-
-    def _lose(self, worker: WorkerLink) -> None:
-        """Replace a worker whose connection has closed, and make its calls once more."""
-        if worker not in self._workers:
-            return  # it was still starting
-        worker.stop_listening()
-        self._workers.discard(worker)
-        self._calls.take_back(worker)
-        self._start_task(self._replace(worker), "new reward worker")
-
-    async def _replace(self, worker: WorkerLink) -> None:
-        """End a worker and start another one in its place, unless the pool is closed.
-
-        A call of another worker may have taken all processes or all memory. Then this tries again until that call must
-        have ended.
+        A problem that no message can hold, such as one that an env has changed, is an error of its verdict.
         """
-        await worker.end(at_once=True)
+        call = RewardCall(next(self._ids), self._functions.index(function), problem, response)
+        try:
+            framed = frame(call)
+        except (TypeError, ValueError, OverflowError, RecursionError) as error:
+            return Verdict(error=f"{CANNOT_SEND} ({printable(str(error))[:300]})")
+        async with self._slots:
+            if self._failure is not None:
+                raise self._failure
+            if not self._open:
+                self._heard = asyncio.get_running_loop().time()
+            opened = _OpenCall(framed, asyncio.get_running_loop().create_future())
+            self._open[call.id] = opened
+            self._writer.write(framed)
+            try:
+                # This wait needs no deadline: the zygote is watched, and a lost one is replaced.
+                return await opened.verdict
+            finally:
+                self._open.pop(call.id, None)
+
+    # ---- the zygote
+
+    async def _serve(self) -> None:
+        """Settle calls, and replace a zygote that has died or hangs."""
+        try:
+            while True:
+                why = await self._settle_calls()
+                pid = self.pid
+                code = await self._end(0.0 if why else END_SECONDS)
+                lost = f"the reward process (pid {pid}) {why or describe_exit(code)}"
+                self._ungraded.note(f"{lost}; it is started again, and makes its {self.num_open} calls again")
+                await self._start()
+                self._send_again(lost)
+        except Exception as error:  # whatever it is, those that wait for a verdict must get it
+            self._fail(error)
+
+    async def _settle_calls(self) -> str:
+        """Settle calls until the zygote is lost.
+
+        A zygote that owes an answer says something within the deadlines of a call. Unblocked by it, or by the clock.
+
+        Returns:
+            Why it is lost; empty: its connection has ended.
+        """
+        frames = FrameReader()
         time = asyncio.get_running_loop().time
-        end = time() + TRIES * self._settings.timeout + REPLACING
-        pause = FIRST_PAUSE
-        try:
-            while not self._closed.is_set() and not await self._try_to_replace(last=time() >= end):
-                await self._wait_for_close(pause)
-                pause = min(2 * pause, LONGEST_PAUSE)
-            self._calls.dispatch()
-        except Exception as error:  # whatever it is, those that wait for a worker must get it
-            self._fail_all(error)
+        while True:
+            try:
+                async with asyncio.timeout(self._patience):
+                    data = await self._reader.read(READ_BYTES)
+            except TimeoutError:
+                silent = time() - self._heard
+                if self._open and silent >= self._patience:
+                    return f"{self._state()}, and has said nothing for {silent:.0f} s"
+                continue
+            except ConnectionError:
+                return ""
+            if not data:
+                return ""
+            self._heard = time()
+            for body in frames.feed(data):
+                answer = decode(body, Answer)
+                opened = self._open.get(answer.id)  # None: the call was canceled
+                if opened is not None and not opened.verdict.done():
+                    opened.verdict.set_result(answer.verdict)
 
-    async def _wait_for_close(self, seconds: float) -> None:
-        """Wait for so long, or until the pool is closed."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._closed.wait()
+    def _send_again(self, lost: str) -> None:
+        """Send the open calls to a new zygote, those excepted that were lost too often."""
+        for opened in list(self._open.values()):
+            opened.tries += 1
+            if opened.tries <= TRIES:
+                self._writer.write(opened.framed)
+            elif not opened.verdict.done():
+                opened.verdict.set_result(Verdict(error=lost))
 
-    async def _try_to_replace(self, last: bool) -> bool:
-        """Start a worker, and return whether it has started. If this is the last try, a failure is raised."""
-        try:
-            await self._add_worker()
-        except (ProcessDied, DeadlineError) as error:
-            if last:
-                raise
-            self._ungraded.note(f"{error}; it is tried again")
-            return False
-        return True
-
-    def _fail_all(self, error: Exception) -> None:
+    def _fail(self, error: Exception) -> None:
+        """Raise `error` where verdicts are awaited, now and later."""
         self._failure = error
-        self._calls.fail(error)
+        for opened in self._open.values():
+            if not opened.verdict.done():
+                opened.verdict.set_exception(error)
 
-    async def _add_worker(self) -> None:
-        """Start a worker, and use it when it has imported the functions."""
+    def _state(self) -> str:
+        return describe_state(state_of(self.pid or 0))
+
+    async def _start(self) -> None:
+        """Start a zygote, and wait until it has imported the functions. Raises what the class says."""
         names = ", ".join(self._functions)
         assert self._output is not None
+        command = (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(self._settings).decode())
+        ours, theirs = socket.socketpair()
+        self._reader, self._writer = await asyncio.open_connection(sock=ours)
+        with theirs:
+            try:
+                self._process = await spawn(
+                    command, self._environment, stdin=theirs.fileno(), output=self._output.fileno()
+                )
+            except OSError as error:
+                raise ProcessDied(f"the reward process for {names} cannot be started ({error})") from error
+        who = f"the reward process (pid {self._process.pid})"
         try:
-            output = self._output.writing_end
-            worker = await WorkerLink.start(self._settings, self._environment, output, self._take, self._lose)
-        except (OSError, RuntimeError) as error:  # RuntimeError: no thread, with which asyncio waits for a process
-            raise ProcessDied(f"a reward worker for {names} cannot be started ({error})") from error
-        self._starting.add(worker)
-        try:
-            async with deadline(self._startup, "reward pool", f"{worker} to import {names}"):
-                is_ready = await worker.is_ready
-        except DeadlineError as error:
-            state = worker.state()
-            await worker.end(at_once=True)
-            raise DeadlineError(f"{error}\n{worker} {state}.") from error
-        except BaseException:
-            await worker.end(at_once=True)
+            async with deadline(self._startup, "reward pool", f"{who} to import {names}"):
+                await self._reader.readexactly(len(frame(Answer(READY))))
+        except (asyncio.IncompleteReadError, ConnectionError) as error:
+            how = describe_exit(await self._end(END_SECONDS))
+            raise ProcessDied(f"{who} {how} while it imported {names}; see {self._log}") from error
+        except BaseException as error:  # also a cancellation
+            state = self._state()
+            await self._end(0.0)
+            if isinstance(error, DeadlineError):
+                raise DeadlineError(f"{error}\n{who} {state}.") from error
             raise
-        finally:
-            self._starting.discard(worker)
-        if not is_ready:
-            await worker.end()
-            raise ProcessDied(f"{worker} {worker.how_it_ended()} while it imported {names}; see {self._log}")
-        if self._closed.is_set():
-            await worker.end(at_once=True)
-        else:
-            self._workers.add(worker)
 
-    async def _watch(self) -> None:
-        """Replace workers that owe answers and say nothing.
+    async def _end(self, seconds: float) -> int:
+        """End the zygote with everything below it, and return its exit code.
 
-        A worker speaks at least once in the time of a call, because then the call that has run longest ends or is
-        given up. Unblocked by the clock alone.
+        Args:
+            seconds: in which it may do so itself, because it finds what its workers have started.
         """
-        patience = self._settings.timeout + GRACE
-        while True:
-            await asyncio.sleep(patience / 4)
-            at = asyncio.get_running_loop().time()
-            for worker in list(self._workers):
-                silent = at - worker.last_heard
-                if worker.owed and silent > patience:
-                    self._ungraded.note(_describe_silence(worker, silent))
-                    self._lose(worker)
-
-    async def _end_all(self) -> None:
-        self._closed.set()
-        for task in self._tasks:
-            if task.get_name() == "reward watch":
-                task.cancel()
-        ends = [worker.end() for worker in self._workers]
-        ends += [worker.end(at_once=True) for worker in self._starting]  # it may import for long
-        for worker in self._workers:
-            worker.stop_listening()
-        self._workers.clear()
-        await asyncio.gather(*ends, *self._tasks, return_exceptions=True)
-        assert self._output is not None
-        await self._output.close()
-
-    def _start_task(self, work: "asyncio._CoroutineLike[None]", name: str) -> None:
-        task = asyncio.create_task(work, name=name)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
-
-def _describe_silence(worker: WorkerLink, seconds: float) -> str:
-    """Say which worker is replaced, and what keeps it from running."""
-    pid = worker.pid
-    assert pid is not None, "a worker that was given calls has started"
-    state = describe_state(state_letter(pid))
-    return (
-        f"reward worker (pid {pid}) {state}, and has said nothing for {seconds:.0f} s of the {len(worker.owed)} calls "
-        "that it owes an answer: it is replaced, and its calls are made again"
-    )
+        self._writer.close()
+        if self._process is None:
+            return 0
+        process = self._process
+        self._process = None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await process.wait()
+        kill_session(process)
+        return await process.wait()

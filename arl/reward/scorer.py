@@ -10,8 +10,7 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from arl.errors import GradingError, RewardError
-from arl.reward.grading import RewardCallable, grade_of, judge, weigh
-from arl.reward.messages import Verdict
+from arl.reward.grading import RewardCallable, Verdict, grade_of, judge, weigh
 from arl.reward.ungraded import UngradedLog
 from arl.types import Grade, Problem, Response
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from arl.launch.disk import writing
-from arl.launch.rotating_log import RotatingLog
-from arl.reward.messages import Verdict
+from arl.launch.process_log import open_log
+from arl.reward.grading import Verdict
 from arl.types import Problem, Response
 
 SHOWN = 60  # characters of the answer
@@ -38,7 +38,7 @@ class UngradedLog:
         line = f"no grade: problem {problem.id}: {verdict.error}; the answer begins {response.text[:SHOWN]!r}\n"
         with writing(self._log):
             self._log.parent.mkdir(parents=True, exist_ok=True)
-            with RotatingLog(self._log) as log:
+            with open_log(self._log) as log:
                 log.write(line.encode("utf-8", "backslashreplace"))
         kind = verdict.error.partition(":")[0]
         self._counts[kind] += 1

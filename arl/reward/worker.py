@@ -1,288 +1,390 @@
-"""Run one reward worker process: it imports the reward functions once, and has lanes call them.
+"""Run reward functions in processes that may hang or die: one zygote imports the functions and forks the workers.
 
     python -m arl.reward.worker SETTINGS            the socket to the controller is file descriptor 0
 
-    calls ─► front lane ─► answered
-                 │
-                 └ takes long, and other calls wait ─► left behind: it goes on aside, niced, and a new front lane
-                       takes the other calls         ├ no place aside: killed, and begun again, in turn with others
-                                                     └ deadline passed, or died: killed, tried once more, then error
+    controller ─ calls ──► zygote ─┬─ keeper ─ worker ─ what its function has started
+               ◄─ answers          └─ keeper ─ worker       one call at a time, bounded memory, no other connection
 
-So a call that hangs delays the others by the short time after which it is left behind, and not by its deadline. That
-time adapts: it is five times the median of the calls that were answered, and at least 50 ms. What a call waits for a
-core does not count, because on a busy machine every call is slow.
-
-Calls without a place aside take turns in one lane more while there is no other call, each time twice as long. A call
-that takes long in front gives way to them and joins them. So one that takes a second is answered although others hang
-in every place, whose deadlines may be far.
+At the deadline of a call its worker is killed with everything below it, and the call is made once more by another one.
+A fork costs milliseconds, because all is imported. A keeper is the parent to which the kernel gives the orphans of its
+worker alone, whatever sessions they have moved to: what a program of a call leaves behind ends with the call. What the
+function itself has started, and not waited for, may help later calls, and ends with its worker.
 """
 
 import contextlib
-import math
+import gc
 import os
+import resource
 import selectors
+import signal
 import socket
 import sys
+import time
 import traceback
-from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from typing import NoReturn
 
 import msgspec
+from msgspec import Struct
 
 from arl.config.imports import import_function
-from arl.launch.child import adopt_orphans, outlive_parent
-from arl.launch.frames import FrameReader, frame, standard_input_socket
-from arl.reward.grading import RewardCallable
-from arl.reward.lane import Lane, LaneError
-from arl.reward.lane_process import freeze_imports
-from arl.reward.lanes import Lanes
-from arl.reward.messages import READ_BYTES, READY, TRIES, Answer, RewardCall, Settings, Verdict
-from arl.reward.patience import Patience
-from arl.reward.shared_pools import refuse_shared_pools
-from arl.running_time import BEAT_SECONDS
+from arl.launch.child import adopt_orphans, die_with, leave, outlive_parent
+from arl.launch.frames import FrameError, FrameReader, decode, frame, standard_input_socket
+from arl.launch.process_state import describe_exit
+from arl.reward.grading import MAX_VERDICT_BYTES, RewardCallable, Verdict, is_reward, judge
+from arl.types import Problem, Response
 
-MOST_IN_LANE = 16  # calls of the front lane, so that it makes them without a wait in between
+READ_BYTES = 1 << 16  # at once from a connection
+MAX_SENT = 4  # calls of a worker, so that it waits for nothing between two of them
+READY = 0  # id of the answer of a zygote that has imported its functions; calls count from 1
+FIRST_CALL = 3  # deadlines, for the first call of a function in a worker: it may import and compile
+END_SECONDS = 5.0  # for killed processes to end; one that waits for a disk ends later, by itself
+EXIT_SECONDS = 0.5  # for a worker that has closed its connection to exit
+PAUSE = 0.001  # seconds between two looks at them
+FORGED = "something else wrote to its connection"
+POOLS = {"concurrent.futures.process": "ProcessPoolExecutor", "multiprocessing.pool": "Pool"}
 
 
-class Worker:
-    """Distribute the calls of one controller over lanes.
+class Settings(Struct, frozen=True):
+    """Hold what a zygote is started with."""
+
+    functions: tuple[str, ...]  # module:function
+    workers: int
+    timeout: float  # seconds of one call
+    memory_gb: float  # that a worker may allocate beyond what the zygote holds
+
+
+class CallHead(Struct, frozen=True):
+    """Hold what the zygote reads of a call."""
+
+    id: int
+    function: int  # index in Settings.functions
+
+
+class RewardCall(CallHead, frozen=True):
+    """Ask for the grade of one response."""
+
+    problem: Problem
+    response: Response
+
+
+class Answer(Struct, frozen=True):
+    """Answer a call."""
+
+    id: int
+    verdict: Verdict = Verdict()
+
+
+@dataclass(eq=False)
+class _Worker:
+    """Hold one worker, as the zygote sees it."""
+
+    keeper: int  # process id of its parent
+    connection: socket.socket
+    frames: FrameReader = field(default_factory=lambda: FrameReader(MAX_VERDICT_BYTES))
+    called: set[int] = field(default_factory=set)  # functions whose first call in it has ended
+    calls: deque[tuple[CallHead, bytes]] = field(default_factory=deque)  # sent and not answered; it makes the first
+    seconds: float = 0.0  # that the first may take
+    end: float = 0.0  # clock seconds at which they are over
+
+
+class Zygote:
+    """Distribute the calls of one controller over workers.
 
     Args:
-        functions: by the index in RewardCall.function.
+        functions: by the index in Settings.functions.
         controller: the socket on which calls arrive.
     """
 
     def __init__(self, functions: Sequence[RewardCallable], settings: Settings, controller: socket.socket) -> None:
+        self._functions = functions
         self._settings = settings
         self._controller = controller
         self._frames = FrameReader()
-        self._waiting: deque[RewardCall] = deque()  # for the front lane
-        self._put_off: deque[RewardCall] = deque()  # for a place aside
-        self._tries: dict[int, int] = {}  # call id -> failed tries
-        self._turns: Counter[int] = Counter()  # call id -> turns that were not long enough
-        self._patience = Patience()
+        self._waiting: deque[tuple[CallHead, bytes]] = deque()
+        self._failed_once: set[int] = set()  # ids of calls
+        self._quick: set[int] = set()  # functions whose first call in a worker has met the deadline of any call
+        self._workers: list[_Worker] = []
+        self._helpers = _children(os.getpid())  # which the import has started
         self._selector = selectors.DefaultSelector()
-        self._lanes = Lanes(functions, settings.memory_gb, controller, self._selector, self._on_event)
-        self._ended = False
 
     def serve(self) -> None:
-        """Serve calls until the controller closes the connection or dies, and kill every lane.
+        """Serve calls until the controller closes the connection or dies; then kill everything below this process.
 
-        Consumes calls and answers. Waits for either. Unblocked by them, by a call that is to be left behind, and by a
-        call whose deadline passes.
+        Unblocked by calls, by answers, and by a call whose deadline passes.
         """
-        self._selector.register(self._controller, selectors.EVENT_READ, self._take_calls)
+        self._selector.register(self._controller, selectors.EVENT_READ)
         self._tell(Answer(READY))
-        try:
-            while not self._ended:
-                for key, _ in self._selector.select(self._seconds_to_wait()):
-                    on_event: Callable[[], None] = key.data
-                    on_event()
-                self._keep_time()
-                self._start_calls()
-        finally:
-            self._lanes.end()
+        while True:
+            self._start_calls()
+            left = min((worker.end - time.monotonic() for worker in self._workers if worker.calls), default=None)
+            for key, _ in self._selector.select(None if left is None else max(left, 0.0)):
+                if key.data is not None:
+                    self._take_answer(key.data)
+                elif not self._take_calls():
+                    return kill_below(os.getpid(), spare=())
+            for worker in [each for each in self._workers if each.calls and each.end <= time.monotonic()]:
+                self._lose(worker, Verdict(error=self._late(worker)))
 
-    # ---- the controller
-
-    def _take_calls(self) -> None:
+    def _take_calls(self) -> bool:
+        """Queue the calls that have arrived. Returns False when there will be no more."""
         try:
             data = self._controller.recv(READ_BYTES)
         except ConnectionError:
-            data = b""
-        if not data:
-            self._ended = True
+            return False
         for body in self._frames.feed(data):
-            self._waiting.append(msgspec.msgpack.decode(body, type=RewardCall))
+            self._waiting.append((msgspec.msgpack.decode(body, type=CallHead), body))
+        return bool(data)
 
     def _tell(self, answer: Answer) -> None:
-        try:
+        with contextlib.suppress(ConnectionError):  # the next reading finds that the controller is gone
             self._controller.sendall(frame(answer))
-        except ConnectionError:
-            self._ended = True
-
-    # ---- calls
 
     def _start_calls(self) -> None:
-        lanes = self._lanes
-        while self._put_off and lanes.has_place_aside:
-            lanes.start_aside(self._put_off.popleft())
-        if self._put_off and lanes.in_turn is None and self._is_idle:
-            lanes.start_in_turn(self._put_off.popleft())
-        self._clean_for_suspect()
-        if self._waiting and lanes.front is None:
-            lanes.start_front()
-        while self._waiting and lanes.front is not None and len(lanes.front.calls) < MOST_IN_LANE:
-            lanes.add(lanes.front, self._waiting.popleft())
+        """Send calls to the workers that have the fewest."""
+        while self._waiting:
+            worker = min(self._workers, key=lambda each: len(each.calls), default=None)
+            if worker is None or (worker.calls and len(self._workers) < self._settings.workers):
+                try:
+                    worker = self._fork()
+                except OSError:  # no process: a call may have taken them all, and is killed at its deadline
+                    if worker is None:
+                        raise
+            if len(worker.calls) >= MAX_SENT:
+                return
+            call, body = self._waiting.popleft()
+            worker.calls.append((call, body))
+            if len(worker.calls) == 1:
+                self._begin(worker)
+            with contextlib.suppress(OSError):  # it has died, or was stopped: reading, or the deadline, finds that
+                worker.connection.sendall(len(body).to_bytes(4, "big") + body)
 
-    def _clean_for_suspect(self) -> None:
-        """Begin a new front lane for a call that was sent alone, without what earlier calls have left running."""
-        front = self._lanes.front
-        if self._waiting and self._waiting[0].is_alone and front is not None and not front.calls:
-            self._lanes.discard(front)
+    def _begin(self, worker: _Worker) -> None:
+        """Set the deadline of the first call of a worker."""
+        function = worker.calls[0][0].function
+        is_first = function not in worker.called and function not in self._quick
+        worker.seconds = self._settings.timeout * (FIRST_CALL if is_first else 1)
+        worker.end = time.monotonic() + worker.seconds
 
-    def _on_event(self, lane: Lane) -> None:
-        if lane.wants_to_send:
-            lane.send()
-            self._lanes.watch(lane)
-        is_front = lane is self._lanes.front
-        again = self._waiting if is_front else self._put_off
+    def _late(self, worker: _Worker) -> str:
+        if worker.seconds == self._settings.timeout:
+            return f"no answer in {worker.seconds:g} s (deadlines.reward)"
+        why = "for the first call of a worker; import at the top of the module what takes long"
+        return f"no answer in {worker.seconds:g} s (deadlines.reward × {FIRST_CALL} {why})"
+
+    def _take_answer(self, worker: _Worker) -> None:
+        """Pass the answer of a worker on, if it is one, and no error."""
         try:
-            for call, verdict, seconds in lane.receive():
-                if verdict.error:
-                    self._fail(lane, call, verdict, again)
-                    return
-                self._succeed(call, verdict, seconds)
-                if not is_front:
-                    self._lanes.discard(lane)  # it was left behind with one call
-                    return
-        except LaneError as error:
-            self._fail(lane, lane.call, Verdict(error=str(error), is_disturbed=True), again)
+            data = worker.connection.recv(READ_BYTES)
+        except OSError:
+            data = b""
+        if not data:
+            return self._lose(worker, Verdict(error=_how_it_ended(worker.keeper)))
+        try:
+            answers = [decode(body, Answer) for body in worker.frames.feed(data)]
+        except FrameError as error:
+            return self._lose(worker, Verdict(error=f"{FORGED} ({error})"))
+        for answer in answers:
+            numbers = [answer.verdict.reward, *answer.verdict.parts.values()]
+            if not worker.calls or answer.id != worker.calls[0][0].id or not all(map(is_reward, numbers)):
+                return self._lose(worker, Verdict(error=FORGED))
+            if answer.verdict.error:
+                return self._lose(worker, answer.verdict)
+            self._settle(worker, answer)
+        return None
 
-    def _succeed(self, call: RewardCall, verdict: Verdict, seconds: float) -> None:
-        self._patience.learn(seconds)
-        self._forget(call)
-        self._tell(Answer(call.id, verdict))
+    def _settle(self, worker: _Worker, answer: Answer) -> None:
+        call, _ = worker.calls.popleft()
+        if (
+            call.function not in worker.called
+            and time.monotonic() < worker.end - worker.seconds + self._settings.timeout
+        ):
+            self._quick.add(call.function)
+        worker.called.add(call.function)
+        if worker.calls:
+            self._begin(worker)
+        self._failed_once.discard(call.id)
+        self._tell(answer)
 
-    def _fail(self, lane: Lane, call: RewardCall | None, verdict: Verdict, again: deque[RewardCall]) -> None:
-        """Discard the lane of a failed call; the call is tried again in `again`, or the error is the answer.
-
-        Args:
-            call: None: the lane died between two calls.
-            verdict: with the error.
-        """
-        others = [other for other in lane.calls if other is not call]
-        self._waiting.extendleft(reversed(others))
-        self._lanes.discard(lane)
-        if call is None:
+    def _lose(self, worker: _Worker, verdict: Verdict) -> None:
+        """Kill a worker with everything below it. Its call is made once more, or has the verdict for an answer."""
+        self._workers.remove(worker)
+        self._selector.unregister(worker.connection)
+        worker.connection.close()
+        kill_below(os.getpid(), spare=[*self._helpers, *(each.keeper for each in self._workers)])
+        if not worker.calls:
             return
-        self._tries[call.id] = self._tries.get(call.id, 0) + 1
-        if self._tries[call.id] < TRIES:
-            again.appendleft(call)
-            return
-        self._forget(call)
-        self._tell(Answer(call.id, verdict))
-
-    def _forget(self, call: RewardCall) -> None:
-        self._tries.pop(call.id, None)
-        self._turns.pop(call.id, None)
-
-    # ---- time
-
-    def _keep_time(self) -> None:
-        self._wake_slow_lanes()
-        self._fail_late_calls()
-        self._end_turn()
-        self._leave_slow_call()
-
-    def _wake_slow_lanes(self) -> None:
-        """Let lanes go on that take long because a program has stopped them."""
-        for lane in self._lanes:
-            if lane.call is not None and lane.seconds > self._patience.seconds:
-                lane.wake()
-
-    def _fail_late_calls(self) -> None:
-        """Fail calls whose deadline has passed."""
-        cause = f"no answer in {self._settings.timeout:g} s (deadlines.reward)"
-        for lane in self._lanes:
-            if lane.call is not None and lane.seconds >= self._settings.timeout:
-                self._tell(Answer(lane.call.id))  # it is tried again aside, and this worker lives
-                self._fail(lane, lane.call, Verdict(error=cause), again=self._put_off)
-
-    def _end_turn(self) -> None:
-        """End the turn of a call if its time has passed and others are put off."""
-        lane = self._lanes.in_turn
-        if lane is None or lane.call is None:
-            return
-        if self._seconds_left_of_turn(lane) > 0:
-            return
-        slow = lane.call
-        self._on_event(lane)  # an answer may have come while this process had no core
-        if self._lanes.in_turn is lane:
-            self._lanes.discard(lane)
-            self._turns[slow.id] += 1
-            self._put_off.append(slow)
-
-    def _seconds_left_of_turn(self, lane: Lane) -> float:
-        """Return how long the call of `lane` may go on; it may without end if no other is put off."""
-        if lane.call is None or not lane.is_up or not self._put_off:
-            return math.inf
-        turn = self._patience.seconds * 2.0 ** self._turns[lane.call.id]
-        return lane.seconds_until(turn)
-
-    def _leave_slow_call(self) -> None:
-        """Leave the front lane's call behind if it takes long and others wait."""
-        front = self._lanes.front
-        if front is None or not self._others_wait:
-            return
-        if front.seconds_until(self._patience.seconds) > 0:
-            return
-        slow = front.call
-        self._on_event(front)  # as above
-        if slow is not None and self._lanes.front is front and front.call is slow:
-            self._leave_behind(front, slow)
-
-    def _leave_behind(self, front: Lane, call: RewardCall) -> None:
-        self._tell(Answer(call.id))
-        self._waiting.extendleft(reversed(front.take_back()))
-        if self._lanes.has_place_aside:
-            self._lanes.leave_front_aside()
+        failed = worker.calls[0][0].id
+        if failed in self._failed_once:
+            self._failed_once.discard(failed)
+            worker.calls.popleft()
+            self._tell(Answer(failed, verdict))
         else:
-            self._lanes.discard(front)
-            self._put_off.append(call)
+            self._failed_once.add(failed)
+        self._waiting.extendleft(reversed(worker.calls))
 
-    @property
-    def _others_wait(self) -> bool:
-        """Return whether the front lane makes a call, and others wait for it to end; those that are put off do, too."""
-        front = self._lanes.front
-        if front is None or front.call is None or not front.is_up:
-            return False
-        return bool(self._waiting or self._put_off) or len(front.calls) > 1 or front.call.is_alone
+    def _fork(self) -> _Worker:
+        """Start a worker.
 
-    @property
-    def _is_idle(self) -> bool:
-        """Return whether no call waits for the front lane, or is made there."""
-        return not self._waiting and (self._lanes.front is None or not self._lanes.front.calls)
-
-    def _seconds_to_wait(self) -> float | None:
-        """Return the time to the next deadline, to the end of patience, or to the next reading of the clock.
-
-        None: no call runs.
+        Raises:
+            OSError: there is no process or no memory for it.
         """
-        left = math.inf
-        for lane in self._lanes:
-            if lane.call is not None:
-                left = min(left, self._settings.timeout - lane.seconds)
-                if lane is self._lanes.in_turn:
-                    left = min(left, self._seconds_left_of_turn(lane))
-                if lane is self._lanes.front and self._others_wait:
-                    left = min(left, lane.seconds_until(self._patience.seconds))
-        return None if left == math.inf else min(max(left, 0.0), BEAT_SECONDS)
+        ours, theirs = socket.socketpair()
+        zygote = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        with theirs:
+            keeper = os.fork()
+            if keeper == 0:
+                self._selector.close()
+                for each in (ours, self._controller, *(worker.connection for worker in self._workers)):
+                    each.close()
+                _keep(self._functions, theirs, zygote, self._settings.memory_gb)
+        ours.settimeout(END_SECONDS)
+        worker = _Worker(keeper, ours)
+        self._workers.append(worker)
+        self._selector.register(ours, selectors.EVENT_READ, worker)
+        return worker
+
+
+def _keep(functions: Sequence[RewardCallable], connection: socket.socket, zygote: int, memory_gb: float) -> NoReturn:
+    """Be the keeper of a worker, which this forks: reap its orphans, and end as it does, with all that it has left."""
+    try:
+        die_with(zygote)
+        adopt_orphans()
+        for number in (signal.SIGINT, signal.SIGTERM):  # from outside; what is imported may handle them
+            signal.signal(number, signal.SIG_DFL)
+        keeper = os.getpid()
+        worker = os.fork()
+        if worker == 0:
+            _work(functions, connection, keeper, memory_gb)
+        connection.close()
+        ended, status = 0, 0
+        while ended != worker:
+            ended, status = os.wait()
+        kill_below(keeper, spare=())
+        code = os.waitstatus_to_exitcode(status)
+        if code < 0:
+            os.kill(keeper, -code)
+        os._exit(max(code, 0))
+    except BaseException:
+        traceback.print_exc()
+        sys.stderr.flush()
+    finally:
+        os._exit(1)
+
+
+def _work(functions: Sequence[RewardCallable], connection: socket.socket, keeper: int, memory_gb: float) -> None:
+    """Make call after call, until the connection ends, or a call fails: then this process is not used again."""
+    os.setpgid(0, 0)
+    die_with(keeper)
+    _bound_memory(memory_gb)
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("1000")  # if the machine runs out of memory, this process is the one to kill
+    # What the function forks, as multiprocessing does, may run what a model wrote, and must give no answers.
+    os.register_at_fork(after_in_child=connection.close)
+    worker = os.getpid()
+    frames = FrameReader()
+    while data := connection.recv(READ_BYTES):
+        for body in frames.feed(data):
+            call = msgspec.msgpack.decode(body, type=RewardCall)
+            verdict = judge(functions[call.function], call.problem, call.response)
+            if os.getpid() != worker:
+                os._exit(0)  # a copy of this process, which the function has forked
+            signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function has left behind
+            kill_below(keeper, spare=[worker])
+            with contextlib.suppress(Exception):  # the function may have closed or replaced the streams
+                print(verdict.traceback, end="", file=sys.stderr, flush=True)
+                sys.stdout.flush()
+            connection.sendall(frame(Answer(call.id, verdict)))
+            if verdict.error:
+                os._exit(0)
+    os._exit(0)
+
+
+def _bound_memory(gigabytes: float) -> None:
+    """Bound the address space to what is mapped now, plus `gigabytes`; write no core dumps."""
+    with open("/proc/self/statm") as file:
+        mapped_pages = int(file.read().split()[0])
+    _, hard = resource.getrlimit(resource.RLIMIT_AS)
+    limit = mapped_pages * resource.getpagesize() + int(gigabytes * 1e9)
+    resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def _how_it_ended(keeper: int) -> str:
+    """Say how the process of a worker has ended, whose connection is closed."""
+    end = time.monotonic() + EXIT_SECONDS
+    while time.monotonic() < end:
+        with contextlib.suppress(ChildProcessError):
+            pid, status = os.waitpid(keeper, os.WNOHANG)
+            if pid:
+                code = os.waitstatus_to_exitcode(status)
+                hint = ", from outside or because memory was short" if code == -signal.SIGKILL else ""
+                return f"its process {describe_exit(code)}{hint}"
+        time.sleep(PAUSE)
+    return "it closed the file descriptors of its process"
+
+
+def kill_below(pid: int, spare: Collection[int]) -> None:
+    """Kill the children of a process except those in `spare`, and all below them, until there are none.
+
+    Those whose parents were killed are given to this process or its keeper, and are found again.
+    """
+    end = time.monotonic() + END_SECONDS
+    while time.monotonic() < end:
+        found = [child for child in _children(pid) if child not in spare]
+        for child in found:  # it grows meanwhile
+            found += _children(child)
+        if not found:
+            return
+        for each in found:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(each, signal.SIGKILL)
+            with contextlib.suppress(ChildProcessError):  # not of this process: its parent reaps it
+                os.waitpid(each, os.WNOHANG)
+        time.sleep(PAUSE)
+
+
+def _children(pid: int) -> list[int]:
+    """Return the children of a process, ended ones too; none, where the kernel does not list them."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):  # it has ended meanwhile
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children") as file:
+                found += map(int, file.read().split())
+    return found
+
+
+def _refuse_shared_pools() -> None:
+    """End this process if an import has made a pool of processes: all workers would get each other's results."""
+    kinds = tuple(getattr(sys.modules[module], name) for module, name in POOLS.items() if module in sys.modules)
+    found = {type(each).__name__ for each in gc.get_objects() if isinstance(each, kinds)}
+    if found:
+        raise SystemExit(
+            f"a reward function has made a {' and a '.join(sorted(found))} while it was imported or prepared: all "
+            "workers would share its pipes; make it in the first call, as by functools.cache"
+        )
 
 
 def main() -> None:
     """Serve the functions that the command line names."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
     controller = standard_input_socket()
-    functions = []
-    for name in settings.functions:
-        function = import_function(name, "reward.function")
-        functions.append(function)
-        prepare = getattr(function, "prepare", None)
-        if prepare is not None:
+    functions = [import_function(name, "reward.function") for name in settings.functions]
+    for function in functions:
+        if prepare := getattr(function, "prepare", None):
             prepare()
-    refuse_shared_pools()
-    freeze_imports()
+    _refuse_shared_pools()
+    gc.collect()
+    gc.freeze()  # so that the collector of a worker does not touch, and so copy, what is imported
     adopt_orphans()
-    outlive_parent()  # the end of the connection ends this process, which then kills what lanes have started
-    Worker(functions, settings, controller).serve()
+    outlive_parent()  # the end of the connection ends this process, which then kills what it has started
+    Zygote(functions, settings, controller).serve()
+    leave(0)
 
 
 if __name__ == "__main__":
-    try:
-        main()
-    except Exception:
-        traceback.print_exc()
-        with contextlib.suppress(Exception):
-            sys.stderr.flush()
-        os._exit(1)
+    main()

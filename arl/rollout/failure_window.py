@@ -76,13 +76,17 @@ def _number(marked: tuple[int, str]) -> int:
     return marked[0]
 
 
+FAILED_OF = 64  # problems in a row, in order of admission
+REJECTED_OF = 256
+
+
 class FailureLimits:
     """Apply the recipe's two limits: `max_failed_share` and `max_rejected_share`."""
 
     def __init__(self, rollout: Rollout) -> None:
         self._rollout = rollout
-        self._failed = FailureWindow(rollout.failure_window, rollout.max_failed_share)
-        self._rejected = FailureWindow(rollout.reject_window, rollout.max_rejected_share)
+        self._failed = FailureWindow(FAILED_OF, rollout.max_failed_share)
+        self._rejected = FailureWindow(REJECTED_OF, rollout.max_rejected_share)
 
     def count_failure(self, attempt: Attempt, cause: BaseException) -> None:
         """Count a failed group.

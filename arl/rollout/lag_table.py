@@ -17,10 +17,8 @@ from arl.config.recipe import LagFile, Recipe
 from arl.config.recipe_file import differences, load_recipe
 from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError, RecipeError
-from arl.files import read_regular
 
 COLUMNS = ["trained_at", "group_id", "policy_versions", "loss_mask"]
-MOST_BYTES = 1 << 16  # of a distribution
 MOST_DIGITS = 9  # of a lag
 MOST_GROUPS = 10**7  # of a run
 
@@ -83,7 +81,7 @@ def _read_weights(path: Path) -> dict[int, float]:
     """Read a mapping of lag to weight > 0, in the order of lags; the largest weight becomes 1."""
     remedy = "give a JSON or YAML mapping of lag to weight, like {0: 0.5, 2: 0.5}"
     try:
-        text = read_regular(path, MOST_BYTES).decode()
+        text = path.read_text()
         document = read_document(text.expandtabs())  # JSON may be indented by tabs
     except (OSError, UnicodeDecodeError, YamlError) as error:
         raise InputError(f"rollout.lag.dist {path}: cannot be read ({error}); {remedy}") from error

@@ -10,7 +10,6 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.drain import Drain
 from arl.rollout.filters import Filter
 from arl.rollout.gate_meter import GateMeter
-from arl.rollout.swap_pace import AT_ONCE, SwapPace
 from arl.rollout.tail_rounds import TailRounds
 from arl.train.base import Trainer
 
@@ -39,7 +38,6 @@ class Segment:
     checkpoints: Checkpoints
     gate_meter: GateMeter
     """Also counts the open requests of `groups`."""
-    pace: SwapPace = AT_ONCE
     """How long engines keep a version."""
     drain: Drain | None = None
     """Is closed before weights are loaded; None: loads interrupt episodes."""

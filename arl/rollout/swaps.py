@@ -1,13 +1,11 @@
 """Have the engines load new versions while a run goes on, the last one included.
 
 trainer's version ─► Admission.next_version ─► Trainer.weights ─► Engine.update_weights ─► lease ends ─► `on_swap`
-                       ▲ not yet, while SwapPace puts it off and groups may start
 
 The last version of a run is loaded at once.
 """
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 
 from arl.clock import now, outer_deadline
@@ -43,9 +41,6 @@ class Swaps:
         self._drain = segment.drain
         self._observer = segment.observer
         self._deadlines = segment.deadlines
-        self._pace = segment.pace
-        self._versions_ahead = segment.rollout.versions_ahead
-        self._paced_until = now() + self._pace.min_seconds
         self._horizon = horizon
         self._trained = trained
         self._running = running
@@ -67,7 +62,6 @@ class Swaps:
             async with outer_deadline(patience, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
-            self._paced_until = now() + self._pace.min_seconds
             self._observer.swapped(report)
             if self._drain is not None:
                 self._drain.reopen()  # before the next turn of the trainer, which closes it again
@@ -86,34 +80,13 @@ class Swaps:
                 version = self._choose(loaded)
                 if version is not None:
                     break
-                await self._wait_for_a_change()
+                await self.loadable.wait()
                 scope.reschedule(now() + patience)
         return version
-
-    async def _wait_for_a_change(self) -> None:
-        """Wait until `loadable` is set, or until sync.min_seconds have passed since the last load."""
-        left = self._seconds_left
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(left if left > 0 else None):
-                await self.loadable.wait()
-
-    @property
-    def _seconds_left(self) -> float:
-        """Return the seconds until sync.min_seconds have passed since the last load; not positive: they have."""
-        return self._paced_until - now()
 
     def _choose(self, loaded: int) -> int | None:
         """Return the next version to load, if there is one. The run's last one waits for no group."""
         trained = self._trained()
         if trained == self._horizon.steps:
             return trained
-        if self._is_put_off(loaded, trained):
-            return None
         return self._admission.next_version(loaded, trained, running=self._running())
-
-    def _is_put_off(self, loaded: int, trained: int) -> bool:
-        """Return whether the recipe wants the next load later, and neither admission nor the trainer waits for it."""
-        if not self._pace.is_early(trained - loaded, self._seconds_left):
-            return False
-        trainer_may_start = trained <= loaded + self._versions_ahead
-        return trainer_may_start and self._admission.is_open(loaded)

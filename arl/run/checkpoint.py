@@ -5,12 +5,12 @@
                                                                        one file of each: arl.train.training_copy
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
-                          manifest.json                                bytes and sha256 of every other file, and of
-                                                                       the run's files so far: see arl.run.file_manifest
+                          manifest.json                                bytes and sha256 of every other file: see
+                                                                       arl.run.file_manifest
     checkpoints/best      a link to the best one by eval.best, which is never removed: see arl.run.evaluation.scoreboard
 
-copy (the trainer waits) ─► cut, one instant of the controller ─► in the background: write, checksum, sync, rename,
-                                                                   remove the oldest
+copy (the trainer waits) ─► snapshot, one instant of the controller ─► in the background: write, checksum, sync,
+                                                                        rename, remove the oldest
 
 A checkpoint is complete or not there, because its name comes last. It is used only if its checksums hold, see
 arl.run.intact.
@@ -19,7 +19,7 @@ arl.run.intact.
 import asyncio
 import os
 import shutil
-from collections.abc import Callable, Collection, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine
 from pathlib import Path
 from typing import Any, ParamSpec, Protocol
 
@@ -27,7 +27,6 @@ from arl.clock import in_thread, outer_deadline
 from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
-from arl.files import find_below
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any, sync_to_disk
 from arl.metrics.run_files import TRAJECTORIES
@@ -36,7 +35,7 @@ from arl.rollout.controller_state import ControllerState
 from arl.run.checkpoint_state import OLDER, STATE, STEP, RunState, checkpoints_in, complete_files, growing_files
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.scoreboard import BEST
-from arl.run.file_manifest import FileSum, GrowingSums, read_manifest, write_manifest
+from arl.run.file_manifest import write_manifest
 from arl.train.base import Trainer
 from arl.types import WeightUpdate
 
@@ -45,7 +44,7 @@ P = ParamSpec("P")
 STEPS_BETWEEN = 20  # checkpoints, unless the recipe says otherwise
 
 
-class Cut(Protocol):
+class RunSnapshot(Protocol):
     """Take the state of the whole run at one instant."""
 
     def __call__(self, state: ControllerState) -> RunState:
@@ -59,7 +58,7 @@ class RunCheckpoints:
     """Write the controller's checkpoints as `output` says, and remove old ones.
 
     Args:
-        cut: takes the state of the whole run.
+        snapshot: takes the state of the whole run.
         in_use: the checkpoint that this run was resumed from. It is not removed, because engines that are restarted
             load their weights from it.
         evaluations: want checkpoints of their own, and need them until they are measured.
@@ -71,7 +70,7 @@ class RunCheckpoints:
         recipe: Recipe,
         engine: Engine,
         trainer: Trainer,
-        cut: Cut,
+        snapshot: RunSnapshot,
         in_use: Path | None = None,
         evaluations: Evaluations | None = None,
     ) -> None:
@@ -79,10 +78,9 @@ class RunCheckpoints:
         self._recipe = recipe
         self._engine = engine
         self._trainer = trainer
-        self._cut = cut
+        self._snapshot = snapshot
         self._in_use = in_use
         self._evaluations = evaluations or Evaluations()
-        self._sums: GrowingSums | None = None  # of the run's files; made when they are needed
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -120,7 +118,7 @@ class RunCheckpoints:
 
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
         """See Checkpoints."""
-        return self._write(self._cut(state))
+        return self._write(self._snapshot(state))
 
     async def _write(self, state: RunState) -> None:
         version = state.controller.version
@@ -133,13 +131,13 @@ class RunCheckpoints:
     async def _write_files(self, state: RunState) -> None:
         version = state.controller.version
         await self._trainer.saved()
-        await self._off_the_loop(self._cut.settle)
-        await self._off_the_loop(self._seal, state)
+        await self._off_the_loop(self._snapshot.settle)
+        await self._off_the_loop(self._commit, state)
         is_last = self._recipe.train.is_done(version, state.controller.tokens_trained)
         self._evaluations.saved(version, is_last)
         await self.prune()
 
-    def _seal(self, state: RunState) -> None:
+    def _commit(self, state: RunState) -> None:
         """Write `state` beside the trainer's files, and let both become a checkpoint."""
         version = state.controller.version
         partial = self._partial(version)
@@ -149,18 +147,7 @@ class RunCheckpoints:
             (partial / STATE).write_bytes(msgpack_arrays.encoder().encode(state))
             for path in _unsynced(run, state):
                 sync_to_disk(path)
-            seal(partial, final, self._sum_counted_on(run, state))
-
-    def _sum_counted_on(self, run: Path, state: RunState) -> dict[str, FileSum]:
-        """Sum the files of the run that a state counts on, as far as it does."""
-        if self._sums is None:
-            known = {} if self._in_use is None else read_manifest(self._in_use).counted_on
-            complete = {name: known[name] for name in complete_files(state.recorder) if name in known}
-            self._sums = GrowingSums(run, complete)
-        sums = {name: self._sums.beginning(name, size) for name, size in growing_files(state.recorder).items()}
-        for name in complete_files(state.recorder):
-            sums[name] = self._sums.complete(name)
-        return sums
+            commit_checkpoint(partial, final)
 
     async def prune(self) -> None:
         """See Checkpoints."""
@@ -222,19 +209,15 @@ def _copy_model(update: WeightUpdate, target: Path) -> None:
 def _unsynced(run: Path, state: RunState) -> list[Path]:
     """List the files of the run that a state counts on, and their folder: they must be as durable as the state."""
     files = [run / name for name in (*growing_files(state.recorder), *complete_files(state.recorder))]
-    if os.path.isdir(run / TRAJECTORIES):
+    if (run / TRAJECTORIES).is_dir():
         files.append(run / TRAJECTORIES)
     return files
 
 
-def seal(partial: Path, final: Path, counted_on: Mapping[str, FileSum] | None = None) -> None:
-    """Turn `partial` into the checkpoint `final`: write checksums, sync everything to disk, then rename.
-
-    Args:
-        counted_on: sums of files of the run.
-    """
-    write_manifest(partial, counted_on)
-    for path in [*find_below(partial, strict=True), partial]:
+def commit_checkpoint(partial: Path, final: Path) -> None:
+    """Turn `partial` into the checkpoint `final`: write checksums, sync everything to disk, then rename."""
+    write_manifest(partial)
+    for path in [*sorted(partial.rglob("*")), partial]:
         sync_to_disk(path)
     partial.rename(final)
     for path in (final.parent, final.parent.parent):

@@ -12,18 +12,14 @@ from msgspec import Struct
 
 from arl.data import msgpack_arrays
 from arl.errors import DataError
-from arl.files import decode_with, find, read_regular
 from arl.metrics.recorder_state import RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.trajectory_files import file_name
 from arl.rollout.controller_state import ControllerState
-from arl.run.file_manifest import reading
 from arl.types import Accuracy
 
 STATE = "run.msgpack"
-STATE_BYTES = 1 << 36  # a bound for what is no state; groups of long episodes are gigabytes
 OLDER = "weights"  # directory of the versions before the checkpoint's
-MOST_DIGITS = 18  # of a number in a name
 STEP = "step_"  # begins the name of a checkpoint
 
 
@@ -43,12 +39,11 @@ def load_state(checkpoint: Path) -> RunState:
 
     Raises:
         DataError: there is none, or another version of arl wrote it.
-        InputError: it cannot be read.
     """
-    with reading(f"{checkpoint}: {STATE}"):
-        encoded = read_regular(checkpoint / STATE, STATE_BYTES)
     try:
-        state: RunState = decode_with(msgpack_arrays.decoder(RunState), encoded)
+        state: RunState = msgpack_arrays.decoder(RunState).decode((checkpoint / STATE).read_bytes())
+    except FileNotFoundError as error:
+        raise DataError(f"{checkpoint}: {STATE} is missing") from error
     except msgspec.DecodeError as error:
         raise DataError(f"{checkpoint}: {STATE} is not of this version of arl ({error})") from error
     return state
@@ -56,7 +51,7 @@ def load_state(checkpoint: Path) -> RunState:
 
 def growing_files(recorder: RecorderState) -> dict[str, int]:
     """Map the files that a run appends to, to the bytes that a state counts on."""
-    sizes = {METRICS_FILE: recorder.metrics_bytes, TRACE_FILE: recorder.trace.overview_bytes}
+    sizes = {METRICS_FILE: recorder.metrics_bytes, TRACE_FILE: recorder.trace_bytes}
     return {name: size for name, size in sizes.items() if size > 0}
 
 
@@ -66,21 +61,9 @@ def complete_files(recorder: RecorderState) -> list[str]:
 
 
 def checkpoints_in(directory: Path) -> list[Path]:
-    """List whatever has the name of a checkpoint, oldest first.
-
-    Raises:
-        OSError: the directory is there and cannot be read.
-    """
-    found = {}
-    try:
-        paths = list(directory.iterdir())
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    for path in paths:
-        step = number_after(STEP, path.name) if path.name.startswith(STEP) else None
-        if step is not None:
-            found[step] = path
-    return [found[step] for step in sorted(found)]
+    """List the checkpoints in a directory, oldest first; none if it is not there."""
+    found = [path for path in directory.glob(f"{STEP}*") if number_after(STEP, path.name) is not None]
+    return sorted(found, key=step_of)
 
 
 def step_of(checkpoint: Path) -> int:
@@ -91,7 +74,7 @@ def step_of(checkpoint: Path) -> int:
 def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
     """Map each version that was saved beside `checkpoint`, from `served` on, to the directory of its weights."""
     older = {}
-    for path in find(checkpoint / OLDER, "v*"):
+    for path in (checkpoint / OLDER).glob("v*"):
         version = number_after("v", path.name)
         if version is not None and version >= served:
             older[version] = str(path)
@@ -99,13 +82,10 @@ def older_versions(checkpoint: Path, served: int) -> dict[int, str]:
 
 
 def number_after(prefix: str, name: str) -> int | None:
-    """Return the number that follows `prefix` and ends a name; None: it is not the one way to write a number.
+    """Return the number that follows `prefix` and ends a name; None: there is something else.
 
-    No run counts to more than MOST_DIGITS digits, and a longer name could not be kept as refused_NAME.
-
-    >>> number_after("step_", "step_40"), number_after("step_", "step_040"), number_after("step_", "step_4.old")
-    (40, None, None)
+    >>> number_after("step_", "step_40"), number_after("step_", "step_4.old")
+    (40, None)
     """
     digits = name.removeprefix(prefix)
-    is_number = digits.isascii() and digits.isdecimal() and (digits == "0" or digits[0] != "0")
-    return int(digits) if is_number and len(digits) <= MOST_DIGITS else None
+    return int(digits) if digits.isdecimal() else None

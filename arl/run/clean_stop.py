@@ -1,4 +1,4 @@
-"""Stop a run cleanly at the first Ctrl-C or SIGTERM, so that it can be resumed from the version that it has reached.
+"""Stop a run cleanly at the first Ctrl-C, SIGTERM or SIGHUP, so that it can be resumed from where it is.
 
     1st signal ─► Controller.stop: the step in progress ends, no other begins ─► checkpoint ─► all ends ─► RunStopped
     2nd signal, or deadlines.stop has passed ─► everything ends at once
@@ -18,13 +18,12 @@ from types import FrameType
 
 from arl.clock import now
 from arl.errors import RunError, RunStopped
-from arl.files import find
 from arl.metrics.run_files import RECIPE
 from arl.run.checkpoint_state import STATE
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 
 RESUME_WITH = "resume with: "  # begins the last line of a run that can be resumed
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: a terminal or ssh was closed
 
 Handler = Callable[[int, FrameType | None], object]
 
@@ -45,12 +44,12 @@ async def stopped_by_signals(
         async with asyncio.timeout(None) as scope:
 
             def begin() -> None:
+                scope.reschedule(now() + seconds)
+                stop()  # before the note: the terminal may be gone
                 note(
                     f"stopping: the step in progress ends and a checkpoint is written, within {seconds:g} s; "
                     "a second Ctrl-C ends everything at once"
                 )
-                scope.reschedule(now() + seconds)
-                stop()
 
             with _first_signal(begin):
                 yield
@@ -122,7 +121,7 @@ def failures_with_resume_command(directory: Path) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        if find(directory, f"{CHECKPOINTS}/step_*/{STATE}"):
+        if any(directory.glob(f"{CHECKPOINTS}/step_*/{STATE}")):
             error.args = (f"{error}\n{RESUME_WITH}{resume_command(directory)}",)
         raise
 

@@ -13,11 +13,11 @@ from arl.config.section import usable_path
 from arl.engine.backend import BUILT_IN, Installation, find_backend
 from arl.errors import InputError
 from arl.launch.devices import visible_cores, visible_devices
+from arl.run.checks import gpu_findings
 from arl.run.finding import Finding
-from arl.run.gpu_findings import gpu_findings
 from arl.run.preflight import preflight
 from arl.run.submit import check_submission, is_submitted
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 
 GIGABYTE = 1e9
 

@@ -15,7 +15,6 @@ class Member:
     name: str  # its role, as in engine-0
     seat: int
     node: str
-    is_of_start: bool = False  # the run does not begin without it
     guest: JoinEngine | None = None  # as it introduced itself; None: the run has started it
     process: asyncio.Future[Process] | None = None  # the newest one, perhaps still being started
     task: asyncio.Task[None] | None = None  # keeps it

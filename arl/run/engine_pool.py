@@ -1,8 +1,7 @@
-"""Keep the engines of a run: those that it started, those that were added, and those that have joined it.
+"""Keep the engines of a run: those that it started, and those that have joined it.
 
     open_engine_pool ─► a supervisor for each started server ─┐
-    add              ─► one more server, one more supervisor ─┼─► Router: a seat each
-    join             ─► a connection to somebody else's ──────┘
+    join             ─► a connection to somebody else's ──────┴─► Router: a seat each
     remove, a loss for good ─► the seat is closed: open requests go on elsewhere and keep their tokens
 
 The run goes on without an engine that is given up while engine.min_replicas others serve or start.
@@ -30,7 +29,7 @@ BEAT_SECONDS = 2.0  # between two questions to an engine that has joined, which 
 
 
 class EnginePool:
-    """Start, watch, add and remove the engines of a run; see `open_engine_pool`.
+    """Start, watch and remove the engines of a run; see `open_engine_pool`.
 
     Args:
         servers: starts a server, and connects to it.
@@ -61,7 +60,7 @@ class EnginePool:
     async def begin(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each seat, and wait until all of them serve."""
         for seat, process in enumerate(started):
-            member = Member(process.role, seat, self._starts.node_name(seat), is_of_start=True)
+            member = Member(process.role, seat, self._starts.node_name(seat))
             member.process = asyncio.get_running_loop().create_future()
             member.process.set_result(process)
             self._keep(member, process)
@@ -84,33 +83,6 @@ class EnginePool:
 
     # ---- changes
 
-    async def add(self) -> str:
-        """Start one more engine by the run's launcher, wait until it serves, and return its name.
-
-        Raises:
-            InputError: there is no room for it.
-            RunError: it could not be started; the run goes on without it.
-        """
-        self._refuse_shared_devices("add")
-        resources = self._starts.place_for_one_more()
-        seat = self.router.open_seat()
-        self._starts.resources[seat] = resources
-        member = Member(f"{self._starts.servers.side}-{seat}", seat, self._starts.node_name(seat))
-        self._members[member.name] = member  # before it is started, because another `add` must not get its place
-        try:
-            process = await self._starts.start(member)
-        except RunError as error:
-            if not member.is_leaving:
-                self.router.close_seat(seat, error)
-                del self._members[member.name]
-            raise
-        if member.is_leaving:
-            raise _removed_early(member)
-        self._keep(member, process)
-        await self._until_it_serves(member)
-        self._note(f"{member} was added and serves version {self.router.loaded_version}; {self._count()}")
-        return member.name
-
     async def join(self, guest: JoinEngine) -> str:
         """Seat the engine of somebody who has started it, once it has the newest weights; return its name.
 
@@ -118,7 +90,11 @@ class EnginePool:
             InputError: there is an engine of this name, or the run takes none.
             RunError: it does not answer, or cannot load the weights; the run goes on without it.
         """
-        self._refuse_shared_devices("join")
+        if self._recipe.mode == "collocated":
+            raise InputError(
+                "engines join: in mode collocated engines and trainer take turns on the same devices, of which an "
+                "engine that joins would have none; use mode disaggregated"
+            )
         if guest.name in self._members:
             raise InputError(f"{guest.name}: the run has an engine of this name")
         seat = self.router.open_seat()
@@ -140,7 +116,7 @@ class EnginePool:
         if member is None or member.is_leaving:
             raise InputError(f"{name}: the run has no such engine; it has {', '.join(self._staying())}")
         if not self._others(member):
-            raise InputError(f"{name}: is the run's only engine; add another one first")
+            raise InputError(f"{name}: is the run's only engine; have another one join first")
         member.is_leaving = True
         replica = self.router.replica(member.seat)
         num_moved = 0 if replica is None else replica.open
@@ -157,17 +133,10 @@ class EnginePool:
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
         if member.is_starting:
             failure = await self._starts.end_start(member)
-            if failure and member.task is not None:  # without a task `add` waits for it, and raises the failure
+            if failure:
                 self._note(failure)
         elif member.started is not None:
             await member.started.stop(self._recipe.deadlines.shutdown)
-
-    def _refuse_shared_devices(self, verb: str) -> None:
-        if self._recipe.mode == "collocated":
-            raise InputError(
-                f"engines {verb}: in mode collocated engines and trainer take turns on the same devices, of which an "
-                "added engine would have none; use mode disaggregated"
-            )
 
     async def _until_it_serves(self, member: Member) -> None:
         """Wait until a new member serves.
@@ -195,7 +164,6 @@ class EnginePool:
             connect=lambda url: self._starts.servers.connect(url, self._sender, member.seat),
             startup_seconds=self._recipe.deadlines.startup,
             max_restarts=self._recipe.engine.max_restarts,
-            restart_window=self._recipe.engine.restart_window,
             note=self._note,
             has_served=member.serves,
         )
@@ -208,12 +176,10 @@ class EnginePool:
             await supervisor.supervise(process)
         except ProcessDied as death:
             self._give_up(member, death)
-        except RunError as refusal:
+        except RunError:
             if member.is_leaving:  # nobody asks any more what it answers
                 return
-            if member.is_of_start or member.serves.is_set():
-                raise
-            self._give_up(member, refusal)  # the supervisor has killed its process
+            raise
 
     async def _keep_guest(self, member: Member, url: str) -> None:
         """Connect to an engine that has joined, seat it, and close its seat when it is lost."""
@@ -239,13 +205,13 @@ class EnginePool:
         member.given_up = why
         left = len(self._others(member))
         fewest = self._recipe.engine.fewest_replicas
-        if member.is_of_start and not member.serves.is_set():
+        if member.guest is None and not member.serves.is_set():  # the run does not begin without it
             raise why
         if member.serves.is_set() and left < fewest:
             if self._recipe.engine.min_replicas is None:
                 raise why
             raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
-        if left == 0:  # one that was added or has joined, and the others were lost before it served
+        if left == 0:  # one that has joined, and the others were lost before it served
             raise ProcessDied(f"{why}\nno engine is left") from why
         self.router.close_seat(member.seat, why)
         del self._members[member.name]

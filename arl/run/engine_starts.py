@@ -1,6 +1,6 @@
-"""Find room for the engines of a run, start them there, and end those whose start nobody waits for any more.
+"""Start the engines of a run, and end those whose start nobody waits for any more.
 
-place_for_one_more ─► start ─► a task of its own: the launcher starts the process ─► Process
+start ─► a task of its own: the launcher starts the process ─► Process
                                     │
   the run ends, `arl engines remove` ─► end_start: it is stopped as soon as it has started, or given up at a deadline
 """
@@ -10,9 +10,9 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 
 from arl.clock import outer_deadline
-from arl.errors import DeadlineError, InputError, ProcessDied
+from arl.errors import DeadlineError, ProcessDied
 from arl.launch.base import Process, Resources
-from arl.launch.replacement import another_place
+from arl.launch.seats import another_place
 from arl.run.engine_member import Member
 from arl.run.engines import EngineServers
 
@@ -38,24 +38,6 @@ class EngineStarts:
     def node_name(self, seat: int) -> str:
         """Return the name of the node on which the engine of a seat is started."""
         return self._nodes[self.resources[seat].node].name
-
-    def place_for_one_more(self) -> Resources:
-        """Find room for one more engine like the first.
-
-        Raises:
-            InputError: no node has it.
-        """
-        like = self.resources[0]
-        lost = self.servers.launcher.lost_nodes
-        place = another_place(like, self.taken(), self._nodes, lost)
-        if place is not None:
-            return place
-        num_gpus = len(like.devices)
-        nodes = ", ".join(f"{node.name} has {len(node.devices)} in all" for node in self._nodes)
-        raise InputError(
-            f"engines add: an engine needs {num_gpus} free GPUs of one node, and none has them ({nodes}); "
-            "use `arl engines join` on another machine"
-        )
 
     def taken(self) -> list[Resources]:
         """Return the resources of all processes of the run."""

@@ -6,7 +6,6 @@ start_all ─► servers load their weights ─► connect: a client each ─►
 
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from pathlib import Path
 
 from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
@@ -16,7 +15,6 @@ from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.trust import RunTrust
 from arl.run.side_environments import engine_environment
 from arl.sync.group_sender import GroupSender
-from arl.sync.node_copy import PUBLISHED
 from arl.types import StartingVersions
 
 
@@ -31,8 +29,6 @@ class EngineServers:
         launcher: starts the processes.
         trust: secrets of the run; every request must carry its key.
         side: begins the role of each server, as messages and logs name it.
-        published: the directory in which versions lie that several nodes read; None: one node does, or they do not
-            travel as files.
     """
 
     recipe: Recipe
@@ -41,7 +37,6 @@ class EngineServers:
     launcher: Launcher
     trust: RunTrust
     side: str = "engine"
-    published: Path | None = None
 
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
@@ -49,8 +44,6 @@ class EngineServers:
         ours = {**command.environment, **self.trust.environment}
         environment = merge_environments("engine.environment", engine_environment(self.recipe), ours)
         secrets = {**command.secrets, **self.trust.secrets}
-        if self._copies_weights:
-            environment[PUBLISHED] = str(self.published)
         complete = Command(command.argv, environment, secrets)
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])
 
@@ -65,11 +58,6 @@ class EngineServers:
         return self._backend.connect(url, self._spec(replica), self.trust.key, sender)
 
     @property
-    def _copies_weights(self) -> bool:
-        """Return whether the servers of a node share a copy of each version."""
-        return self.published is not None and self._backend.capabilities.node_copies
-
-    @property
     def _backend(self) -> Backend:
         return find_backend(self.recipe.engine.kind)
 
@@ -80,7 +68,6 @@ class EngineServers:
             resources=self.resources[i],
             seed=self.recipe.seed + i,
             host=self.launcher.nodes[self.resources[i].node].address,
-            copies_weights=self._copies_weights,
             replica=i,
             certificate=self.trust.certificate,
         )

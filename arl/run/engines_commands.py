@@ -51,21 +51,6 @@ def list_(run: Run) -> None:
     Console(highlight=False).print(table)
 
 
-def add(run: Run, replicas: Replicas = 1) -> None:
-    """Start more engines by the run's own launcher."""
-    from arl import clock
-    from arl.run.control.control_messages import AddEngine
-
-    async def ask() -> None:
-        control = await _reach(run)
-        seconds = _deadlines(run).engine_added
-        for _ in range(replicas):
-            added = await control.ask(AddEngine(), seconds)
-            typer.echo(f"{added} serves")
-
-    clock.run(ask)
-
-
 def join(
     run: Run,
     replicas: Replicas = 1,
@@ -125,7 +110,6 @@ def _deadlines(run: Path) -> "Deadlines":
 
 COMMANDS: tuple[Callable[..., None], ...] = (
     list_,
-    add,
     join,
     remove,
 )

@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -16,7 +16,6 @@ from arl.clock import pauses_noticed
 from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, DeadlineError, DiskError, EngineError, ProcessDied, RunError, TrainerError, leaves
 from arl.launch.base import Launcher, Process
-from arl.launch.deaths import first_death, log_ends
 from arl.launch.disk import explain_disk
 from arl.launch.process_state import RUNS, UNREACHABLE
 
@@ -54,15 +53,44 @@ async def _death_or_logs(causes: Sequence[BaseException], launcher: Launcher) ->
         if isinstance(cause, ProcessDied):
             return cause
     ranks = [process for process in launcher.processes if process.role.startswith("trainer-")]
-    dead = await first_death(ranks, DEATH_SECONDS)
+    dead = await _first_death(ranks, DEATH_SECONDS)
     if dead is not None:
         return await dead.died()
     for cause in causes:
         if isinstance(cause, EngineError):
-            return EngineError(f"{cause}.{log_ends(launcher.processes, 'engine')}")
+            return EngineError(f"{cause}.{_log_ends(launcher.processes, 'engine')}")
         if isinstance(cause, TrainerError) and isinstance(cause.__cause__, DeadlineError):
             return TrainerError(f"{cause}{await _describe_hanging(str(cause), launcher)}")
     return None
+
+
+async def _first_death(processes: Sequence[Process], seconds: float) -> Process | None:
+    """Wait at most `seconds` until one of `processes` has ended, and return it; None: all of them run.
+
+    If several have ended, one that a signal killed is returned, because its loss may have ended the others.
+    """
+    if not processes:
+        return None
+    endings = {asyncio.create_task(process.ended()): process for process in processes}
+    try:
+        await asyncio.wait(endings, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        dead = [process for ending, process in endings.items() if ending.done()]
+    finally:
+        for ending in endings:
+            ending.cancel()
+    killed = [process for process in dead if _was_killed(process)]
+    return next(iter(killed or dead), None)
+
+
+def _was_killed(process: Process) -> bool:
+    code = process.exit_code
+    return code is not None and code < 0
+
+
+def _log_ends(processes: Iterable[Process], side: str) -> str:
+    """Return the last lines of the logs of the processes whose role is `side` and a number, such as engine-0."""
+    ends = [process.last_words() for process in processes if process.role.startswith(f"{side}-")]
+    return "".join(f"\n{end}" for end in ends)
 
 
 async def _describe_hanging(message: str, launcher: Launcher) -> str:

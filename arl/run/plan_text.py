@@ -1,18 +1,18 @@
 """Describe what a run would do, from the recipe and preflight's plan: the page of `arl train --dry-run`. Torch-free."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from arl.config.recipe import Recipe
-from arl.launch.base import Resources
+from arl.launch.base import Node, Resources
 from arl.launch.gpu_devices import Gpu, named_gpus
-from arl.run.memory.memory_text import memory_lines, published_on_device
-from arl.run.plan_nodes import cluster_lines, list_gpus
-from arl.run.plan_notes import plan_notes
+from arl.run.memory_budget import MemoryPlan
 from arl.run.preflight import Plan
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 from arl.tasks.registry import SINGLE_TURN, env_name
 
 WIDTH = 12  # characters before the text of a line
+FULL = 0.9  # of a trainer GPU; beyond that an error of the plan of a tenth may end the run
+MAX_NAMED = 4  # nodes; of more, the first and the last are named
 
 
 def render_plan(recipe: Recipe, plan: Plan) -> str:
@@ -23,7 +23,7 @@ def render_plan(recipe: Recipe, plan: Plan) -> str:
 def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "run", f"{recipe.name}, written to {recipe.run_directory}"
     yield "world", f"{recipe.world}, {recipe.mode}"
-    for line in cluster_lines(recipe, plan):
+    for line in _cluster(recipe, plan):
         yield "cluster", line
     yield "model", _model(recipe)
     yield "problems", _problems(recipe, plan)
@@ -38,48 +38,31 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes")
     if recipe.eval.every:
         yield "evaluation", _evaluation(recipe, plan)
-    yield "weights", _weights(recipe, plan)
-    for line in _memory(recipe, plan):
-        yield "memory", line
+    yield "weights", _weights(plan)
+    if plan.memory is None:
+        yield "memory", "a tiny model's, which is not planned in detail"
+    else:
+        for line in memory_lines(plan.memory):
+            yield "memory", line
     yield "deadlines", _deadlines(recipe)
     for gpu in plan.gpus:
         yield "GPU", f"{gpu}: {', '.join(_users(gpu, plan)) or 'unused'}"
-    for note in plan_notes(recipe, plan):
+    for note in _notes(recipe, plan):
         yield "note", note
 
 
-def _weights(recipe: Recipe, plan: Plan) -> str:
-    way = f"travel by transport {plan.transport}{_where_published(plan)}"
-    return ", ".join([way, *_pace(recipe)])
-
-
-def _where_published(plan: Plan) -> str:
-    """Say where engines take weights from; nothing where it is not known, or is only one place."""
-    if plan.published_in is not None and plan.placement.spans_nodes:
-        return f", in {plan.published_in}, where each node reads a version once"
+def _weights(plan: Plan) -> str:
+    """Say how engines get weights, and from where if that is known and not the only place."""
+    where = ""
     if plan.published_in is not None:
-        disk = "" if plan.published_in == SHARED_MEMORY else f" on disk, because {SHARED_MEMORY} has no room: slower"
-        return f", in {plan.published_in}{disk}"
-    if plan.transport != "broadcast" or not plan.placement.on_gpus or plan.memory is None:
-        return ""
-    if published_on_device(plan.memory):
-        return ", from rank 0's GPU"
-    return ", from pinned memory of the host"
-
-
-def _pace(recipe: Recipe) -> Iterator[str]:
-    """Yield the choices of when engines load weights, and how, that are not the default."""
-    sync = recipe.sync
-    if sync.every > 1:
-        yield f"every {sync.every} versions"
-    if sync.min_seconds:
-        yield f"at most once in {sync.min_seconds:g} s"
-    if sync.order == "in_turn":
-        yield "to one engine after the other"
-    if not sync.interrupt:
-        yield "when episodes have ended"
-    if sync.check:
-        yield "compared after each swap"
+        is_on_disk = plan.published_in != SHARED_MEMORY and not plan.placement.spans_nodes
+        where = f", in {plan.published_in}" + (
+            f" on disk, because {SHARED_MEMORY} has no room: slower" if is_on_disk else ""
+        )
+    elif plan.transport == "broadcast" and plan.placement.on_gpus and plan.memory is not None:
+        on_device = published_on_device(plan.memory)
+        where = ", from rank 0's GPU" if on_device else ", from pinned memory of the host"
+    return f"travel by transport {plan.transport}{where}"
 
 
 def _deadlines(recipe: Recipe) -> str:
@@ -162,14 +145,8 @@ def _engines(recipe: Recipe, plan: Plan) -> str:
 
 def _trainer(recipe: Recipe, plan: Plan) -> str:
     train = recipe.train
-    choices = [train.dtype, f"checkpointing {train.checkpointing}"]
-    if train.head != "auto":
-        choices.append(f"head {train.head}")
-    if train.reshard:
-        choices.append("reshard")
-    if train.deterministic:
-        choices.append("deterministic")
-    return f"{_processes(recipe, plan, plan.placement.ranks)}; {', '.join(choices)}"
+    processes = _processes(recipe, plan, plan.placement.ranks)
+    return f"{processes}; {train.dtype}, checkpointing {train.checkpointing}"
 
 
 def _evaluation(recipe: Recipe, plan: Plan) -> str:
@@ -185,16 +162,101 @@ def _processes(recipe: Recipe, plan: Plan, side: Sequence[Resources]) -> str:
         return f"{len(side)} in this process, 1 thread"
     threads = _count(side[0].threads, "CPU thread", "CPU threads")
     each = " each" if len(side) > 1 else ""
-    where = list_gpus(side, plan.nodes) if side[0].devices else "no GPU"
+    where = _list_gpus(side, plan.nodes) if side[0].devices else "no GPU"
     return f"{_count(len(side), 'process', 'processes')} with {threads}{each}, {where}"
-
-
-def _memory(recipe: Recipe, plan: Plan) -> Iterator[str]:
-    if plan.memory is None:
-        yield "a tiny model's, which is not planned in detail"
-    else:
-        yield from memory_lines(plan.memory, recipe)
 
 
 def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
+
+
+def _cluster(recipe: Recipe, plan: Plan) -> Iterator[str]:
+    """Yield the launcher with its nodes, unless the run is on this machine alone."""
+    if recipe.launcher == "local" and len(plan.nodes) == 1:
+        return
+    placement = plan.placement
+    sides = {"engines": placement.engines, "trainer": placement.ranks}
+    if placement.evaluation is not None:
+        sides["evaluation"] = [placement.evaluation]
+    places = [f"{side} on {_names(_nodes_of(processes), plan.nodes)}" for side, processes in sides.items()]
+    count = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
+    yield f"{recipe.launcher}, {count}; controller on {plan.nodes[0].name}, {', '.join(places)}"
+
+
+def _list_gpus(side: Sequence[Resources], nodes: Sequence[Node]) -> str:
+    """Name the GPUs of each process of a side, with their nodes if there are several."""
+    by_node = {node: _gpus(side, node) for node in _nodes_of(side)}
+    if len(nodes) == 1:
+        return by_node[0]
+    same: dict[str, list[int]] = {}
+    for node, gpus in by_node.items():
+        same.setdefault(gpus, []).append(node)
+    return "; ".join(f"{gpus} of {_names(numbers, nodes)}" for gpus, numbers in same.items())
+
+
+def _gpus(side: Iterable[Resources], node: int) -> str:
+    """Name the GPUs of each process on a node, as in `GPU 0,1 | 2,3`."""
+    devices = [",".join(resources.devices) for resources in side if resources.node == node]
+    return f"GPU {' | '.join(devices)}"
+
+
+def _nodes_of(side: Iterable[Resources]) -> list[int]:
+    return sorted({resources.node for resources in side})
+
+
+def _names(numbers: Sequence[int], nodes: Sequence[Node]) -> str:
+    names = [nodes[number].name for number in numbers]
+    if len(names) <= MAX_NAMED:
+        return ", ".join(names)
+    return f"{names[0]}, …, {names[-1]} ({len(names)} nodes)"
+
+
+def _notes(recipe: Recipe, plan: Plan) -> Iterator[str]:
+    """Yield what preflight found, then what the recipe's own settings cost."""
+    yield from plan.notes
+    dtypes = {"train.dtype": recipe.train.dtype, "engine.dtype": recipe.engine.dtype}
+    if set(dtypes.values()) == {"float16", "bfloat16"}:
+        coarse = next(field for field, dtype in dtypes.items() if dtype == "bfloat16")
+        yield (
+            f"float16 beside {coarse} bfloat16: one side rounds eight times coarser, so nothing is gained; set "
+            f"{coarse} to float16 as well"
+        )
+    if not plan.placement.on_gpus:
+        return
+    for field, dtype in dtypes.items():
+        if dtype == "float32":
+            yield f"{field} float32 on GPUs: without tensor cores, and with twice the memory of bfloat16"
+    if plan.memory is not None:
+        yield from tight_device(plan.memory)
+
+
+def memory_lines(memory: MemoryPlan) -> Iterator[str]:
+    """Yield a line for each budget, then what they mean for an update and for requests."""
+    for budget in memory.budgets:
+        parts = ", ".join(f"{part.name} {part.bytes / 1e9:.1f}" for part in budget.parts)
+        has = "" if budget.available is None else f" of {budget.available / 1e9:.1f}"
+        yield f"{budget.place} {budget.when}: {budget.needed / 1e9:.1f}{has} GB: {parts}"
+    published = published_on_device(memory)
+    peaks = ", ".join(f"{instant} {(size + published) / 1e9:.1f}" for instant, size in memory.rank_peaks.items())
+    yield f"torch allocates on a rank, in GB: {peaks}, between two steps {memory.rank_resident / 1e9:.1f}"
+    waiting = "" if memory.full_requests >= memory.slots else "; more of them wait, and are computed again"
+    yield (
+        f"an engine's cache holds {memory.cache_tokens:,} tokens, {memory.full_requests:,} requests of the longest "
+        f"{memory.longest:,}; engine.slots {memory.slots:,}{waiting}"
+    )
+
+
+def published_on_device(memory: MemoryPlan) -> int:
+    """Return the bytes of published weights on a trainer GPU: rank 0's with a broadcast, every rank's with ipc."""
+    return memory.rank_peak - max(memory.rank_peaks.values())
+
+
+def tight_device(memory: MemoryPlan) -> Iterator[str]:
+    """Yield a note if a run on GPUs plans to fill a trainer GPU."""
+    trainer = memory.budgets[0]
+    if trainer.available is not None and trainer.needed > FULL * trainer.available:
+        yield (
+            f"{trainer.place} is planned to {trainer.needed / trainer.available:.0%} of its memory, "
+            f"{trainer.needed / 1e9:.1f} of {trainer.available / 1e9:.1f} GB, and a plan can be a tenth too low "
+            "(docs/memory.md)"
+        )

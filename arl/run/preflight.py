@@ -27,11 +27,11 @@ from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
+from arl.run.checks import GpuReport, check_gpus
+from arl.run.engine_memory import refuse_overfull_tiny
 from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites
 from arl.run.evaluation.suite_prompts import check_prompts
-from arl.run.gpu_checks import GpuReport, check_gpus
-from arl.run.memory.budget import MemoryPlan
-from arl.run.memory.tiny_model import refuse_overfull_tiny
+from arl.run.memory_budget import MemoryPlan
 from arl.run.problem_sets import run_problems, run_suites
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
@@ -63,7 +63,7 @@ class Plan(Struct, frozen=True):
     measured: list[Suite] = []  # during training
     left_out: tuple[str, ...] = ()  # notes about problems that are not used
     prompts: str = ""  # how problems become prompts, with the beginning of one
-    gpus: tuple[Gpu, ...] = ()  # of the run, as far as nvidia-smi knows them
+    gpus: tuple[Gpu, ...] = ()  # of the run, as far as the driver knows them
     notes: tuple[str, ...] = ()  # about where the model is, and about the GPUs
     published_in: Path | None = None  # where versions are written; None: not known before the start, or nowhere
     nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
@@ -109,7 +109,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     _check_evaluations(recipe, held_out, measured, codec, limits)
     site = Site.of(recipe, named)
     placement, transport = site.place(recipe)
-    memory = _plan_memory(recipe, site, placement, limits, longest, kept_versions(recipe, lags))
+    memory = _plan_memory(recipe, site, placement, transport, limits, longest, kept_versions(recipe, lags))
     report = _check_installation(recipe, site, placement, transport)
     if recipe.mode == "collocated":
         placement = _share_memory(placement, report.gpus, 0 if memory is None else memory.rank_resident)
@@ -228,7 +228,7 @@ def _check_named_objects(recipe: Recipe) -> None:
 
 
 def _plan_memory(
-    recipe: Recipe, site: Site, placement: Placement, limits: Limits, longest: int, kept: int
+    recipe: Recipe, site: Site, placement: Placement, transport: Transport, limits: Limits, longest: int, kept: int
 ) -> MemoryPlan | None:
     """Return the memory that a run with a model of `model.path` takes; None for a tiny one.
 
@@ -238,6 +238,6 @@ def _plan_memory(
     if recipe.model.path is None:
         refuse_overfull_tiny(recipe, limits, longest, site.memory(placement))
         return None
-    from arl.run.memory.plan_recipe import plan_recipe  # and every model class of transformers, seconds of them
+    from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
 
-    return plan_recipe(recipe, site.nodes, site.place, longest, kept, site.is_here)
+    return plan_recipe(recipe, site.nodes, placement, transport, longest, kept, site.is_here)

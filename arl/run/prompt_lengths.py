@@ -1,10 +1,10 @@
-"""Check, before a run starts, that model and trainer can hold its longest trajectory."""
+"""Check, before a run starts, that model and trainer can hold its longest trajectory, and that its stops can occur."""
 
 from arl.config.recipe import Recipe, Train
 from arl.data.model_limits import Limits
+from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import InputError
-from arl.run.check_stops import check_stops
 from arl.types import Problem
 
 SHORTEST_PROMPTS = 4  # by characters, one of which may have no token at all
@@ -23,7 +23,7 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     """
     vocab_size, context = limits
     capacity = recipe.train.capacity
-    encoded = {codec.encode_problem(problem): problem for problem in _telling(problems)}
+    encoded = {codec.encode_problem(problem): problem for problem in _extremes(problems)}
     if () in encoded:
         raise InputError(
             f"problem {encoded[()].id}, {_beginning(encoded[()])!r}, has no token under the tokenizer of the model: "
@@ -55,7 +55,32 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     return prompt + sampled
 
 
-def _telling(problems: list[Problem]) -> list[Problem]:
+def check_stops(recipe: Recipe, codec: TextCodec, vocab_size: int) -> None:
+    """Compare stop tokens with the model's vocabulary, and stop strings with what its tokenizer can write.
+
+    Raises:
+        InputError: a stop token that the model does not have, or a string that no text of the tokenizer contains.
+    """
+    ids = f"the model's ids run from 0 to {vocab_size - 1}"
+    for token in recipe.rollout.stop_token_ids:
+        if token >= vocab_size:
+            raise InputError(f"rollout.stop_token_ids {token}: {ids}; give ids of its tokenizer")
+    for token in codec.stop_token_ids:
+        if token >= vocab_size:
+            raise InputError(
+                f"model.path {recipe.model.path}: its generation_config.json has the end token {token}, and {ids}: "
+                "correct eos_token_id there"
+            )
+    for string in recipe.rollout.stop:
+        written = codec.encode(string)
+        if string.strip() not in codec.decode(written):
+            raise InputError(
+                f"rollout.stop {string!r}: its tokens {list(written)} decode to {codec.decode(written)!r}, so no text "
+                "contains it, as for special tokens; give their ids in rollout.stop_token_ids instead"
+            )
+
+
+def _extremes(problems: list[Problem]) -> list[Problem]:
     """Return the longest and the shortest problems, and one of each sequence of roles, which a template may refuse."""
     by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
     by_roles = {

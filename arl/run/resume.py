@@ -7,8 +7,8 @@ Everything that can be refused is refused here, before anything is started or wr
 """
 
 import contextlib
+import glob
 import itertools
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,33 +17,18 @@ from typing import Any
 from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import DataError, InputError
-from arl.files import find, find_below, may_be_file, may_be_folder
 from arl.launch.disk import writing
-from arl.launch.durable import replace_file, unused_name
+from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
-from arl.launch.trust import FOLDER as SECRETS
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import (
-    LOCK,
-    LOGS,
-    METRICS_FILE,
-    RECIPE,
-    SOURCES,
-    SPANS,
-    SUMMARY,
-    TRACE_FILE,
-    TRAJECTORIES,
-)
-from arl.metrics.run_status import STATUS_FILE, shown_as_resuming
-from arl.run.checkpoint_state import RunState, number_after, older_versions
-from arl.run.control.control_folder import FOLDER as CONTROL
-from arl.run.evaluation.scoreboard import BEST, CHECKPOINTS, EVALUATIONS
+from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
+from arl.metrics.run_status import shown_as_resuming
+from arl.run.checkpoint_state import RunState, checkpoints_in, number_after, older_versions
+from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.intact import clear_after, newest_intact
 from arl.run.preflight import Plan, preflight
 from arl.types import StartingVersions
 
-FOLDERS = (SPANS, TRAJECTORIES, LOGS, CHECKPOINTS, EVALUATIONS, CONTROL, SECRETS)  # of a run
-FILES = (RECIPE, SUMMARY, METRICS_FILE, TRACE_FILE, STATUS_FILE, SOURCES, f"{EVALUATIONS}/{BEST}.json")
 # Fields that a resumed run may change, because they change nothing that is computed.
 FREE = (
     "cluster.",
@@ -51,22 +36,18 @@ FREE = (
     "engine.max_restarts",
     "engine.min_replicas",
     "engine.python",
-    "engine.restart_window",
     "engine.threads",
     "eval.best",
     "eval.every",
     "output.directory",
     "output.keep_checkpoints",
     "output.samples",
-    "output.target",
     "output.trackers",
     "output.wandb",
     "reward.memory_gb",
     "reward.on_error",
-    "rollout.failure_window",
     "rollout.max_failed_share",
     "rollout.max_rejected_share",
-    "rollout.reject_window",
     "sync.bucket_megabytes",
     "sync.check",
     "sync.transport",
@@ -157,39 +138,10 @@ def _old_run(recipe: Recipe, display: ConsoleDisplay, resume: Path) -> Iterator[
     """Open the run that `resume` names. Whoever watches it sees that it starts, before the checks, which take time."""
     directory = run_to_resume(recipe, resume)
     with _locked(directory):
-        _refuse_in_the_way(directory)
         with shown_as_resuming(directory):
             plan = preflight(recipe)
             origin = _resumed(recipe, plan, directory, display)
         yield origin
-
-
-def _refuse_in_the_way(directory: Path) -> None:
-    """Refuse what has the name of a folder of a run and is none: the run would end at it after its files were cut.
-
-    So are links and pipes among the files that the run goes on with: it would write to what lies elsewhere, or wait.
-    So is a directory whose name is no UTF-8.
-
-    Raises:
-        InputError: there is such a thing; names it.
-    """
-    try:
-        str(directory).encode()
-    except UnicodeEncodeError as error:  # safetensors opens no such path
-        raise InputError(f"--resume: {directory}: its name is no UTF-8; rename it") from error
-    for name in FOLDERS:
-        path = directory / name
-        if not may_be_folder(path):
-            raise InputError(f"--resume: {path} is no folder, and the run makes one of this name; move it away")
-    for name in FILES:
-        if not may_be_file(directory / name):
-            raise InputError(f"--resume: {directory / name} is a link, or no regular file; move it away")
-    best = directory / CHECKPOINTS / BEST
-    if os.path.lexists(best) and not os.path.islink(best):
-        raise InputError(f"--resume: {best} is no link, and the run makes one of this name; move it away")
-    for path in itertools.chain(find_below(directory / SPANS), find_below(directory / LOGS)):
-        if os.path.islink(path) or not (os.path.isdir(path) or may_be_file(path)):
-            raise InputError(f"--resume: {path} is a link, or no regular file, and the run writes there; move it away")
 
 
 def new_run_directory(recipe: Recipe) -> Path:
@@ -236,7 +188,7 @@ def _runs(recipe: Recipe) -> list[Path]:
     """Return the runs of the recipe's name, oldest first."""
     first = recipe.run_directory
     named = {1: first}
-    for path in find(first.parent, f"{first.name}-*"):
+    for path in first.parent.glob(f"{glob.escape(first.name)}-*"):
         number = number_after(f"{first.name}-", path.name)
         if number is not None and number > 1:
             named[number] = path
@@ -245,12 +197,12 @@ def _runs(recipe: Recipe) -> list[Path]:
 
 def _is_run(directory: Path) -> bool:
     """Return whether a directory is that of a run, also if a copy of it has lost the empty lock."""
-    return os.path.exists(directory / LOCK) or os.path.isdir(directory / "checkpoints")
+    return (directory / LOCK).exists() or (directory / CHECKPOINTS).is_dir()
 
 
 def _unfinished(recipe: Recipe) -> list[Path]:
     """Return those of the recipe's runs that have a checkpoint and no summary: killed, or still going on."""
-    return [run for run in _runs(recipe) if find(run, "checkpoints/step_*") and not os.path.exists(run / SUMMARY)]
+    return [run for run in _runs(recipe) if checkpoints_in(run / CHECKPOINTS) and not (run / SUMMARY).exists()]
 
 
 def _how_to_resume(unfinished: Sequence[Path]) -> str:
@@ -267,16 +219,16 @@ def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDispla
         InputError: there is none, it is another recipe's, or the run is finished and not extended; nothing is changed.
         DiskError: a file cannot be renamed or written.
     """
-    checkpoint, state = newest_intact(directory / "checkpoints", display.note)
+    checkpoint, state = newest_intact(directory / CHECKPOINTS, display.note)
     _refuse_other_run(recipe, plan, state, checkpoint)
-    is_finished = os.path.exists(directory / SUMMARY)
+    is_finished = (directory / SUMMARY).exists()
     if is_finished:
         _refuse_nothing_left(recipe, directory, state)
     # What follows changes files, and so whatever can be refused was refused above.
     with writing(directory):
         clear_after(checkpoint, display.note)
         if is_finished:
-            (directory / SUMMARY).rename(unused_name(directory / f"summary-step_{state.controller.version}.json"))
+            (directory / SUMMARY).rename(directory / f"summary-step_{state.controller.version}.json")
     _write_recipe(recipe, directory)
     display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
     return Origin(plan, directory, checkpoint, state)

@@ -6,7 +6,6 @@ A trajectory file has its name only when it is complete, so a living run is read
 trained since its last file is not there yet.
 """
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -14,15 +13,14 @@ from typing import Any, Literal
 import pyarrow.compute as pc
 from msgspec import Struct
 
-from arl.errors import InputError, printable
-from arl.files import open_regular
-from arl.launch.file_lock import try_lock
+from arl.errors import InputError
+from arl.launch.file_lock import is_locked
 from arl.metrics.record_file import read_records, step_of
 from arl.metrics.run_files import LOCK, METRICS_FILE, SUMMARY
 from arl.metrics.run_status import require_run
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.trajectory_reading import read_batches, read_trajectories, trajectory_files
-from arl.types import MOST_COUNT, TRAINED
+from arl.types import TRAINED
 
 Outcome = Literal["any", "right", "wrong", "truncated"]
 COLUMNS = [
@@ -55,7 +53,6 @@ def read_samples(run: Path, wanted: Wanted) -> Shown:
         DataError: an older arl wrote the files, without text; or one of them is damaged.
     """
     files = _files(run)
-    _refuse_unwritable(wanted)
     newest = max((last for _, last in map(_steps, files)), default=0)
     if wanted.problem is None:
         step = newest if wanted.step is None else wanted.step
@@ -88,20 +85,6 @@ def _files(run: Path) -> list[Path]:
             "checkpoint and at the end of the run"
         )
     return files
-
-
-def _refuse_unwritable(wanted: Wanted) -> None:
-    """Refuse what no file can hold, which pyarrow would not even compare.
-
-    Raises:
-        InputError: names the option.
-    """
-    if wanted.step is not None and wanted.step > MOST_COUNT:
-        raise InputError(f"--step {wanted.step}: no run has so many steps; leave it out for the newest")
-    try:
-        (wanted.problem or "").encode()
-    except UnicodeEncodeError as error:
-        raise InputError(f"--problem {printable(str(wanted.problem))}: is no text ({error.reason})") from error
 
 
 def _steps(file: Path) -> tuple[int, int]:
@@ -170,10 +153,10 @@ def _matches(sample: SampledEpisode, outcome: Outcome) -> bool:
 def _coverage(run: Path, newest: int) -> str:
     """Say whether the run lives, and which of its steps are in complete files."""
     trained = _last_step(run)
-    if os.path.exists(run / SUMMARY):
+    if (run / SUMMARY).exists():
         return f"the run is finished after {trained} steps"
     covered = f"steps 1 to {newest} of {trained} are in complete files"
-    if _is_running(run):
+    if is_locked(run / LOCK):
         return f"the run is going on, and {covered} so far"
     return f"the run has ended without a summary, and {covered}; `arl train --resume` continues it"
 
@@ -181,16 +164,7 @@ def _coverage(run: Path, newest: int) -> str:
 def _last_step(run: Path) -> int:
     """Return the last step in metrics.jsonl, whose last line may be half written; 0: none."""
     last = 0
-    for record in read_records(run / METRICS_FILE).rows:
+    for record in read_records(run / METRICS_FILE):
         if "tokens/trained" in record:
             last = step_of(record)
     return last
-
-
-def _is_running(run: Path) -> bool:
-    """Return whether a process holds the lock of the run."""
-    try:
-        with open_regular(run / LOCK) as file:
-            return not try_lock(file, shared=True)
-    except OSError:  # a copy of a run has no lock
-        return False

@@ -5,12 +5,11 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.errors import InputError, RecipeError
+from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.host_memory import free_memory
 from arl.launch.launchers import make_launcher
-from arl.launch.placement import NO_MIG_GROUP, Placement, place
-from arl.launch.port_needs import refuse_too_few_ports
+from arl.launch.placement import Placement, place
 from arl.metrics.run_files import LOGS
 from arl.sync.choose import choose_transport
 from arl.types import Transport
@@ -44,22 +43,15 @@ class Site(Struct, frozen=True):
             InputError: devices are missing, or no transport serves.
         """
         placement = place(recipe, self.nodes)
-        if recipe.cluster.ports is not None and not recipe.world_traits.one_process:
-            refuse_too_few_ports(recipe.cluster.ports, placement, self.nodes)
         if placement.spans_nodes and not self.shares_files:
             raise InputError(
                 f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "
                 "checkpoints and the weights that it begins with in files; give output.directory a path that all nodes "
                 "share, or use one node"
             )
-        transports = set(recipe.engine.capabilities.transports)
-        if placement.has_mig_devices:
-            if recipe.sync.transport == "broadcast":
-                raise RecipeError(f"sync.transport broadcast: {NO_MIG_GROUP}; use file or auto")
-            transports.discard("broadcast")
         transport = choose_transport(
             recipe,
-            backend_transports=transports,
+            backend_transports=set(recipe.engine.capabilities.transports),
             one_process=recipe.world_traits.one_process,
             on_gpus=placement.on_gpus,
             shares_files=self.shares_files,

@@ -6,17 +6,18 @@ several nodes: what lies in a cache of the controller's node ─► the run dire
 """
 
 import asyncio
-import contextlib
 import hashlib
 import inspect
+import itertools
 import json
 import os
 import shutil
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import DecodeError, Struct
 
 from arl.clock import deadline
@@ -24,17 +25,15 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits, model_limits
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
-from arl.errors import DataError, RecipeError
-from arl.files import decode_json
+from arl.errors import RecipeError
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any, sync_to_disk
-from arl.launch.file_lock import open_lock, try_lock
+from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
-from arl.models.characters import character_tokenizer
 from arl.models.model_files import local_copy
-from arl.run.file_manifest import check_files, read_manifest, write_manifest
+from arl.models.tiny import character_tokenizer, make_tiny_model
 from arl.tasks.base import WarmupStage
 from arl.tasks.registry import open_task, task_class
 
@@ -142,36 +141,16 @@ def _names_directory(recipe: Recipe) -> bool:
 
 
 def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> Path:
-    """Put `model`, which lies in a cache of this node, into the run directory, which all nodes see.
-
-    Its files are linked where that is possible, because they are never written to again, and copied otherwise.
-    """
+    """Copy `model`, which lies in a cache of this node, into the run directory, which all nodes see."""
     shared = directory / "model"
-    if model == shared:
-        return shared
-    partial = directory / ".model"
-    num_bytes = 0
-    with writing(shared):
-        remove_any(partial)  # of a run that was killed
-        partial.mkdir()
-        for file in model.iterdir():
-            if os.path.isfile(file):
-                num_bytes += _link_or_copy(Path(os.path.realpath(file)), partial / file.name)
-        partial.rename(shared)
-    if num_bytes:
-        display.note(f"model: {num_bytes / 1e9:.2f} GB copied from {model} to {shared}, which all nodes see")
+    if model != shared:
+        partial = directory / ".model"
+        with writing(shared):
+            remove_any(partial)  # of a run that was killed
+            shutil.copytree(model, partial)
+            partial.rename(shared)
+        display.note(f"model: copied from {model} to {shared}, which all nodes see")
     return shared
-
-
-def _link_or_copy(source: Path, target: Path) -> int:
-    """Give `source` a second name, or copy it and wait until it is stored; return the number of bytes copied."""
-    try:
-        target.hardlink_to(source)
-        return 0
-    except OSError:  # another file system, or one without such links
-        shutil.copyfile(source, target)
-        sync_to_disk(target)
-        return target.stat().st_size
 
 
 async def _find_or_make(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
@@ -179,54 +158,22 @@ async def _find_or_make(recipe: Recipe, directory: Path, launcher: Launcher, dis
         return local_copy(recipe.model.path)
     assert recipe.model.tiny is not None
     if recipe.warmup is None:
-        from arl.models.tiny import make_tiny_model
-
         with writing(directory / "model"):
             make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, directory / "model")
         return directory / "model"
     job = _job(recipe)
     cached = cache_directory() / "warmup" / _digest(job, warmup_stages(recipe))
-    async with _alone_with(cached):
-        if is_intact(cached, display):
+    with writing(cached):
+        cached.parent.mkdir(parents=True, exist_ok=True)
+    with require_lock(cached.with_suffix(".lock")) as lock:
+        async with deadline(WARMUP_SECONDS, "run", f"another run's warm-up of {cached}"):
+            while not try_lock(lock):  # noqa: ASYNC110 - of several runs that need it, one makes it
+                await asyncio.sleep(1.0)
+        if os.path.exists(cached):  # noqa: ASYNC240 - a local directory
             display.note(f"warm-up: cached in {cached}")
         else:
             await _warm_up(recipe, job, cached, directory, launcher, display)
     return cached
-
-
-def is_intact(cached: Path, display: ConsoleDisplay) -> bool:
-    """Return whether a warm-up is in the cache, byte for byte as it was written. A damaged one is named and removed.
-
-    Raises:
-        DiskError: it cannot be removed.
-    """
-    if not os.path.lexists(cached):
-        return False
-    try:
-        check_files(cached, read_manifest(cached))
-    except DataError as error:
-        display.note(f"warm-up: the cache is damaged, so it is made anew ({error})")
-        with writing(cached):
-            remove_any(cached)
-        return False
-    return True
-
-
-@contextlib.asynccontextmanager
-async def _alone_with(cached: Path) -> AsyncIterator[None]:
-    """Hold the lock of a warm-up. Of several runs that need it, one makes it; the others look for it every second.
-
-    Raises:
-        DiskError: the cache cannot be written; ARL_CACHE may name another place.
-    """
-    with writing(cached):
-        cached.parent.mkdir(parents=True, exist_ok=True)
-        opened = open_lock(cached.with_suffix(".lock"))
-    with opened as lock:
-        async with deadline(WARMUP_SECONDS, "run", f"another run's warm-up of {cached}"):
-            while not try_lock(lock):  # noqa: ASYNC110 - the lock of another process has no event
-                await asyncio.sleep(1.0)
-        yield
 
 
 async def _warm_up(
@@ -244,8 +191,9 @@ async def _warm_up(
         remove_any(made)  # of a run that was killed
         file.write_text(json.dumps(job | {"output": str(made)}))
     stages = warmup_stages(recipe)
-    steps_before = _steps_before(stages)
-    display.begin("warm-up", sum(stage.steps for stage in stages))
+    *starts, total = itertools.accumulate((stage.steps for stage in stages), initial=0)
+    steps_before = {stage.name: start for stage, start in zip(stages, starts, strict=True)}
+    display.begin("warm-up", total)
 
     def show(line: str) -> None:
         show_progress(line, steps_before, display)
@@ -255,39 +203,27 @@ async def _warm_up(
     process = await launcher.start("warmup", command, resources, show)
     await process.finished(WARMUP_SECONDS)
     with writing(cached):
-        write_manifest(made)
+        for path in made.iterdir():
+            sync_to_disk(path)  # so that a crash of the machine leaves no part of a model under its name
         made.rename(cached)
 
 
 def show_progress(line: str, steps_before: Mapping[str, int], display: ConsoleDisplay) -> None:
-    """Show the progress that a line of the warm-up's output reports.
-
-    Other lines are passed over: the task prints what it likes there, also JSON.
+    """Show the progress that a line of the warm-up's output reports. A task may print other lines there.
 
     Args:
-        steps_before: by stage, see `_steps_before`.
+        steps_before: name of a stage -> optimizer steps of all stages before it.
     """
     try:
-        progress: _Progress = decode_json(line, _Progress)
+        progress: _Progress = msgspec.json.decode(line, type=_Progress)
     except DecodeError:
         return
-    if progress.stage not in steps_before:
-        return
-    display.advance(
-        completed=steps_before[progress.stage] + progress.step,
-        detail=f"warm-up {progress.step:4d}  {progress.stage}: accuracy {progress.accuracy:.3f}  "
-        f"{progress.seconds:.0f} s",
-    )
-
-
-def _steps_before(stages: Sequence[WarmupStage]) -> dict[str, int]:
-    """Return for each stage, by name, the optimizer steps of all stages before it."""
-    before = {}
-    steps = 0
-    for stage in stages:
-        before[stage.name] = steps
-        steps += stage.steps
-    return before
+    if progress.stage in steps_before:
+        display.advance(
+            completed=steps_before[progress.stage] + progress.step,
+            detail=f"warm-up {progress.step:4d}  {progress.stage}: accuracy {progress.accuracy:.3f}  "
+            f"{progress.seconds:.0f} s",
+        )
 
 
 def _job(recipe: Recipe) -> dict[str, Any]:

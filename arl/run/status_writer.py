@@ -8,27 +8,32 @@ In virtual time nothing is written, because the seconds of a person mean nothing
 
 import asyncio
 import contextlib
+import math
 import os
 import platform
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 
+import psutil
 from msgspec import structs
 
 from arl.clock import current_waits, in_thread, now
-from arl.config.recipe import Recipe
+from arl.config.recipe import Recipe, Train
+from arl.engine.replica_seats import Replica
 from arl.errors import RunStopped
-from arl.launch.resident_memory import own_resident_bytes, resident_bytes
+from arl.launch.base import Launcher, Process
+from arl.launch.process_state import resident_bytes, started_at
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
 from arl.metrics.run_records import RunRecords
-from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, WaitStatus, write_status
+from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
+from arl.metrics.spans import add_span
+from arl.reward.pool import RewardPool
 from arl.rollout.controller import Controller
+from arl.run.engine_pool import EnginePool
 from arl.run.failures import cause_to_show
-from arl.run.loop_load import LoopLoad
-from arl.run.recent_speed import last_steps, recent_speed, seconds_left
 from arl.run.resume import Origin
 from arl.run.world import Parts
 
@@ -50,6 +55,9 @@ SHOWN_OF_STEP = (
 
 LOOPS = ("trainer", "controller", "publisher", "admission")  # who waits, in the words of `deadline`
 LONG_SECONDS = 10.0
+AVERAGED = 10  # steps of a speed
+ROUNDING = 1e-9  # of a quotient of floats
+NO_PID = 0  # of a process that its node is still starting
 MOST_WAITS = 12
 
 
@@ -66,7 +74,6 @@ class StatusWriter:
         self._recorder: Recorder | None = None
         self._has_failed = False
         self._writing = threading.Lock()
-        self._load = LoopLoad()
         self._written_at = 0.0  # clock of the newest status that was written
         self.stage = stage
         self.end = ""
@@ -145,7 +152,6 @@ class StatusWriter:
             speed=speed,
             evaluations=dict(records.evaluations),
             seconds_left=left,
-            controller_busy=self._load.read(),
             processes=self._processes(),
         )
 
@@ -229,13 +235,133 @@ def _capacity(recipe: Recipe) -> int | None:
 def _with_memory(status: RunStatus) -> RunStatus:
     """Add the memory of the processes on this machine. It takes milliseconds, so a thread does it."""
     sessions = resident_bytes()
-
     here = status.processes[0].node  # the controller's
 
     def measured(process: ProcessStatus) -> ProcessStatus:
         if process.node != here or process.state != RUNS or not process.pid:
             return process
-        size = own_resident_bytes() if process.pid == status.pid else sessions[process.pid]
+        size = psutil.Process().memory_info().rss if process.pid == status.pid else sessions[process.pid]
         return structs.replace(process, memory_bytes=size)
 
     return structs.replace(status, processes=tuple(measured(process) for process in status.processes))
+
+
+# ---- speed
+
+
+def recent_speed(records: Sequence[Record]) -> Speed | None:
+    """Return the means over the last steps; None: there is no step yet."""
+    steps = last_steps(records, AVERAGED)
+    seconds = sum(number(step, "time/step_s") for step in steps)
+    if seconds <= 0:
+        return None
+
+    def share(name: str) -> float:
+        return sum(number(step, name) for step in steps) / seconds
+
+    return Speed(
+        steps=len(steps),
+        step_seconds=seconds / len(steps),
+        generated_per_s=share("tokens/generated"),
+        trained_per_s=share("tokens/trained"),
+        trainer_waits={cause: share(f"wait/{cause}_s") for cause in ("groups", "bound", "device")},
+        engine_idle=sum(number(step, "idle/engine") * number(step, "time/step_s") for step in steps) / seconds,
+        gate=share("wait/gate_s"),
+    )
+
+
+def seconds_left(train: Train, version: int, tokens: int, speed: Speed) -> float:
+    """Return how long a run still takes at this speed: until `train.steps`, or the step that reaches `train.tokens`.
+
+    Args:
+        version: that is trained.
+        tokens: loss tokens that are trained.
+    """
+    steps = train.steps - version
+    tokens_of_step = speed.trained_per_s * speed.step_seconds
+    if train.tokens is not None and tokens_of_step > 0:
+        by_tokens = math.ceil((train.tokens - tokens) / tokens_of_step - ROUNDING)
+        steps = min(steps, by_tokens)
+    return max(steps, 0) * speed.step_seconds
+
+
+def last_steps(records: Sequence[Record], count: int) -> list[Record]:
+    """Return the records of the last steps, the newest first; evaluations have records, too."""
+    return [record for record in reversed(records) if "time/step_s" in record][:count]
+
+
+# ---- processes
+
+
+class ProcessStates:
+    """Read the state of every process, as the controller knows it: nothing is asked over the network."""
+
+    def __init__(self, launcher: Launcher, pool: EnginePool, rewards: RewardPool) -> None:
+        self._launcher = launcher
+        self._pool = pool
+        self._nodes = [node.name for node in launcher.nodes]  # reading them may look for devices
+        self._rewards = rewards
+        self._seen: dict[str, dict[int, float]] = {}  # role -> each pid it has had, and since when
+
+    def now(self) -> list[ProcessStatus]:
+        """Return the processes: the controller, those of the launcher, engines that have joined, the rewards'."""
+        here = self._nodes[0]
+        states = [ProcessStatus(role="controller", node=here, pid=os.getpid(), since=started_at(os.getpid()))]
+        states += [self._describe(process) for process in self._launcher.processes]
+        for engine in self._pool.statuses():
+            if engine.state == "joined" and engine.pid is not None:  # somebody else has started it
+                joined = ProcessStatus(
+                    role=engine.name,
+                    node=engine.node,
+                    pid=engine.pid,
+                    since=time.time() - engine.seconds,
+                    version=engine.version,
+                    open_requests=engine.open,
+                )
+                states.append(joined)
+        pid = self._rewards.pid
+        if pid is not None:
+            since = started_at(pid)
+            calls = self._rewards.num_open
+            states.append(ProcessStatus(role="reward-0", node=here, pid=pid, since=since, open_requests=calls))
+        return states
+
+    def _describe(self, process: Process) -> ProcessStatus:
+        since, restarts = self._history(process.role, process.pid, process.node)
+        code = process.exit_code
+        status = ProcessStatus(
+            role=process.role,
+            node=self._nodes[process.node],
+            pid=process.pid,
+            state=RUNS if code is None else f"ended, code {code}",
+            since=since,
+            restarts=restarts,
+        )
+        seat = process.role.removeprefix("engine-")
+        replica = self._pool.router.replica(int(seat)) if seat != process.role and seat.isdecimal() else None
+        return status if replica is None or code is not None else _with_load(status, replica)
+
+    def _history(self, role: str, pid: int, node: int) -> tuple[float | None, int]:
+        """Return since when a process runs, and how often its role was started again."""
+        pids = self._seen.setdefault(role, {})
+        if pid == NO_PID:
+            return None, len(pids)
+        if pid not in pids:
+            pids[pid] = (started_at(pid) if node == 0 else None) or time.time()
+            add_span(role, "process", f"pid {pid} on {self._nodes[node]} is seen", now(), now())
+        return pids[pid], len(pids) - 1
+
+
+def _with_load(status: ProcessStatus, replica: Replica) -> ProcessStatus:
+    known = structs.replace(status, version=replica.engine.loaded_version, open_requests=replica.open)
+    if not replica.has_reported:
+        return known
+    load = replica.load
+    return structs.replace(
+        known,
+        running=load.running,
+        waiting=load.waiting,
+        slots=load.slots,
+        cache_tokens=load.tokens,
+        cache_capacity=load.capacity,
+    )

@@ -14,9 +14,8 @@ from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.launchers import BUILT_IN
-from arl.launch.slurm.allocation import JOB, in_allocation, is_outside, read_allocation, require
+from arl.launch.slurm.allocation import JOB, in_allocation, require
 from arl.launch.slurm.batch_script import NO_VALUE, render_script
-from arl.launch.slurm.first_node import run_on_first_node
 from arl.launch.slurm.run_pointer import run_of
 from arl.launch.slurm.submission import new_submission, partitions, planned_nodes, submit, write_job
 from arl.metrics.run_files import RECIPE
@@ -24,7 +23,6 @@ from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
 from arl.run.resume import run_to_resume
-from arl.run.world import make_world
 
 SLURM = "slurm"
 NODES = re.compile(r"\d{1,9}(-\d{1,9})?", re.ASCII)
@@ -99,24 +97,6 @@ def is_submitted(recipe: Recipe) -> bool:
     return recipe.launcher == SLURM and not in_allocation()
 
 
-def run_elsewhere(recipe: Recipe, arguments: Sequence[str]) -> int | None:
-    """Run `arl` with these arguments on the first node of the allocation, if this machine is none of its nodes.
-
-    Returns:
-        the exit code; None: the run belongs here, or is submitted.
-
-    Raises:
-        InputError: nothing could be started there.
-        RunError: it was lost there.
-    """
-    if recipe.launcher != SLURM or not in_allocation():
-        return None
-    allocation = read_allocation()
-    if not is_outside(allocation):
-        return None
-    return run_on_first_node(allocation, arguments, recipe.run_directory)
-
-
 def follow_submission(file: Path) -> Path:
     """Return the recipe of the run that a job has begun, if `file` is the recipe of that job, and else `file`.
 
@@ -189,6 +169,5 @@ def submit_run(recipe: Recipe, resume: Path | None, overrides: Sequence[str] = (
 def _checked(recipe: Recipe, named: Sequence[Node] | None) -> str:
     """Plan the run on nodes that are not here yet, and return the page of the plan."""
     nodes = planned_nodes(recipe) if named is None else named
-    make_world(recipe.world)
     resolved = resolve_auto(recipe, nodes)
     return render_plan(resolved, preflight(resolved, nodes))

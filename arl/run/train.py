@@ -44,11 +44,11 @@ from arl.run.evaluation.during import Evaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, pauses_told, reported_failures
 from arl.run.outcome import Outcome, summarize
-from arl.run.pinned_sources import pin_sources, read_recorded, write_named
+from arl.run.pinned_sources import pin_sources
 from arl.run.resume import Origin, begin, run_to_resume
 from arl.run.starting_model import starting_model
 from arl.run.status_writer import StatusWriter, written_status
-from arl.run.world import Cut, Parts, Start, World, make_world, open_world
+from arl.run.world import Parts, RunSnapshot, Start, World, make_world
 from arl.types import Accuracy, Problem
 
 
@@ -71,18 +71,15 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
     began = perf_counter()
     if resume is not None:
         recipe = fit_to_what_is_left(recipe, display.note)
-    recorded = None if resume is None else read_recorded(run_to_resume(recipe, resume))
-    pinned = pin_sources(resolve_auto(recipe), recorded)
-    recipe = pinned.recipe
-    for note in pinned.notes:
+    resumed = None if resume is None else run_to_resume(recipe, resume)
+    recipe, notes = pin_sources(resolve_auto(recipe), resumed)
+    for note in notes:
         display.note(note)
     with (
         world.process_settings(),
         begin(recipe, display, resume) as origin,
         failures_with_resume_command(origin.directory),
     ):
-        if resume is None and pinned.named:
-            write_named(origin.directory, pinned.named)
         outcome, end = _run_segments(world, recipe, origin, display, began)
         if outcome.is_stopped:
             raise stopped(origin.directory, outcome.version)
@@ -140,7 +137,7 @@ def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Ou
             async with (
                 reported_failures(),
                 opening as status,
-                open_world(world, start) as parts,
+                world.open(start) as parts,
             ):
                 outcome = await segment.run(parts, known, status)
         return outcome, clock.now()
@@ -204,7 +201,7 @@ class SegmentRun:
                 recorder.evaluated(before)
             board = self._board(recorder)
             evaluations = Evaluations() if board is None else parts.make_evaluations(board)
-            checkpoints = parts.make_checkpoints(self._cutter(recorder, before), evaluations)
+            checkpoints = parts.make_checkpoints(self._snapshotter(recorder, before), evaluations)
             observer = SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended()))
             controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
             status.watch_training(controller, recorder)
@@ -285,10 +282,10 @@ class SegmentRun:
         ):
             await controller.run()
 
-    def _cutter(self, recorder: Recorder, before: Accuracy | None) -> Cut:
+    def _snapshotter(self, recorder: Recorder, before: Accuracy | None) -> RunSnapshot:
         recipe = self.start.recipe
         inputs = self.start.origin.plan.sha256(recipe.train.steps)
-        return _RecordedCut(recipe, inputs, before, recorder)
+        return _RecordedSnapshot(recipe, inputs, before, recorder)
 
     async def _evaluate_after(self, parts: Parts, controller: Controller) -> Accuracy | None:
         if not self.is_last or controller.is_stopping:
@@ -307,8 +304,8 @@ class SegmentRun:
 
 
 @dataclass(frozen=True)
-class _RecordedCut:
-    """Implement Cut with the recorder of a segment."""
+class _RecordedSnapshot:
+    """Implement RunSnapshot with the recorder of a segment."""
 
     recipe: Recipe
     inputs: str
@@ -352,7 +349,6 @@ def make_segment(start: Start, parts: Parts, until: int, observer: Observer, che
         engine=parts.engine,
         trainer=parts.trainer,
         admission=parts.admission,
-        pace=parts.pace,
         problems=parts.problems,
         groups=parts.groups,
         gate_meter=parts.groups.gate_meter,

@@ -40,13 +40,13 @@ from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
 from arl.run.preflight import Plan
-from arl.run.process_states import ProcessStates
 from arl.run.ranks import open_trainer
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
+from arl.run.status_writer import ProcessStates
 from arl.run.world import Parts, Start, recipe_parts
-from arl.sync.node_copy import SHARED_MEMORY
 from arl.sync.publication_directory import publication_directory
 from arl.sync.verify import refuse_other_tensors
+from arl.sync.weight_folders import SHARED_MEMORY
 from arl.types import Accuracy, StartingVersions
 
 
@@ -100,7 +100,6 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher, trus
         plan.placement.engines,
         launcher,
         trust,
-        published=weights if plan.placement.spans_nodes and plan.transport == "file" else None,
     )
     started = await servers.start_all()
     async with open_trainer(

@@ -11,20 +11,18 @@ Four worlds differ in their parts, and one assembly runs them all:
     null     arl/bench/null.py           measured  answers at once      learns nothing    generated, meaningless
 """
 
-import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from arl.config.imports import check_seam, import_attribute, import_function
+from arl.config.imports import import_attribute, import_function
 from arl.config.recipe import Deadlines, Recipe, Rollout
-from arl.config.worlds import WORLDS, WorldTraits
+from arl.config.worlds import WorldName, WorldTraits
 from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
-from arl.errors import RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.metrics.run_status import ProcessStatus
@@ -37,10 +35,9 @@ from arl.rollout.filters import Filter, keep_all
 from arl.rollout.gate_meter import GateMeter
 from arl.rollout.lease import DrainedDeviceLease, NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
-from arl.rollout.swap_pace import SwapPace
 from arl.rollout.tail_rounds import TailGate, TailRounds
-from arl.run.checkpoint import Cut as Cut
 from arl.run.checkpoint import RunCheckpoints
+from arl.run.checkpoint import RunSnapshot as RunSnapshot
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
@@ -51,7 +48,10 @@ from arl.tasks.registry import env_name
 from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, StartingVersions
 
-EXAMPLE = WORLDS["virtual"]
+WORLDS: dict[WorldName, str] = {
+    "wall": "arl.run.wall:WallWorld",
+    "virtual": "arl.run.virtual:VirtualWorld",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,14 +112,12 @@ class Parts:
     lease: Lease
     rollout: Rollout
     """The recipe's rules, or those of this world."""
-    pace: SwapPace
-    """How long engines keep a version."""
     deadlines: Deadlines
     steps: int
     """Versions of the whole run. Nothing is generated that no step will train."""
     display: Display
     """Shows steps and lost groups."""
-    make_checkpoints: Callable[[Cut, Evaluations], Checkpoints]
+    make_checkpoints: Callable[[RunSnapshot, Evaluations], Checkpoints]
     evaluate: Callable[[Sequence[Problem], int], Awaitable[Accuracy]]
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     make_evaluations: Callable[[Scoreboard], Evaluations] = _no_evaluations
@@ -141,18 +139,7 @@ class Parts:
 
 
 class World(Protocol):
-    """Open what runs need. A recipe names the class of a world, which is made without arguments.
-
-    A world like the virtual one, whose steps take longer and longer:
-
-        class SlowingWorld(VirtualWorld):
-            @contextlib.asynccontextmanager
-            async def open(self, start: Start) -> AsyncIterator[Parts]:
-                async with super().open(start) as parts:
-                    yield dataclasses.replace(parts, trainer=Slowing(parts.trainer))
-
-    with `world: my_world:SlowingWorld` in the recipe.
-    """
+    """Open what runs need."""
 
     traits: WorldTraits
 
@@ -169,46 +156,10 @@ class World(Protocol):
         """Open everything that one segment needs, on the running clock, and close it afterwards."""
 
 
-def make_world(name: str) -> World:
-    """Make the world that recipe field `world` names.
-
-    Raises:
-        RecipeError: there is no such world, or it lacks a part of World.
-    """
-    what = f"world {name!r}"
-    found = import_attribute(name, "world", WORLDS)
-    check_seam(found, what, World, EXAMPLE)
-    if not isinstance(found, type):
-        raise RecipeError(f"{what}: is {type(found).__name__}, and must be a class; see {EXAMPLE} for a complete one")
-    try:
-        world: World = found()
-    except TypeError as error:
-        raise RecipeError(f"{what}: must be made without arguments ({error}); see {EXAMPLE}") from error
+def make_world(name: WorldName) -> World:
+    """Make the world that recipe field `world` names."""
+    world: World = import_attribute(WORLDS[name], "world")()  # by its name, because the worlds import this module
     return world
-
-
-@contextlib.asynccontextmanager
-async def open_world(world: World, start: Start) -> AsyncIterator[Parts]:
-    """Open `world`, and check what it opened before anything runs.
-
-    Raises:
-        RecipeError: that is not Parts, or one of the parts lacks a part of its own.
-    """
-    what = f"world {type(world).__name__}"
-    opened = world.open(start)
-    if not hasattr(opened, "__aenter__"):
-        raise RecipeError(
-            f"{what}: open returned {type(opened).__name__}, and must return an async context manager: decorate it "
-            f"with contextlib.asynccontextmanager; see {EXAMPLE}"
-        )
-    async with opened as parts:
-        if not isinstance(parts, Parts):
-            raise RecipeError(f"{what}: open yielded {type(parts).__name__}, and must yield Parts; see {EXAMPLE}")
-        check_seam(parts.engine, f"{what}: its engine", Engine, "arl.engine.router:Router")
-        check_seam(parts.trainer, f"{what}: its trainer", Trainer, "arl.bench.null:NullTrainer")
-        check_seam(parts.groups, f"{what}: its groups", MeteredGroups, "arl.rollout.episodes:Episodes")
-        check_seam(parts.admission, f"{what}: its admission", Admission, "arl.rollout.staleness:StalenessGate")
-        yield parts
 
 
 def recipe_parts(
@@ -237,10 +188,10 @@ def recipe_parts(
         suite = held_out_suite(recipe, problems)
         return await measure_suite(suite, version, engine, codec, graded, plan.context, recipe.deadlines.step)
 
-    def checkpoints(cut: Cut, evaluations: Evaluations) -> RunCheckpoints:
+    def checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> RunCheckpoints:
         directory = start.origin.directory / CHECKPOINTS
         directory.mkdir(exist_ok=True)
-        return RunCheckpoints(directory, recipe, engine, trainer, cut, start.origin.checkpoint, evaluations)
+        return RunCheckpoints(directory, recipe, engine, trainer, snapshot, start.origin.checkpoint, evaluations)
 
     parts: dict[str, Any] = {
         "groups": episodes,
@@ -249,7 +200,6 @@ def recipe_parts(
         "keep": recipe_filter(recipe),
         "lease": recipe_lease(recipe, engine, episodes.drain),
         "rollout": recipe.rollout,
-        "pace": recipe_pace(recipe),
         "deadlines": recipe.deadlines,
         "steps": recipe.train.steps,
         "display": start.display,
@@ -281,11 +231,6 @@ def _admission(start: Start) -> Admission:
     if rollout.tail_batching is not None:
         return TailGate(TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample))
     return StalenessGate(rollout.problems_per_step, rollout.max_age)
-
-
-def recipe_pace(recipe: Recipe) -> SwapPace:
-    """Return how long engines keep a version."""
-    return SwapPace(recipe.sync.every, recipe.sync.min_seconds)
 
 
 def recipe_filter(recipe: Recipe) -> Filter:

@@ -1,15 +1,13 @@
-"""Read the axes of a sweep: `rollout.staleness=0,1,4`, where each value is YAML, as after `--set`."""
+"""Read the axes of a sweep, `rollout.staleness=0,1,4`, and refuse fields that are not free to vary in one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from arl.config.leaves import leaves
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml
 from arl.errors import InputError
-
-MOST_POINTS = 500  # of an axis
-LONGEST_VALUE = 1_000  # characters of one value
 
 
 class SweepAxis(Struct, frozen=True):
@@ -63,8 +61,6 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
     lengths = {field: len(listed) for field, listed in values.items()}
     if not lengths or 0 in lengths.values():
         raise InputError(f"{place}: an axis has at least one field and one value")
-    if max(lengths.values()) > MOST_POINTS:
-        raise InputError(f"{place}: an axis has at most {MOST_POINTS} values; give fewer")
     if len(set(lengths.values())) > 1:
         counts = ", ".join(f"{field} has {count}" for field, count in lengths.items())
         raise InputError(f"{place}: fields that change together need equally many values: {counts}")
@@ -78,13 +74,70 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> SweepAxis:
 
 
 def write_override(field: str, value: Any) -> str:
-    """Write a setting as `--set` reads it. Every arm reads its own, so a setting is small.
+    """Write a setting as `--set` reads it."""
+    return f"{field}={dump_yaml(value, flow=True)}"
+
+
+OF_THE_SWEEP = {
+    "seed": "every arm runs with each of the seeds; give them by --seeds",
+    "name": "the sweep names its runs; name the sweep by --name",
+}
+NOT_COMPUTED = {
+    "output": "it says what is written and how often, which is not what arms are compared by; give it by --set",
+}
+BUDGET = ("train", "train.steps", "train.tokens")
+
+
+def refuse_reserved_fields(
+    axes: Sequence[SweepAxis],
+    named: Mapping[str, Mapping[str, Any]],
+    overrides: Sequence[str],
+) -> None:
+    """Check that the fields of axes and arms may vary, and that those of the overrides may be set.
 
     Raises:
-        InputError: it is not.
+        InputError: some may not; it names all of them, each with the reason and the remedy.
     """
-    if len(repr(value)) > LONGEST_VALUE:
+    varied = {f"axis {field}": field for field in fields_of_arms(axes, named)}
+    settings = {f"--set {override}": field_of(override) for override in overrides}
+    complaints = [
+        *_complaints(varied, OF_THE_SWEEP | NOT_COMPUTED),
+        *_complaints(settings, OF_THE_SWEEP),
+    ]
+    if complaints:
+        raise InputError("\n".join(complaints))
+
+
+def refuse_other_budgets(fields: Iterable[str], match: str) -> None:
+    """Check that nothing beside `match` says how long the arms train.
+
+    Args:
+        match: what it sets, for messages.
+
+    Raises:
+        InputError: a field does.
+    """
+    others = [field for field in dict.fromkeys(fields) if field in BUDGET]
+    if others:
         raise InputError(
-            f"{field}: a setting of a sweep has at most {LONGEST_VALUE} characters; write it in the recipe"
+            f"match: sets {match} in every arm, and {', '.join(others)} is set as well: leave out one of the two"
         )
-    return f"{field}={dump_yaml(value, flow=True)}"
+
+
+def fields_of_arms(axes: Sequence[SweepAxis], named: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
+    """Yield every field that an axis or a named arm sets."""
+    points = [point for axis in axes for point in axis.points]
+    for settings in (*points, *named.values()):
+        yield from dict(leaves(settings))
+
+
+def field_of(override: str) -> str:
+    """Return the field that an override sets: a.b of `a.b=x`."""
+    return override.partition("=")[0].strip()
+
+
+def _complaints(fields: Mapping[str, str], reasons: Mapping[str, str]) -> Iterator[str]:
+    for place, field in fields.items():
+        reason = reasons.get(field.partition(".")[0])
+        if reason is not None:
+            yield f"{place}: {reason}"

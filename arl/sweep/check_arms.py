@@ -8,15 +8,14 @@ from typing import Any
 
 from msgspec import Struct
 
+from arl.config.leaves import leaves
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
-from arl.config.run_section import Output
 from arl.errors import InputError
 from arl.run.preflight import preflight
 from arl.run.submit import is_submitted
-from arl.run.world import make_world
 from arl.sweep.axes import write_override
-from arl.sweep.combinations import SweepArm, combine, flatten
+from arl.sweep.combinations import SweepArm, combine
 from arl.sweep.request import SweepRequest
 
 LISTED = 4  # arms that a message names
@@ -54,14 +53,17 @@ def check_arms(request: SweepRequest, note: Callable[[str], None]) -> CheckedSwe
         request.named,
         request.exclude,
         request.only,
-        base=flatten(base.model_dump(mode="json")),
+        base=dict(leaves(base.model_dump(mode="json"))),
     )
     note(f"checking {len(arms)} arms")
     checked = []
     complaints: dict[str, list[str]] = {}
     for arm in arms:
         try:
-            checked.append(_check_arm(request, arm))
+            recipe = _make_recipe(request, arm)
+            _check_launcher(recipe)
+            preflight(recipe)
+            checked.append(CheckedArm(arm, recipe))
         except InputError as error:
             for complaint in str(error).splitlines():
                 complaints.setdefault(_without_value(complaint, arm), []).append(arm.name)
@@ -105,14 +107,6 @@ def _check_launcher(recipe: Recipe) -> None:
         )
 
 
-def _check_arm(request: SweepRequest, arm: SweepArm) -> CheckedArm:
-    recipe = _make_recipe(request, arm)
-    _check_launcher(recipe)
-    make_world(recipe.world)
-    preflight(recipe)
-    return CheckedArm(arm, recipe)
-
-
 def _without_value(complaint: str, arm: SweepArm) -> str:
     """Leave out the value of an unknown field, so that the arms of an axis make one complaint and not one each."""
     for field, value in arm.given.items():
@@ -125,16 +119,12 @@ def _without_value(complaint: str, arm: SweepArm) -> str:
 def _make_recipe(request: SweepRequest, arm: SweepArm) -> Recipe:
     settings = [write_override(field, value) for field, value in arm.given.items()]
     recipe = load_recipe(request.recipe, [*request.overrides, *settings])
-    output = recipe.output.model_copy(update=_labels(request.name, arm, recipe.output))
-    return recipe.model_copy(update={"output": output})
-
-
-def _labels(sweep: str, arm: SweepArm, output: Output) -> Mapping[str, Any]:
-    """Return the fields by which a tracker groups the runs of a sweep, beside the recipe's own labels."""
-    return {
-        "wandb_group": output.wandb_group or sweep,
-        "wandb_tags": (*output.wandb_tags, *arm.name.split(",")),
+    labels = {  # by which a tracker groups the runs, beside the recipe's own
+        "wandb_group": recipe.output.wandb_group or request.name,
+        "wandb_tags": (*recipe.output.wandb_tags, *arm.name.split(",")),
     }
+    output = recipe.output.model_copy(update=labels)
+    return recipe.model_copy(update={"output": output})
 
 
 def _refuse_equal_arms(arms: Sequence[CheckedArm]) -> None:
@@ -154,16 +144,13 @@ def _refuse_equal_arms(arms: Sequence[CheckedArm]) -> None:
 
 def _explain(complaints: Mapping[str, list[str]], num_wrong: int, num_arms: int) -> str:
     """Write each complaint once, with the arms that have it."""
-    lines = [f"{_list_arms(names)}: {complaint}" for complaint, names in complaints.items()]
+    lines = []
+    for complaint, names in complaints.items():
+        more = "" if len(names) <= LISTED else "; …"
+        arms = f"arm {names[0]}" if len(names) == 1 else f"{len(names)} arms ({'; '.join(names[:LISTED])}{more})"
+        lines.append(f"{arms}: {complaint}")
     lines.append(
         f"{num_wrong} of {num_arms} arms cannot run, and nothing was started. Change the values, or leave these "
         "combinations out by `exclude:` of a sweep file (docs/sweeps.md)"
     )
     return "\n".join(lines)
-
-
-def _list_arms(names: list[str]) -> str:
-    if len(names) == 1:
-        return f"arm {names[0]}"
-    more = "" if len(names) <= LISTED else "; …"
-    return f"{len(names)} arms ({'; '.join(names[:LISTED])}{more})"

@@ -5,20 +5,19 @@ axes, named arms ─► every combination ─► those that exclude and only lea
 
 import hashlib
 import itertools
-import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
+from arl.config.leaves import leaves
 from arl.errors import InputError
 from arl.sweep.axes import SweepAxis
 
 ARM = "arm"  # stands for the name of a named arm, in exclude and only
-MOST_ARMS = 500  # each is checked as a run of its own before the first one starts
-LONGEST_NAME = 150  # characters of a directory's name; file systems take 255 bytes
+MAX_NAME = 150  # characters of a directory's name; file systems take 255 bytes
 Settings = Mapping[str, Any]  # field -> value
 Rule = Mapping[str, Any]  # field -> value, or a list of values
 
@@ -36,7 +35,7 @@ class SweepArm(Struct, frozen=True):
     @property
     def settings(self) -> dict[str, Any]:
         """Return field -> value, where the fields of a section are fields of their own."""
-        return flatten(self.given)
+        return dict(leaves(self.given))
 
 
 class _Combination(Struct, frozen=True):
@@ -54,22 +53,11 @@ class _Combination(Struct, frozen=True):
     def facts(self) -> dict[str, Any]:
         """Return what a rule can name: fields, sections, and the name of the named arm."""
         named = {ARM: self.name} if self.name else {}
-        return {**named, **self.given, **flatten(self.given)}
+        return {**named, **self.given, **dict(leaves(self.given))}
 
     def matches(self, rule: Rule) -> bool:
         facts = self.facts
-        return all(field in facts and _is_among(facts[field], wanted) for field, wanted in rule.items())
-
-
-def flatten(given: Settings) -> dict[str, Any]:
-    """Write {"objective": {"kind": "ppo"}} as {"objective.kind": "ppo"}."""
-    flat: dict[str, Any] = {}
-    for field, value in given.items():
-        if isinstance(value, Mapping) and value:
-            flat |= flatten({f"{field}.{name}": inner for name, inner in value.items()})
-        else:
-            flat[field] = value
-    return flat
+        return all(field in facts and _matches(facts[field], wanted) for field, wanted in rule.items())
 
 
 def combine(
@@ -90,9 +78,12 @@ def combine(
     Raises:
         InputError: a field is set twice, a rule matches nothing, or no combination is left.
     """
-    _refuse_too_many(axes, named)
     _refuse_fields_set_twice(axes, named)
-    combinations = list(_combinations(axes, named))
+    combinations = [
+        _Combination(name, settings, {field: value for point in points for field, value in point.items()})
+        for name, settings in (named or {"": {}}).items()
+        for points in itertools.product(*(axis.points for axis in axes))
+    ]
     _refuse_idle_rules("exclude", exclude, combinations)
     _refuse_idle_rules("only", only, combinations)
     kept = [combination for combination in combinations if not any(map(combination.matches, exclude))]
@@ -101,20 +92,6 @@ def combine(
     if not kept:
         raise InputError("the sweep has no arm: exclude less")
     return _name(kept, base or {})
-
-
-def _combinations(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> Iterator[_Combination]:
-    for name, settings in (named or {"": {}}).items():
-        for points in itertools.product(*(axis.points for axis in axes)):
-            point = {field: value for part in points for field, value in part.items()}
-            yield _Combination(name, settings, point)
-
-
-def _refuse_too_many(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> None:
-    """Refuse more combinations than can be checked, before they are made."""
-    count = math.prod([len(axis.points) for axis in axes], start=max(len(named), 1))
-    if count > MOST_ARMS:
-        raise InputError(f"the sweep has {count} combinations, and may have {MOST_ARMS}: give fewer values or axes")
 
 
 def _refuse_fields_set_twice(axes: Sequence[SweepAxis], named: Mapping[str, Settings]) -> None:
@@ -139,14 +116,14 @@ def _refuse_idle_rules(option: str, rules: Sequence[Rule], combinations: Sequenc
             raise InputError(f"{option} {dict(rule)}: no combination has these values; correct it or leave it out")
 
 
-def _is_among(value: Any, wanted: Any) -> bool:
+def _matches(value: Any, wanted: Any) -> bool:
     return bool(value == wanted) or (isinstance(wanted, list) and value in wanted)
 
 
 def _name(kept: Sequence[_Combination], base: Settings) -> list[SweepArm]:
     fields: set[str] = set()
     for combination in kept:
-        fields |= flatten(combination.point).keys()
+        fields |= dict(leaves(combination.point)).keys()
     last_words = Counter(field.rpartition(".")[2] for field in fields)
     arms: dict[str, Settings] = {}
     for combination in kept:
@@ -161,7 +138,7 @@ def _name(kept: Sequence[_Combination], base: Settings) -> list[SweepArm]:
 def _directory_name(combination: _Combination, last_words: Counter[str], base: Settings) -> str:
     """Name an arm as in `naive,staleness=8`."""
     parts = [combination.name] if combination.name else []
-    for field, value in flatten(combination.point).items():
+    for field, value in dict(leaves(combination.point)).items():
         stays_null = value is None and field in base and base[field] is None
         if stays_null:
             continue
@@ -169,10 +146,10 @@ def _directory_name(combination: _Combination, last_words: Counter[str], base: S
         label = last if last_words[last] == 1 else field
         parts.append(f"{label}={_written(value)}")
     name = ",".join(parts) or "base"
-    if len(name) <= LONGEST_NAME:
+    if len(name) <= MAX_NAME:
         return name
     digest = hashlib.sha256(name.encode()).hexdigest()
-    return f"{name[:LONGEST_NAME]}-{digest[:8]}"
+    return f"{name[:MAX_NAME]}-{digest[:8]}"
 
 
 def _written(value: Any) -> str:

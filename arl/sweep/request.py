@@ -19,27 +19,32 @@ from msgspec import Struct
 from pydantic import Field, ValidationError
 
 from arl.config.explain import place_of
+from arl.config.leaves import leaves
 from arl.config.mistakes import Key, rule_of
 from arl.config.recipe_file import is_sweep_file, read_with_places
-from arl.config.section import LARGEST_SEED, FilePath, Positive, Section, TotalTokens
+from arl.config.section import LARGEST_SEED, FilePath, Positive, Section, Tokens
 from arl.config.yaml_loader import YamlError, load_yaml
 from arl.errors import InputError
-from arl.sweep.axes import SweepAxis, make_axis, parse_axis, write_override
-from arl.sweep.combinations import flatten
-from arl.sweep.reserved_fields import field_of, fields_of_arms, refuse_other_budgets, refuse_reserved_fields
+from arl.sweep.axes import (
+    SweepAxis,
+    field_of,
+    fields_of_arms,
+    make_axis,
+    parse_axis,
+    refuse_other_budgets,
+    refuse_reserved_fields,
+    write_override,
+)
 
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,149}$"
 NAME_RULE = "a name consists of letters, digits and ._=+,-, at most 150, and begins with a letter or a digit"
-MOST_SEEDS = 1_000
-MOST_RULES = 100
-MOST_EXPLAINED = 15  # mistakes of a sweep file
 Name = Annotated[str, Field(pattern=NAME)]
 
 
 class MatchedBudget(Section):
     """Give every arm the same budget, which nothing else may set. Give one of the two fields."""
 
-    tokens: TotalTokens | None = None
+    tokens: Tokens | None = None
     """Sets train.tokens."""
     steps: Positive | None = None
     """Sets train.steps."""
@@ -63,9 +68,9 @@ class SweepFile(Section):
     """Each entry is one axis: field -> values. Fields of one entry change together."""
     arms: dict[Name, dict[str, Any]] = Field(default_factory=dict)
     """Name -> settings. Each named arm is combined with every point of the axes."""
-    exclude: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_RULES)] = ()
+    exclude: tuple[dict[str, Any], ...] = ()
     """Combinations to leave out: field -> value or list of values. `arm` stands for the name of a named arm."""
-    only: Annotated[tuple[dict[str, Any], ...], Field(max_length=MOST_RULES)] = ()
+    only: tuple[dict[str, Any], ...] = ()
     """Combinations to keep, likewise; none: all."""
     seeds: Any = None
     """A number of seeds, from 0 on, or a list of them; left out: the recipe's own seed."""
@@ -129,7 +134,7 @@ def read_request(path: Path, options: SweepOptions) -> SweepRequest:
     refuse_reserved_fields(axes, file.arms, [*of_file, *options.overrides])
     budget = file.match.overrides()
     if budget:
-        set_ = [*flatten(file.set), *map(field_of, options.overrides)]
+        set_ = [*dict(leaves(file.set)), *map(field_of, options.overrides)]
         refuse_other_budgets([*fields_of_arms(axes, file.arms), *set_], budget[0])
     return SweepRequest(
         name=_name(options.name, name, path),
@@ -166,7 +171,7 @@ def _check_file(values: dict[str, Any], places: Mapping[Key, str], path: Path) -
     try:
         file = SweepFile.model_validate(values)
     except ValidationError as error:
-        lines = [_explain(mistake, places, path) for mistake in error.errors()[:MOST_EXPLAINED]]
+        lines = [_explain(mistake, places, path) for mistake in error.errors()]
         raise InputError("\n".join(lines)) from error
     if len(file.match.overrides()) > 1:
         raise InputError(f"{path}: match: give tokens or steps, not both")
@@ -229,9 +234,6 @@ def _seeds(of_file: Any, option: str | None, place: str) -> list[int] | None:
     if option is not None:
         seeds = _parse_seeds(option)
         given = f"--seeds {option!r}"
-    count = len(seeds) if isinstance(seeds, list) else seeds
-    if type(count) is int and count > MOST_SEEDS:
-        raise InputError(f"{given}: a sweep has at most {MOST_SEEDS} seeds, and these are {count}")
     if type(seeds) is int and seeds > 0:
         return list(range(seeds))
     are_seeds = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= LARGEST_SEED for seed in seeds)

@@ -8,7 +8,6 @@ runs that are not finished ─► a worker for each share of the machine ─► 
 import asyncio
 import contextlib
 import shutil
-import statistics
 import sys
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
@@ -20,16 +19,13 @@ from arl.clock import deadline, in_thread, now
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
 from arl.errors import ArlError
-from arl.files import find
 from arl.launch.base import Command
 from arl.launch.file_lock import require_lock, try_lock
 from arl.launch.process import LocalProcess, start_process
 from arl.launch.shares import Share
 from arl.metrics.run_files import LOCK, METRICS_FILE
 from arl.run.clean_stop import RESUME_WITH
-from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.sweep.axes import write_override
-from arl.sweep.estimate import TimeEstimate, record_time
 from arl.sweep.run_progress import RunProgress
 from arl.sweep.sweep_directory import SweepRun
 from arl.sweep.sweep_display import SweepDisplay
@@ -53,17 +49,12 @@ class ArmRunner:
     Args:
         runs: in the order in which they start.
         shares: what each of the runs that go on at a time may use.
-        known: seconds of a run, if they are known.
     """
 
-    def __init__(
-        self, runs: Sequence[SweepRun], shares: Sequence[Share], display: SweepDisplay, known: TimeEstimate | None
-    ) -> None:
+    def __init__(self, runs: Sequence[SweepRun], shares: Sequence[Share], display: SweepDisplay) -> None:
         self._waiting = deque(run for run in runs if run.state != "finished")
         self._shares = shares
         self._display = display
-        self._times = [] if known is None else [known.seconds_per_run]
-        self._num_open = 0
         self.failed: list[FailedRun] = []
 
     async def run(self) -> list[FailedRun]:
@@ -89,21 +80,19 @@ class ArmRunner:
     async def _run(self, run: SweepRun, share: Share) -> None:
         is_resumed = await _prepare(run)
         began = now()
-        progress = follow_progress(run, began)
+        recipe = run.arm.recipe
+        suite = recipe.eval.decides if recipe.eval.every else HELD_OUT  # by which its versions are compared
+        progress = RunProgress(run.directory / METRICS_FILE, recipe.train.steps, suite)
         last_line = _LastLine()
         self._display.started(run, progress)
-        async with self._counted(), _started(run, share, is_resumed, last_line) as process:
+        async with _started(run, share, is_resumed, last_line) as process:
             end = await self._follow(run, process, progress)
         if process.exit_code != 0 or run.state != "finished":
             remedy = f"; to run it anew, remove {run.directory}" if is_resumed else ""
             self._fail(run, f"{end}: {last_line.text}; log {run.log}{remedy}")
             return
-        seconds = now() - began
-        if not is_resumed:
-            self._times.append(seconds)
-            record_time(run, seconds)
         self._show(run, progress)
-        self._display.finished(run, seconds)
+        self._display.finished(run, progress, now() - began)
 
     async def _follow(self, run: SweepRun, process: LocalProcess, progress: RunProgress) -> str:
         """Show the run until its process has ended; return how it ended."""
@@ -116,39 +105,9 @@ class ArmRunner:
         finally:
             ending.cancel()
 
-    @contextlib.asynccontextmanager
-    async def _counted(self) -> AsyncIterator[None]:
-        self._num_open += 1
-        try:
-            yield
-        finally:
-            self._num_open -= 1
-
     def _show(self, run: SweepRun, progress: RunProgress) -> None:
-        if progress.refresh(now()):
-            self._display.evaluated(run, now())
-        self._display.tick(now(), self._seconds_left())
-
-    def _seconds_left(self) -> float | None:
-        """Estimate the seconds until the end of the sweep; runs that are open count as half done."""
-        num_left = len(self._waiting) + self._num_open
-        if not self._times or not num_left:
-            return None
-        work_left = len(self._waiting) + self._num_open / 2
-        side_by_side = min(len(self._shares), num_left)
-        return statistics.fmean(self._times) * work_left / side_by_side
-
-
-def follow_progress(run: SweepRun, now: float) -> RunProgress:
-    """Follow a run from `now`; the accuracy shown is that of the suite by which its versions are compared."""
-    recipe = run.arm.recipe
-    return RunProgress(
-        run.directory / METRICS_FILE,
-        steps=recipe.train.steps,
-        suite=recipe.eval.decides if recipe.eval.every else HELD_OUT,
-        now=now,
-        tokens=recipe.train.tokens,
-    )
+        if progress.refresh():
+            self._display.evaluated(run, progress)
 
 
 class _LastLine:
@@ -204,8 +163,7 @@ async def _prepare(run: SweepRun) -> bool:
     if run.state == "new":
         return False
     await _wait_until_gone(run.directory / LOCK)
-    checkpoints = run.directory / CHECKPOINTS
-    if not find(checkpoints, "step_*"):
+    if not run.has_checkpoint:
         await in_thread(shutil.rmtree, run.directory)
         return False
     return True

@@ -1,16 +1,11 @@
 """Follow a run from its metrics.jsonl while it grows. It only reads, so the run never waits for it."""
 
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from arl.files import open_regular
 from arl.metrics.names import OF_EVALUATION, Record, number
-from arl.metrics.record_file import MOST_BYTES, decode_record
-
-TRAINED = "tokens/trained_total"
-LONGEST_LINE = 1 << 22  # bytes; a record takes a few kB
 
 
 class MetricsTail:
@@ -19,66 +14,42 @@ class MetricsTail:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0  # where the first line begins that was not read yet
-        self.was_cut = False  # when it was last read: it is read from its beginning again
 
     def read(self) -> Iterator[Record]:
-        """Yield the numbers of each record whose line is complete.
-
-        A file that was cut back is read from its beginning. If it has grown past the old place since the last look, the
-        first line found is the end of one, which is left out. Of a file that no run can have written, nothing is read.
-        """
-        self.was_cut = False
-        try:
-            file = open_regular(self._path)
-        except OSError:  # it does not exist yet, or the run itself will say why it cannot go on with it
+        """Yield the numbers of each record whose line is complete; of a file that was cut back, from its beginning."""
+        if not os.path.exists(self._path):
             return
-        with file:
-            size = os.fstat(file.fileno()).st_size
-            if size > MOST_BYTES:
-                return
-            if size < self._offset:
+        with self._path.open("rb") as file:
+            if file.seek(0, 2) < self._offset:
                 self._offset = 0
-                self.was_cut = True
             file.seek(self._offset)
-            for line in self._complete_lines(file):
-                record = decode_record(line)
-                if record is not None:
-                    yield {name: value for name, value in record.items() if isinstance(value, float)}
-
-    def _complete_lines(self, file: BinaryIO) -> Iterator[bytes]:
-        """Yield the lines that have an end, and the parts of those that are too long, which are no records."""
-        while line := file.readline(LONGEST_LINE):
-            if not line.endswith(b"\n") and len(line) < LONGEST_LINE:
-                return  # it is being written: the next look begins here
-            self._offset += len(line)
-            yield line
+            for line in file:
+                if not line.endswith(b"\n"):
+                    return  # it is being written: the next look begins here
+                self._offset += len(line)
+                record = json.loads(line)
+                yield {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
 
 
 class RunProgress:
-    """Hold how far a run is: its step, its last reward and accuracy, and how long it will take.
+    """Hold how far a run is: its step, its last reward and accuracy.
 
     Args:
         metrics: its metrics.jsonl, which may not exist yet.
         steps: that the run has at most.
         suite: whose accuracy is shown.
-        tokens: after which it ends; None: it trains all steps.
-        now: seconds of the clock.
     """
 
-    def __init__(self, metrics: Path, steps: int, suite: str, now: float, tokens: int | None = None) -> None:
+    def __init__(self, metrics: Path, steps: int, suite: str) -> None:
         self.steps = steps
-        self._accuracy_name = f"{OF_EVALUATION}{suite}/accuracy"
-        self._tokens = tokens
-        self._tokens_trained = 0.0
         self.step = 0
         self.reward: float | None = None
         self.accuracy: float | None = None
+        self._accuracy_name = f"{OF_EVALUATION}{suite}/accuracy"
         self._tail = MetricsTail(metrics)
-        self._began: tuple[float, float] | None = None
-        self.refresh(now)
-        self._began = None  # what an earlier process trained says nothing about the time
+        self.refresh()
 
-    def refresh(self, now: float) -> bool:
+    def refresh(self) -> bool:
         """Read what is new; return whether an evaluation of the suite is among it."""
         evaluated = False
         for record in self._tail.read():
@@ -87,32 +58,7 @@ class RunProgress:
                 evaluated = True
             if any(name.startswith(OF_EVALUATION) for name in record):
                 continue
-            self._take_step(record)
-            if self._began is None:
-                self._began = (now, self.share)
-        if self._tail.was_cut:  # by the process that goes on with the run: an earlier one trained what is left
-            self._began = (now, self.share)
+            self.step = int(number(record, "step"))
+            if "reward/trained_mean" in record:
+                self.reward = number(record, "reward/trained_mean")
         return evaluated
-
-    def _take_step(self, record: Record) -> None:
-        self.step = int(number(record, "step"))
-        self._tokens_trained = number(record, TRAINED) if TRAINED in record else 0.0
-        if "reward/trained_mean" in record:
-            self.reward = number(record, "reward/trained_mean")
-
-    @property
-    def share(self) -> float:
-        """Return the share of the run that is done, by steps or by tokens, whichever ends it first."""
-        by_steps = self.step / self.steps
-        by_tokens = self._tokens_trained / self._tokens if self._tokens else 0.0
-        return min(max(by_steps, by_tokens), 1.0)
-
-    def seconds_left(self, now: float) -> float | None:
-        """Estimate the seconds until its end from what was trained since this process began; None: unknown."""
-        if self._began is None:
-            return None
-        began, share_before = self._began
-        done = self.share - share_before
-        if done <= 0.0:
-            return None
-        return (now - began) / done * (1.0 - self.share)

@@ -2,23 +2,21 @@
 
 request ─► check_arms ─► open_directory ─► ArmRunner ─► summary
                 │
-                └─► --dry-run: the arms, their states, the time
+                └─► --dry-run: the arms, their states
 """
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from rich.console import Console
 
 from arl import clock
+from arl.config.leaves import leaves
 from arl.errors import RunError
 from arl.launch.base import Node
 from arl.launch.devices import core_numbers, visible_cores, visible_devices
 from arl.launch.placement import place
 from arl.launch.shares import Share, divide
 from arl.sweep.check_arms import CheckedSweep, check_arms
-from arl.sweep.combinations import flatten
-from arl.sweep.estimate import TimeEstimate, estimate
 from arl.sweep.request import SweepRequest
 from arl.sweep.run_arms import ArmRunner, FailedRun
 from arl.sweep.sweep_directory import SweepRun, check_directory, list_runs, open_directory, sweep_path
@@ -46,14 +44,9 @@ class PlannedSweep:
         """Print one line."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
-    @property
-    def known(self) -> TimeEstimate | None:
-        """Return how long a run takes, if it is known."""
-        return estimate(self.directory, self.checked.base, self.note)
-
 
 def dry_run(request: SweepRequest, console: Console) -> None:
-    """Check everything and print the arms, their states and the time. Nothing is started or written.
+    """Check everything and print the arms and their states. Nothing is started or written.
 
     Raises:
         InputError: see PlannedSweep.
@@ -62,8 +55,7 @@ def dry_run(request: SweepRequest, console: Console) -> None:
     planned.note(f"sweep {request.name}, in {planned.directory}")
     print_plan(
         planned.runs,
-        flatten(planned.checked.base.model_dump(mode="json")),
-        planned.known,
+        dict(leaves(planned.checked.base.model_dump(mode="json"))),
         len(planned.shares),
         console,
     )
@@ -91,40 +83,30 @@ def _run(planned: PlannedSweep) -> list[FailedRun]:
     states = [run.state for run in planned.runs]
     finished = states.count("finished")
     planned.note(f"sweep directory {planned.directory}: {finished} of {total} runs are finished")
-    with SweepDisplay(planned.console, total, finished) as display:
-        runner = ArmRunner(planned.runs, planned.shares, display, planned.known)
-        try:
-            return clock.run(runner.run)
-        except KeyboardInterrupt:
-            display.note("the same command goes on with this sweep")
-            raise
+    display = SweepDisplay(planned.console, total, finished)
+    try:
+        return clock.run(ArmRunner(planned.runs, planned.shares, display).run)
+    except KeyboardInterrupt:
+        display.note("the same command goes on with this sweep")
+        raise
 
 
 def _shares(request: SweepRequest, checked: CheckedSweep, num_runs: int) -> list[Share]:
     """Divide the machine. Runs in one process compute with one thread, and need no cores of their own.
 
     Raises:
-        InputError: there are too few devices.
+        InputError: there are too few devices for an arm.
     """
     if all(arm.recipe.world_traits.one_process for arm in checked.arms):
         jobs = request.jobs or visible_cores()
         return [Share()] * min(jobs, num_runs)
     jobs = min(request.jobs or 1, num_runs)
     shares = divide(jobs, core_numbers(), visible_devices())
-    _check_smallest(shares, checked)
-    return shares
-
-
-def _check_smallest(shares: Sequence[Share], checked: CheckedSweep) -> None:
-    """Check that every arm can be placed on the share with the fewest devices."""
     smallest = min(shares, key=lambda share: len(share.devices))
-    node = Node(
-        name="this machine",
-        cores=len(smallest.cores),
-        devices=smallest.devices,
-    )
+    node = Node(name="this machine", cores=len(smallest.cores), devices=smallest.devices)
     for arm in checked.arms:
         place(arm.recipe, [node])
+    return shares
 
 
 def _list_failed(failed: list[FailedRun], total: int) -> str:

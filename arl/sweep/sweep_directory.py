@@ -1,10 +1,9 @@
 """Open the directory of a sweep, and say which of its runs are finished, begun or new.
 
-    <output.directory>/<sweep>/  sweep.json              what the sweep consists of: see arl.sweep.manifest
+    <output.directory>/<sweep>/  sweep.json              what the sweep consists of: SweepManifest
                                  recipes/<arm>.yaml      the whole recipe of each arm
                                  <arm>/seed-<n>/         run directories of `arl train`
                                  logs/<arm>/seed-<n>.log what each run wrote to its console
-                                 logs/times.jsonl        real seconds of the runs that nothing interrupted
                                  sweep.lock              held by the one process that runs the sweep
 
 Only what is under logs/ depends on the clock of the machine.
@@ -14,14 +13,14 @@ import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe, read_with_places
-from arl.errors import InputError, RecipeError
-from arl.files import may_be_file, may_be_folder
+from arl.errors import DataError, InputError, RecipeError
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
@@ -29,15 +28,45 @@ from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import FREE, FREE_ON_THE_WALL
 from arl.sweep.check_arms import CheckedArm, CheckedSweep
-from arl.sweep.manifest import ManifestArm, SweepManifest, read_manifest, write_manifest
 from arl.sweep.request import SweepRequest
 
 SWEEP_LOCK = "sweep.lock"
 RECIPES = "recipes"
 LOGS = "logs"
-TIMES = "times.jsonl"
+FORMAT = 1  # of sweep.json
 NOT_COMPUTED = ("name", "seed", *FREE)  # fields in which an arm may differ from what it was
 State = Literal["finished", "begun", "new"]
+
+
+class ManifestArm(Struct, frozen=True, kw_only=True):
+    """Hold one arm: the settings that make it, and where its runs are.
+
+    Args:
+        name: its directory in the sweep's.
+        settings: field -> value, as in {"rollout.staleness": 8}.
+        runs: seed -> run directory, relative to the sweep's.
+    """
+
+    name: str
+    settings: dict[str, Any]
+    runs: dict[int, str]
+
+
+class SweepManifest(Struct, frozen=True, kw_only=True):
+    """Hold a sweep.
+
+    Args:
+        recipe: what all arms have in common, resolved: the sweep's recipe without the settings of an arm.
+        axes: field -> its values, in the order of the arms.
+        seeds: of every arm.
+    """
+
+    format: int = FORMAT
+    name: str
+    recipe: dict[str, Any]
+    axes: dict[str, list[Any]]
+    seeds: list[int]
+    arms: list[ManifestArm]
 
 
 class SweepRun(Struct, frozen=True):
@@ -82,6 +111,12 @@ class SweepRun(Struct, frozen=True):
             return "finished"
         return "begun" if os.path.exists(self.directory) else "new"
 
+    @property
+    def has_checkpoint(self) -> bool:
+        """Return whether there is something to go on from."""
+        checkpoints = self.directory / CHECKPOINTS
+        return os.path.isdir(checkpoints) and any(name.startswith("step_") for name in os.listdir(checkpoints))
+
 
 def sweep_path(request: SweepRequest, checked: CheckedSweep) -> Path:
     """Return the directory of the sweep."""
@@ -100,14 +135,12 @@ def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | N
     """Check that the sweep can go on in `directory`; return what it holds, None if it holds nothing.
 
     Raises:
-        InputError: it is no sweep's, something lies where it writes, or its recipe or an arm of it computed something
-            else.
+        InputError: it is no sweep's, or its recipe or an arm of it computed something else.
     """
     for arm in checked.arms:
         if arm.name in (RECIPES, LOGS):
             raise InputError(f"arms: {arm.name}: the sweep keeps files in a directory of this name; choose another")
     _refuse_foreign(directory)
-    _refuse_in_the_way(directory, checked)
     if not os.path.exists(directory / SWEEP_MANIFEST):
         return None
     manifest = read_manifest(directory)
@@ -126,6 +159,24 @@ def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | N
     return manifest
 
 
+def read_manifest(directory: Path) -> SweepManifest:
+    """Read the manifest of a sweep.
+
+    Raises:
+        DataError: there is none, or it is none of this format.
+    """
+    file = directory / SWEEP_MANIFEST
+    try:
+        manifest = msgspec.json.decode(file.read_bytes(), type=SweepManifest)
+    except OSError as error:
+        raise DataError(f"{file}: cannot be read ({error.strerror}); give the directory of a sweep") from error
+    except msgspec.MsgspecError as error:
+        raise DataError(f"{file}: is not a sweep's manifest ({error}); give the directory of a sweep") from error
+    if manifest.format != FORMAT:
+        raise DataError(f"{file}: has format {manifest.format}, and this version reads {FORMAT}; run the sweep anew")
+    return manifest
+
+
 def _refuse_foreign(directory: Path) -> None:
     """Refuse a directory of something else. An empty one is a sweep's that was killed before it had its lock.
 
@@ -134,42 +185,8 @@ def _refuse_foreign(directory: Path) -> None:
     """
     if not os.path.exists(directory) or os.path.exists(directory / SWEEP_LOCK):
         return
-    try:
-        is_empty = not any(directory.iterdir())
-    except OSError:  # it is no directory, for instance
-        is_empty = False
-    if not is_empty:
+    if any(directory.iterdir()):
         raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
-
-
-def _refuse_in_the_way(directory: Path, checked: CheckedSweep) -> None:
-    """Refuse what has the name of a folder or a file that the sweep will write, and is another kind of thing.
-
-    Opening a FIFO would wait, a link lead elsewhere, and a folder end the sweep after it had begun.
-
-    Raises:
-        InputError: there is such a thing; names it.
-    """
-    runs = list_runs(directory, checked)
-    folders = [directory / RECIPES, directory / LOGS]
-    files = [directory / SWEEP_MANIFEST, times_file(directory)]
-    for arm in checked.arms:
-        folders += [directory / arm.name, directory / LOGS / arm.name]
-        files.append(directory / RECIPES / f"{arm.name}.yaml")
-    for run in runs:
-        folders += [run.directory, run.directory / CHECKPOINTS]
-        files += [run.log, run.directory / SUMMARY]
-    for path in folders:
-        if not may_be_folder(path):
-            raise InputError(f"{path}: is no folder, and the sweep has one of this name; move it away")
-    for path in files:
-        if not may_be_file(path):
-            raise InputError(f"{path}: is no regular file, and the sweep has one of this name; move it away")
-
-
-def times_file(sweep: Path) -> Path:
-    """Return where a sweep keeps the seconds of its runs."""
-    return sweep / LOGS / TIMES
 
 
 def _changes_of_recipe(manifest: SweepManifest, checked: CheckedSweep) -> dict[str, str]:
@@ -226,43 +243,25 @@ def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep
 
 
 def _write(directory: Path, request: SweepRequest, checked: CheckedSweep, before: SweepManifest | None) -> None:
+    """Write recipes and sweep.json; arms, seeds and values that the sweep had already are kept."""
     (directory / RECIPES).mkdir(exist_ok=True)
+    arms = {} if before is None else {arm.name: arm for arm in before.arms}
+    axes = {} if before is None else {field: list(values) for field, values in before.axes.items()}
+    runs = list_runs(directory, checked)
     for arm in checked.arms:
         replace_file(directory / RECIPES / f"{arm.name}.yaml", dump_recipe(arm.recipe).encode())
-    manifest = _manifest(directory, request, checked)
-    write_manifest(directory, manifest if before is None else _merge(before, manifest))
-
-
-def _manifest(directory: Path, request: SweepRequest, checked: CheckedSweep) -> SweepManifest:
-    runs = list_runs(directory, checked)
-    base = checked.base.model_dump(mode="json")
-    arms = [
-        ManifestArm(
-            name=arm.name,
-            settings=arm.arm.settings,
-            runs={run.seed: run.relative for run in runs if run.arm is arm},
-        )
-        for arm in checked.arms
-    ]
-    axes = {field: axis.values(field) for axis in request.axes for field in axis.fields}
-    return SweepManifest(name=request.name, recipe=base, axes=axes, seeds=checked.seeds, arms=arms)
-
-
-def _merge(before: SweepManifest, now: SweepManifest) -> SweepManifest:
-    """Keep arms, seeds and values that the sweep had already and that were not asked for again."""
-    arms = {arm.name: arm for arm in before.arms}
-    for arm in now.arms:
         known = arms[arm.name].runs if arm.name in arms else {}
-        runs = dict(sorted((known | arm.runs).items()))
-        arms[arm.name] = ManifestArm(name=arm.name, settings=arm.settings, runs=runs)
-    axes = {field: list(values) for field, values in before.axes.items()}
-    for field, values in now.axes.items():
-        known_values = axes.setdefault(field, [])
-        known_values += [value for value in values if value not in known_values]
-    return SweepManifest(
-        name=now.name,
-        recipe=now.recipe,
+        of_arm = known | {run.seed: run.relative for run in runs if run.arm is arm}
+        arms[arm.name] = ManifestArm(name=arm.name, settings=arm.arm.settings, runs=dict(sorted(of_arm.items())))
+    for axis in request.axes:
+        for field in axis.fields:
+            values = axes.setdefault(field, [])
+            values += [value for value in axis.values(field) if value not in values]
+    manifest = SweepManifest(
+        name=request.name,
+        recipe=checked.base.model_dump(mode="json"),
         axes=axes,
-        seeds=sorted({*before.seeds, *now.seeds}),
+        seeds=sorted({*checked.seeds, *(before.seeds if before is not None else [])}),
         arms=list(arms.values()),
     )
+    replace_file(directory / SWEEP_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))

@@ -9,26 +9,20 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from arl.errors import DataError
-from arl.files import decode_json, read_regular
 from arl.metrics.run_files import SUMMARY
 from arl.metrics.summary import Summary
 from arl.sweep.axes import write_override
 from arl.sweep.combinations import SweepArm
-from arl.sweep.estimate import TimeEstimate, duration
 from arl.sweep.sweep_directory import SweepRun
-
-MOST_BYTES = 1 << 24  # of a summary
 
 
 def print_plan(
     runs: Sequence[SweepRun],
     base: Mapping[str, Any],
-    known: TimeEstimate | None,
     jobs: int,
     console: Console,
 ) -> None:
-    """Print every arm with the states of its runs, and how long the sweep will take.
+    """Print every arm with the states of its runs.
 
     Args:
         base: field -> value of the recipe without any arm's settings.
@@ -44,40 +38,18 @@ def print_plan(
             _states(of_arm),
         )
     console.print(table)
-    console.print(_time(runs, known, jobs), markup=False, highlight=False, soft_wrap=True)
+    console.print(_left(runs, jobs), markup=False, highlight=False, soft_wrap=True)
 
 
 def print_results(runs: Sequence[SweepRun], console: Console) -> None:
-    """Print the final accuracy of every arm: its mean over the finished seeds, the least and the greatest.
-
-    A summary that an earlier process has written may be damaged since: a line says so.
-    """
+    """Print the final accuracy of every arm: its mean over the finished seeds, the least and the greatest."""
     table = _table("arm", right=("seeds", "accuracy", "least", "greatest"))
-    damages: list[str] = []
     for of_arm in _by_arm(runs):
         finished = [run for run in of_arm if run.state == "finished"]
-        table.add_row(
-            of_arm[0].arm.name,
-            f"{len(finished)}/{len(of_arm)}",
-            *_mean_and_range(_accuracies(finished, damages)),
-        )
+        summaries = [msgspec.json.decode((run.directory / SUMMARY).read_bytes(), type=Summary) for run in finished]
+        accuracies = [one.accuracy_after for one in summaries if one.accuracy_after is not None]
+        table.add_row(of_arm[0].arm.name, f"{len(finished)}/{len(of_arm)}", *_mean_and_range(accuracies))
     console.print(table)
-    for damage in damages:
-        console.print(damage, markup=False, highlight=False, soft_wrap=True)
-
-
-def _accuracies(finished: Sequence[SweepRun], damages: list[str]) -> list[float]:
-    """Return the final accuracies that were measured; `damages` gets a line for each summary that cannot be read."""
-    accuracies = []
-    for run in finished:
-        try:
-            accuracy = _final_accuracy(run)
-        except DataError as error:
-            damages.append(str(error))
-            continue
-        if accuracy is not None:
-            accuracies.append(accuracy)
-    return accuracies
 
 
 def _mean_and_range(accuracies: Sequence[float]) -> list[str]:
@@ -120,26 +92,6 @@ def _states(runs: Sequence[SweepRun]) -> str:
     return ", ".join(f"{count} {state}" for state, count in counts.items())
 
 
-def _time(runs: Sequence[SweepRun], known: TimeEstimate | None, jobs: int) -> str:
-    left = [run for run in runs if run.state != "finished"]
-    plan = f"{len(left)} of {len(runs)} runs to do, {jobs} at a time"
-    if not left:
-        return f"all {len(runs)} runs are finished"
-    if known is None:
-        return f"{plan}; the time is unknown until one run is finished: start the sweep, and look again"
-    total = duration(known.total(len(left), jobs))
-    return f"{plan}: about {total}, at {duration(known.seconds_per_run)} a run, as in {known.source}"
-
-
-def _final_accuracy(run: SweepRun) -> float | None:
-    """Return the final accuracy of a finished run; None: it was not measured.
-
-    Raises:
-        DataError: its summary cannot be read.
-    """
-    file = run.directory / SUMMARY
-    try:
-        summary: Summary = decode_json(read_regular(file, MOST_BYTES), Summary)
-    except (OSError, msgspec.DecodeError) as error:
-        raise DataError(f"{file}: cannot be read ({error}), so {run} is left out of the accuracies") from error
-    return summary.accuracy_after
+def _left(runs: Sequence[SweepRun], jobs: int) -> str:
+    left = sum(run.state != "finished" for run in runs)
+    return f"{left} of {len(runs)} runs to do, {jobs} at a time" if left else f"all {len(runs)} runs are finished"

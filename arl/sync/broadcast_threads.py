@@ -92,20 +92,16 @@ def _broadcast(target: BroadcastTarget, link: BroadcastLink, request: GroupReque
     Consumes versions to send; waits for the next; unblocked by it, by None, or by the end of the process.
     """
     backend: GroupBackend = "nccl" if torch.cuda.is_available() else "gloo"
-    end = serve_store(host, seconds)
-    link.opened(Rendezvous(host, end.port, backend))
-    try:
-        group = Group(
-            end=end,
-            name=request.name,
-            rank=0,
-            size=request.world_size,
-            backend=backend,
-            seconds=seconds,
-        )
-    except BaseException:
-        end.close()
-        raise
+    store = serve_store(host, seconds)
+    link.opened(Rendezvous(host, store.port, backend))
+    group = Group(
+        store=store,
+        name=request.name,
+        rank=0,
+        size=request.world_size,
+        backend=backend,
+        seconds=seconds,
+    )
     try:
         while (version := link.next_version()) is not None:
             for flat in target.flats(version):

@@ -11,15 +11,84 @@ is dead is known by its connection: it does not answer. The others answer that t
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import secrets
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from arl.clock import outer_deadline
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.sync.buckets import TensorSpec
-from arl.sync.common_swap import CommonSwap, Failures, Work
-from arl.sync.engine_groups import EngineGroups, Receiving, failures_of, outcomes_of
-from arl.sync.weight_sender import WeightSender
+from arl.sync.weight_messages import InitGroup
+from arl.sync.weight_sender import Receiving, Rendezvous, WeightSender
 from arl.types import WeightUpdate
+
+Failures = dict[Receiving, Exception]  # what failed, by engine; the others have succeeded
+Work = Callable[[Sequence[Receiving]], Awaitable[Failures]]
+
+
+class CommonSwap:
+    """Let several engines wait for each other, and do once what concerns all of them.
+
+    Every engine that has not left arrives for the same work, in the same order.
+
+    Args:
+        expected: number of engines.
+    """
+
+    def __init__(self, expected: int) -> None:
+        self._expected = expected
+        self._waiting: dict[Receiving, asyncio.Future[None]] = {}
+        self._work: Work | None = None
+        self._task: asyncio.Task[None] | None = None
+
+    async def arrive(self, engine: Receiving, work: Work) -> None:
+        """Wait until all engines have arrived or left; then `work` is done for those that are here.
+
+        Raises:
+            Exception: what `work` reports for this engine, or what it raised.
+        """
+        outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting[engine] = outcome
+        self._work = work
+        self._start_if_complete()
+        try:
+            await outcome
+        finally:
+            self._waiting.pop(engine, None)  # a caller that was cancelled
+
+    def leave(self) -> None:
+        """Note that one more engine takes no further part, because it has failed or is done."""
+        self._expected -= 1
+        self._start_if_complete()
+
+    async def close(self) -> None:
+        """Cancel the work, if it still goes on because its callers were cancelled."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.wait({self._task})
+
+    def _start_if_complete(self) -> None:
+        if len(self._waiting) < self._expected:
+            return
+        here = {engine: outcome for engine, outcome in self._waiting.items() if not outcome.cancelled()}
+        self._waiting = {}
+        if here:
+            assert self._work is not None
+            self._task = asyncio.create_task(_run(self._work, here))
+
+
+async def _run(work: Work, here: dict[Receiving, asyncio.Future[None]]) -> None:
+    """Do the work, and give each engine its outcome."""
+    try:
+        failures = await work(list(here))
+    except Exception as error:
+        failures = dict.fromkeys(here, error)
+    for engine, outcome in here.items():
+        if outcome.done():  # its caller was cancelled
+            continue
+        if engine in failures:
+            outcome.set_exception(failures[engine])
+        else:
+            outcome.set_result(None)
 
 
 class GroupSender:
@@ -40,8 +109,8 @@ class GroupSender:
     def __init__(self, trainer: WeightSender, seconds: float) -> None:
         self._trainer = trainer
         self._seconds = seconds
-        self._groups = EngineGroups(trainer)
-        self._swap: CommonSwap[Receiving] | None = None
+        self._groups: dict[str, frozenset[Receiving]] = {}
+        self._swap: CommonSwap | None = None
 
     @property
     def buckets(self) -> Sequence[Sequence[TensorSpec]]:
@@ -49,7 +118,7 @@ class GroupSender:
         return self._trainer.buckets
 
     @contextlib.asynccontextmanager
-    async def together(self, engines: int) -> AsyncIterator[CommonSwap[Receiving]]:
+    async def together(self, engines: int) -> AsyncIterator[CommonSwap]:
         """Have the `engines` that load a version in this context load it together.
 
         The router's lock admits one such swap at a time. An engine that loads outside of it loads alone.
@@ -83,31 +152,32 @@ class GroupSender:
             TrainerError, ProcessDied: the trainer has failed.
         """
 
-        async def send(engines: Sequence[Receiving]) -> Failures[Receiving]:
+        async def send(engines: Sequence[Receiving]) -> Failures:
             return await self._send_to_survivors(engines, update)
 
         await self._with_others(engine, send)
 
     async def forget(self, engine: Receiving) -> None:
         """Have rank 0 leave the groups of an engine that is gone."""
-        await self._groups.forget(engine)
+        for name in self._groups_with([engine]):
+            await self._leave(name)
 
-    async def _with_others(self, engine: Receiving, work: Work[Receiving]) -> None:
+    async def _with_others(self, engine: Receiving, work: Work) -> None:
         if self._swap is not None:
             await self._swap.arrive(engine, work)
             return
-        alone: CommonSwap[Receiving] = CommonSwap(1)
+        alone: CommonSwap = CommonSwap(1)
         try:
             await alone.arrive(engine, work)
         finally:
             await alone.close()
 
-    async def _send_to_survivors(self, engines: Sequence[Receiving], update: WeightUpdate) -> Failures[Receiving]:
+    async def _send_to_survivors(self, engines: Sequence[Receiving], update: WeightUpdate) -> Failures:
         """Send `update` until every engine that lives has all of it, and return what became of the others.
 
         Each attempt without a loss is the last but one, because a group may break before its dead engine is known.
         """
-        lost: Failures[Receiving] = {}
+        lost: Failures = {}
         left = list(engines)
         is_last = False
         while left:
@@ -120,46 +190,46 @@ class GroupSender:
             is_last = not dead
         return lost
 
-    async def _attempt(self, engines: Sequence[Receiving], update: WeightUpdate) -> Failures[Receiving]:
+    async def _attempt(self, engines: Sequence[Receiving], update: WeightUpdate) -> Failures:
         """Send `update` once to `engines`, and return what failed."""
-        name, failures = await self._groups.of(engines)
+        name, failures = await self._group_of(engines)
         if name is None:
             return failures
-        return await self._groups.work_in(name, self._send(name, engines, update))
+        return await self._work_in(name, self._send(name, engines, update))
 
-    async def _send(self, name: str, engines: Sequence[Receiving], update: WeightUpdate) -> Failures[Receiving]:
+    async def _send(self, name: str, engines: Sequence[Receiving], update: WeightUpdate) -> Failures:
         """Have rank 0 send, and every engine receive, and return what failed.
 
         What an engine says counts only if rank 0 could send everything, because with NCCL an engine answers before its
         GPU has received anything.
         """
         sending = asyncio.ensure_future(self._trainer.send(name, update.version))
-        receiving = [self._receive(engine, name, update, sending) for engine in engines]
-        unsent, *outcomes = await outcomes_of([sending, *receiving])
-        failures = failures_of(engines, outcomes)
+        receiving = [self._receive(engine, name, update) for engine in engines]
+        unsent, *outcomes = await _outcomes_of([sending, *receiving])
+        failures = _failures_of(engines, outcomes)
         if unsent is None:
             return failures
         not_sent = EngineError(f"version {update.version} was not sent: {unsent}")
         return dict.fromkeys(engines, not_sent) | failures
 
-    async def _receive(self, engine: Receiving, group: str, update: WeightUpdate, sent: asyncio.Future[None]) -> None:
+    async def _receive(self, engine: Receiving, group: str, update: WeightUpdate) -> None:
         """Have one engine receive. If it cannot, it leaves the group, so that others stop waiting for it."""
         seconds = 2 * self._seconds  # each of its commands has a deadline of its own
         try:
             async with outer_deadline(seconds, "engine client", f"{engine.url} to receive version {update.version}"):
-                await engine.receive(group, update, sent)
+                await engine.receive(group, update)
         except (EngineLost, DeadlineError):
             raise
         except EngineError:
             await engine.leave_groups()
             raise
 
-    async def _group_survivors(self, engines: Sequence[Receiving]) -> Failures[Receiving]:
+    async def _group_survivors(self, engines: Sequence[Receiving]) -> Failures:
         """Have the engines that live join a group, and return those that are dead."""
-        lost: Failures[Receiving] = {}
+        lost: Failures = {}
         left = list(engines)
         while left:
-            _, failures = await self._groups.of(left)
+            _, failures = await self._group_of(left)
             dead = _losses(failures)
             if not dead:
                 break
@@ -167,7 +237,101 @@ class GroupSender:
             left = [engine for engine in left if engine not in dead]
         return lost
 
+    # ---- groups
 
-def _losses(failures: Failures[Receiving]) -> Failures[Receiving]:
+    async def _group_of(self, engines: Sequence[Receiving]) -> tuple[str | None, Failures]:
+        """Return the name of the group of exactly these engines, which is made unless it exists.
+
+        Returns:
+            The name and no failures; or None, and why each engine is in no group.
+        """
+        for name, members in self._groups.items():
+            if members == set(engines):
+                return name, {}
+        for name in self._groups_with(engines):
+            await self._leave(name)
+        return await self._open_group(engines)
+
+    async def _open_group(self, engines: Sequence[Receiving]) -> tuple[str | None, Failures]:
+        name = f"arl-{secrets.token_hex(8)}"
+        world_size = 1 + sum(engine.workers for engine in engines)
+        rendezvous = await self._trainer.join(name, world_size)
+        self._groups[name] = frozenset(engines)
+        failures = await self._work_in(name, _join_all(engines, name, world_size, rendezvous))
+        if not failures:
+            return name, {}
+        broken = EngineError(f"group {name}: it is not complete, because another engine could not join")
+        return None, dict.fromkeys(engines, broken) | failures
+
+    async def _work_in(self, name: str, work: Awaitable[Failures]) -> Failures:
+        """Do `work` in a group, and return what failed. If anything did, the group is left, and not used again.
+
+        So is a group whose work was cancelled: the rest of a version would be received as the beginning of the next.
+        """
+        is_good = False
+        try:
+            failures = await work
+            is_good = not failures
+            return failures
+        finally:
+            if not is_good:
+                await self._leave(name)
+
+    def _groups_with(self, engines: Sequence[Receiving]) -> list[str]:
+        return [name for name, members in self._groups.items() if members & set(engines)]
+
+    async def _leave(self, name: str) -> None:
+        """Have rank 0 leave a group. Engines leave it when they join the next one, or when it breaks."""
+        self._groups.pop(name, None)  # an engine that is gone may have been forgotten meanwhile
+        await self._trainer.leave(name)
+
+
+async def _join_all(engines: Sequence[Receiving], name: str, world_size: int, rendezvous: Rendezvous) -> Failures:
+    """Have the workers of all engines join a group, and return what failed."""
+    joining = []
+    rank = 1
+    for engine in engines:
+        body = InitGroup(
+            master_address=rendezvous.host,
+            master_port=rendezvous.port,
+            rank_offset=rank,
+            world_size=world_size,
+            group_name=name,
+            backend=rendezvous.backend,
+        )
+        joining.append(engine.join_group(body))
+        rank += engine.workers
+    return _failures_of(engines, await _outcomes_of(joining))
+
+
+def _failures_of(engines: Sequence[Receiving], outcomes: Sequence[Exception | None]) -> Failures:
+    """Return what failed, by engine."""
+    return {engine: error for engine, error in zip(engines, outcomes, strict=True) if error is not None}
+
+
+async def _outcomes_of(work: Sequence[Awaitable[None]]) -> list[Exception | None]:
+    """Wait for all of `work`, and return the failure of an engine or a group that each of it raises; None: it succeeds.
+
+    Raises:
+        TrainerError, ProcessDied: the trainer has failed, which is no failure of an engine. It cancels the rest.
+    """
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            begun = [tasks.create_task(_outcome(one)) for one in work]
+    except BaseExceptionGroup as failures:
+        failure = failures.exceptions[0]
+        raise failure from failure.__cause__  # which says whether a deadline has passed
+    return [task.result() for task in begun]
+
+
+async def _outcome(work: Awaitable[None]) -> Exception | None:
+    try:
+        await work
+    except (EngineError, DeadlineError) as error:
+        return error
+    return None
+
+
+def _losses(failures: Failures) -> Failures:
     """Return the failures of engines that are dead; the others live, and could not join or receive."""
     return {engine: error for engine, error in failures.items() if isinstance(error, EngineLost | DeadlineError)}

@@ -9,13 +9,13 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 from transformers import PreTrainedModel
 
 from arl.errors import DataError, EngineError
 from arl.models.load import DTYPES
 from arl.models.model_files import stored_tensors
-from arl.models.tensor_file import StoredTensor, open_tensors
 from arl.sync.buckets import TensorSpec
 
 
@@ -35,22 +35,9 @@ def read_weights(directory: str | Path, model: PreTrainedModel | None = None) ->
             shapes = {name: tensor.shape for name, tensor in stored.items()}
             refuse_foreign_tensors(model, shapes, str(directory))
         for file in sorted({tensor.file for tensor in stored.values()}):
-            state |= _read_file(file, stored)
+            state |= load_file(file)
     except (OSError, SafetensorError, DataError) as error:
         raise EngineError(f"{directory}: the weights cannot be read ({error})") from error
-    return state
-
-
-def _read_file(file: Path, stored: Mapping[str, StoredTensor]) -> dict[str, Tensor]:
-    """Read those of the tensors that lie in `file`, if they are still what they were when their header was checked."""
-    state = {}
-    with open_tensors(file) as opened:
-        for name, tensor in stored.items():
-            if tensor.file != file:
-                continue
-            if opened.tensors.get(name) != tensor:
-                raise DataError(f"{file.name} was replaced while it was read: {name} is another tensor")
-            state[name] = opened.read(name)
     return state
 
 

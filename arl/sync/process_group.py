@@ -7,7 +7,6 @@ Keys in the store and bytes on the wire are those of SGLang, whose workers take 
 outside of torch's registry, so that one that breaks leaves nothing behind.
 """
 
-import contextlib
 import os
 import threading
 from collections.abc import Sequence
@@ -21,17 +20,15 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 from arl.errors import EngineError
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
-from arl.sync.stores import StoreEnd, reach_store
+from arl.sync.stores import reach_store
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
-
-MOST_JOINING = 8  # groups at a time; each has a thread
 
 
 class Group:
     """Join a process group as one of its ranks. The constructor waits for the other ranks, except with NCCL.
 
     Args:
-        end: this rank's end of the store where the ranks find each other.
+        store: where the ranks find each other.
         name: of the group.
         rank: 0 is the trainer's.
         size: number of ranks.
@@ -39,9 +36,7 @@ class Group:
         seconds: deadline of each wait of the group, after which it raises a RuntimeError.
     """
 
-    def __init__(self, end: StoreEnd, name: str, rank: int, size: int, backend: str, seconds: float) -> None:
-        self.end = end
-        store = end.store
+    def __init__(self, store: Store, name: str, rank: int, size: int, backend: str, seconds: float) -> None:
         timeout = timedelta(seconds=seconds)
         on_gpu = backend == "nccl"
         self._receives = rank > 0
@@ -102,7 +97,6 @@ class Group:
             group.abort()
         with self._beginning:  # NCCL's abort has ended what may have hung there
             del group  # which closes one of gloo, because nobody else refers to it
-        self.end.close()
 
 
 def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
@@ -114,14 +108,6 @@ def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     options = ProcessGroupNCCL.Options()
     options._timeout = timeout
     return ProcessGroupNCCL(store, rank, size, options)
-
-
-class Joining:
-    """Hold what became of one `Receiver.join`, so that its caller can give it up while a thread connects."""
-
-    def __init__(self) -> None:
-        self.is_given_up = False
-        self.group: Group | None = None  # once it is joined
 
 
 class Receiver:
@@ -136,87 +122,33 @@ class Receiver:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._lock = threading.Lock()  # held while any of these change
-        self._joining: set[str] = set()  # groups to which a thread connects
         self._groups: dict[str, Group] = {}
         self._staged: dict[str, dict[str, Tensor]] = {}  # by group
 
-    def join(self, body: InitGroup, joining: Joining) -> None:
+    def join(self, body: InitGroup) -> None:
         """Join the group that the trainer has opened.
 
-        Args:
-            joining: a new one, with which the caller may give up from another thread.
-
         Raises:
-            EngineError: nobody answers there, this process cannot be that rank, its name or all places are taken, or
-                the caller has given up.
+            EngineError: nobody answers there, this process cannot be that rank, or the name is taken.
         """
         _refuse_impossible(body)
         name = body.group_name
-        self._reserve(name)
+        if name in self._groups:
+            raise EngineError(f"group {name}: it is joined already: leave it first")
         try:
-            group = self._connect(body)
-            with self._lock:
-                if not joining.is_given_up:
-                    joining.group = group
-                    self._groups[name] = group
-                    self._staged[name] = {}
-                    return
-        finally:
-            with self._lock:
-                self._joining.remove(name)
-        _close(group)
-        raise EngineError(f"group {name}: it was joined too late: whoever asked for it has given up")
-
-    def give_up(self, joining: Joining) -> None:
-        """Close the group of a caller that waits no longer, now or as soon as it is joined. It does not block."""
-        with self._lock:
-            joining.is_given_up = True
-            group = joining.group
-            names = [name for name, registered in self._groups.items() if registered is group]
-            for name in names:
-                del self._groups[name]
-                del self._staged[name]
-        if group is not None and names:
-            threading.Thread(target=_close, args=(group,), name="close a group", daemon=True).start()
-
-    def _reserve(self, name: str) -> None:
-        """Take a name before anything is connected, so that nobody else connects under it.
-
-        Raises:
-            EngineError: it is taken, or too many groups are being joined.
-        """
-        with self._lock:
-            if name in self._groups:
-                raise EngineError(f"group {name}: it is joined already: leave it first")
-            if name in self._joining:
-                raise EngineError(f"group {name}: it is being joined already: wait until it stands, or is given up")
-            if len(self._joining) >= MOST_JOINING:
-                raise EngineError(
-                    f"{MOST_JOINING} groups are being joined: wait until one of them stands, or is given up"
-                )
-            self._joining.add(name)
-
-    def _connect(self, body: InitGroup) -> Group:
-        """Find the other ranks.
-
-        Raises:
-            EngineError: they do not answer.
-        """
-        end: StoreEnd | None = None
-        try:
-            end = reach_store(body.master_address, body.master_port, self._seconds)
-            return Group(
-                end=end,
-                name=body.group_name,
+            group = Group(
+                store=reach_store(body.master_address, body.master_port, self._seconds),
+                name=name,
                 rank=body.rank_offset,
                 size=body.world_size,
                 backend=body.backend,
                 seconds=self._seconds,
             )
         except (RuntimeError, OSError) as error:
-            if end is not None:
-                end.close()
-            raise EngineError(f"group {body.group_name}: it cannot be joined ({error})") from error
+            raise EngineError(f"group {name}: it cannot be joined ({error})") from error
+        with self._lock:
+            self._groups[name] = group
+            self._staged[name] = {}
 
     def leave(self, name: str) -> None:
         """Leave a group, which breaks it for the others, and drop what was received in it and not taken.
@@ -266,12 +198,6 @@ class Receiver:
             return staged
 
 
-def _close(group: Group) -> None:
-    """Close a group for which nobody waits, so that nobody could be told that NCCL cannot close it."""
-    with contextlib.suppress(RuntimeError):
-        group.close()
-
-
 def _refuse_impossible(body: InitGroup) -> None:
     """Check what torch would not answer with an error of its own.
 
@@ -289,13 +215,11 @@ def bucket_of(body: UpdateFromDistributed) -> Sequence[TensorSpec]:
     """Return the tensors that a bucket holds.
 
     Raises:
-        EngineError: the lists do not belong together, a name comes twice, or a dtype is unknown.
+        EngineError: the lists do not belong together, or a dtype is unknown.
     """
     counts = {len(body.names), len(body.dtypes), len(body.shapes)}
     if len(counts) > 1:
         raise EngineError(f"{len(body.names)} names, {len(body.dtypes)} dtypes and {len(body.shapes)} shapes")
-    if len(set(body.names)) < len(body.names):
-        raise EngineError("a name comes twice in this bucket: name each tensor once")
     unknown = set(body.dtypes) - ITEM_BYTES.keys()
     if unknown:
         raise EngineError(f"dtype {min(unknown)}: choose one of {', '.join(ITEM_BYTES)}")

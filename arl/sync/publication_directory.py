@@ -3,7 +3,6 @@
 one node         shared memory, else the run directory ─┐
 several nodes    the run directory, which all share     ─┴─► directory of this run, locked while the run lives,
                                                              removed at its end
-On several nodes each node reads a version once: see arl.sync.node_copy.
 """
 
 import contextlib
@@ -19,10 +18,10 @@ import numpy as np
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.host_memory import free_memory
-from arl.launch.private_directory import removed_with_us
-from arl.models.tensor_file import open_tensors
-from arl.sync.node_copy import PREFIX, SHARED_MEMORY, open_locked, remove_abandoned
+from arl.launch.scratch_directory import removed_with_us
+from arl.models.model_files import tensors_in
 from arl.sync.published_versions import held_versions, kept_versions, published_bytes
+from arl.sync.weight_folders import PREFIX, SHARED_MEMORY, open_locked, remove_abandoned
 from arl.types import Transport
 
 
@@ -131,6 +130,5 @@ def _num_parameters(model: Path) -> int:
     for file in model.iterdir():
         if file.suffix != ".safetensors" or "model" not in file.stem:
             continue
-        with open_tensors(file) as opened:
-            count += sum(math.prod(tensor.shape) for tensor in opened.tensors.values())
+        count += sum(math.prod(tensor.shape) for tensor in tensors_in(file).values())
     return count

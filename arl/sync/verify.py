@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from arl.errors import EngineError, TrainerError
-from arl.files import find
-from arl.models.tensor_file import open_tensors
+from arl.models.model_files import tensors_in
 from arl.sync.buckets import TensorSpec
 from arl.types import WeightUpdate
 
@@ -61,10 +60,9 @@ def refuse_other_tensors(tensors: Sequence[TensorSpec], directory: Path) -> None
 def _stored_tensors(directory: Path) -> StoredTensors:
     """Read the headers of the model's safetensors files."""
     stored: StoredTensors = {}
-    for file in find(directory, "model*.safetensors"):
-        with open_tensors(file) as opened:
-            for name, tensor in opened.tensors.items():
-                stored[name] = (tensor.shape, tensor.dtype)
+    for file in directory.glob("model*.safetensors"):
+        for name, tensor in tensors_in(file).items():
+            stored[name] = (tensor.shape, tensor.dtype)
     return stored
 
 

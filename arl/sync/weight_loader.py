@@ -1,16 +1,12 @@
 """Give one server new weights, by commands over HTTP and by what travels beside them. Torch-free.
 
-    file         the server reads the directory; on several nodes it first
-                 copies it to the memory of its node, while it generates   /update_weights_from_disk
+    file         the server reads the directory                            /update_weights_from_disk
     ipc          it maps the memory that the handles name, by buckets      /update_weights_from_tensor
     broadcast    it receives from rank 0, by buckets                       /update_weights_from_distributed
 
-A server that stages buckets (ours, and SGLang on a CPU) receives them while it generates, and only the copy needs a
-pause. SGLang on a GPU loads each bucket as it comes, so its pause covers all of them. The last bucket carries the
-version.
+The last bucket carries the version. SGLang loads each bucket as it comes, so its pause covers all of them.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,17 +15,14 @@ from typing import Any, Protocol
 import msgspec
 
 from arl.errors import EngineError, RunError
-from arl.files import decode_json, find
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import GroupSender
-from arl.sync.node_copy import NODE_COPY
 from arl.sync.verify import refuse_difference
 from arl.sync.weight_messages import (
     BUCKETS,
     HANDLES,
     Checked,
     CheckWeights,
-    GroupJoined,
     InitGroup,
     LeaveGroup,
     Memory,
@@ -67,7 +60,6 @@ class WeightLoader:
         sender: only needed for weights that are broadcast; the loaders of all engines share it.
         workers: number of the server's processes that hold a part of the weights.
         first_rank: the trainer's rank on the device of the first worker; the others follow. Only needed for handles.
-        copies_weights: the server is asked to copy published files to the memory of its node before it is paused.
     """
 
     def __init__(
@@ -76,18 +68,13 @@ class WeightLoader:
         sender: GroupSender | None,
         workers: int,
         first_rank: int = 0,
-        *,
-        copies_weights: bool = False,
     ) -> None:
         self._server = server
-        self._copies_weights = copies_weights
         self._first_rank = first_rank
         self._sender = sender
         self.workers = workers
         self._groups: list[str] = []  # process groups that the server has joined
-        self._received: WeightUpdate | None = None  # by broadcast; to be loaded
         self._released: set[MemoryTag] = set()
-        self._stages = False  # set once the server has said that it stages buckets
         self.loaded: WeightUpdate | None = None  # None: the server was not asked yet
         self.is_mixed = False  # some of its weights are of the next version
 
@@ -97,19 +84,9 @@ class WeightLoader:
         return self._server.url
 
     async def prepare(self, update: WeightUpdate) -> None:
-        """Do what needs no pause. A broadcast waits for the other engines of the swap."""
+        """Do what needs no pause: a broadcast joins a group with the other engines of the swap."""
         if update.transport == "broadcast":
-            sender = self._shared_sender()
-            await sender.join(self)
-            if self._stages:
-                await self._deliver(update)
-        elif update.transport == "file" and self._copies_weights:
-            body = UpdateFromDisk(update.path, str(update.version), flush_cache=False, load_format=NODE_COPY)
-            await self._server.command("/update_weights_from_disk", body)
-
-    def transfers_in_pause(self, update: WeightUpdate) -> bool:
-        """Return whether `load` receives the weights, rather than copying what is there."""
-        return update.transport == "broadcast" and not self._stages
+            await self._shared_sender().join(self)
 
     async def load(self, update: WeightUpdate) -> None:
         """Do the rest, between pause and resume. The server holds `update` afterwards.
@@ -127,11 +104,7 @@ class WeightLoader:
             handles = _handles(update, self._first_rank, self.workers)
             await self._send_handles(handles, version)
         else:
-            if self._received is not update:
-                await self._deliver(update)
-            if self._stages:
-                await self._receive(self._groups[-1], [], version)
-            self._received = None
+            await self._shared_sender().deliver(self, update)
         self.loaded = update
         self.is_mixed = False
 
@@ -165,7 +138,7 @@ class WeightLoader:
             return
         answer = await self._server.command("/weights_checker", CheckWeights())
         try:
-            checked: Checked = decode_json(answer, Checked)
+            checked: Checked = msgspec.json.decode(answer, type=Checked)
             (worker,) = checked.ranks
         except (msgspec.DecodeError, ValueError) as error:  # another kind of answer, or several workers answered
             raise EngineError(f"{self._server.url}/weights_checker: {error}: {answer[:200]!r}") from error
@@ -182,27 +155,16 @@ class WeightLoader:
         """See Receiving."""
         await self.leave_groups()
         self._groups.append(body.group_name)
-        answer = await self._server.command("/init_weights_update_group", body)
-        try:
-            self._stages = decode_json(answer, GroupJoined).stages
-        except msgspec.DecodeError as error:
-            raise EngineError(f"{self.url}/init_weights_update_group: {error}: {answer[:200]!r}") from error
+        await self._server.command("/init_weights_update_group", body)
 
-    async def receive(self, group: str, update: WeightUpdate, sent: asyncio.Future[None]) -> None:
-        """See Receiving. A server that does not stage serves `update` afterwards.
-
-        One that stages is asked whether everything is there only when all of it was sent, because SGLang's scheduler
-        generates nothing while it waits.
-        """
+    async def receive(self, group: str, update: WeightUpdate) -> None:
+        """See Receiving. The server serves `update` afterwards."""
         assert self._sender is not None
         *buckets, last = self._sender.buckets
-        self.is_mixed = not self._stages
+        self.is_mixed = True
         for bucket in buckets:
             await self._receive(group, bucket, None)
-        await self._receive(group, last, None if self._stages else str(update.version))
-        if self._stages:
-            await asyncio.wait({sent})
-            await self._receive(group, [], None)
+        await self._receive(group, last, str(update.version))
 
     async def leave_groups(self) -> None:
         """See Receiving."""
@@ -211,10 +173,6 @@ class WeightLoader:
         for group in groups:
             with contextlib.suppress(RunError):  # it has not joined, or is dead, which its next command reports
                 await self._server.command("/destroy_weights_update_group", LeaveGroup(group))
-
-    async def _deliver(self, update: WeightUpdate) -> None:
-        await self._shared_sender().deliver(self, update)
-        self._received = update
 
     def _shared_sender(self) -> GroupSender:
         if self._sender is None:
@@ -263,6 +221,6 @@ def _handles(update: WeightUpdate, first_rank: int, workers: int) -> list[tuple[
     of_workers = []
     for worker in range(first_rank, first_rank + workers):
         rank = ranks[worker % len(ranks)]
-        files = find(Path(update.path, str(rank)), f"*{HANDLES}")
+        files = sorted(Path(update.path, str(rank)).glob(f"*{HANDLES}"))
         of_workers.append([file.read_bytes() for file in files])
     return list(zip(*of_workers, strict=True))

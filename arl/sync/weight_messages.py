@@ -1,7 +1,7 @@
 """Messages of SGLang's HTTP protocol that concern weights, for the server and the client alike. Torch-free.
 
 /update_weights_from_disk          UpdateFromDisk
-/init_weights_update_group         InitGroup ─► GroupJoined
+/init_weights_update_group         InitGroup
 /destroy_weights_update_group      LeaveGroup
 /update_weights_from_distributed   UpdateFromDistributed, once for each bucket
 /update_weights_from_tensor        UpdateFromTensor, once for each bucket
@@ -20,8 +20,6 @@ MOST_VERSION = 2**31 - 1  # engines and trajectories keep the version of each to
 # ipc: suffix of the file that a bucket's handles lie in; the names are in the order of the buckets
 HANDLES = ".handles"
 BUCKETS = "flattened_bucket"  # SGLang's load format for tensors that lie one after the other in one tensor of bytes
-
-STAGES = "stages buckets"  # in the answer to InitGroup: see UpdateFromDistributed
 
 MemoryTag = Literal["weights", "kv_cache"]
 GroupName = Annotated[str, Meta(min_length=1, max_length=200)]
@@ -55,12 +53,12 @@ class Memory(Struct, forbid_unknown_fields=True):
 
 
 class UpdateFromDisk(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Load the weights of a directory, or with the load format `node_copy` only copy it to the memory of the node."""
+    """Load the weights of a directory."""
 
     model_path: Annotated[str, Meta(min_length=1, max_length=4096)]
     weight_version: str | None = None  # the server keeps the one it has
     flush_cache: bool = True
-    load_format: Literal["auto", "safetensors", "node_copy"] | None = None
+    load_format: Literal["auto", "safetensors"] | None = None
 
 
 class InitGroup(Struct, forbid_unknown_fields=True):
@@ -74,18 +72,6 @@ class InitGroup(Struct, forbid_unknown_fields=True):
     backend: Literal["gloo", "nccl"] = "nccl"
 
 
-class GroupJoined(Struct):
-    """Answer InitGroup."""
-
-    success: bool
-    message: str
-
-    @property
-    def stages(self) -> bool:
-        """Return whether the server keeps buckets until the version comes, and generates meanwhile."""
-        return STAGES in self.message
-
-
 class LeaveGroup(Struct, forbid_unknown_fields=True):
     """Leave a process group, and drop what was received in it without its version."""
 
@@ -93,11 +79,7 @@ class LeaveGroup(Struct, forbid_unknown_fields=True):
 
 
 class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Receive one bucket. The last one carries the version.
-
-    For a server that stages, buckets carry no version. An empty one waits until all are received; with the version, it
-    has them loaded.
-    """
+    """Receive one bucket. The last one carries the version."""
 
     names: list[str]
     dtypes: list[str]

@@ -6,6 +6,7 @@
 A task is one class in one file: arl/tasks/running_checksum.py, or your own as `module:attribute`.
 """
 
+import functools
 import hashlib
 import random
 from abc import abstractmethod
@@ -163,6 +164,19 @@ class Task(Protocol):
     def warmup(self) -> Sequence[WarmupStage]:
         """Return the stages that teach a tiny model before RL. None by default: the task demonstrates nothing."""
         return ()
+
+
+@functools.lru_cache(maxsize=1)
+def drawn_problems(draw: Callable[[random.Random], Problem], size: int, seed: int) -> tuple[Problem, ...]:
+    """Draw the problems of both sides, which are asked for one after the other, and by every arm of a sweep."""
+    rng = random.Random(f"problems {seed}")
+    return tuple(draw(rng) for _ in range(size))
+
+
+def side_of(problems: Sequence[Problem], split: Split, eval_fraction: float) -> list[Problem]:
+    """Return the problems of one side, if `eval_fraction` of all is held out for evaluation."""
+    wants_held_out = split == "evaluation"
+    return [problem for problem in problems if is_held_out(problem, eval_fraction) == wants_held_out]
 
 
 def is_held_out(problem: Problem, fraction: float) -> bool:

@@ -4,14 +4,13 @@ The problem states a digit and carries the length of its answer, drawn lognormal
 The env lets the policy speak for exactly so many tokens. The reward is the share of the answer that is that digit.
 """
 
-import functools
 import random
 from typing import Annotated, Any
 
 from pydantic import Field
 
 from arl.config.section import OpenFraction, Positive, Section
-from arl.tasks.base import Split, Task, is_held_out
+from arl.tasks.base import Split, Task, drawn_problems, side_of
 from arl.types import Problem, Response
 
 MEDIAN = 32  # tokens of an answer
@@ -39,10 +38,8 @@ class LongTail(Task):
         self._options = options
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        drawn = _draw_problems(self._options.size, seed)
-        fraction = self._options.eval_fraction
-        wants_held_out = split == "evaluation"
-        return [problem for problem in drawn if is_held_out(problem, fraction) == wants_held_out]
+        drawn = drawn_problems(draw_problem, self._options.size, seed)
+        return side_of(drawn, split, self._options.eval_fraction)
 
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:
@@ -53,13 +50,6 @@ class LongTail(Task):
     async def env(problem: Problem, session: Any) -> None:
         """Take one turn of exactly the stated length."""
         await session.generate(limit=problem.metadata["length"], stop=False)
-
-
-@functools.lru_cache(maxsize=1)
-def _draw_problems(size: int, seed: int) -> tuple[Problem, ...]:
-    """Draw the problems of both splits, which are asked for one after the other, and by every arm of a sweep."""
-    rng = random.Random(f"problems {seed}")
-    return tuple(draw_problem(rng) for _ in range(size))
 
 
 def draw_problem(rng: random.Random) -> Problem:

@@ -10,7 +10,6 @@ The warm-up (arl.tasks.two_stage_warmup) first shows worked answers, of all leng
 then installs bad habits for RL to remove: most answers are blurted, and working steps slip.
 """
 
-import functools
 import random
 from collections.abc import Sequence
 from typing import Annotated
@@ -18,7 +17,7 @@ from typing import Annotated
 from pydantic import Field
 
 from arl.config.section import OpenFraction, Positive
-from arl.tasks.base import Demonstration, Split, Task, WarmupStage, is_held_out
+from arl.tasks.base import Demonstration, Split, Task, WarmupStage, drawn_problems, is_held_out, side_of
 from arl.tasks.two_stage_warmup import TwoStageOptions, two_stage_warmup
 from arl.types import Problem, Response
 
@@ -49,9 +48,8 @@ class RunningChecksum(Task):
         self._options = options
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        drawn = _draw_problems(self._options.size, seed)
-        wants_held_out = split == "evaluation"
-        return [problem for problem in drawn if self._is_held_out(problem) == wants_held_out]
+        drawn = drawn_problems(draw_problem, self._options.size, seed)
+        return side_of(drawn, split, self._options.eval_fraction)
 
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:
@@ -79,18 +77,8 @@ class RunningChecksum(Task):
         """Draw problems until one is not held out."""
         while True:
             problem = draw_problem(rng, uniform_lengths)
-            if not self._is_held_out(problem):
+            if not is_held_out(problem, self._options.eval_fraction):
                 return problem
-
-    def _is_held_out(self, problem: Problem) -> bool:
-        return is_held_out(problem, self._options.eval_fraction)
-
-
-@functools.lru_cache(maxsize=1)
-def _draw_problems(size: int, seed: int) -> tuple[Problem, ...]:
-    """Draw the problems of both splits, which are asked for one after the other, and by every arm of a sweep."""
-    rng = random.Random(f"problems {seed}")
-    return tuple(draw_problem(rng) for _ in range(size))
 
 
 def draw_problem(rng: random.Random, uniform_lengths: bool = False) -> Problem:

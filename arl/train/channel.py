@@ -24,7 +24,6 @@ from msgspec import Meta, Struct
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.errors import ArlError, DiskError
-from arl.files import decode_with
 from arl.sync.buckets import TensorSpec
 from arl.sync.published_versions import BufferPlace
 from arl.train.packer import SequenceShard
@@ -248,7 +247,7 @@ def decode_to_rank(data: bytes) -> ToRank:
     Raises:
         msgspec.DecodeError: it is none.
     """
-    message: ToRank = decode_with(_to_rank, data)
+    message: ToRank = _to_rank.decode(data)
     return message
 
 
@@ -258,7 +257,7 @@ def decode_from_rank(data: bytes) -> FromRank:
     Raises:
         msgspec.DecodeError: it is none.
     """
-    message: FromRank = decode_with(_from_rank, data)
+    message: FromRank = _from_rank.decode(data)
     return message
 
 

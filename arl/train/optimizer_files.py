@@ -8,19 +8,16 @@ each one has. No row travels between ranks when they are written.
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from arl.errors import DataError
-from arl.models.model_files import file_of_part
-from arl.models.tensor_file import TensorFile, open_tensors
-from arl.models.weights import rows_of_part
+from arl.models.model_files import StoredTensor, file_of_part, tensors_in
+from arl.models.weights import rows_of, rows_of_part
 
 OPTIMIZER = "optimizer"  # stem of the files' names
 ANY_PART = re.compile(rf"{OPTIMIZER}-\d+-of-(\d+)\.safetensors")
@@ -35,41 +32,25 @@ def write_rows(state: Mapping[str, Tensor], directory: Path, part: int, parts: i
 class OptimizerFiles:
     """Read rows of the tensors that all files in `directory` hold together.
 
-    with OptimizerFiles(checkpoint) as files:
-        files.whole("step", ())                               ()
-        files.read_rows("exp_avg.lm_head.weight", rows, place)
+    files = OptimizerFiles(checkpoint)
+    files.whole("step", ())                               ()
+    files.read_rows("exp_avg.lm_head.weight", rows, place)
 
     Raises:
-        DataError: on entering, a file is missing or damaged; when reading, a tensor is missing or has another shape.
+        DataError: a file is missing or damaged; when reading, a tensor is missing or has another shape.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
-        self._files: list[TensorFile] = []
-        self._opened = contextlib.ExitStack()
-
-    def __enter__(self) -> Self:
-        parts = _number_of_parts(self._directory)
-        with contextlib.ExitStack() as opened:
-            for part in range(parts):
-                path = self._directory / file_of_part(OPTIMIZER, part, parts)
-                try:
-                    self._files.append(opened.enter_context(open_tensors(path)))
-                except (OSError, SafetensorError) as error:
-                    raise self._error(error) from error
-            self._opened = opened.pop_all()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._opened.close()
+        parts = _number_of_parts(directory)
+        with self._reading():
+            self._files = [tensors_in(directory / file_of_part(OPTIMIZER, part, parts)) for part in range(parts)]
 
     def whole(self, name: str, shape: tuple[int, ...]) -> Tensor:
         """Return a tensor that every file holds as a whole: counts, which are finite and at least 0."""
-        file = self._files[0]
-        self._require_shape(file, name, shape)  # first, because another one may be of any size
-        tensor = self._read(file, name)
+        stored = self._stored(self._files[0], name, shape)
+        with self._reading(), safe_open(stored.file, framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
         if not bool((tensor.isfinite() & (tensor >= 0)).all()):
             raise self._error(f"{name} is {tensor.tolist()}, and must be finite and at least 0")
         return tensor
@@ -83,20 +64,23 @@ class OptimizerFiles:
             stop = min(end, stored_end)
             if begin >= stop:
                 continue
-            self._require_shape(file, name, (stored_end - stored_first, *place.shape[1:]))
-            rows = self._read(file, name, begin - stored_first, stop - stored_first)
+            stored = self._stored(file, name, (stored_end - stored_first, *place.shape[1:]))
+            with self._reading():
+                rows = rows_of(stored.file, name, begin - stored_first, stop - stored_first)
             place[begin - first : stop - first].copy_(rows)
 
-    def _require_shape(self, file: TensorFile, name: str, shape: tuple[int, ...]) -> None:
-        stored = file.tensors.get(name)
+    def _stored(self, file: Mapping[str, StoredTensor], name: str, shape: tuple[int, ...]) -> StoredTensor:
+        stored = file.get(name)
         if stored is None:
             raise self._error(f"it lacks {name}")
         if stored.shape != shape:
             raise self._error(f"{name} has shape {list(stored.shape)}, not {list(shape)}")
+        return stored
 
-    def _read(self, file: TensorFile, name: str, first: int = 0, end: int | None = None) -> Tensor:
+    @contextlib.contextmanager
+    def _reading(self) -> Iterator[None]:
         try:
-            return file.read(name, first, end)
+            yield
         except (OSError, SafetensorError) as error:
             raise self._error(error) from error
 

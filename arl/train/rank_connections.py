@@ -14,7 +14,6 @@ import hmac
 from collections.abc import Collection, Coroutine, Sequence
 from typing import Any, NamedTuple, NoReturn
 
-import msgspec
 import zmq
 import zmq.asyncio
 from msgspec import Struct
@@ -242,7 +241,7 @@ def _decoded(frames: Sequence[zmq.Frame], sender: str) -> channel.FromRank:
     """
     try:
         return channel.decode_from_rank(b"".join(frame.buffer for frame in frames))
-    except msgspec.DecodeError as error:
+    except ValueError as error:
         wrong = f"{sender} has sent what is no message: {short_message(str(error))}"
         raise TrainerError(f"{wrong}; does every node have the same version of arl?") from None
 

@@ -7,9 +7,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
 
-from arl.sync.stores import StoreEnd, reach_store, serve_store
-
-_ends: list[StoreEnd] = []  # of this process's default group, which lasts as long as it does
+from arl.sync.stores import reach_store, serve_store
 
 
 def init_ranks(deadline_seconds: float) -> torch.device:
@@ -55,8 +53,5 @@ def _open_store(rank: int, seconds: float) -> Store:
     host = os.environ["MASTER_ADDR"]
     port = int(os.environ["MASTER_PORT"])
     if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
-        end = serve_store(host, seconds, port)
-    else:
-        end = reach_store(host, port, seconds)
-    _ends.append(end)
-    return end.store
+        return serve_store(host, seconds, port)
+    return reach_store(host, port, seconds)

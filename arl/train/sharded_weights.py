@@ -212,15 +212,15 @@ class ShardedWeights:
         Raises:
             DataError: the checkpoint has no optimizer state, or that of another model.
         """
-        with OptimizerFiles(path) as files:
-            value, num_good = files.whole(LOSS_SCALE, (2,)).tolist()
-            step = files.whole("step", ())
-            for name, sharded, local in self._parameters():
-                state = self._optimizer.state[local]
-                state["step"].copy_(step)
-                first, _ = own_rows(sharded)
-                for moment in MOMENTS:
-                    files.read_rows(f"{moment}.{name}", len(sharded), first, state[moment])
+        files = OptimizerFiles(path)
+        value, num_good = files.whole(LOSS_SCALE, (2,)).tolist()
+        step = files.whole("step", ())
+        for name, sharded, local in self._parameters():
+            state = self._optimizer.state[local]
+            state["step"].copy_(step)
+            first, _ = own_rows(sharded)
+            for moment in MOMENTS:
+                files.read_rows(f"{moment}.{name}", len(sharded), first, state[moment])
         if self.loss_scale.is_dynamic:
             self.loss_scale.value = value
             self.loss_scale.num_good = int(num_good)

@@ -24,7 +24,7 @@ from arl.config.section import NonNegative, Positive, Section
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.errors import EngineError, InputError, TrainerError
-from arl.launch.private_directory import private_directory
+from arl.launch.scratch_directory import removed_with_us
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.reward.grading import accuracy_of, make_grade
@@ -70,7 +70,8 @@ def warm_up(job: WarmupJob) -> None:
     stages = task.warmup()
     if not stages or task.characters is None:
         raise InputError(f"warmup: task {job.task} declares no stages, or no characters for a tiny model; leave it out")
-    with private_directory(Path(tempfile.gettempdir()), "arl-warm-up-") as directory:
+    directory = Path(tempfile.mkdtemp(prefix="arl-warm-up-"))
+    with removed_with_us(directory):
         path = directory / "model"
         make_tiny_model(job.model, task.characters, job.seed, path)
         teacher = _Teacher(job, task.reward, path)

@@ -49,15 +49,12 @@ def logs(
     names: Annotated[bool, typer.Option("--list", help="List the roles and their logs instead.")] = False,
 ) -> None:
     """Show the logs of a run's processes."""
-    from arl.watch.run_logs import find_logs, follow_logs, list_logs, print_ends
+    from arl.watch.run_logs import find_logs, list_logs, show_logs
 
-    found = find_logs(run, role)
     if names:
-        list_logs(found, typer.echo)
-        return
-    readers = print_ends(found, lines, typer.echo, is_followed=follow)
-    if follow:
-        follow_logs(run, role, readers, typer.echo)
+        list_logs(find_logs(run, role), typer.echo)
+    else:
+        show_logs(run, role, lines, typer.echo, follow)
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (top, logs)

@@ -3,12 +3,12 @@
 run.lock is held ─► it runs          status.json is new ─► it runs          neither: what is known of its process
 """
 
-import os
 import time
 from pathlib import Path
 
-from arl.files import find
-from arl.launch.resident_memory import started_at
+import psutil
+
+from arl.launch.file_lock import is_locked
 from arl.metrics.run_files import LOCK, RECIPE
 from arl.metrics.run_status import RESUMING, SILENT_SECONDS, RunStatus, read_status
 
@@ -17,8 +17,7 @@ class StatusWatch:
     """Read the status of a run again and again, and count for how long nothing new has come.
 
     Clocks of two hosts may differ by more than these seconds, so the age of a status counts only where this host has
-    written it, and not in the future. Otherwise this host's clock counts from the moment at which the status was first
-    seen here.
+    written it. Otherwise this host's clock counts from the moment at which the status was first seen here.
     """
 
     def __init__(self, run: Path) -> None:
@@ -55,35 +54,18 @@ class StatusWatch:
         return self.silence > SILENT_SECONDS
 
 
-def is_locked(run: Path) -> bool:
-    """Return whether a process of this host holds the lock of the run. Nothing is locked to find that out.
-
-    The kernel lists the locks of its own processes, so False says little where the controller is elsewhere.
-    """
-    file = run / LOCK
-    if not os.path.exists(file):
-        return False
-    inode = str(file.stat().st_ino)
-    fields = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
-    return any(inode == place.rpartition(":")[2] for lock in fields for place in lock if place.count(":") == 2)
-
-
 def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
     """Describe a status after which none has come for `seconds`: is its controller gone, or does it hang?"""
     place = f"process {status.pid} on {status.host}"
     silence = f"the controller ({place}) has not written for {seconds:.0f} s"
-    if is_locked(run):
+    if is_locked(run / LOCK):
         if status.stage == RESUMING:
             return f"{silence}; it will when the checks are done"
         return f"{silence}; the run's lock is held, so it runs, and hangs or is stopped"
     if not status.is_of_this_host:
         return f"{silence}; whether it still runs can be seen on {status.host} alone"
-    if started_at(status.pid) is None:
-        return f"{silence}; there is no such process any more: it was killed{_how_to_resume(run)}"
-    return f"{silence}; a process of this id runs, but does not hold the run's lock: it is another one"
-
-
-def _how_to_resume(run: Path) -> str:
-    if not find(run, "checkpoints/step_*"):
-        return ""
-    return f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint"
+    if psutil.pid_exists(status.pid):
+        return f"{silence}; a process of this id runs, but does not hold the run's lock: it is another one"
+    has_checkpoint = any(run.glob("checkpoints/step_*"))
+    resume = f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint" if has_checkpoint else ""
+    return f"{silence}; there is no such process any more: it was killed{resume}"

@@ -1,135 +1,56 @@
 """Show the logs of a run's processes, the last lines of each, and what comes after them.
 
-RUN/logs/<role>.log ─► its last lines ─► `follow`: what is added to any of them, until the run has ended
-
-A log grows by whole lines of one process each, so lines of several logs are shown one after the other with their role
-in front. Lines of one log keep their order; between two logs only the time of reading orders them. What is new is found
-by the place in each file, never by a time, because the clocks of two hosts differ.
+A log grows by whole lines of one process, so lines of several logs are shown one after the other, the role in front.
 """
 
-import contextlib
 import io
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 from arl.errors import InputError
-from arl.files import find_below, open_regular
-from arl.launch.rotating_log import parts_of
-from arl.metrics.run_files import LOGS
+from arl.launch.file_lock import is_locked
+from arl.metrics.run_files import LOCK, LOGS
 from arl.metrics.run_status import STATUS_FILE, require_run
-from arl.watch.liveness import StatusWatch, is_locked
+from arl.watch.liveness import StatusWatch
 
 PERIOD = 0.25  # seconds between two looks
-PIECE = 1 << 16  # bytes at the end of a log that are read first; twice as many each time that they are too few
-MOST_BYTES = 1 << 25  # that are read of a log at once; the parts that arl writes are half as long
-LONGEST_LINE = 1 << 20  # bytes that are kept of a line whose end is not written yet
-
+TAIL_BYTES = 1 << 20  # at the end of a log, in which its last lines are looked for
 Show = Callable[[str], object]
 
 
 @dataclass
 class RoleLog:
-    """Read one log from where it was read to, over the ends of its parts: see arl.launch.rotating_log."""
+    """Read one log from where it was read to."""
 
     role: str
     path: Path
-    at: int = 0  # bytes that were read of the part that was read last
-    part: int | None = None  # inode of that part; None: nothing was read yet
+    at: int = 0  # bytes that were read
     unfinished: bytes = b""  # the beginning of a line
 
     def new_lines(self) -> list[str]:
-        """Return the whole lines that have been added. A log that was cut back is read from its begin.
-
-        What there is of a line is a line as well, if it is longer than LONGEST_LINE: its end may never come.
-        """
-        with _open_parts(self.path) as parts:
-            added = [self._read_part(part) for part in self._unread(parts)]
-        *lines, self.unfinished = b"".join([self.unfinished, *added]).split(b"\n")
-        if len(self.unfinished) > LONGEST_LINE:
-            lines.append(self.unfinished)
-            self.unfinished = b""
+        """Return the whole lines that have been added."""
+        with self.path.open("rb") as file:
+            file.seek(self.at)
+            added = file.read()
+        self.at += len(added)
+        *lines, self.unfinished = (self.unfinished + added).split(b"\n")
         return [line.decode(errors="replace") for line in lines]
-
-    def _unread(self, parts: Sequence[BinaryIO]) -> Sequence[BinaryIO]:
-        """Return the part that was read last and those after it, the oldest first; every part if it is gone."""
-        inodes = [_inode(part) for part in parts]
-        known = inodes.index(self.part) if self.part in inodes else len(parts)
-        return parts[: known + 1][::-1]
-
-    def _read_part(self, part: BinaryIO) -> bytes:
-        if _inode(part) != self.part:
-            self.part = _inode(part)
-            self.at = 0
-        elif part.seek(0, os.SEEK_END) < self.at:
-            self.at = 0
-            self.unfinished = b""
-        part.seek(self.at)
-        added = part.read(MOST_BYTES)
-        self.at = part.tell()
-        return added
 
     def rest(self) -> list[str]:
         """Return the line that has no end, if there is one. Called when nothing more will come."""
-        rest = self.unfinished.decode(errors="replace")
-        self.unfinished = b""
-        return [rest] if rest else []
+        rest, self.unfinished = self.unfinished, b""
+        return [rest.decode(errors="replace")] if rest else []
 
     def seek_last(self, count: int) -> None:
-        """Go to where the last `count` lines begin, which may be in an older part."""
-        with _open_parts(self.path) as parts:
-            for part in parts:
-                last = _last_lines(part, count)
-                self.part = _inode(part)
-                self.at = part.seek(0, os.SEEK_END) - sum(len(line) for line in last)
-                count -= len(last)
-                if count <= 0:
-                    break
-
-
-@contextlib.contextmanager
-def _open_parts(log: Path) -> Iterator[list[BinaryIO]]:
-    """Open the parts of a log, the newest first, each once: one may get its next name meanwhile.
-
-    Raises:
-        InputError: one of them cannot be read.
-    """
-    with contextlib.ExitStack() as files:
-        parts: dict[int, BinaryIO] = {}
-        for path in parts_of(log):
-            try:
-                part = files.enter_context(open_regular(path))
-            except FileNotFoundError:
-                continue  # it was the oldest, and is removed
-            except OSError as error:
-                raise InputError(f"{path}: cannot be read ({error.strerror}); move it away") from error
-            parts.setdefault(_inode(part), part)
-        yield list(parts.values())
-
-
-def _inode(part: BinaryIO) -> int:
-    return os.fstat(part.fileno()).st_ino
-
-
-def _last_lines(file: BinaryIO, count: int) -> list[bytes]:
-    """Return the last lines of a file, `count` at most."""
-    end = file.seek(0, os.SEEK_END)
-    most = min(end, MOST_BYTES)
-    size = min(PIECE, most)
-    tail = _bytes_before(file, end, size)
-    while size < most and tail.count(b"\n") <= count:
-        size = min(2 * size, most)
-        tail = _bytes_before(file, end, size)
-    lines = io.BytesIO(tail).readlines()  # ends at \n alone: a progress bar of a thousand \r is one line
-    return lines[-count:] if count else []
-
-
-def _bytes_before(file: BinaryIO, end: int, size: int) -> bytes:
-    file.seek(end - size)
-    return file.read(size)
+        """Go to where the last `count` lines begin."""
+        with self.path.open("rb") as file:
+            end = file.seek(0, os.SEEK_END)
+            file.seek(max(0, end - TAIL_BYTES))
+            lines = io.BytesIO(file.read(TAIL_BYTES)).readlines()  # a progress bar of a thousand \r is one line
+        self.at = end - sum(len(line) for line in (lines[-count:] if count else []))
 
 
 def find_logs(run: Path, role: str | None) -> list[RoleLog]:
@@ -150,63 +71,46 @@ def find_logs(run: Path, role: str | None) -> list[RoleLog]:
 
 def _logs(run: Path, role: str | None) -> list[RoleLog]:
     directory = run / LOGS
-    logs = [
-        RoleLog(str(path.relative_to(directory).with_suffix("")), path)
-        for path in find_below(directory, "*.log")
-        if os.path.isfile(path)
-    ]
-    if role is None:
-        return logs
-    return [log for log in logs if log.role == role or log.role.startswith(f"{role}-")]
+    files = sorted(directory.rglob("*.log"))
+    logs = [RoleLog(str(path.relative_to(directory).with_suffix("")), path) for path in files]
+    return [log for log in logs if role is None or log.role == role or log.role.startswith(f"{role}-")]
 
 
 def list_logs(logs: Sequence[RoleLog], show: Show) -> None:
-    """Show role, size of all parts and path of each log."""
+    """Show role, size and path of each log."""
     width = max(len(log.role) for log in logs)
     for log in logs:
-        with _open_parts(log.path) as parts:
-            size = sum(part.seek(0, os.SEEK_END) for part in parts)
-        show(f"{log.role:{width}}  {size:>12,} bytes  {log.path}")
+        show(f"{log.role:{width}}  {log.path.stat().st_size:>12,} bytes  {log.path}")
 
 
-def print_ends(logs: Sequence[RoleLog], count: int, show: Show, is_followed: bool = False) -> list[RoleLog]:
-    """Show the last `count` lines of each log, and return the logs, read to their ends.
-
-    Args:
-        is_followed: `follow_logs` comes next, and shows a last line that has no end yet when it is complete.
-    """
-    has_prefix = len(logs) > 1
-    for log in logs:
-        log.seek_last(count)
-        _show_lines(log, log.new_lines(), has_prefix, show)
-        if not is_followed:
-            _show_lines(log, log.rest(), has_prefix, show)
-    return list(logs)
-
-
-def follow_logs(run: Path, role: str | None, logs: list[RoleLog], show: Show) -> None:
-    """Show what is added to the logs, also to those of processes that start later, until the run has ended.
+def show_logs(run: Path, role: str | None, count: int, show: Show, follow: bool = False) -> None:
+    """Show the last `count` lines of each log; with `follow`, then what is added, until the run has ended.
 
     Consumes new lines; waits PERIOD for more; unblocked by the clock alone. Ends by Ctrl-C as well.
     """
-    has_prefix = len(logs) > 1 or role is None
+    logs = find_logs(run, role)
+    has_prefix = len(logs) > 1 or (follow and role is None)
+    for log in logs:
+        log.seek_last(count)
+        _show_lines(log, log.new_lines(), has_prefix, show)
+        if not follow:
+            _show_lines(log, log.rest(), has_prefix, show)
     watch = StatusWatch(run)
-    while True:
-        has_ended = _has_ended(run, watch)  # before the last look, so that nothing is missed
+    while follow:
+        follow = not _has_ended(run, watch)  # before the last look, so that nothing is missed
         known = {log.path for log in logs}
-        logs += [log for log in _logs(run, role) if log.path not in known]
+        logs += [log for log in _logs(run, role) if log.path not in known]  # processes that start later
         for log in logs:
             _show_lines(log, log.new_lines(), has_prefix, show)
-        if has_ended:
-            break
-        time.sleep(PERIOD)
+        if follow:
+            time.sleep(PERIOD)
     for log in logs:
         _show_lines(log, log.rest(), has_prefix, show)
 
 
 def _has_ended(run: Path, watch: StatusWatch) -> bool:
-    """Return whether nothing more will come: nobody holds the lock, and no other host says that it goes on."""
-    if is_locked(run):
+    """Return whether nothing more will come: the lock is free, and no other host says that it goes on."""
+    if is_locked(run / LOCK):
         return False
     if not os.path.exists(run / STATUS_FILE):
         return True

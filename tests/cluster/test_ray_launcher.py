@@ -126,19 +126,6 @@ async def scenario(launcher):
     assert not [path for path in files if "s3cret" in path.read_text()]
 
 
-def test_the_memory_of_a_process_on_another_node_is_reported(cluster: RayCluster, tmp_path: Path) -> None:
-    large = f"held = b'x' * 100_000_000; {SLEEP}"
-    scenario = f"""
-async def scenario(launcher):
-    process = await launcher.start("engine-0", python({large!r}), Resources(1, node=1))
-    while (process.memory_bytes or 0) < 100_000_000:
-        await asyncio.sleep(0.1)
-    tell(memory=process.memory_bytes)
-"""
-    told = Controller(cluster, tmp_path, scenario).end()
-    assert 100_000_000 <= told[0]["memory"] < 200_000_000
-
-
 def test_the_whole_tree_on_every_node_is_gone_after_the_block(cluster: RayCluster, tmp_path: Path) -> None:
     scenario = f"""
 async def scenario(launcher):

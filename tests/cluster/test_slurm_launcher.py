@@ -74,22 +74,6 @@ def test_a_directory_that_nodes_do_not_share_is_refused_and_each_node_is_named(
     assert "a file system that all nodes share" in done.stderr
 
 
-@pytest.mark.long
-def test_a_range_of_ports_that_is_taken_on_a_node_is_refused_and_the_node_is_named(
-    slurm: SlurmCluster, tmp_path: Path
-) -> None:
-    recipe = str(write_small_recipe(tmp_path))
-    log = tmp_path / "listeners.log"
-    place = f"({slurm.nodes['n2'].address!r}, port)"
-    listen = f"all = [socket.create_server({place}) for port in (24000, 24001)]; print('up', flush=True)"
-    slurm.nodes["n2"].start_process([sys.executable, "-c", f"import socket, time; {listen}; time.sleep(600)"], log)
-    wait_for(lambda: "up" in log.read_text(), "the ports to be taken", 30)
-    done = arl_in_a_job(slurm, "train", recipe, "--set", "cluster.ports=24000-24001")
-    assert done.returncode == 2, done.stderr
-    assert "node n2: cluster.ports 24000-24001: 2 of its 2 ports are taken and 0 are free" in done.stderr
-    assert "node n1" not in done.stderr
-
-
 def test_a_job_that_slurm_refuses_is_reported_with_its_reason(slurm: SlurmCluster, tmp_path: Path) -> None:
     recipe = str(write_small_recipe(tmp_path))
     output = f"output.directory={tmp_path}/runs"

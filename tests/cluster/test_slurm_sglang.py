@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from arl.launch.hidden_secrets import HIDDEN
 from tests.cluster.slurm_cluster import SlurmCluster
 from tests.cluster.slurm_job import SlurmJob, wait_for_idle_nodes
 
@@ -38,7 +37,6 @@ def test_a_run_with_sglang_on_two_of_three_nodes_trains_on_what_versions_of_a_br
     for number, node in enumerate(("n1", "n2")):
         log = (job.run / "logs" / f"engine-{number}.log").read_text()
         assert f"ready https://{slurm.nodes[node].address}:" in log
-        assert f"'api_key': '{HIDDEN}'" in log
     ages = [int(age) for age in job.summary()["token_ages"]]
     assert max(ages) <= 2  # so step 4 trains on nothing older than version 1, which only a broadcast has brought
     wait_for_idle_nodes(slurm)

@@ -8,10 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.run_section import Deadlines
-from arl.config.section import MOST_SECONDS
 
 ROOT = Path(__file__).parent.parent.parent
-SECONDS = st.floats(0.01, MOST_SECONDS)
+SECONDS = st.floats(0.01, 604_800.0)
 DEADLINES = st.builds(Deadlines, **dict.fromkeys(Deadlines.model_fields, SECONDS))
 
 Pair = tuple[Callable[[Deadlines], float], Callable[[Deadlines], float]]
@@ -27,13 +26,10 @@ PAIRS: dict[str, Pair] = {
         lambda d: d.shutdown,
         lambda d: d.ranks_stop,
     ),
+    "a start and a step, then an evaluation": (lambda d: d.startup + d.step, lambda d: d.evaluation),
     "an engine is silent at a swap and replaced, then the swap": (
         lambda d: d.swap + d.startup,
         lambda d: d.swap_and_restart,
-    ),
-    "the controller gives up a new engine, then who asked for it": (
-        lambda d: d.startup + d.startup + d.swap,
-        lambda d: d.engine_added,
     ),
     "the controller gives up a guest, then the guest": (lambda d: d.startup + d.swap, lambda d: d.engine_joined),
     "the controller ends an engine, then who asked for it gives up": (

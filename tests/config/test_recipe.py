@@ -191,9 +191,7 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("sync: {order: in_turn}\nmode: collocated\n", "sync.order in_turn: with mode collocated no engine generates"),
         ("sync: {order: in_turn}\nrollout: {lag: 1}\n", "sync.order in_turn: with rollout.lag no engine generates"),
         ("sync: {order: in_turn, interrupt: false}\n", "sync.order in_turn: with sync.interrupt false no engine"),
-        ("cluster: {ports: 20000}\n", ":7: cluster.ports '20000': give the first port and the last"),
-        ("cluster: {ports: 99999-100000}\n", ":7: cluster.ports '99999-100000': give the first port and the last"),
-        ("world: virtal\n", ":7: world 'virtal': did you mean virtual?"),
+        ("world: virtal\n", ":7: world = 'virtal': did you mean virtual?"),
         ("  ranks: 2\nworld: virtual\n", "train.ranks 2: world virtual trains in one process"),
         ("  ranks: 4\n  shard_ranks: 3\n", "train.shard_ranks 3 must divide train.ranks 4"),
         (
@@ -257,14 +255,5 @@ def test_every_field_has_a_docstring_and_only_sources_and_sizes_have_no_default(
                 required.add(name)
             if not any(section in sections(Recipe) for section in (field.annotation, *get_args(field.annotation))):
                 assert field.description, f"{section.__name__}.{name} has no docstring"
-    # accuracy: of output.target; file: of data.pass_rate; buffer: of reward.overlong
-    assert required == {"model", "data", "accuracy", "file", "buffer"}
-
-
-def test_a_target_is_of_a_suite_that_is_measured(recipe_file: Path) -> None:
-    target = "output: {target: {suite: gsm8k, accuracy: 0.9}}\n"
-    assert "output.target.suite 'gsm8k': is never measured; give one of held_out" in refusal(
-        recipe_file, f"{GOOD}{target}"
-    )
-    recipe = load_recipe(recipe_file, ["eval.suites=[gsm8k]"])
-    assert recipe.output.target is not None
+    # file: of data.pass_rate; buffer: of reward.overlong
+    assert required == {"model", "data", "file", "buffer"}

@@ -4,7 +4,7 @@ import string
 
 from transformers import PreTrainedTokenizerBase
 
-from arl.models.characters import character_tokenizer
+from arl.models.tiny import character_tokenizer
 
 MARKS = ["<|start|>", "<|end|>", "<think>", "</think>"]
 

@@ -7,7 +7,25 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 
+import pytest
+from huggingface_hub import constants
+
 SHA = "0123456789abcdef0123456789abcdef01234567"
+
+
+@contextmanager
+def served(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """Answer requests until the block ends; yield the address."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    server.daemon_threads = True
+    thread = Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join(10)
 
 
 class FakeHub:
@@ -37,17 +55,8 @@ class FakeHub:
             def log_message(self, format: str, *args: object) -> None:
                 pass
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{server.server_port}"
-        thread = Thread(target=server.serve_forever, daemon=True)
-        thread.start()
-        try:
+        with served(Handler) as self.url:
             yield self
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join(10)
 
     def answer(self, request: BaseHTTPRequestHandler, with_body: bool) -> None:
         self.requests += 1
@@ -78,6 +87,12 @@ class FakeHub:
         request.end_headers()
         if with_body:
             request.wfile.write(body)
+
+
+def point_to(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let huggingface_hub ask this address."""
+    monkeypatch.setattr(constants, "ENDPOINT", url)
+    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", url + "/{repo_id}/resolve/{revision}/{filename}")
 
 
 def _tag(body: bytes) -> str:

@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from arl.config.recipe import Data
-from arl.data.hub_files import cached_hub_files, missing_pieces, parse_hub_files
-from arl.data.problems import load_problems
+from arl.data.hub_files import cached_hub_files, parse_hub_files
 from arl.data.source_files import find_files
 from arl.errors import DataError
-from tests.data.fake_hub import FakeHub
+from tests.data.fake_hub import FakeHub, point_to
 
 REPO = "someone/sums"
 SPEC = f"hf://datasets/{REPO}/main/train-*.jsonl"
@@ -25,22 +23,6 @@ FETCH = f"hf download --repo-type dataset {REPO} --include 'main/train-*.jsonl'"
 def rows(first: int, count: int) -> bytes:
     lines = [json.dumps({"prompt": f"{i} + 1?", "answer": str(i + 1)}) for i in range(first, first + count)]
     return "\n".join(lines).encode()
-
-
-@pytest.fixture
-def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Make an empty Hugging Face cache, and let nobody answer at the hub's address."""
-    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-    monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    point_to("http://127.0.0.1:9", monkeypatch)
-    return tmp_path / "hub"
-
-
-def point_to(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "ENDPOINT", url)
-    template = url + "/{repo_id}/resolve/{revision}/{filename}"
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
 
 
 @pytest.fixture
@@ -61,12 +43,6 @@ def test_the_files_of_a_glob_are_downloaded_and_no_others(hub: FakeHub) -> None:
     found = find_files(SPEC, "data.path")
     assert [path.name for path in found] == ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"]
     assert sorted(hub.fetched) == ["main/train-00000-of-00002.jsonl", "main/train-00001-of-00002.jsonl"]
-
-
-def test_problems_of_a_data_set_have_separate_files_for_training_and_evaluation(hub: FakeHub) -> None:
-    sets = load_problems(Data(path=SPEC, eval_path=f"hf://datasets/{REPO}/main/test-*.jsonl"), seed=0)
-    assert len(sets.training) == 40
-    assert [problem.answer for problem in sets.held_out] == ["41", "42", "43", "44", "45"]
 
 
 def test_nothing_is_downloaded_twice(hub: FakeHub) -> None:
@@ -131,11 +107,6 @@ def test_a_revision_is_part_of_the_notation() -> None:
     source = parse_hub_files("hf://datasets/a/b@v1.0/data/x.jsonl", "data.path")
     assert (source.repo, source.revision, source.pattern) == ("a/b", "v1.0", "data/x.jsonl")
     assert source.fetch_command == "hf download --repo-type dataset a/b --revision v1.0 --include data/x.jsonl"
-
-
-def test_pieces_that_are_missing_between_others_are_named() -> None:
-    present = [Path(f"train-{i:05d}-of-00003.parquet") for i in (0, 2)]
-    assert missing_pieces(present) == ["train-00001-of-00003.parquet"]
 
 
 def test_a_mirror_of_the_hub_is_named_by_the_environment(hub: FakeHub, tmp_path: Path) -> None:

@@ -181,12 +181,6 @@ def test_a_file_without_pass_rates_is_refused(
         load(files, pass_rate={"file": str(path)})
 
 
-@pytest.mark.parametrize("path", [".", "/dev/zero"])
-def test_pass_rates_are_read_from_regular_files_alone(files: dict[str, str], path: str) -> None:
-    with pytest.raises(DataError, match=f"data.pass_rate.file {path}: is no regular file"):
-        load(files, pass_rate={"file": path})
-
-
 def test_filters_that_leave_nothing_are_refused_with_what_they_left_out(files: dict[str, str]) -> None:
     with pytest.raises(DataError, match=r"leave none to train on; .*10 prompts longer than data\.max_prompt_tokens 1"):
         load(files, max_prompt_tokens=1)

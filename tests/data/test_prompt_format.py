@@ -98,13 +98,6 @@ def test_a_template_without_a_generation_prompt_serves_if_a_mark_closes_the_ques
     assert prompt(QUESTION, INSTRUCTION) == "<|start|>What is 1 + 1?<|end|>"
 
 
-def test_a_template_that_takes_no_system_prompt_is_refused_with_one() -> None:
-    with pytest.raises(
-        DataError, match=r"messages of system, user \(no system prompt, please\); leave out data.system"
-    ):
-        HuggingFaceCodec(chat_tokenizer(INSTRUCTION), PromptFormat(system="Be brief."))
-
-
 class Thinker:
     """An engine that thinks in each of its turns, and remembers what it was asked to continue."""
 

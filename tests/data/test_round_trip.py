@@ -12,13 +12,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from arl.config.recipe import Data
-from arl.data.jsonl import LARGEST_INTEGER, LEAST_INTEGER
 from arl.data.problems import load_problems
 from arl.launch.frames import FrameReader, frame
 from arl.metrics.episode_table import episode_table, group_rows
-from arl.reward.messages import RewardCall
+from arl.reward.worker import RewardCall
 from arl.types import Problem, Response, Trajectory, TrajectoryGroup
 
+LEAST_INTEGER = -(2**63)
+LARGEST_INTEGER = 2**64 - 1
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]))
 NUMBERS = st.one_of(
     st.integers(LEAST_INTEGER, LARGEST_INTEGER),

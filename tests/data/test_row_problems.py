@@ -1,9 +1,6 @@
 """Columns of jsonl and parquet files become problems, as the recipe maps them."""
 
-import gzip
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pydantic import ValidationError
 
-from arl.config.prompt_template import fill_template, template_fields
 from arl.config.recipe import Data
-from arl.data.jsonl import LONGEST_LINE
 from arl.data.problems import load_problems
 from arl.errors import DataError
 from arl.types import Problem
@@ -59,11 +54,6 @@ def test_columns_inside_structs_and_lists_of_chat_messages_are_read(tmp_path: Pa
     assert problems[2].metadata["level"] == 2
 
 
-def test_an_item_of_a_list_is_a_column_as_well(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "p.jsonl", [{"prompt": "?", "answers": ["7", "8"]}])
-    assert training(path=path, columns={"answer": "answers.1"})[0].answer == "8"
-
-
 def test_all_files_of_a_glob_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     jsonl(tmp_path / "b.jsonl", [{"prompt": "second"}])
     parquet(tmp_path / "c.parquet", [{"prompt": "third"}])
@@ -78,11 +68,6 @@ def test_a_template_takes_columns_and_keeps_braces_that_are_text(tmp_path: Path)
     assert problem.prompt == "1 + 1? In cm, 4 digits.\nPut the answer in \\boxed{}."
     assert problem.answer == "2"
     assert problem.metadata["question"] == "1 + 1?"
-
-
-def test_fields_are_replaced_once() -> None:
-    assert fill_template("{a}{b}", {"a": "{b}", "b": "x"}) == "{b}x"
-    assert template_fields("{a} {{b}} {c.d}") == ["a", "c.d"]
 
 
 @pytest.mark.parametrize(
@@ -165,43 +150,6 @@ def test_files_that_are_not_there_are_named(tmp_path: Path, spec: str, complaint
             load_problems(Data.model_validate({"columns": {"prompt": "question"}, **files}), seed=0)
 
 
-@pytest.mark.parametrize(
-    ("make", "complaint"),
-    [
-        (os.mkfifo, "is no regular file"),
-        (lambda path: path.symlink_to("/dev/zero"), "is no regular file"),
-        (lambda path: path.mkdir(), "is a directory"),
-        (lambda path: path.symlink_to(path), "cannot be looked up"),
-        (lambda path: path.symlink_to("absent"), "there is no file"),
-        (lambda path: path.touch(), "is empty"),
-        (lambda path: path.write_bytes(gzip.compress(b"{}")), "it is compressed: unpack it"),
-        (lambda path: path.write_bytes(b'{"prompt": "' + b"x" * LONGEST_LINE), "p.jsonl:1: is longer than 16,000,000"),
-    ],
-)
-def test_what_is_no_file_of_lines_is_refused_at_once(
-    tmp_path: Path, make: Callable[[Path], object], complaint: str
-) -> None:
-    make(tmp_path / "p.jsonl")
-    for malformed in ("fail", "skip"):
-        with pytest.raises(DataError, match=complaint):
-            training(path=str(tmp_path / "p.jsonl"), malformed=malformed)
-
-
-@pytest.mark.parametrize("name", ["~nobody-of-this-name/x", "p.jsonl/x", "["])
-def test_a_name_under_which_there_is_no_file_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / "p.jsonl").touch()
-    for path in (name, f"{tmp_path}/{name}"):
-        with pytest.raises(DataError, match=r"data\.path"):
-            training(path=path)
-
-
-@pytest.mark.parametrize("name", ["x" * 300, "a\0b", "\ud800", "**\0"])
-def test_a_name_that_no_file_can_have_is_refused_by_the_recipe(tmp_path: Path, name: str) -> None:
-    for path in (name, f"{tmp_path}/{name}"):
-        with pytest.raises(ValidationError, match="path"):
-            Data(path=path)
-
-
 def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) -> None:
     table = pa.table([pa.array(["a"]), pa.array(["b"])], names=["prompt", "prompt"])
     pq.write_table(table, tmp_path / "p.parquet")
@@ -209,15 +157,7 @@ def test_a_parquet_file_with_two_columns_of_one_name_is_refused(tmp_path: Path) 
         training(path=str(tmp_path / "p.parquet"))
 
 
-def test_text_in_parquet_that_is_no_text_is_refused(tmp_path: Path) -> None:
-    of_bytes = pa.array([b"\xff"])
-    column = pa.Array.from_buffers(pa.string(), 1, of_bytes.buffers())
-    pq.write_table(pa.table({"prompt": column}), tmp_path / "p.parquet")
-    with pytest.raises(DataError, match="cannot be read as Parquet"):
-        training(path=str(tmp_path / "p.parquet"))
-
-
-@pytest.mark.parametrize("answer", [float("nan"), float("inf"), b"\xff", [b"x"]])
+@pytest.mark.parametrize("answer", [float("nan"), b"\xff"])
 def test_an_answer_that_json_cannot_hold_is_malformed(tmp_path: Path, answer: Any) -> None:
     path = parquet(tmp_path / "p.parquet", [{"prompt": "x", "answer": answer}])
     with pytest.raises(DataError, match=r"row 1: column answer is .* must be what JSON can hold"):

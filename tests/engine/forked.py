@@ -17,7 +17,7 @@ from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import ProcessDied
 from arl.launch.child import PARENT, RUN_KEY, die_with_parent
-from arl.launch.process_state import describe_state, state_letter
+from arl.launch.process_state import describe_state, state_of
 from tests.engine.conftest import KEY
 from tests.forks import forks
 
@@ -112,7 +112,7 @@ class ForkedServer:
         return True
 
     async def state(self) -> str:
-        return describe_state(state_letter(self.pid))
+        return describe_state(state_of(self.pid))
 
     def last_words(self) -> str:
         return "It has no log."
@@ -127,7 +127,6 @@ class Servers:
     slots: int = 8
     generate_seconds: float = 10.0
     swap_seconds: float = 10.0
-    releases_memory: bool = False
     max_restarts: int = 1000
     stopping: int = 0  # so many of the next servers stop by themselves
     on_start: Callable[[int], None] = lambda _: None
@@ -147,7 +146,6 @@ class Servers:
             url,
             generate_seconds=self.generate_seconds,
             swap_seconds=self.swap_seconds,
-            releases_memory=self.releases_memory,
             key=KEY,
         )
 
@@ -160,7 +158,7 @@ class Servers:
                 for seat in range(self.count):
                     start = partial(self.start, seat)
                     supervisor = EngineSupervisor(
-                        router, seat, start, self.connect, 300, self.max_restarts, 3600, self.notes.append
+                        router, seat, start, self.connect, 300, self.max_restarts, self.notes.append
                     )
                     supervisors.append((supervisor, tasks.create_task(supervisor.supervise(await start()))))
                 for supervisor, _ in supervisors:

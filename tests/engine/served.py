@@ -1,15 +1,13 @@
 """Serve routes of the embedded engine in this process, at a port of loopback."""
 
-import asyncio
 import contextlib
 import socket
-import ssl
 from collections.abc import AsyncIterator
 
 import aiohttp
+from aiohttp import web
 
-from arl.engine.embedded.access import Access
-from arl.engine.embedded.http_edge import HttpEdge
+from arl.engine.embedded.http_app import make_runner
 from arl.engine.embedded.routes import EngineRoutes
 from arl.launch.address import LOOPBACK
 from tests.engine.conftest import KEY
@@ -18,23 +16,13 @@ from tests.engine.conftest import KEY
 @contextlib.asynccontextmanager
 async def served(routes: EngineRoutes) -> AsyncIterator[aiohttp.ClientSession]:
     """Yield a client that knows the key, with the server's address as its base."""
-    async with listening(routes) as port:
-        headers = {"Authorization": f"Bearer {KEY}"}
-        async with aiohttp.ClientSession(f"http://{LOOPBACK}:{port}", headers=headers) as client:
-            yield client
-
-
-@contextlib.asynccontextmanager
-async def listening(routes: EngineRoutes, tls: ssl.SSLContext | None = None) -> AsyncIterator[int]:
-    """Yield the port of a server."""
-    edge = HttpEdge(routes.routes(), Access(KEY, [LOOPBACK]))
+    runner = make_runner(routes.routes(), KEY)
+    await runner.setup()
     listener = socket.create_server((LOOPBACK, 0))
-    port: int = listener.getsockname()[1]
-    task = asyncio.create_task(edge.listen(listener, tls))
+    await web.SockSite(runner, listener).start()
+    headers = {"Authorization": f"Bearer {KEY}"}
     try:
-        yield port
+        async with aiohttp.ClientSession(f"http://{LOOPBACK}:{listener.getsockname()[1]}", headers=headers) as client:
+            yield client
     finally:
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled(), task.exception()
-        await edge.close()
+        await runner.cleanup()

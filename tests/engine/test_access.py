@@ -1,67 +1,43 @@
-"""Check who may ask the embedded server: its key, its address, no web page; and what may be asked of it."""
+"""Check who may ask the embedded server, and what may be asked of it."""
 
 import asyncio
-import itertools
-import json
 import os
 import re
-import shutil
-import sys
 import threading
 from pathlib import Path
 
+import aiohttp
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from multidict import CIMultiDict, CIMultiDictProxy
 
-from arl.engine.embedded.access import Access
-from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.routes import EngineRoutes
-from arl.engine.embedded.server import serve_model
-from arl.engine.embedded.server_options import parse
+from arl.engine.embedded.server import parse
+from arl.engine.http import wire
 from arl.errors import InputError
 from arl.launch.child import RUN_KEY
-from arl.models.load import load_model
 from tests.engine.conftest import KEY, ServerProcess, Weights, start_server, within
-from tests.engine.served import served
 from tests.engine.test_server import SAMPLING, post
 from tests.forks import Fork, pipe
 
-OWN = ("localhost", "127.0.0.1", "127.0.0.1:80", "[::1]:30000", "LOCALHOST:1", "node-7:30000")
-FOREIGN = ("evil.example", "127.0.0.1.evil.example", "localhost:80@evil", "10.0.0.1", "", "[::1", "a b", "localhost.")
+
+@pytest.mark.parametrize("headers", [{}, {"Authorization": "Bearer wrong"}, {"Authorization": KEY}])
+@pytest.mark.parametrize("path", ["/generate", "/health", "/update_weights_from_disk", "/nowhere"])
+def test_nobody_is_answered_without_the_key(server: ServerProcess, path: str, headers: dict[str, str]) -> None:
+    assert within(lambda: post(server, path, {"input_ids": [1]}, headers))[0] == 401
 
 
-def status(access: Access, **headers: str) -> int:
-    given = CIMultiDictProxy(CIMultiDict(headers))
-    refusal = access.refusal(given)
-    return 200 if refusal is None else refusal.status
+def test_what_is_too_large_or_leads_nowhere_is_refused_and_the_server_goes_on(server: ServerProcess) -> None:
+    async def scenario() -> None:
+        large = b" " * (wire.MOST_BYTES + 1)
+        headers = {"Authorization": f"Bearer {KEY}"}
+        async with aiohttp.ClientSession(server.url, headers=headers) as client:
+            async with client.post("/generate", data=large) as answer:
+                assert answer.status == 413
+                assert "send several" in (await answer.json())["error"]["message"]
+            async with client.get("/generate") as answer:
+                assert answer.status == 405
+        assert (await post(server, "/nowhere", {}))[0] == 404
+        assert (await post(server, "/generate", {"input_ids": [1], "sampling_params": SAMPLING}))[0] == 200
 
-
-@pytest.mark.parametrize("host", OWN)
-def test_whoever_knows_the_key_may_ask_at_the_servers_own_address(host: str) -> None:
-    assert status(Access(KEY, ["node-7"]), Host=host, Authorization=f"Bearer {KEY}") == 200
-
-
-@pytest.mark.parametrize("host", FOREIGN)
-def test_a_name_that_was_made_to_resolve_to_the_server_is_refused(host: str) -> None:
-    assert status(Access(KEY, ["node-7"]), Host=host, Authorization=f"Bearer {KEY}") == 403
-
-
-def test_a_server_on_every_address_answers_at_any_number_and_at_its_machines_name() -> None:
-    access = Access(KEY, ["0.0.0.0"])
-    names = ("10.0.0.1", os.uname().nodename, "evil.example")
-    assert [status(access, Host=name, Authorization=f"Bearer {KEY}") for name in names] == [200, 200, 403]
-
-
-@given(st.text() | st.sampled_from(("http://localhost:30000", "null")))
-def test_a_web_page_is_refused_even_if_it_knows_the_key(origin: str) -> None:
-    assert status(Access(KEY, []), Host="localhost", Authorization=f"Bearer {KEY}", Origin=origin) == 403
-
-
-@given(st.binary().map(lambda data: data.decode(errors="surrogateescape")))
-def test_no_other_key_is_taken(token: str) -> None:
-    assert status(Access(KEY, []), Host="localhost", Authorization=token) == 401
+    within(scenario)
 
 
 @pytest.mark.parametrize(
@@ -70,12 +46,11 @@ def test_no_other_key_is_taken(token: str) -> None:
         ("--port", "99999", "from 0 to 65535"),
         ("--port", "-1", "from 0 to 65535"),
         ("--slots", "0", "from 1"),
-        ("--slots", "1000000000", "the free memory has room for"),
         ("--threads", "0", "from 1"),
         ("--version", str(2**31), f"to {2**31 - 1}"),
         ("--stream-interval", "0", "from 1"),
-        ("--broadcast-seconds", "nan", "positive"),
-        ("--broadcast-seconds", "inf", "positive"),
+        ("--broadcast-seconds", "nan", "from 0.001"),
+        ("--broadcast-seconds", "inf", "from 0.001"),
     ],
 )
 def test_an_option_that_cannot_be_served_is_refused_with_what_fits(
@@ -91,9 +66,6 @@ def test_a_model_that_is_no_directory_is_refused(tmp_path: Path) -> None:
     for name in ("file", "fifo"):
         with pytest.raises(InputError, match=f"{name} is no directory"):
             parse(["--model", str(tmp_path / name)])
-    for name in ("a\0b", "a/" + "b" * 300, "/nowhere"):
-        with pytest.raises(InputError, match="model"):
-            parse(["--model", name])
 
 
 def test_a_key_is_made_and_printed_behind_the_address(old: Weights) -> None:
@@ -108,74 +80,6 @@ def test_a_key_is_made_and_printed_behind_the_address(old: Weights) -> None:
     assert within(lambda: post(server, "/generate", body, {}))[0] == 401
     assert within(lambda: post(server, "/generate", body, {"Authorization": found[2]}))[0] == 200
     assert server.end() == 0
-
-
-def test_a_new_key_is_not_written_to_a_file(old: Weights, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(RUN_KEY, raising=False)
-    with (tmp_path / "log").open("w") as log:
-        monkeypatch.setattr(sys, "stdout", log)
-        with pytest.raises(InputError, match="not written to a file: set ARL_RUN_KEY"):
-            serve_model(["--model", old.path, "--port", "0"])
-    assert (tmp_path / "log").read_text() == ""
-
-
-def irregular(folder: Path) -> list[Path]:
-    """Make directories whose weights cannot be read, and what is no directory."""
-    for name in ("fifo", "device", "directory", "broken", "nothing", "large"):
-        (folder / name).mkdir()
-    os.mkfifo(folder / "fifo" / "model.safetensors")
-    (folder / "device" / "model.safetensors").symlink_to("/dev/zero")
-    (folder / "directory" / "model.safetensors").mkdir()
-    (folder / "broken" / "model.safetensors").write_bytes(b"\0" * 64)
-    header = json.dumps({"x": {"dtype": "F32", "shape": [1 << 38], "data_offsets": [0, 1 << 40]}}).encode()
-    with (folder / "large" / "model.safetensors").open("wb") as sparse:  # too large to be mapped
-        sparse.write(len(header).to_bytes(8, "little") + header)
-        sparse.truncate(8 + len(header) + (1 << 40))
-    return [*sorted(folder.iterdir()), Path("/dev/zero"), Path("gpt2"), Path("a\0b")]
-
-
-def test_weights_that_cannot_be_read_are_refused_and_hold_up_nobody(old: Weights, tmp_path: Path) -> None:
-    async def scenario() -> None:
-        async with EmbeddedEngine(load_model(old.path, "float32"), slots=2) as engine:
-            async with served(EngineRoutes(engine, old.path, (), 1.0)) as client:
-                for path, version in itertools.product(irregular(tmp_path), (None, "7")):
-                    body = {"model_path": str(path), "weight_version": version}
-                    async with client.post("/update_weights_from_disk", json=body) as answer:
-                        assert answer.status == 400, path
-            assert engine.loaded_version == 0
-
-    within(scenario)
-
-
-def test_a_server_outlives_weights_that_are_cut_short_while_it_reads_them(old: Weights, tmp_path: Path) -> None:
-    """It refuses them and keeps its own; had it mapped the file, SIGBUS would have killed it."""
-    own = start_server(old.path, tmp_path / "log")
-    folder = tmp_path / "cut"
-    shutil.copytree(old.path, folder)
-    file = folder / "model.safetensors"
-    whole = file.read_bytes()
-    ended = threading.Event()
-
-    def cut() -> None:
-        while not ended.is_set():
-            os.truncate(file, len(whole) // 2)
-            file.write_bytes(whole)
-
-    async def scenario() -> None:
-        body = {"model_path": str(folder), "weight_version": "0"}
-        for _ in range(30):
-            status, answer = await post(own, "/update_weights_from_disk", body)
-            assert status in (200, 400), answer
-        assert (await post(own, "/generate", {"input_ids": [1], "sampling_params": SAMPLING}))[0] == 200
-
-    cutting = threading.Thread(target=cut)
-    cutting.start()
-    try:
-        within(scenario, 60.0)
-    finally:
-        ended.set()
-        cutting.join()
-    assert own.end() == 0
 
 
 @pytest.mark.parametrize("version", ["2147483648", "1099511627776", "9" * 5000, "-1", "1.0", "٣", "", " 1", "default"])

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.engine.recent_losses import RecentLosses
+from arl.engine.supervisor import RecentLosses
 
 GAPS = st.lists(st.integers(1, 100), min_size=1, max_size=40)
 

@@ -20,7 +20,7 @@ from arl.rollout.env import single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import keep_all
-from arl.rollout.lease import NoLease, SharedDeviceLease
+from arl.rollout.lease import NoLease
 from arl.rollout.segment import Segment
 from arl.rollout.staleness import StalenessGate
 from arl.types import Batch, GenerateRequest, Increment, Problem, StepResult, SwapReport, Trajectory, WeightUpdate
@@ -165,7 +165,7 @@ class Run:
                     groups=episodes,
                     gate_meter=episodes.gate_meter,
                     keep=keep_all,
-                    lease=SharedDeviceLease(engine) if self.mode == "collocated" else NoLease(),
+                    lease=NoLease(),
                     observer=NullObserver(),
                     checkpoints=NullCheckpoints(0, self.steps),
                 )
@@ -192,21 +192,17 @@ class Run:
                     check_record(trajectory, self.models)
 
 
-FEW, MANY = 4, 13
+NUM_KILLS = 4
 
 
-@pytest.mark.parametrize("num_kills", [FEW, pytest.param(MANY, marks=pytest.mark.slow)])  # 52 in the four modes
-@pytest.mark.parametrize("mode", ["alone", "two", "collocated", "lag"])
+@pytest.mark.parametrize("mode", ["two", "lag"])
 def test_kill_9_of_engine_servers_again_and_again_changes_nothing_but_time(
-    mode: str, num_kills: int, old: Weights, new: Weights, tmp_path: Path
+    mode: str, old: Weights, new: Weights, tmp_path: Path
 ) -> None:
     run = Run(tmp_path / "published", old, new, mode)
-    servers = Servers(old.path, count=1 if mode == "alone" else 2, releases_memory=mode == "collocated")
-    killer = Killer(servers, random.Random(mode), num_kills)
+    servers = Servers(old.path, count=2)
+    killer = Killer(servers, random.Random(mode), NUM_KILLS)
     within(lambda: run.over(servers.open(), killer))
     run.check()
-    assert killer.kills.total() == num_kills
-    if num_kills == MANY:
-        assert killer.kills.keys() >= {"serving", "at a swap"}
-    # Of several kills in a row, only the last one is followed by a server that serves.
-    assert run.restarts > (MANY // 4 if num_kills == MANY else 0)
+    assert killer.kills.total() == NUM_KILLS
+    assert run.restarts > 0

@@ -13,21 +13,6 @@ from tests.engine.conftest import ask, complete
 from tests.engine.mortal import Mortal, filled, member, opened
 
 
-def test_a_group_whose_home_is_lost_finds_one_new_home_together() -> None:
-    async def main() -> None:
-        engines = [Mortal(), Mortal(), Mortal()]
-        router, _ = await filled(*engines)
-        tasks = await opened(router, *(member(group, i) for group in "abc" for i in range(2)))
-        assert [e.given for e in engines] == [["a0", "a1"], ["b0", "b1"], ["c0", "c1"]]
-        engines[1].die()
-        await asyncio.sleep(1)
-        assert engines[0].given[2:] + engines[2].given[2:] == ["b0", "b1"]
-        assert not (engines[0].given[2:] and engines[2].given[2:])
-        await asyncio.gather(*tasks)
-
-    clock.run(main, virtual=True)
-
-
 def test_with_no_replica_left_requests_and_swaps_wait_for_the_next_one_which_begins_with_the_new_weights() -> None:
     async def main() -> None:
         first = Mortal()
@@ -44,21 +29,6 @@ def test_with_no_replica_left_requests_and_swaps_wait_for_the_next_one_which_beg
         assert set((await task).policy_versions) <= {0, 7}
         assert router.loaded_version == 7
         assert router.restarts == 1
-
-    clock.run(main, virtual=True)
-
-
-def test_a_swap_that_loses_one_of_two_succeeds_with_the_other() -> None:
-    async def main() -> None:
-        engines = [Mortal(swap=5.0), Mortal(swap=5.0)]
-        router, _ = await filled(*engines)
-        swap = asyncio.create_task(router.update_weights(WeightUpdate(1, "")))
-        await asyncio.sleep(1)
-        engines[0].die()
-        assert (await swap).seconds == 5.0
-        late = Mortal()
-        await router.fill(0, late)
-        assert late.loaded_version == router.loaded_version == 1
 
     clock.run(main, virtual=True)
 
@@ -157,15 +127,6 @@ def test_a_router_that_nobody_refills_raises_the_loss() -> None:
         engine.die()
         with pytest.raises(EngineLost):
             await task
-
-    clock.run(main, virtual=True)
-
-
-def test_the_loaded_version_stands_when_no_replica_is_left_even_if_nobody_had_asked_for_it() -> None:
-    async def main() -> None:
-        router, (replica,) = await filled(Mortal(version=5))
-        router.lose(replica, EngineLost("dead"))
-        assert router.loaded_version == 5
 
     clock.run(main, virtual=True)
 

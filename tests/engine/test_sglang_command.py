@@ -1,10 +1,7 @@
 """Check the command line and the environment of an SGLang server."""
 
 import json
-import socket
-import tempfile
 from itertools import pairwise
-from pathlib import Path
 from typing import Literal
 
 import msgspec
@@ -17,7 +14,6 @@ from arl.engine.backend import ServerSpec
 from arl.engine.http.wire import sampling_of
 from arl.engine.sglang import server_command
 from arl.engine.sglang.flags import refuse_contradictions
-from arl.engine.sglang.server_process import home
 from arl.errors import RecipeError
 from arl.launch.base import Resources
 from arl.models.tiny import make_tiny_model
@@ -68,16 +64,6 @@ def test_a_server_asks_itself_directly_however_the_user_spells_what_needs_no_pro
     monkeypatch.setenv(name, "example.com")
     env = server_command.environment(spec(model, Resources(1)), "python")
     assert env["no_proxy"] == env["NO_PROXY"] == "127.0.0.1,example.com"
-
-
-def test_its_sockets_fit_however_long_the_path_of_temporary_files_is(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    long = tmp_path / ("x" * 100)
-    long.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(long))
-    with tempfile.TemporaryDirectory(prefix="arl-sglang-", dir=home()) as place, socket.socket(socket.AF_UNIX) as one:
-        one.bind(f"{place}/tmp12345678")
 
 
 @pytest.mark.parametrize(("dtype", "told"), [("float32", ["triton"]), ("bfloat16", [])])

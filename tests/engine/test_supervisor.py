@@ -8,10 +8,9 @@ from collections.abc import Awaitable, Callable
 import psutil
 import pytest
 
-from arl.engine.http.engine_client import HttpEngine
 from arl.engine.router import Router
-from arl.errors import EngineError, ProcessDied, leaves
-from arl.types import GenerateRequest, SwapReport, WeightUpdate
+from arl.errors import ProcessDied, leaves
+from arl.types import GenerateRequest
 from tests.engine.conftest import Weights, ask, complete, within
 from tests.engine.forked import Servers
 
@@ -71,58 +70,6 @@ def test_however_a_server_ends_its_requests_go_on_as_if_it_had_not(
     within(scenario)
 
 
-def test_an_idle_server_that_dies_is_replaced_before_anybody_asks(old: Weights) -> None:
-    async def scenario() -> None:
-        servers = Servers(old.path, count=1)
-        async with servers.open() as router:
-            servers.kill(0)
-            async with asyncio.timeout(300):
-                await router._seats.replica(0).lost.wait()  # type: ignore[union-attr]
-                await router._any_live.wait()
-            assert "0 requests resumed" in servers.notes[0]
-
-    within(scenario)
-
-
-def test_a_server_that_is_silent_at_a_swap_is_replaced_by_one_with_the_new_weights(old: Weights, new: Weights) -> None:
-    async def scenario() -> None:
-        servers = Servers(old.path, count=1, swap_seconds=5.0)
-        async with servers.open() as router:
-            servers.swap_seconds = 30.0  # of the next one, which must not miss its own
-            servers.kill(0, signal.SIGSTOP)
-            assert (await router.update_weights(WeightUpdate(3, new.path))).version == 3
-            assert re.search(r"did not answer in time \(.*\) and was killed; restarted", servers.notes[0])
-            assert "at version 3" in servers.notes[0]
-            assert set((await complete(router, LONG)).policy_versions) == {3}
-
-    within(scenario)
-
-
-def test_a_server_that_dies_while_it_is_given_weights_is_replaced_whatever_it_had_answered(
-    old: Weights, new: Weights
-) -> None:
-    """SGLang answers with such errors for a moment when a process behind it is gone."""
-
-    async def scenario() -> None:
-        servers = Servers(old.path, count=1)
-        async with servers.open() as router:
-            await router.update_weights(WeightUpdate(1, new.path))
-            with pytest.MonkeyPatch.context() as patch:
-
-                async def answer_and_die(engine: HttpEngine, update: WeightUpdate) -> SwapReport:
-                    patch.undo()
-                    servers.kill(0)
-                    raise EngineError("an internal error")
-
-                patch.setattr(HttpEngine, "update_weights", answer_and_die)
-                servers.kill(0)
-                said = await complete(router, LONG)
-            assert set(said.policy_versions) == {1}
-            assert "was killed by SIGKILL before it served" in servers.notes[0]
-
-    within(scenario)
-
-
 def test_one_death_too_many_ends_it(old: Weights) -> None:
     async def scenario() -> None:
         servers = Servers(old.path, count=1, max_restarts=1, stopping=2)
@@ -133,10 +80,7 @@ def test_one_death_too_many_ends_it(old: Weights) -> None:
                     servers.kill(0)
                     kills += 1
 
-    assert (
-        "was killed by SIGKILL; engine.max_restarts 1 allows no more in 3600 s (engine.restart_window).\nIt has no log."
-        in raised(scenario)
-    )
+    assert "was killed by SIGKILL; engine.max_restarts 1 allows no more in 3600 s.\nIt has no log." in raised(scenario)
 
 
 def test_a_server_that_never_comes_up_ends_it_at_once(old: Weights) -> None:

@@ -142,11 +142,11 @@ def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
 
 
 def test_groups_meet_where_only_this_machine_can_come() -> None:
-    end = serve_store("127.0.0.1", 5.0)
+    store = serve_store("127.0.0.1", 5.0)
     listening = [
-        c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == end.port
+        c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == store.port
     ]
-    assert listening == ["127.0.0.1"], end
+    assert listening == ["127.0.0.1"], store
 
 
 BLOCKED = 6.0  # seconds: half of the deadline, which only the engine that stops uses up

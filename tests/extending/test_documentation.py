@@ -10,7 +10,6 @@ import pytest
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError
 from arl.run.preflight import preflight
-from arl.run.world import make_world
 from tests.forks import ROOT
 
 PAGE = (ROOT / "docs" / "extending.md").read_text()
@@ -26,7 +25,7 @@ DEFAULTS = {
 
 
 def test_each_seam_has_an_example() -> None:
-    seams = ("task", "env", "rewards", "objective", "advantage", "backend", "launcher", "world", "tracker")
+    seams = ("task", "env", "rewards", "objective", "advantage", "backend", "launcher", "tracker")
     assert list(EXAMPLES) == [f"my_{seam}" for seam in seams]
 
 
@@ -43,7 +42,6 @@ def test_an_example_is_accepted_with_its_part_of_a_recipe(
         others.remove(DEFAULTS["world"])
     (tmp_path / "recipe.yaml").write_text("\n".join(["name: example", *others, section]))
     recipe = load_recipe(tmp_path / "recipe.yaml")
-    make_world(recipe.world)
     with refused_without_server() if module == "my_backend" else contextlib.nullcontext():
         preflight(recipe)
 

@@ -76,8 +76,8 @@ def test_a_flag_of_sbatch_is_a_word_with_dashes(flag: str) -> None:
 
 @pytest.mark.parametrize("limit", ["25hours", "1h", "08:00:00:00", "true", "2-"])
 def test_a_time_limit_that_sbatch_does_not_read_is_refused(limit: str) -> None:
-    with pytest.raises(InputError, match=r"cluster\.controller_flags\.time .*: sbatch does not read it; give hours"):
-        recipe("cluster.nodes=2", f"cluster.controller_flags.time='{limit}'")
+    with pytest.raises(InputError, match=r"cluster\.flags\.time .*: sbatch does not read it; give hours"):
+        recipe(f"cluster.flags.time='{limit}'")
 
 
 @pytest.mark.parametrize(
@@ -98,19 +98,9 @@ def test_within_a_job_its_flags_can_no_longer_be_given(monkeypatch: pytest.Monke
         refuse_options_of_others(recipe(), {"time": "08:00:00"})
 
 
-def test_a_controller_with_flags_of_its_own_is_the_first_component_of_a_heterogeneous_job() -> None:
-    given = ("cluster.nodes=5", "cluster.flags.partition=gpu", "cluster.flags.gpus-per-node=8")
-    flags = headers(*given, "cluster.controller_flags.partition=cpu", "cluster.controller_flags.gpus-per-node=0")
-    border = flags.index("hetjob")
-    assert {"--nodes=1", "--partition=cpu", "--gpus-per-node=0"} <= set(flags[:border])
-    assert {"--nodes=4", "--partition=gpu", "--gpus-per-node=8"} <= set(flags[border:])
-
-
 @pytest.mark.parametrize("resume", [None, Path("runs/it's here/recipe.yaml")])
-@pytest.mark.parametrize("controller", ["", "cpu"])
-def test_bash_can_read_the_script_whatever_the_paths_are(tmp_path: Path, resume: Path | None, controller: str) -> None:
-    overrides = [f"cluster.controller_flags.partition={controller}", "cluster.nodes=2"] if controller else []
-    script = render_script(recipe(*overrides), Submission(tmp_path / "it's a $HOME", resume, ["train.steps=9"]))
+def test_bash_can_read_the_script_whatever_the_paths_are(tmp_path: Path, resume: Path | None) -> None:
+    script = render_script(recipe(), Submission(tmp_path / "it's a $HOME", resume, ["train.steps=9"]))
     assert "@@" not in script
     read = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
     assert (read.returncode, read.stderr) == (0, "")
@@ -130,32 +120,6 @@ def test_bash_can_read_the_script_whatever_the_paths_are(tmp_path: Path, resume:
 def test_the_plan_before_the_job_counts_the_gpus_that_the_flags_ask_for(flags: list[str], gpus: int) -> None:
     nodes = planned_nodes(recipe("cluster.nodes=4", *(f"cluster.flags.{flag}" for flag in flags)))
     assert [len(node.devices) for node in nodes] == [gpus] * 4
-
-
-def test_gpus_of_a_whole_component_are_shared_by_its_own_nodes_only() -> None:
-    of_controller = "cluster.controller_flags={partition: cpu, gpus: '0'}"
-    nodes = planned_nodes(recipe("cluster.nodes=5", "cluster.flags.gpus=32", of_controller))
-    assert [len(node.devices) for node in nodes] == [0, 8, 8, 8, 8]
-
-
-def test_the_nodes_of_both_components_are_the_allocation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    expand = tmp_path / "scontrol"
-    expand.write_text('#!/bin/sh\n[ "$3" = "n[2-3]" ] && printf "n2\\nn3\\n" || echo "$3"\n')
-    for command in (expand, tmp_path / "srun"):
-        command.touch()
-        command.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    environment = {
-        "SLURM_JOB_ID": "7",
-        "SLURM_JOB_NODELIST": "n1",
-        "SLURM_HET_SIZE": "2",
-        "SLURM_JOB_NODELIST_HET_GROUP_0": "n1",
-        "SLURM_JOB_NODELIST_HET_GROUP_1": "n[2-3]",
-    }
-    allocation = read_allocation(environment)
-    assert allocation.components == (("n1",), ("n2", "n3"))
-    assert "--het-group=1" in allocation.step(["n3"])
-    assert allocation.starting_with("n2") == ["n2", "n1", "n3"]
 
 
 def test_a_job_whose_nodes_cannot_be_read_without_scontrol_says_where_it_is(

@@ -16,7 +16,7 @@ FULL = Path("/dev/full")  # every write to it fails: no space left
 
 @pytest.mark.parametrize("sync", [False, True])
 def test_a_file_is_replaced_whatever_an_earlier_try_has_left(tmp_path: Path, sync: bool) -> None:
-    (tmp_path / ".recipe.yaml.partial").mkdir()
+    (tmp_path / ".recipe.yaml.partial").write_bytes(b"torn")
     path = tmp_path / "recipe.yaml"
     path.write_bytes(b"old")
     replace_file(path, b"new", sync)

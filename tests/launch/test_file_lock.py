@@ -1,42 +1,42 @@
-"""A lock is a regular file of its own: what else has its name is refused at once, and nothing is written there."""
+"""A lock keeps other processes out, until its holder ends."""
 
+import errno
+import fcntl
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from arl.launch.file_lock import open_lock, try_lock
-
-NOT_A_LOCK: dict[str, Callable[[Path], object]] = {
-    "link": lambda path: path.symlink_to(path.with_name("precious")),
-    "dangling link": lambda path: path.symlink_to(path.with_name("absent")),
-    "FIFO": os.mkfifo,
-    "directory": Path.mkdir,
-    "device": lambda path: path.symlink_to("/dev/null"),
-}
+from arl.errors import InputError
+from arl.launch.file_lock import is_locked, require_lock, try_lock
 
 
-def put(name: str, path: Path) -> Path:
-    """Put what is no lock at `path`; return a file that a link there names."""
-    precious = path.with_name("precious")
-    precious.write_text("keep me")
-    NOT_A_LOCK[name](path)
-    return precious
-
-
-@pytest.mark.parametrize("name", NOT_A_LOCK)
-def test_what_is_no_regular_file_is_refused_and_what_a_link_names_is_left_alone(name: str, tmp_path: Path) -> None:
-    precious = put(name, tmp_path / "lock")
-    with pytest.raises(OSError, match="lock"):
-        open_lock(tmp_path / "lock")
-    assert precious.read_text() == "keep me"
-    assert not (tmp_path / "absent").exists()
-
-
-def test_a_lock_keeps_what_is_in_it_and_others_out(tmp_path: Path) -> None:
-    (tmp_path / "lock").write_text("somebody's note")
-    with open_lock(tmp_path / "lock") as held, open_lock(tmp_path / "lock") as other:
+def test_a_lock_keeps_what_is_in_its_file_and_others_out(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    assert not is_locked(path)
+    path.write_text("somebody's note")
+    with require_lock(path) as held, require_lock(path) as other:
         assert try_lock(held)
         assert not try_lock(other)
-    assert (tmp_path / "lock").read_text() == "somebody's note"
+        assert is_locked(path)
+    assert not is_locked(path)
+    assert path.read_text() == "somebody's note"
+
+
+def test_a_lock_that_cannot_be_opened_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"cannot be opened \(Is a directory\); remove what has its name"):
+        require_lock(tmp_path)
+
+
+@pytest.mark.parametrize("code", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
+def test_where_the_file_system_has_no_locks_it_is_said_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    def lack(*_: object) -> None:
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(fcntl, "flock", lack)
+    with require_lock(tmp_path / "lock") as file:
+        with pytest.warns(UserWarning, match="its file system has no locks"):
+            assert try_lock(file)
+        assert not is_locked(tmp_path / "lock")

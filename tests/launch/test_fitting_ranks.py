@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
-from arl.launch.fitting_ranks import fitting_ranks
+from arl.launch.device_count import fitting_ranks
 
 
 def recipe(train: dict[str, Any], engine: dict[str, Any] | None = None, **others: Any) -> Recipe:

@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from arl.launch import process_state
-from arl.launch.process_state import BLOCKED, state_letter
+from arl.launch.process_state import state_of
 
 # The parent of a vfork is blocked in the kernel until its child starts a program; this child first opens a pipe, which
 # waits for somebody who writes to it.
@@ -41,7 +41,7 @@ def blocked(pipe: Path) -> Iterator[int]:
     watched = psutil.Process(process.pid)
     try:
         wait_until(lambda: bool(watched.children()))
-        wait_until(lambda: process_state._letter_now(process.pid) == BLOCKED)
+        wait_until(lambda: process_state._state_now(process.pid) == psutil.STATUS_DISK_SLEEP)
         yield process.pid
     finally:
         for child in watched.children():
@@ -51,7 +51,7 @@ def blocked(pipe: Path) -> Iterator[int]:
 
 
 def test_a_process_that_stays_blocked_is_called_so(blocked: int) -> None:
-    assert state_letter(blocked) == BLOCKED
+    assert state_of(blocked) == psutil.STATUS_DISK_SLEEP
 
 
 def test_a_process_that_was_blocked_for_an_instant_runs(
@@ -59,7 +59,7 @@ def test_a_process_that_was_blocked_for_an_instant_runs(
 ) -> None:
     def end_the_block(seconds: float) -> None:
         os.close(os.open(pipe, os.O_WRONLY))
-        wait_until(lambda: process_state._letter_now(blocked) == "S")
+        wait_until(lambda: process_state._state_now(blocked) == psutil.STATUS_SLEEPING)
 
     monkeypatch.setattr(time, "sleep", end_the_block)
-    assert state_letter(blocked) != BLOCKED
+    assert state_of(blocked) != psutil.STATUS_DISK_SLEEP

@@ -14,7 +14,7 @@ async def never(*_: object) -> None:
 
 def hanging_actor() -> Any:
     method = SimpleNamespace(remote=lambda *words: asyncio.ensure_future(never(*words)))
-    return SimpleNamespace(wait=method, read=method, memory=method, signal_all=method, end=method)
+    return SimpleNamespace(wait=method, read=method, signal_all=method, end=method)
 
 
 @pytest.fixture

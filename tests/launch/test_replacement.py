@@ -1,7 +1,7 @@
 """A process whose node is lost is started where there is room."""
 
 from arl.launch.base import Node, Resources
-from arl.launch.replacement import another_place
+from arl.launch.seats import another_place
 
 GPUS = tuple("0123")
 

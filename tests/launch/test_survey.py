@@ -10,7 +10,7 @@ from arl.errors import InputError
 from arl.launch.slurm.allocation import Allocation
 from arl.launch.slurm.survey import survey
 
-JOB = Allocation("7", (("n1", "n2"),))
+JOB = Allocation("7", ("n1", "n2"))
 
 
 @pytest.fixture(autouse=True)

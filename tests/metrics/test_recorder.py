@@ -360,6 +360,6 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
 
 
 def test_the_trace_is_what_perfetto_reads(run: Path) -> None:
-    events = json.loads((run / "spans" / "000001.json").read_text())
+    events = json.loads((run / "trace.json").read_text())
     assert {"swap to 3", "step 3", "wait for batch"} <= {event["name"] for event in events}
     assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")

@@ -15,16 +15,6 @@ from arl.metrics.trace_files import Trace
 times = st.integers(0, 50)
 
 
-class Collected:
-    """Implements SpanWriter: keeps them."""
-
-    def __init__(self) -> None:
-        self.spans: list[TraceSpan] = []
-
-    def add(self, span: TraceSpan) -> None:
-        self.spans.append(span)
-
-
 async def work(name: str, begin: int, seconds: int) -> None:
     await asyncio.sleep(begin)
     with span("engine-0", name):
@@ -33,20 +23,20 @@ async def work(name: str, begin: int, seconds: int) -> None:
 
 @given(st.lists(st.tuples(times, times), max_size=12))
 def test_spans_of_one_lane_never_overlap_and_none_is_lost(jobs: list[tuple[int, int]]) -> None:
-    collected = Collected()
+    collected: list[TraceSpan] = []
 
     async def main() -> None:
         with recorded_spans() as sink:
-            sink.open(collected)
+            sink.open(collected.append)
             async with asyncio.TaskGroup() as tasks:
                 for i, (begin, seconds) in enumerate(jobs):
                     tasks.create_task(work(str(i), begin, seconds))
 
     clock.run(main, virtual=True)
-    found = {one.name: (round(one.begin), round(one.end)) for one in collected.spans}
+    found = {one.name: (round(one.begin), round(one.end)) for one in collected}
     assert found == {str(i): (begin, begin + seconds) for i, (begin, seconds) in enumerate(jobs)}
     lanes: dict[str, list[TraceSpan]] = {}
-    for one in sorted(collected.spans, key=lambda one: (one.begin, one.end)):
+    for one in sorted(collected, key=lambda one: (one.begin, one.end)):
         lanes.setdefault(one.lane, []).append(one)
     for lane in lanes.values():
         assert all(first.end <= second.begin for first, second in itertools.pairwise(lane))
@@ -57,7 +47,7 @@ def test_spans_before_the_trace_is_open_wait_for_it_and_those_after_its_end_are_
         with recorded_spans() as sink:
             add_span("evaluation", "0", "version 0", 1.0, 3.5)
             trace = Trace(tmp_path)
-            sink.open(trace)
+            sink.open(trace.add)
             with span("engine-0", "g0.0.0"), unrecorded_spans(), span("engine-0", "of another engine"):
                 await asyncio.sleep(2.0)
             sink.close()
@@ -65,6 +55,6 @@ def test_spans_before_the_trace_is_open_wait_for_it_and_those_after_its_end_are_
             add_span("engine-0", "0", "late", 0.0, 1.0)
 
     clock.run(main, virtual=True, start=10.0)
-    events = json.loads((tmp_path / "spans" / "000001.json").read_text())
+    events = json.loads((tmp_path / "trace.json").read_text())
     kept = [(event["pid"], event["name"], event["ts"], event["dur"]) for event in events]
     assert kept == [("evaluation", "version 0", 1e6, 2.5e6), ("engine-0", "g0.0.0", 10e6, 2e6)]

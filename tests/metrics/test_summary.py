@@ -73,10 +73,10 @@ def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None
     assert "warning: mean length differs: trained 5, dropped 15" in biased
 
 
-def test_a_run_whose_swaps_cost_much_recomputation_is_told_to_load_less_often() -> None:
-    assert "sync.every" not in page(tokens_recomputed=20)
-    assert "swaps had 2.5 tokens computed again" in page(tokens_recomputed=25)
-    assert "sync.every=4 or sync.min_seconds" in page(tokens_recomputed=25, sync={"every": 2})
+def test_a_run_whose_swaps_cost_much_recomputation_is_told_to_keep_old_caches() -> None:
+    assert "engine.kv_policy=keep" not in page(tokens_recomputed=20)
+    told = page(tokens_recomputed=25)
+    assert "swaps had 2.5 tokens computed again for each one generated: keep old caches, engine.kv_policy=keep" in told
 
 
 def test_the_mean_pause_is_shown_with_the_parts_that_take_time() -> None:

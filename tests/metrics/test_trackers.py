@@ -1,7 +1,8 @@
 """A tracker mirrors the metrics of a run, and can neither end nor delay it."""
 
 import fnmatch
-import json
+import http.server
+import re
 import socket
 import sys
 import threading
@@ -23,9 +24,8 @@ from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trackers import check_trackers, make_trackers
-from arl.metrics.wandb_files import ID_FILE
 from arl.metrics.wandb_tracker import WandbTracker
-from tests.metrics import wandb_file
+from tests.metrics.tracked_runs import evaluation_record, sample_of, step_record, tracked_run
 
 
 def recipe(**output: Any) -> Recipe:
@@ -94,6 +94,17 @@ def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[Sequence
     assert note.startswith("tracker mine is dropped, and the run goes on without it: ")
 
 
+def test_a_tracker_that_hangs_while_the_run_goes_on_is_dropped_before_its_calls_fill_the_memory() -> None:
+    gate, notes = threading.Event(), list[str]()
+    tracker = Remembering(gate.wait)
+    thread = TrackerThread(TrackerMaker("mine", lambda _: tracker), (), notes.append, 0.05, max_calls=10)
+    for step in range(20):
+        thread.log({"step": step})
+    thread.close()
+    gate.set()
+    assert notes == ["tracker mine is dropped, and the run goes on without it: it hangs, and 10 calls wait for it"]
+
+
 def test_a_tracker_that_hangs_delays_nothing_and_is_dropped_at_the_deadline_of_the_end() -> None:
     gate, notes = threading.Event(), list[str]()
     tracker = Remembering(gate.wait)
@@ -108,21 +119,6 @@ def test_a_tracker_that_hangs_delays_nothing_and_is_dropped_at_the_deadline_of_t
     ]
 
 
-def test_a_tracker_that_hangs_in_one_call_is_dropped_while_the_run_goes_on() -> None:
-    gate, notes = threading.Event(), list[str]()
-
-    def make(_: Sequence[Record]) -> Remembering:
-        gate.wait()
-        return Remembering()
-
-    thread = TrackerThread(TrackerMaker("mine", make), (), notes.append, call_seconds=0.0)
-    while not notes:
-        thread.log({"step": 0})
-    thread.close()
-    gate.set()
-    assert "one call has taken more than 0 s" in notes[0]
-
-
 @pytest.fixture
 def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """Collect the arguments of each wandb.init, which registers nothing."""
@@ -130,79 +126,80 @@ def inits(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 
     def init(**arguments: Any) -> SimpleNamespace:
         calls.append(arguments)
-        if arguments["mode"] == "online":
-            raise wandb.errors.CommError("permission denied")
-        logged: list[dict[str, Any]] = []
+        logged: list[tuple[int, dict[str, Any]]] = []
         files = str(arguments["dir"] / "wandb" / "offline-run-1" / "files")
         return SimpleNamespace(
-            log=logged.append,
+            log=lambda row, step: logged.append((step, row)),
             define_metric=lambda *_, **__: None,
             logged=logged,
             dir=files,
-            resumed=False,
-            summary={},
         )
 
     monkeypatch.setattr(wandb, "init", init)
     return calls
 
 
-def tracked(directory: Path, mode: str, note: Callable[[str], None]) -> TrackedRun:
-    return TrackedRun(directory.name, directory, recipe(wandb=mode).model_dump(mode="json"), note)
-
-
 def test_wandb_is_given_histograms_of_the_counts(inits: list[dict[str, Any]], tmp_path: Path) -> None:
-    tracker = WandbTracker(tracked(tmp_path, "offline", lambda _: None))
+    tracker = WandbTracker(tracked_run(tmp_path, wandb="offline"))
     tracker.log({"step": 3, "policy_version": 3, "token_age/histogram": [4, 2]})
-    logged = tracker._run.logged
-    histogram = logged[0].pop("token_age/histogram")
-    assert logged == [{"step": 3, "policy_version": 3, "axis/step": 3}]
+    ((row, logged),) = tracker._run.logged
+    histogram = logged.pop("token_age/histogram")
+    assert (row, logged) == (0, {"step": 3, "policy_version": 3, "axis/step": 3})
     assert (histogram.histogram, histogram.bins) == ([4, 2], [0, 1, 2])
 
 
-SAMPLE = SampledEpisode(
-    fate="trained",
-    step=3,
-    group_id=7,
-    sample=0,
-    problem_id="4c81b2de2c0b",
-    prompt="2 + 2 =",
-    response="5",
-    answer="4",
-    reward=0.0,
-    unshaped_reward=0.0,
-    parts={"correct": 0.0, "format": 1.0},
-    advantage=-0.5,
-    length=2,
-    oldest_version=1,
-    newest_version=2,
-    truncated=False,
-)
+def test_a_resumed_run_logs_each_line_of_its_metrics_under_its_number_so_that_wandb_drops_what_it_has(
+    inits: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    past = [step_record(1), step_record(2), evaluation_record(1, 0.5)]
+    tracker = WandbTracker(tracked_run(tmp_path, past, wandb="offline"))
+    tracker.log(step_record(3))
+    rows = tracker._run.logged
+    assert [(row, logged["axis/step"], logged["axis/tokens"]) for row, logged in rows] == [
+        *((0, 1, 100), (1, 2, 200), (2, 1, 100), (3, 3, 300))
+    ]
 
 
-def test_what_wandb_writes_holds_late_evaluations_their_axis_and_tables_of_samples(tmp_path: Path) -> None:
-    """Nothing stands in for wandb here: it writes its file, which is read back."""
-    tracker = WandbTracker(tracked(tmp_path, "offline", lambda _: None))
-    for step in (1, 2, 3):
-        tracker.log({"step": step, "policy_version": step, "loss": 0.5 * step})
-    tracker.log({"step": 1, "policy_version": 1, "eval/held_out/accuracy": 0.75})
-    tracker.log_samples(3, [SAMPLE])
-    tracker.log({"step": 4, "policy_version": 4, "loss": 2.0})
-    tracker.close()
-    wandb.teardown()  # waits until wandb's own process has written its file
-    rows = wandb_file.history(tmp_path)
-    assert [row["loss"] for row in rows if "loss" in row] == [0.5, 1.0, 1.5, 2.0]
-    (evaluation,) = [row for row in rows if "eval/held_out/accuracy" in row]
-    assert (evaluation["policy_version"], evaluation["eval/held_out/accuracy"]) == (1, 0.75)
-    axes = wandb_file.axes(tmp_path)
-    assert {axes[name] for name in AXES} == {""}
-    assert (axes["eval/*"], axes["reward/*"], axes["loss"], axes["samples"]) == ("policy_version", *["step"] * 3)
-    (shown,) = [row for row in rows if "samples.path" in row]
-    (file,) = tmp_path.glob(f"wandb/offline-run-*/files/{shown['samples.path']}")
-    table = json.loads(file.read_text())
-    found = dict(zip(table["columns"], table["data"][0], strict=True))
-    assert (found["prompt"], found["response"], found["parts"]) == ("2 + 2 =", "5", "correct 0, format 1")
-    assert (found["age"], found["advantage"], shown["step"]) == (1, -0.5, 3)
+class SickServer(http.server.BaseHTTPRequestHandler):
+    """Answers 404 to everything, like a web server that is not wandb's."""
+
+    def do_GET(self) -> None:
+        self.send_error(404)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None: ...
+
+
+def test_a_server_that_is_not_wandbs_leaves_the_run_offline_with_everything_in_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: list[str] = []
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), SickServer) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("WANDB_API_KEY", "a" * 40)
+        wandb.teardown()  # so that the next run reads these variables
+        tracker = WandbTracker(tracked_run(tmp_path, note=notes.append, wandb="online"))
+        for step in (1, 2, 3):
+            tracker.log(step_record(step))
+        tracker.log_samples(3, [sample_of(3)])
+        tracker.log(evaluation_record(1, 0.75))
+        tracker.log(evaluation_record(2, 0.5))
+        tracker.log(step_record(4))  # wandb sums up a row when the next one comes
+        shown = dict(tracker._run.summary)
+        tracker.close()
+        wandb.teardown()  # waits until wandb's own process has written its file
+        server.shutdown()
+    (note,) = notes
+    (folder,) = tmp_path.glob("wandb/offline-run-*")
+    assert re.search(rf"refuses the run \(.*404.*\): wandb runs offline; sync later with `wandb sync {folder}`", note)
+    assert shown["loss"] == pytest.approx(1 / 3)
+    accuracy = shown["eval/held_out/accuracy"]
+    assert (accuracy["max"], accuracy["last"]) == (0.75, 0.5)
+    (table,) = folder.glob("files/media/table/*.json")
+    assert "5, said step 3" in table.read_text()
+    assert [file.stat().st_size > 0 for file in folder.glob("*.wandb")] == [True]
 
 
 def test_every_metric_has_one_axis_at_wandb() -> None:
@@ -224,7 +221,7 @@ def test_only_a_tracker_that_has_the_method_is_shown_samples() -> None:
     for tracker in (Remembering(), Showing()):
         thread = TrackerThread(TrackerMaker("mine", just(tracker)), (), notes.append)
         thread.log({"step": 3})
-        thread.log_samples(3, [SAMPLE])
+        thread.log_samples(3, [sample_of(3)])
         thread.close()
         expected = [{"step": 3}, {"shown at": 3}] if isinstance(tracker, Showing) else [{"step": 3}]
         assert tracker.records == expected
@@ -257,34 +254,12 @@ def test_without_a_network_wandb_goes_offline_and_says_so_in_one_line(
         monkeypatch.setattr(wandb, "setup", lambda _: SimpleNamespace(settings=settings))
         notes: list[str] = []
         started = time.monotonic()
-        WandbTracker(tracked(tmp_path, "online", notes.append))
+        WandbTracker(tracked_run(tmp_path, note=notes.append, wandb="online"))
     assert [call["mode"] for call in inits] == ["offline"]
     (note,) = notes
     assert "no network, http://127.0.0.1:" in note
     assert f"sync later with `wandb sync {tmp_path}/wandb/offline-run-1`" in note
     assert time.monotonic() - started < 60
-
-
-def test_a_server_that_refuses_the_run_leaves_it_offline(
-    inits: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wandb_tracker, "is_reachable", lambda url: True)
-    notes: list[str] = []
-    WandbTracker(tracked(tmp_path, "online", notes.append))
-    assert [call["mode"] for call in inits] == ["online", "offline"]
-    assert "refuses the run (permission denied): wandb runs offline" in notes[0]
-
-
-def test_a_run_that_goes_offline_names_the_folder_with_the_rows_that_an_online_part_could_not_send(
-    inits: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(wandb_tracker, "is_reachable", lambda url: True)
-    home = tmp_path / "wandb"
-    (home / "run-1-mine").mkdir(parents=True)
-    (home / ID_FILE).write_text("mine")
-    notes: list[str] = []
-    WandbTracker(tracked(tmp_path, "online", notes.append))
-    assert f"sync later with `wandb sync {home}/run-1-mine {home}/offline-run-1`" in notes[0]
 
 
 def test_online_without_a_key_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -11,9 +11,10 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from arl.errors import RunError
+from arl.errors import DataError, RunError
 from arl.metrics.episode_table import EpisodeRow, group_rows, split_tokens
 from arl.metrics.trajectory_files import TrajectoryFiles
+from arl.metrics.trajectory_reading import read_trajectories
 from arl.types import TRAINED, TrainedTokens
 from tests.fakes import NullCodec
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP
@@ -145,3 +146,16 @@ def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
     (tmp_path / ".trajectories.partial").write_text("half a file")
     TrajectoryFiles(tmp_path / "trajectories", 0)
     assert [path.name for path in tmp_path.iterdir()] == ["trajectories"]
+
+
+def test_a_flipped_bit_of_a_page_and_a_torn_end_are_noticed_when_the_file_is_read(tmp_path: Path) -> None:
+    written(tmp_path, rows_of(tokens_of_batch()))
+    file = tmp_path / "trajectories" / "000000.parquet"
+    content = file.read_bytes()
+    chunk = pq.read_metadata(file).row_group(0).column(0)
+    begin = chunk.dictionary_page_offset or chunk.data_page_offset
+    place = begin + chunk.total_compressed_size - 1  # behind the header of a page
+    for damaged in (content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :], content[:-7]):
+        file.write_bytes(damaged)
+        with pytest.raises(DataError, match=r"000000.parquet: cannot be read as Parquet"):
+            read_trajectories(file, ["fate"])

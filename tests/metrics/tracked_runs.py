@@ -1,6 +1,5 @@
 """Records, and runs that trackers are given, for tests of trackers."""
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,6 +27,7 @@ def step_record(step: int, shift: float = 0.0) -> Record:
     return {
         "step": step,
         "policy_version": step,
+        "tokens/trained": 100,
         "time_s": 2.0 * step + shift,
         "tokens/trained_total": 100 * step,
         "loss": 1 / step + shift,
@@ -70,7 +70,3 @@ def sample_of(step: int) -> SampledEpisode:
         newest_version=step - 1,
         truncated=False,
     )
-
-
-def lines_of(file: Path) -> list[Record]:
-    return [json.loads(line) for line in file.read_text().splitlines()]

@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from arl.report.assemble import Report, build_report
+from arl.report.figures import line_of
 from arl.report.parts import Figure, Table
 from arl.report.quantities import LAST, Budget
 from arl.report.statistics import MeanOfSeeds, widening
@@ -200,7 +201,7 @@ def test_curves_hold_what_was_measured_and_a_band_for_the_seeds(tmp_path: Path) 
     band, line = figures(build_report([tmp_path]))["curve-accuracy-on-held_out-steps"].traces
     assert line["x"] == [0, 5, 10]
     assert line["y"] == pytest.approx([10.0, 55.0, 70.0])
-    assert line["line"] == {"color": "arm:0"}
+    assert line["line"] == line_of(0)
     assert band["x"] == [0, 5, 10, 10, 5, 0]
     assert max(band["y"]) == pytest.approx(55 + 5 * widening(2), abs=0.01)
     tokens = figures(build_report([tmp_path]))["curve-accuracy-on-held_out-tokens"].traces[1]

@@ -13,13 +13,12 @@ from typer.testing import CliRunner, Result
 
 from arl.cli import app
 from arl.config.recipe_file import load_recipe
-from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.report.assemble import build_report
 from arl.report.numbers_json import numbers_of
+from arl.report.page import write_page
 from arl.report.parts import Prose, ReportSection, Table
 from arl.report.terminal import print_report
-from arl.report.write_page import write_page
 from arl.run.train import train
 from tests.report.synthetic_runs import old_step, write_metrics, write_recipe, write_run, write_sweep
 from tests.run.virtual.test_virtual import RECIPE
@@ -142,15 +141,6 @@ def test_a_directory_is_refused_as_the_page_before_runs_are_read(tmp_path: Path)
     assert f"--out {tmp_path}: is a directory; name a file in it" in refused.output.replace("\n", "")
 
 
-def test_a_page_that_does_not_get_its_name_leaves_nothing_behind(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    built = build_report([tmp_path / "run"])
-    (tmp_path / "taken").mkdir()
-    with pytest.raises(InputError, match="is a directory"):
-        write_page(built, tmp_path / "taken")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["run", "taken"]
-
-
 def test_a_page_takes_the_place_of_no_fifo_and_of_no_link(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     os.mkfifo(tmp_path / "fifo")
@@ -162,12 +152,6 @@ def test_a_page_takes_the_place_of_no_fifo_and_of_no_link(tmp_path: Path) -> Non
     write_page(build_report([tmp_path / "run"]), tmp_path / "link.html")
     assert (tmp_path / "link.html").is_symlink()
     assert (tmp_path / "page.html").read_text().startswith("<!")
-
-
-def test_options_about_runs_are_refused_where_no_run_is_named() -> None:
-    refused = report("--wandb", "study", "--out", "page.html", "--at-steps", "5", "--json")
-    assert refused.exit_code == 2
-    assert "--out, --at-steps, --json: needs runs to report on" in refused.output.replace("\n", "")
 
 
 def test_a_torn_trajectory_file_is_named_once_on_the_page(tmp_path: Path) -> None:

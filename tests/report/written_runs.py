@@ -11,9 +11,6 @@ from tokenizers.decoders import Fuse
 
 from arl.metrics.episode_table import SCHEMA
 from arl.metrics.run_files import TRAJECTORIES
-from arl.metrics.trace_files import Trace
-from arl.report.trajectory_source import TrajectorySource, open_source
-from arl.report.write_page import COLUMNS
 from arl.types import LATE, NOT_SAMPLED, TRAINED
 
 CHARACTERS = "0123456789+= "
@@ -116,25 +113,9 @@ def write_file(run: Path, number: int, rows: Sequence[dict[str, Any]]) -> Path:
     return path
 
 
-def write_trace(run: Path, num_steps: int) -> None:
-    """Write the spans of steps, and of the swaps that follow them."""
-    trace = Trace(run)
-    for step in range(num_steps):
-        begin = step * STEP_SECONDS
-        trace.span("trainer", f"step {step}", begin, begin + 0.5, version=step + 1)
-        trace.span("engines", f"swap to {step + 1}", begin + 0.6, begin + 0.7)
-    trace.close()
-
-
 def write_run(run: Path, num_steps: int = 12) -> Path:
-    """Write a run of some steps in files of ten, with its trace and its tokenizer."""
+    """Write a run of some steps in files of ten and with its tokenizer."""
     for number, first in enumerate(range(0, num_steps, 10)):
         write_file(run, number, steps(first, min(10, num_steps - first)))
-    write_trace(run, num_steps)
     write_tokenizer(run)
     return run
-
-
-def opened(run: Path, label: str = "", arm: int = 0) -> TrajectorySource:
-    """Open the trajectory files of a run as the page does."""
-    return open_source(run, label or run.name, COLUMNS, arm)

@@ -1,153 +1,186 @@
-"""A pool grades every response with its function, and leaves nothing behind."""
+"""A pool grades every response with its function, whatever the function does, and leaves nothing behind."""
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+import psutil
 import pytest
 
-from arl.reward.pool import RewardPool
+from arl.errors import DeadlineError, ProcessDied
+from arl.reward.pool import CANNOT_SEND, RewardPool
+from arl.reward.ungraded import UngradedLog
 from arl.types import Grade, Problem, Response
 from tests.forks import ROOT
 from tests.processes import MARK, left_behind
 from tests.reward import hostile
-from tests.reward.obedient import LENGTH, OBEY, grade_all, marked, obey, one_hangs, pool_of, problem_in, with_pool
+from tests.reward.hostile import HALVES, NO_NUMBERS
+
+T = TypeVar("T")
+OBEY = f"{hostile.__name__}:obey"
+LENGTH = f"{hostile.__name__}:length"
+PATIENT = 60.0  # seconds; a deadline that no honest call meets, however busy the machine
+CAUSES = {  # why there is no grade
+    "raise": "ValueError: cannot judge this (_raise, line ",
+    "overflow": "RecursionError: maximum recursion depth exceeded",
+    "system-exit": "SystemExit: good-bye (<lambda>, line ",
+    "exit": "its process exited with code 9",
+    "segfault": "its process was killed by SIGSEGV",
+    "kill-group": "its process was killed by SIGKILL, from outside or because memory was short",
+    "kill-keeper": "its process was killed by SIGKILL",
+    "memory": "MemoryError (_memory, line ",
+    "close-everything": "its process exited with code 1",
+    "write-everywhere": "something else wrote to its connection",
+    "nan": "no reward: the reward is nan: return a finite number, from -1e9 to 1e9",
+    "text": "no reward: the reward is '0.5': return a finite number",
+    "no-parts": "no reward: the reward has no parts",
+    "many-parts": "no reward: the reward has more than 256 parts",
+    "two-lines-name": r"no reward: the reward has a part named 'a\nb': a name is a line of text",
+}
 
 
-def test_every_response_gets_its_own_grade(tmp_path: Path) -> None:
-    async def work(pool: RewardPool) -> list[Grade]:
-        return await grade_all(pool.scorer(LENGTH), Problem("?"), *("x" * i for i in range(120)))
-
-    assert with_pool(pool_of(tmp_path, workers=2), work) == [Grade(float(i)) for i in range(120)]
-
-
-def test_one_pool_calls_several_functions_each_with_its_own_weights(tmp_path: Path) -> None:
-    parts = f"{hostile.__name__}:parts"
-    problem = Problem("?", answer="yes")
-
-    async def work(pool: RewardPool) -> list[Grade]:
-        plain = await pool.scorer(LENGTH).score(problem, Response("yes"))
-        named = await pool.scorer(parts).score(problem, Response("yes"))
-        weighted = await pool.scorer(parts, {"format": 0.0, "correct": 2.0}).score(problem, Response("no"))
-        return [plain, named, weighted]
-
-    both = {"correct": 1.0, "format": 1.0}
-    expected = [Grade(3.0), Grade(2.0, both), Grade(0.0, {"correct": 0.0, "format": 1.0})]
-    assert with_pool(pool_of(tmp_path, LENGTH, parts), work) == expected
-
-
-@pytest.mark.parametrize(
-    ("command", "cause"),
-    [
-        ("raise", "ValueError: cannot judge this (_raise, line "),
-        ("system-exit", "SystemExit: good-bye (_system_exit, line "),
-        ("exit", "its process exited with code 9"),
-        ("segfault", "its process was killed by SIGSEGV"),
-        ("memory", "MemoryError (_memory, line "),
-        ("close-everything", "it closed the file descriptors of its process"),
-        ("write-everywhere", "something else wrote to the lane's connection"),
-        ("nan", "no reward: the reward is nan: return a finite number, from -1e9 to 1e9"),
-        ("text", "no reward: the reward is 'very good': return a finite number"),
-        ("nothing", "no reward: the reward is None: return a finite number"),
-        ("no-parts", "no reward: the reward has no parts"),
-        ("many-parts", "no reward: the reward has more than 256 parts"),
-        ("complex", "no reward: the reward is 1j: return a finite number"),
-        ("huge-integer", "no reward: the reward is 1000"),
-        ("very-huge-integer", "no reward: the reward is a number with too many digits to be shown: return a finite"),
-        ("two-lines-name", r"no reward: the reward has a part named 'a\nb': a name is a line of text"),
-    ],
-)
-def test_a_response_that_breaks_its_grader_is_graded_0_with_the_cause_and_the_others_are_graded(
-    tmp_path: Path, command: str, cause: str
-) -> None:
-    before, broken, after = obey(pool_of(tmp_path, memory_gb=0.25), tmp_path, "honest", command, "honest")
-    assert (before, after) == (Grade(1.0), Grade(1.0))
-    assert broken.reward == 0
-    assert broken.error.startswith(cause)
+def pool_of(
+    directory: Path,
+    *functions: str,
+    workers: int = 1,
+    timeout: float = PATIENT,
+    startup: float = PATIENT,
+    environment: Mapping[str, str] | None = None,
+    note: Callable[[str], None] = lambda text: None,
+) -> RewardPool:
+    log = directory / "reward.log"
+    return RewardPool(
+        functions or (OBEY, LENGTH),
+        workers=workers,
+        timeout=timeout,
+        memory_gb=0.5,
+        startup=startup,
+        log=log,
+        environment=environment or {},
+        ungraded=UngradedLog(log, note),
+    )
 
 
-@pytest.mark.parametrize(("command", "reward"), [("alarm", 0.25), ("fork", 0.75), ("shout", 1.0), ("raise-once", 0.5)])
-def test_strange_functions_that_do_answer_are_graded_and_so_are_those_after_them(
-    tmp_path: Path, command: str, reward: float
-) -> None:
-    grades = obey(pool_of(tmp_path), tmp_path, command, "honest", f"{command} again")
-    assert [grade.reward for grade in grades] == [reward, 1.0, reward]
+def with_pool(pool: RewardPool, work: Callable[[RewardPool], Coroutine[None, None, T]]) -> T:
+    async def main() -> T:
+        async with asyncio.timeout(240), pool:
+            return await work(pool)
+
+    return asyncio.run(main())
 
 
-def test_what_a_call_has_started_ends_with_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sleeper that it starts has left its session, and the pool is still open."""
-    monkeypatch.setenv(MARK, str(tmp_path))
-
-    async def work(pool: RewardPool) -> None:
-        workers = {process.pid for process in marked(tmp_path)}
-        grade = await pool.scorer(OBEY).score(Problem("?"), Response("leave-and-hang"))
-        assert grade.error
-        assert {process.pid for process in marked(tmp_path)} == workers
-
-    with_pool(pool_of(tmp_path, timeout=1.0), work)
+async def grade_all(pool: RewardPool, directory: Path, *texts: str) -> list[Grade]:
+    """Ask for all grades at once, in the order of the texts."""
+    problem = Problem("?", metadata={"directory": str(directory)})
+    return await asyncio.gather(*(pool.scorer(OBEY).score(problem, Response(text)) for text in texts))
 
 
-def test_nothing_is_left_when_the_pool_closes_while_all_kinds_of_calls_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def obey(pool: RewardPool, directory: Path, *texts: str) -> list[Grade]:
+    return with_pool(pool, lambda pool: grade_all(pool, directory, *texts))
+
+
+@pytest.fixture
+def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Mark the processes of a test; a FIFO tells when a call hangs."""
     monkeypatch.setenv(MARK, str(tmp_path))
     os.mkfifo(tmp_path / "tries")
+    return tmp_path
 
-    async def work(pool: RewardPool) -> None:
-        scorer = pool.scorer(OBEY)
-        problem = problem_in(tmp_path)
-        await grade_all(scorer, problem, "fork", "honest")
-        running = grade_all(scorer, problem, "leave-and-hang", "hang-through-signals", "hang")
-        asyncio.create_task(running)  # noqa: RUF006
-        await one_hangs(tmp_path)
 
-    with_pool(pool_of(tmp_path, workers=2), work)
+async def one_hangs(directory: Path) -> None:
+    await asyncio.to_thread((directory / "tries").read_text)
+
+
+def test_every_response_gets_its_own_grade_from_its_own_function(tmp_path: Path) -> None:
+    parts = f"{hostile.__name__}:parts"
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        calls = [pool.scorer(LENGTH).score(Problem("?"), Response("x" * i)) for i in range(120)]
+        weighted = pool.scorer(parts, {"format": 0.0}).score(Problem("?", answer="yes"), Response("yes"))
+        return await asyncio.gather(*calls, weighted)
+
+    *lengths, weighted = with_pool(pool_of(tmp_path, LENGTH, parts, workers=2), work)
+    assert lengths == [Grade(float(i)) for i in range(120)]
+    assert weighted == Grade(1.0, {"correct": 1.0, "format": 1.0})
+
+
+def test_whatever_functions_do_the_calls_around_them_are_graded_and_nothing_is_left(marked: Path) -> None:
+    """One table of deeds, through one pool, with an honest call behind each of them."""
+    deeds = [*CAUSES, *NO_NUMBERS, *HALVES, *HALVES]
+    texts = [text for number, deed in enumerate(deeds) for text in (f"{deed} {number}", f"honest {number}")]
+    for text, grade in zip(texts, obey(pool_of(marked, workers=3), marked, *texts), strict=True):
+        name, number = text.split()
+        if name == "honest":
+            assert grade == Grade(float(number)), text
+        elif name in HALVES:
+            assert (grade.reward, grade.error) == (0.5, ""), text
+        else:
+            assert grade.reward == 0, text
+            assert grade.error.startswith(CAUSES.get(name, "no reward: ")), text
+    assert not left_behind(str(marked))
+
+
+def test_a_call_without_an_end_is_killed_at_its_deadline_with_what_it_has_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its first call in a worker has three deadlines, because it may import."""
+    monkeypatch.setenv(MARK, str(tmp_path))
+    texts = ("leave-and-hang", "burn", "stop", "honest")
+    *late, honest = obey(pool_of(tmp_path, workers=3, timeout=1.0), tmp_path, *texts)
+    assert {grade.error.partition(";")[0] for grade in late} <= {
+        "no answer in 3 s (deadlines.reward × 3 for the first call of a worker",
+        "no answer in 1 s (deadlines.reward)",
+    }
+    assert honest == Grade(1.0)
     assert not left_behind(str(tmp_path))
 
 
-def test_what_a_function_starts_inherits_no_connection(tmp_path: Path) -> None:
-    (grade,) = obey(pool_of(tmp_path), tmp_path, "descriptors")
-    assert grade == Grade(0.0)
+def test_a_first_call_may_take_three_deadlines_because_it_may_import(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A later call of a worker may not."""
+    (tmp_path / "slow_start.py").write_text(
+        "import time\nREADY = []\n"
+        "def score(problem, response):\n"
+        "    if not READY or response.text == 'slow':\n"
+        "        time.sleep(2)\n        READY.append(1)\n"
+        "    return 1.0\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        scorer = pool.scorer("slow_start:score")
+        return [await scorer.score(Problem("?"), Response(text)) for text in ("first", "second", "slow")]
+
+    first, second, slow = with_pool(pool_of(tmp_path, "slow_start:score", timeout=1.0), work)
+    assert (first, second) == (Grade(1.0), Grade(1.0))
+    assert slow == Grade(1.0)  # its second try is the first call of another worker
 
 
-def test_a_lane_cannot_register_what_wakes_its_worker(tmp_path: Path) -> None:
-    assert obey(pool_of(tmp_path), tmp_path, "epolls") == [Grade(0.0)]
+def test_what_a_call_has_left_ends_with_it_and_a_worker_goes_on(marked: Path) -> None:
+    async def work(pool: RewardPool) -> None:
+        (before,) = await grade_all(pool, marked, "pid")
+        await grade_all(pool, marked, "daemonize")
+        assert await grade_all(pool, marked, "pid") == [before]
+        of_the_pool = psutil.Process(pool.pid).children(recursive=True)
+        assert len(of_the_pool) == 2  # a keeper and its worker
+
+    with_pool(pool_of(marked), work)
 
 
-def test_what_a_function_prints_and_raises_goes_to_the_log_with_one_line_for_each_lost_grade(tmp_path: Path) -> None:
-    obey(pool_of(tmp_path), tmp_path, "shout")
-    obey(pool_of(tmp_path), tmp_path, "raise", "raise the second")
-    log = (tmp_path / "reward.log").read_text()
-    assert "loudloud" in log
-    assert log.count("Traceback") == 4  # each is tried twice
-    problem = problem_in(tmp_path).id
-    line = f"no grade: problem {problem}: ValueError: cannot judge this (_raise, line"
-    assert log.count(line) == 2
-    assert "the answer begins 'raise the second'" in log
+def test_nothing_is_left_when_the_pool_closes_while_calls_run(marked: Path) -> None:
+    async def work(pool: RewardPool) -> None:
+        running = asyncio.create_task(grade_all(pool, marked, *["leave-and-hang"] * 4))
+        await one_hangs(marked)
+        running.cancel()
 
-
-def test_the_console_names_a_cause_once_and_then_counts(tmp_path: Path) -> None:
-    said: list[str] = []
-    obey(pool_of(tmp_path, note=said.append), tmp_path, *["raise", "nan"] * 5)
-    first, second, count = said
-    assert "cannot judge this" in first
-    assert str(tmp_path / "reward.log") in first
-    assert "the reward is nan" in second
-    assert count == "10 answers had no grade so far: 5 × ValueError, 5 × no reward"
-
-
-def test_canceled_groups_leave_the_pool_in_order(tmp_path: Path) -> None:
-    async def work(pool: RewardPool) -> Grade:
-        scorer = pool.scorer(LENGTH)
-        groups = [asyncio.create_task(grade_all(scorer, Problem("?"), *["ab"] * 50)) for _ in range(4)]
-        await asyncio.sleep(0)
-        for group in groups:
-            group.cancel()
-        return await scorer.score(Problem("?"), Response("abc"))
-
-    assert with_pool(pool_of(tmp_path), work) == Grade(3.0)
+    with_pool(pool_of(marked, workers=2), work)
+    assert not left_behind(str(marked))
 
 
 SCRIPT = f"""
@@ -160,13 +193,86 @@ obey(pool_of(directory), directory, "leave-and-hang")
 """
 
 
-def test_a_controller_that_is_killed_leaves_nothing_not_even_what_a_call_has_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(MARK, str(tmp_path))
-    os.mkfifo(tmp_path / "tries")
-    controller = subprocess.Popen([sys.executable, "-c", SCRIPT, str(tmp_path)], cwd=ROOT)
-    assert (tmp_path / "tries").read_text() == "x"  # the call hangs, and its sleeper is in a session of its own
+def test_a_controller_that_is_killed_leaves_nothing_not_even_what_a_call_has_started(marked: Path) -> None:
+    controller = subprocess.Popen([sys.executable, "-c", SCRIPT, str(marked)], cwd=ROOT)
+    assert (marked / "tries").read_text() == "x"  # the call hangs, and its sleeper is in a session of its own
     controller.kill()
     controller.wait()
-    assert not left_behind(str(tmp_path))
+    assert not left_behind(str(marked))
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_reward_process_that_dies_or_stops_is_replaced_and_its_calls_are_made_again(
+    marked: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    notes: list[str] = []
+    pool = pool_of(marked, note=notes.append)
+    pool._patience = 1.0
+
+    async def work(pool: RewardPool) -> Grade:
+        assert pool.pid is not None
+        os.kill(pool.pid, number)
+        (grade,) = await grade_all(pool, marked, "honest")
+        return grade
+
+    assert with_pool(pool, work) == Grade(1.0)
+    assert "it is started again, and makes its 1 calls again" in notes[0]
+    assert not left_behind(str(marked))
+
+
+def test_what_a_function_prints_and_raises_goes_to_the_log_with_one_line_for_each_lost_grade(tmp_path: Path) -> None:
+    said: list[str] = []
+    obey(pool_of(tmp_path, note=said.append), tmp_path, "shout", *["raise", "nan"] * 5)
+    log = (tmp_path / "reward.log").read_text()
+    assert "loudloud" in log
+    assert log.count("Traceback") == 10  # each is tried twice
+    assert log.count("ValueError: cannot judge this (_raise, line") == 5
+    first, second, count = said
+    assert str(tmp_path / "reward.log") in first
+    assert "the reward is nan" in second
+    assert count == "10 answers had no grade so far: 5 × ValueError, 5 × no reward"
+
+
+def test_workers_compute_with_one_thread_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
+    assert obey(pool_of(tmp_path), tmp_path, "threads") == [Grade(1.0)]
+    assert obey(pool_of(tmp_path, environment={"OMP_NUM_THREADS": "3"}), tmp_path, "threads") == [Grade(3.0)]
+
+
+def test_a_problem_that_no_message_can_hold_has_no_grade_and_a_canceled_call_is_no_matter(tmp_path: Path) -> None:
+    async def work(pool: RewardPool) -> list[Grade]:
+        scorer = pool.scorer(LENGTH)
+        calls = [asyncio.create_task(scorer.score(Problem("?"), Response("ab"))) for _ in range(50)]
+        await asyncio.sleep(0)
+        for call in calls:
+            call.cancel()
+        strange = await scorer.score(Problem("?", metadata={"n": object()}), Response(""))
+        return [strange, await scorer.score(Problem("?"), Response("abc"))]
+
+    strange, honest = with_pool(pool_of(tmp_path), work)
+    assert strange.error.startswith(CANNOT_SEND)
+    assert honest == Grade(3.0)
+
+
+MODULES = {
+    "fails": ("raise ValueError('no weights')", ProcessDied, "exited with code 1 while it imported .*; see"),
+    "hangs": ("import time; time.sleep(613)", DeadlineError, r"the reward process \(pid \d+\) to import hangs:score"),
+    "pools": (
+        "import multiprocessing; pool = multiprocessing.Pool(1)\ndef score(*_): return 1.0",
+        ProcessDied,
+        "exited with code 1 while it imported",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_a_function_that_cannot_be_imported_is_told_at_the_start(
+    marked: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    code, error, message = MODULES[name]
+    (marked / f"{name}.py").write_text(code)
+    monkeypatch.setenv("PYTHONPATH", str(marked), prepend=os.pathsep)
+    with pytest.raises(error, match=message):
+        obey(pool_of(marked, f"{name}:score", startup=PATIENT if error is ProcessDied else 3.0), marked)
+    assert not left_behind(str(marked))
+    log = (marked / "reward.log").read_text()
+    assert {"fails": "no weights", "hangs": "", "pools": "has made a Pool while it was imported"}[name] in log

@@ -23,12 +23,11 @@ from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.segment import Segment
 from arl.rollout.staleness import StalenessGate
-from arl.rollout.swap_pace import AT_ONCE, SwapPace
 from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.types import Problem
 from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 
-NEVER_ENDED_BY_FAILURES: dict[str, Any] = {"failure_window": 10_000, "reject_window": 10_000}
+NEVER_ENDED_BY_FAILURES: dict[str, Any] = {"max_failed_share": 0.999, "max_rejected_share": 0.999}
 
 
 PATIENT = Deadlines(step=6e5, swap=1e5, generate=6e5)
@@ -89,9 +88,8 @@ class World:
         interrupt: bool = True,
         restored: ControllerState | None = None,
         serves_newest: bool = False,
-        pace: SwapPace = AT_ONCE,
     ) -> None:
-        self.pace, self.stop_at = pace, stop_at
+        self.stop_at = stop_at
         self.keep, self.crash_at, self.lags, self.until = keep, crash_at, lags, until or steps
         self.tokens, self.interrupt = tokens, interrupt
         self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
@@ -159,7 +157,6 @@ class World:
                 groups=self.episodes,
                 gate_meter=self.episodes.gate_meter,
                 tail=self.tail,
-                pace=self.pace,
                 drain=None if self.interrupt else self.episodes.drain,
                 keep=self.keep,
                 lease=NullLease(),

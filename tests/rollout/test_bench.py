@@ -1,10 +1,6 @@
-"""The controller's benchmark runs, holds open what it says, and reports every part; so does a checkpoint's."""
+"""The controller's benchmark runs, holds open what it says, and reports every part."""
 
-import pytest
-
-from arl.bench import checkpoint_bench as checkpoint
 from arl.bench.controller_bench import bench_controller
-from arl.config.recipe import TinyModel
 
 
 def test_the_benchmark_reports_throughput_groups_and_memory() -> None:
@@ -18,10 +14,3 @@ def test_the_benchmark_reports_throughput_groups_and_memory() -> None:
         assert list(groups["cpu_us_per_group"]) == [8, 64, 512]
         assert groups["ratio_to_fewest"][8] == 1.0
     assert report["memory"]["end_mib"] > 0
-
-
-def test_a_checkpoint_is_written_beside_a_step_and_timed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checkpoint, "SHAPE", TinyModel())
-    report = checkpoint.bench_checkpoint(repeats=1)
-    assert report["step_seconds"] > 0
-    assert report["until_sealed_seconds"] > 0

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from arl.config.recipe import Rollout
 from arl.data.problems import ProblemOrder
 from arl.errors import RunError
+from arl.rollout import failure_window
 from arl.rollout.failure_window import FailureLimits, FailureWindow
 from arl.rollout.problem_queue import Attempt, ProblemQueue
 from arl.types import Problem
@@ -55,16 +56,24 @@ def test_what_is_forgotten_changes_no_verdict_over_later_problems(
     assert is_refused(whole, late) == is_refused(pruned, late)
 
 
+@pytest.fixture
+def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_window, "FAILED_OF", 4)
+    monkeypatch.setattr(failure_window, "REJECTED_OF", 2)
+
+
+@pytest.mark.usefixtures("short_windows")
 def test_a_problem_that_fails_at_every_try_counts_once_and_keeps_its_place() -> None:
-    limits = FailureLimits(Rollout(failure_window=3, max_failed_share=0.5))
+    limits = FailureLimits(Rollout(max_failed_share=0.25))
     for requeues in range(3):
         limits.count_failure(Attempt(Problem("a"), 7, requeues), ValueError("no"))
-    with pytest.raises(RunError, match=r"2 of 3 problems .* the first, problem \w+: KeyError: 'b'"):
+    with pytest.raises(RunError, match=r"2 of 4 problems .* the first, problem \w+: KeyError: 'b'"):
         limits.count_failure(Attempt(Problem("b"), 5), KeyError("b"))
 
 
+@pytest.mark.usefixtures("short_windows")
 def test_a_restored_window_goes_on_counting() -> None:
-    rollout = Rollout(failure_window=4, max_failed_share=0.25, reject_window=2, max_rejected_share=0.5)
+    rollout = Rollout(max_failed_share=0.25, max_rejected_share=0.5)
     limits, restored = FailureLimits(rollout), FailureLimits(rollout)
     limits.count_failure(Attempt(Problem("a"), 0), ValueError("first"))
     limits.count_reject(Attempt(Problem("b"), 1), [1.0, 1.0], None)

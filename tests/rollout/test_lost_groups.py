@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from arl.config.recipe import Deadlines, Rollout
 from arl.errors import Rejected, RunError, leaves
+from arl.rollout import failure_window
 from arl.rollout.env import Session, single_turn
 from arl.types import FAILED, FAILED_REQUEUED, REJECTED, Problem, Trajectory
 from tests.examples import examples
@@ -38,8 +39,9 @@ def test_an_env_may_reject_its_group() -> None:
     assert world.controller.ledger.lost.keys() == {REJECTED}
 
 
-def test_rejects_end_the_run_with_a_diagnosis() -> None:
-    rollout = Rollout(problems_per_step=2, group_size=2, reject_window=5, filter="mine:never")
+def test_rejects_end_the_run_with_a_diagnosis(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failure_window, "REJECTED_OF", 5)
+    rollout = Rollout(problems_per_step=2, group_size=2, filter="mine:never")
     with pytest.raises(ExceptionGroup) as caught:
         World(rollout, 4, keep=lambda *_: False).run()
     cause = next(leaves(caught.value))

@@ -1,4 +1,4 @@
-"""Several gates, each with its share of a step, hold the bound that one gate holds: docs/proposals/shards.md."""
+"""Several gates, each with its share of a step, hold the bound that one gate holds."""
 
 from collections import Counter
 from dataclasses import dataclass, field

@@ -27,7 +27,7 @@ from arl.run.control.control_folder import (
     read_private,
     write_private,
 )
-from arl.run.control.control_messages import AddEngine, EngineStatus, JoinEngine, LiveRun, RemoveEngine
+from arl.run.control.control_messages import EngineStatus, JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file, read_trust
 from arl.types import StartingVersions
@@ -44,10 +44,6 @@ class Engines:
 
     def statuses(self) -> list[EngineStatus]:
         return [EngineStatus("engine-0", "n1", 17, "serving", version=3, open=2, seconds=5.0)]
-
-    async def add(self) -> str:
-        self.changes.append("add")
-        return "engine-1"
 
     async def join(self, guest: JoinEngine) -> str:
         raise RunError(f"{guest.url}: nobody answers")
@@ -95,7 +91,6 @@ def guest(**changes: str) -> JoinEngine:
 def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp_path: Path) -> None:
     async def ask(control: RunControl, engines: Engines) -> None:
         assert (await control.state()).engines == engines.statuses()
-        assert await control.ask(AddEngine(), 30) == "engine-1"
         assert await control.ask(RemoveEngine("engine-0"), 30) == "engine-0: 2 open requests go on elsewhere"
         with pytest.raises(InputError, match="has no such engine"):
             await control.ask(RemoveEngine("engine-9"), 30)
@@ -107,7 +102,7 @@ def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp
             await control.ask(guest(arl=arl.__version__, model="5eed"), 30)
         with pytest.raises(InputError, match=r"http://\[x: is no address of a server: Invalid IPv6 URL"):
             await control.ask(guest(arl=arl.__version__, url="http://[x"), 30)
-        assert engines.changes == ["add", "remove engine-0"]
+        assert engines.changes == ["remove engine-0"]
         assert not list((tmp_path / "control" / "answers").iterdir())
 
     served(tmp_path, ask)
@@ -130,15 +125,15 @@ def test_garbage_is_answered_or_left_alone_and_commands_are_answered_nevertheles
         await control.state()
         requests = tmp_path / "control" / "requests"
         (requests / bad).write_bytes(b'{"type": "RemoveEngine", "name": ["engine-0"]}\xff')
-        (requests / new_name()).write_bytes(b'{"type": "AddEngine", "deep": ' + b"[" * 100_000)
+        (requests / new_name()).write_bytes(b'{"type": "RemoveEngine", "deep": ' + b"[" * 100_000)
         (requests / new_name()).write_bytes(b"x" * (LONGEST + 1))
         (requests / new_name()).symlink_to("/etc/passwd")
         (requests / new_name()).mkdir()
         os.mkfifo(requests / new_name())
         for i in range(2000):
             (requests / f"garbage-{i}").touch()
-        assert await control.ask(AddEngine(), 30) == "engine-1"
-        assert engines.changes == ["add"]
+        assert await control.ask(RemoveEngine("engine-0"), 30)
+        assert engines.changes == ["remove engine-0"]
         assert await asyncio.to_thread(is_bad_answered.wait, 30)
         answer = tmp_path / "control" / "answers" / bad
         assert f"request {bad} cannot be read: " in json.loads(answer.read_bytes())["error"]
@@ -151,7 +146,7 @@ def test_a_request_whose_command_died_long_ago_is_dropped(tmp_path: Path) -> Non
     async def ask(control: RunControl, engines: Engines) -> None:
         stale = tmp_path / "control" / "requests" / new_name()
         unseen = stale.with_name("not-yet")  # the controller looks only at names of requests
-        unseen.write_bytes(b'{"type": "AddEngine"}')
+        unseen.write_bytes(b'{"type": "RemoveEngine", "name": "engine-1"}')
         long_ago = unseen.stat().st_mtime - 2 * REQUEST_SECONDS
         os.utime(unseen, (long_ago, long_ago))
         unseen.rename(stale)
@@ -215,8 +210,8 @@ def test_an_answer_that_the_disk_has_no_room_for_is_written_when_it_has(
         write(folder, name, data)
 
     async def ask(control: RunControl, engines: Engines) -> None:
-        assert await control.ask(AddEngine(), 30) == "engine-1"
-        assert (failures, engines.changes) == ([], ["add"])
+        assert await control.ask(RemoveEngine("engine-0"), 30)
+        assert (failures, engines.changes) == ([], ["remove engine-0"])
 
     monkeypatch.setattr(ControlFolder, "answer", fail_once)
     served(tmp_path, ask)

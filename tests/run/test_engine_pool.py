@@ -15,7 +15,7 @@ import pytest
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
-from arl.errors import EngineError, EngineLost, InputError, ProcessDied, RunError, leaves
+from arl.errors import EngineError, InputError, ProcessDied
 from arl.launch.base import Node, Resources
 from arl.run.control.control_messages import JoinEngine
 from arl.run.engine_pool import EnginePool, open_engine_pool
@@ -111,29 +111,21 @@ def changed(scenario: Callable[[EnginePool, FakeServers], Awaitable[None]], reci
     return notes
 
 
-def devices(pool: EnginePool) -> list[tuple[str, ...]]:
-    return sorted(resources.devices for resources in pool._starts.taken())
+GUEST = JoinEngine(name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4, arl="0.1.0", model="ab12")
 
 
-def test_engines_that_are_added_at_the_same_time_get_devices_of_their_own() -> None:
-    async def scenario(pool: EnginePool, _: FakeServers) -> None:
-        assert set(await asyncio.gather(pool.add(), pool.add())) == {"engine-1", "engine-2"}
-        assert devices(pool) == [("0",), ("1",), ("2",)]
-        with pytest.raises(InputError, match="an engine needs 1 free GPUs of one node, and none has them"):
-            await pool.add()
-
-    assert [note.rpartition("; ")[2] for note in changed(scenario)] == ["it has 3 engines"] * 2
+async def lose_the_first(servers: FakeServers) -> None:
+    """End the process of the run's own engine, and return while another one is being started in its place."""
+    servers.started[0].over.set()
+    await asyncio.sleep(START_SECONDS / 2)
 
 
 def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() -> None:
     async def scenario(pool: EnginePool, _: FakeServers) -> None:
-        guest = JoinEngine(
-            name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4, arl="0.1.0", model="ab12"
-        )
-        assert await pool.join(guest) == guest.name
+        assert await pool.join(GUEST) == GUEST.name
         replica = pool.router.replica(1)
         assert replica is not None
-        assert (replica.name, replica.is_guest) == (guest.name, True)
+        assert (replica.name, replica.is_guest) == (GUEST.name, True)
         assert await pool.router._is_lost(replica, EngineError("refused"))
         while len(pool.statuses()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -141,161 +133,31 @@ def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() 
     assert changed(scenario)[-1].endswith("refused\nThe run goes on; it has 1 engine")
 
 
-def test_an_added_engine_that_refuses_its_weights_does_not_end_the_run() -> None:
-    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        servers.refusing.add(1)
-        with pytest.raises(EngineError, match="engine-1 refuses its weights"):
-            await pool.add()
-        assert servers.started[-1].over.is_set()
-        assert devices(pool) == [("0",)]
-
-    (note,) = changed(scenario)
-    assert note.endswith("engine-1 refuses its weights\nThe run goes on; it has 1 engine")
-
-
-def test_an_engine_that_a_full_disk_keeps_from_starting_is_an_answer_and_its_gpu_is_free_again() -> None:
-    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        servers.without_room.update((1, 2))
-        for _ in range(2):
-            with pytest.raises(RunError, match=r"cannot be started: .*No space left"):
-                await pool.add()
-        assert devices(pool) == [("0",)]
-
-    assert changed(scenario) == []
-
-
-@pytest.mark.parametrize("outcome", ["it starts", "it is not startable", "the disk is full"])
-def test_an_engine_can_be_removed_while_it_starts_and_nothing_is_left_of_it(outcome: str) -> None:
-    can_start = outcome == "it starts"
-
-    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        if outcome == "it is not startable":
-            servers.unstartable.add(1)
-        if outcome == "the disk is full":
-            servers.without_room.add(1)
-        adding = asyncio.create_task(pool.add())
-        await asyncio.sleep(START_SECONDS / 2)
-        assert await pool.remove("engine-1") == 0
-        with pytest.raises(EngineLost if can_start else ProcessDied):
-            await adding
-        assert [process.over.is_set() for process in servers.started] == [False, True][: 1 + can_start]
-        assert devices(pool) == [("0",)]
-        with pytest.raises(InputError, match="is the run's only engine"):
-            await pool.remove("engine-0")
-
-    (note,) = changed(scenario)  # whoever has added it is told why it did not start, and nobody else
-    assert note.endswith("was removed; 0 requests resumed; it has 1 engine")
-
-
-def test_an_engine_that_is_leaving_already_is_no_engine_that_can_be_removed() -> None:
-    async def scenario(pool: EnginePool, _: FakeServers) -> None:
-        adding = asyncio.create_task(pool.add())
-        await asyncio.sleep(START_SECONDS / 2)
-        removing = asyncio.create_task(pool.remove("engine-1"))
-        await asyncio.sleep(0)
-        with pytest.raises(InputError, match=r"the run has no such engine; it has engine-0$"):
-            await pool.remove("engine-1")
-        await removing
-        with pytest.raises(EngineLost):
-            await adding
-
-    changed(scenario)
-
-
-def test_the_only_engine_stays_until_the_process_of_another_one_has_started() -> None:
-    async def scenario(pool: EnginePool, _: FakeServers) -> None:
-        adding = asyncio.create_task(pool.add())
-        await asyncio.sleep(START_SECONDS / 2)
-        with pytest.raises(InputError, match="is the run's only engine"):
-            await pool.remove("engine-0")
-        await adding
-        assert await pool.remove("engine-0") == 0
-
-    changed(scenario)
-
-
-def test_a_run_ends_that_loses_its_last_engine_while_another_one_starts() -> None:
-    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        adding = asyncio.create_task(pool.add())
-        await asyncio.sleep(START_SECONDS / 2)
-        servers.started[0].over.set()
-        await adding
-
-    with pytest.raises(ExceptionGroup) as raised:
-        changed(scenario)
-    assert "engine-0 was killed by SIGKILL" in " ".join(map(str, leaves(raised.value)))
-
-
-def test_a_run_ends_when_the_engine_that_was_added_refuses_and_no_other_one_is_left() -> None:
-    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        servers.refusing.add(1)
-        adding = asyncio.create_task(pool.add())
-        await asyncio.sleep(START_SECONDS * 1.5)
-        servers.started[0].over.set()
-        await adding
-
-    with pytest.raises(ExceptionGroup) as raised:
-        changed(scenario)
-    assert "engine-1 refuses its weights\nno engine is left" in " ".join(map(str, leaves(raised.value)))
-
-
-async def begin_to_add(pool: EnginePool) -> None:
-    """Have somebody ask for one more engine who is gone, as the run is, before it has started."""
-    adding = asyncio.create_task(pool.add())
-    await asyncio.sleep(START_SECONDS / 2)
-    adding.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await adding
-
-
 def test_an_engine_that_is_being_started_when_the_run_ends_is_ended_with_it() -> None:
     processes: list[list[FakeProcess]] = []
 
     async def scenario(pool: EnginePool, servers: FakeServers) -> None:
         processes.append(servers.started)
-        await begin_to_add(pool)
+        await lose_the_first(servers)
 
     assert changed(scenario) == []
-    assert [process.over.is_set() for process in processes[0]] == [False, True]  # the launcher ends the first one
-
-
-def test_so_is_one_that_is_being_started_when_the_run_fails() -> None:
-    processes: list[list[FakeProcess]] = []
-
-    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        processes.append(servers.started)
-        await begin_to_add(pool)
-        raise RunError("the trainer died")
-
-    with pytest.raises(ExceptionGroup):
-        changed(scenario)
-    assert [process.over.is_set() for process in processes[0]] == [False, True]
+    assert [process.over.is_set() for process in processes[0]] == [True, True]
 
 
 def test_a_start_that_hangs_when_the_run_ends_is_given_up_at_a_deadline_and_reported() -> None:
     async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        servers.hanging.add(1)
-        await begin_to_add(pool)
+        servers.hanging.add(0)
+        await lose_the_first(servers)
 
     (note,) = changed(scenario)
-    assert note == f"engine-1: its start was given up after {RECIPE.deadlines.shutdown:g} s (deadlines.shutdown)"
-
-
-@pytest.mark.parametrize("unstartable", ["unstartable", "without_room"])
-def test_a_start_that_fails_while_the_run_ends_is_reported_once(unstartable: str) -> None:
-    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        getattr(servers, unstartable).add(1)
-        await begin_to_add(pool)
-
-    (note,) = changed(scenario)
-    assert "engine-1 cannot be started" in note
+    assert note == f"engine-0: its start was given up after {RECIPE.deadlines.shutdown:g} s (deadlines.shutdown)"
 
 
 def test_a_full_disk_that_keeps_an_engine_from_its_restart_costs_the_run_that_engine() -> None:
     recipe = load_recipe(Path("recipes/quickstart.yaml"), ["engine.replicas=1", "engine.min_replicas=1"])
 
     async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        await pool.add()
+        await pool.join(GUEST)
         servers.without_room.add(0)
         servers.started[0].over.set()
         while len(pool.statuses()) > 1:  # noqa: ASYNC110
@@ -304,3 +166,16 @@ def test_a_full_disk_that_keeps_an_engine_from_its_restart_costs_the_run_that_en
     note = changed(scenario, recipe)[-1]
     assert "engine-0 cannot be started" in note
     assert note.endswith("No space left on device\nThe run goes on; it has 1 engine")
+
+
+def test_the_only_engine_stays_and_what_is_no_engine_cannot_be_removed() -> None:
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        with pytest.raises(InputError, match="is the run's only engine"):
+            await pool.remove("engine-0")
+        await pool.join(GUEST)
+        assert await pool.remove("engine-0") == 0
+        assert servers.started[0].over.is_set()
+        with pytest.raises(InputError, match=r"the run has no such engine; it has engine-n3-9ed7-0$"):
+            await pool.remove("engine-0")
+
+    changed(scenario)

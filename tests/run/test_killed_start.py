@@ -13,14 +13,14 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arl.sync.node_copy import PREFIX, SHARED_MEMORY
+from arl.sync.weight_folders import PREFIX, SHARED_MEMORY
 from tests.processes import MARK, left_behind
 from tests.run.test_train import RECIPE, REWARDS
 
 SETTINGS = ("train.ranks=2", "engine.replicas=2", "eval.every=2", "eval.suites=[held_out]", "train.steps=4")
 # These end by themselves when their connection to the controller ends, because they have to clean up then. A runner
 # has not yet asked the kernel to die with the controller: it looks for it first.
-CLEANERS = ("arl.reward.worker", "private_directory.py", "child.py")
+CLEANERS = ("arl.reward.worker", "scratch_directory.py", "child.py")
 WARM = {"quickest": 0.0, "longest": 12.0}  # seconds of a start, on an idle machine
 KILLS = 1
 

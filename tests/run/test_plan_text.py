@@ -14,25 +14,25 @@ from arl.launch.local import LocalLauncher
 from arl.models.tiny import make_tiny_model
 from arl.rollout.env import Session
 from arl.run.auto import resolve_auto
-from arl.run.memory.hardware import named_nodes
+from arl.run.named_gpus import named_nodes
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
 from arl.run.submit import plan_submission
-from arl.sync.node_copy import SHARED_MEMORY
+from arl.sync.weight_folders import SHARED_MEMORY
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Problem
-from tests.fake_nvidia_smi import FakeNvidiaSmi, on_path
-from tests.run.test_gpu_checks import Usage, recipe
+from tests.fake_nvml import FakeNvml, fake_nvml
+from tests.run.test_checks import Usage, recipe
 
 
 @pytest.fixture
-def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvidiaSmi:
+def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
     """Make a machine with eight GPUs, of which nobody uses any."""
-    return on_path(monkeypatch, tmp_path, 8)
+    return fake_nvml(monkeypatch, 8)
 
 
 def test_the_plan_names_each_gpu_with_its_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
 ) -> None:
     monkeypatch.setattr(local, "visible_devices", lambda: ("4", "5", "6"))
     given = resolve_auto(recipe(tmp_path, engine={"replicas": 2}, train={"dtype": "float32"}))
@@ -53,7 +53,7 @@ def test_the_plan_names_each_gpu_with_its_processes(
     [("float16", "auto", "engine.dtype"), ("auto", "float16", "train.dtype")],
 )
 def test_a_float16_that_the_other_side_rounds_away_is_noted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi, train: str, engine: str, coarse: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml, train: str, engine: str, coarse: str
 ) -> None:
     monkeypatch.setattr(local, "visible_devices", lambda: ("0", "1"))
     given = resolve_auto(recipe(tmp_path, train={"dtype": train}, engine={"dtype": engine}))
@@ -67,28 +67,9 @@ def test_a_float16_beside_the_finer_float32_of_a_cpu_is_not_noted(tmp_path: Path
     assert "\nnote" not in render_plan(given, preflight(given))
 
 
-def test_the_plan_shows_choices_that_are_not_the_default(tmp_path: Path) -> None:
-    plain = recipe(tmp_path)
-    chosen = recipe(
-        tmp_path,
-        train={"head": "float32", "reshard": True, "deterministic": True},
-        sync={"every": 2, "min_seconds": 1.5, "order": "in_turn", "check": True},
-        engine={"replicas": 2},
-    )
-    shown = [
-        "checkpointing none, head float32, reshard, deterministic\n",
-        ", every 2 versions, at most once in 1.5 s, to one engine after the other, compared after each swap\n",
-    ]
-    text = render_plan(chosen, preflight(chosen))
-    assert all(choices in text for choices in shown), text
-    text = render_plan(plain, preflight(plain))
-    assert "checkpointing none\n" in text
-    assert "travel by transport file\n" in text
-
-
 @pytest.mark.parametrize(("buffers", "place"), [("device", "rank 0's GPU"), ("host", "pinned memory of the host")])
 def test_the_plan_says_where_the_buffers_of_a_broadcast_lie(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvidiaSmi, buffers: str, place: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml, buffers: str, place: str
 ) -> None:
     monkeypatch.setattr(local, "visible_devices", lambda: ("0", "1"))
     make_tiny_model(TinyModel(), CHARACTERS, 0, tmp_path / "model")
@@ -148,10 +129,10 @@ class NodesApart(LocalLauncher):
     shares_files = False
 
 
-def test_on_several_nodes_the_plan_says_that_each_reads_a_version_once(tmp_path: Path) -> None:
+def test_on_several_nodes_weights_are_published_in_the_run_directory(tmp_path: Path) -> None:
     given = recipe(tmp_path, sync={"transport": "file"})
     text = render_plan(given, preflight(given, TWO_NODES))
-    assert f"travel by transport file, in {given.run_directory}, where each node reads a version once\n" in text
+    assert f"travel by transport file, in {given.run_directory}\n" in text
 
 
 def planned(tmp_path: Path, *overrides: str) -> str:
@@ -166,7 +147,6 @@ def test_the_plan_of_several_nodes_says_what_each_is_for_and_on_which_its_gpus_a
     lines = planned(tmp_path, *settings, "cluster.flags={gpus-per-node: 2, cpus-per-task: 24}").splitlines()
     where = "controller on node 1, engines on node 1, node 2, trainer on node 3, node 4"
     assert f"cluster     slurm, 4 nodes; {where}" in lines
-    assert "cluster     cores assumed: 24 a node, by cpus-per-task of cluster.flags" in lines
     (engines,) = (line for line in lines if line.startswith("engines"))
     assert "4 processes with 12 CPU threads each, GPU 0 | 1 of node 1, node 2;" in engines
     (trainer,) = (line for line in lines if line.startswith("trainer"))
@@ -176,7 +156,6 @@ def test_the_plan_of_several_nodes_says_what_each_is_for_and_on_which_its_gpus_a
 def test_of_many_nodes_the_plan_names_the_first_and_the_last(tmp_path: Path) -> None:
     text = planned(tmp_path, "cluster.nodes=7", "engine.replicas=6", "cluster.flags.gpus-per-node=1")
     assert "engines on node 1, …, node 6 (6 nodes), trainer on node 7\n" in text
-    assert "cores assumed: 8 a node, until the job has counted them\n" in text
 
 
 def test_a_plan_for_a_ray_cluster_with_named_gpus_needs_neither_ray_nor_a_cluster(tmp_path: Path) -> None:
@@ -184,7 +163,6 @@ def test_a_plan_for_a_ray_cluster_with_named_gpus_needs_neither_ray_nor_a_cluste
     nodes = named_nodes("1xH100", 2)
     text = render_plan(given, preflight(given, nodes))
     assert "cluster     ray, 2 nodes; controller on node 1, engines on node 1, trainer on node 2\n" in text
-    assert f"cores assumed: {nodes[0].cores} a node, as many as this machine has\n" in text
 
 
 def test_the_plan_of_this_machine_alone_says_nothing_about_a_cluster(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from arl import clock
 from arl.launch.base import Node
-from arl.run.process_states import NO_PID, ProcessStates
+from arl.run.status_writer import NO_PID, ProcessStates
 
 
 @dataclass
@@ -17,14 +17,13 @@ class StartedProcess:
     pid: int
     node: int = 1
     exit_code: int | None = None
-    memory_bytes: int | None = None
 
 
 def states_of(process: StartedProcess) -> ProcessStates:
     """Return the states of a run that consists of its controller and one process."""
     launcher = SimpleNamespace(nodes=[Node("n0", cores=2), Node("n1", cores=2)], processes=[process])
     pool = SimpleNamespace(router=SimpleNamespace(replica=lambda seat: None), statuses=list)
-    rewards = SimpleNamespace(workers=[])
+    rewards = SimpleNamespace(pid=None)
     return ProcessStates(cast(Any, launcher), cast(Any, pool), cast(Any, rewards))
 
 
@@ -42,18 +41,5 @@ def test_a_process_that_its_node_is_still_starting_was_not_started_again() -> No
         assert states.now()[1].restarts == 1
         process.pid = 18
         assert states.now()[1].restarts == 1
-
-    clock.run(watch, virtual=True)
-
-
-def test_a_process_on_another_node_has_the_memory_that_its_node_reports_until_it_ends() -> None:
-    async def watch() -> None:
-        process = StartedProcess("trainer-0", pid=17)
-        states = states_of(process)
-        assert states.now()[1].memory_bytes is None
-        process.memory_bytes = 3_000_000_000
-        assert states.now()[1].memory_bytes == 3_000_000_000
-        process.exit_code = -9
-        assert states.now()[1].memory_bytes is None
 
     clock.run(watch, virtual=True)

@@ -97,8 +97,6 @@ def test_a_killed_run_is_shown_up_to_its_last_file(run: Path) -> None:
     [
         (Wanted(step=9), r"--step 9: .* has steps 1 to 2 in complete files"),
         (Wanted(problem="nobody"), "--problem nobody: .* has no episode of it"),
-        (Wanted(step=10**20), "--step 100000000000000000000: no run has so many steps"),
-        (Wanted(problem="\udcff"), r"--problem \\udcff: is no text"),
         (Wanted(outcome="truncated"), "--truncated: none of the 8 episodes found is"),
     ],
 )
@@ -115,8 +113,6 @@ def test_what_is_not_there_is_refused_with_what_is(run: Path, wanted: Wanted, me
 def test_directories_without_a_run_its_files_or_their_text_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"is no run, because it has no recipe\.yaml"):
         read_samples(tmp_path, Wanted())
-    with pytest.raises(InputError, match="cannot be looked at"):
-        read_samples(tmp_path / ("x" * 300), Wanted())
     (file,) = (run / "trajectories").iterdir()
     table = pq.read_table(file)
     pq.write_table(table.drop_columns("response"), file)

@@ -1,6 +1,5 @@
 """What a status says of a run's speed and evaluations."""
 
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,9 +12,7 @@ from arl.config.train_section import Train
 from arl.metrics.names import Record
 from arl.metrics.run_records import RunRecords
 from arl.metrics.run_status import read_status
-from arl.run.loop_load import SHORTEST_SECONDS, LoopLoad
-from arl.run.recent_speed import recent_speed, seconds_left
-from arl.run.status_writer import StatusWriter, telling_waits
+from arl.run.status_writer import StatusWriter, recent_speed, seconds_left, telling_waits
 from tests.watch.statuses import a_run, a_status
 
 
@@ -90,17 +87,6 @@ def test_the_time_left_is_that_of_the_steps_until_the_first_limit(
     while not train.is_done(version + left, so_far + left * tokens_of_step):
         left += 1
     assert seconds_left(train, version, so_far, speed) == pytest.approx(left * step_seconds)
-
-
-def test_the_load_of_the_event_loop_is_the_cpu_time_of_its_thread_over_the_time_that_has_passed() -> None:
-    load = LoopLoad()
-    cpu = time.thread_time()
-    at = time.monotonic()
-    while time.thread_time() < cpu + SHORTEST_SECONDS:
-        pass
-    spent = time.thread_time() - cpu
-    share = load.read()
-    assert share == pytest.approx(spent / (time.monotonic() - at), rel=0.1)
 
 
 def test_before_the_first_step_there_is_no_speed() -> None:

@@ -21,7 +21,7 @@ from arl.launch.trust import FOLDER
 from arl.metrics.names import EVALUATION, EVERY_STEP
 from arl.metrics.run_status import read_status
 from arl.run.control.run_key_file import KEY
-from arl.sync.node_copy import PREFIX
+from arl.sync.weight_folders import PREFIX
 from tests.forks import ForkedCommand
 from tests.processes import survivors
 

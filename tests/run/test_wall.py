@@ -17,8 +17,8 @@ from arl.launch.address import LOOPBACK, held_port
 from arl.launch.base import Command, Resources
 from arl.launch.local import LocalLauncher
 from arl.run.failures import explain_deaths, reported_failures
-from arl.sync.node_copy import abandoned_directories
 from arl.sync.publication_directory import make_locked_directory
+from arl.sync.weight_folders import abandoned_directories
 
 
 def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clear_up(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from tests.processes import MARK
 
 # Words of which a command line of each role has one.
 WORDS = {
-    "guard": ("private_directory.py",),
+    "guard": ("scratch_directory.py",),
     "engine": ("arl.engine.embedded.server", "server_process.py"),
     "trainer": ("arl.train.rank",),
     "reward worker": ("arl.reward.worker",),

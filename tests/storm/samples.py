@@ -14,7 +14,7 @@ import psutil
 from tests.storm.run_processes import RunProcess
 
 SHARED_MEMORY = Path("/dev/shm")
-KINDS = ("logs", "trajectories", "checkpoints", "spans", "metrics.jsonl", "trace.json", "status.json", "model")
+KINDS = ("logs", "trajectories", "checkpoints", "metrics.jsonl", "trace.json", "status.json", "model")
 
 
 class ProcessSample(msgspec.Struct, frozen=True):

@@ -28,7 +28,6 @@ DEADLINES = {
     "swap": 10.0,
     "generate": 10.0,
     "reward": 5.0,
-    "evaluation": 60.0,
     "stop": 20.0,
     "shutdown": 5.0,
 }
@@ -94,7 +93,7 @@ class StormRun:
     def longest_recovery(self) -> float:
         """Return the seconds after which an attempt has ended, whatever has happened to it."""
         waits = self.deadlines
-        return 2 * waits["startup"] + waits["step"] + 2 * waits["swap"] + waits["generate"] + waits["evaluation"]
+        return 3 * waits["startup"] + 3 * waits["step"] + 2 * waits["swap"] + waits["generate"]
 
     def to_the_end(self) -> None:
         """Run, resume and extend until every shot was fired and the run has finished."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.sweep.axes import make_axis
-from arl.sweep.combinations import combine, flatten
+from arl.sweep.combinations import combine
 
 STALENESS = make_axis({"rollout.staleness": [0, 4, None]}, "")
 KIND = make_axis({"objective.kind": ["ppo", "decoupled_ppo"]}, "")
@@ -52,7 +52,6 @@ def test_a_section_is_an_axis_and_its_fields_are_the_settings() -> None:
     first, second = combine([axis], {})
     assert first.settings == {"objective.kind": "ppo"}
     assert second.name == "kind=decoupled_ppo,proximal=loglinear"
-    assert flatten({"data.options": {}}) == {"data.options": {}}
 
 
 def test_named_arms_are_combined_with_the_axes() -> None:

@@ -4,24 +4,21 @@ import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import IO, Any
+from typing import BinaryIO
 
 import pytest
 from rich.console import Console
 
 from arl import clock
 from arl.config.recipe_file import load_recipe
-from arl.errors import InputError
 from arl.launch.file_lock import try_lock
 from arl.launch.shares import Share
 from arl.sweep import run_arms
 from arl.sweep.check_arms import CheckedArm
 from arl.sweep.combinations import SweepArm
-from arl.sweep.estimate import TimeEstimate
 from arl.sweep.run_arms import ArmRunner, FailedRun
 from arl.sweep.sweep_directory import SweepRun
 from arl.sweep.sweep_display import SweepDisplay
-from tests.launch.test_file_lock import NOT_A_LOCK, put
 
 TRAIN = """\
 import os, pathlib, sys
@@ -39,8 +36,8 @@ def runs_of(recipe: Path, sweep: Path, seeds: int = 1) -> list[SweepRun]:
     return [SweepRun(arm, seed, sweep) for seed in range(seeds)]
 
 
-def runner_of(runs: list[SweepRun], shares: list[Share], known: TimeEstimate | None = None) -> ArmRunner:
-    return ArmRunner(runs, shares, SweepDisplay(Console(quiet=True), len(runs), 0), known)
+def runner_of(runs: list[SweepRun], shares: list[Share]) -> ArmRunner:
+    return ArmRunner(runs, shares, SweepDisplay(Console(quiet=True), len(runs), 0))
 
 
 def run_with(program: str, runs: list[SweepRun], share: Share, monkeypatch: pytest.MonkeyPatch) -> list[FailedRun]:
@@ -86,14 +83,14 @@ def test_a_run_waits_until_the_process_of_a_killed_sweep_is_gone(
     lock = tmp_path / "run.lock"
     has_waited = asyncio.Event()
 
-    def try_and_tell(file: IO[Any]) -> bool:
+    def try_and_tell(file: BinaryIO) -> bool:
         is_locked = try_lock(file)
         if not is_locked:
             has_waited.set()
         return is_locked
 
     async def let_go() -> None:
-        with lock.open("w") as held:
+        with lock.open("wb") as held:
             assert try_lock(held)
             waiting = asyncio.create_task(run_arms._wait_until_gone(lock))
             await has_waited.wait()
@@ -103,17 +100,3 @@ def test_a_run_waits_until_the_process_of_a_killed_sweep_is_gone(
     monkeypatch.setattr(run_arms, "try_lock", try_and_tell)
     monkeypatch.setattr(run_arms, "POLL_SECONDS", 0.01)
     clock.run(let_go)
-
-
-@pytest.mark.parametrize("name", NOT_A_LOCK)
-def test_a_run_whose_lock_is_no_regular_file_is_not_waited_for(tmp_path: Path, name: str) -> None:
-    precious = put(name, tmp_path / "run.lock")
-    with pytest.raises(InputError, match=r"run\.lock: cannot be opened"):
-        clock.run(lambda: run_arms._wait_until_gone(tmp_path / "run.lock"))
-    assert precious.read_text() == "keep me"
-
-
-def test_shares_without_a_run_do_not_shorten_the_time_that_is_left(recipe: Path) -> None:
-    runs = runs_of(recipe, recipe.parent / "study", seeds=2)
-    runner = runner_of(runs, [Share()] * 8, TimeEstimate(60.0, "a run"))
-    assert runner._seconds_left() == 60.0

@@ -1,15 +1,13 @@
 """The progress of a run is read from its metrics.jsonl while another process writes it."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.sweep.run_progress import LONGEST_LINE, MetricsTail, RunProgress
+from arl.sweep.run_progress import MetricsTail, RunProgress
 
 
 def lines(steps: int) -> list[str]:
@@ -19,8 +17,8 @@ def lines(steps: int) -> list[str]:
     ]
 
 
-def follow(file: Path, steps: int, tokens: int | None = None) -> RunProgress:
-    return RunProgress(file, steps, suite="held_out", now=0.0, tokens=tokens)
+def follow(file: Path, steps: int) -> RunProgress:
+    return RunProgress(file, steps, suite="held_out")
 
 
 @given(cuts=st.lists(st.integers(0, 400), max_size=8))
@@ -44,61 +42,13 @@ def test_a_file_that_a_resumed_run_has_cut_back_is_read_again(tmp_path: Path) ->
     assert [record["step"] for record in tail.read()] == [1, 2]
 
 
-def test_a_file_that_was_cut_back_and_has_grown_since_is_read_on_at_the_next_whole_line(tmp_path: Path) -> None:
+def test_step_reward_and_accuracy_are_the_newest(tmp_path: Path) -> None:
     file = tmp_path / "metrics.jsonl"
-    old = lines(4)
-    file.write_text("\n".join(old) + "\n")
-    tail = MetricsTail(file)
-    assert len(list(tail.read())) == 4
-    longer = old[3].removesuffix("}") + ', "loss": 0.5}'
-    file.write_text("\n".join([*old[:3], longer, *lines(6)[4:]]) + "\n")
-    assert [record["step"] for record in tail.read()] == [5, 6]
-
-
-def test_a_line_too_long_for_a_record_is_passed_over(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    before, after = lines(2)
-    file.write_text(f"{before}\n{'x' * (2 * LONGEST_LINE + 5)}\n{after}\n")
-    assert [record["step"] for record in MetricsTail(file).read()] == [1, 2]
-
-
-def test_of_a_file_larger_than_a_run_can_write_nothing_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    file.write_text(lines(1)[0] + "\n")
-    tail = MetricsTail(file)
-    assert len(list(tail.read())) == 1
-    os.truncate(file, 1 << 33)
-    with file.open("a") as end:
-        end.write("\n" + lines(1)[0] + "\n")
-    assert list(tail.read()) == []
-
-
-def test_the_time_that_is_left_follows_from_what_this_process_has_trained(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("\n".join(lines(4)) + "\n")
     progress = follow(file, steps=10)
-    assert progress.step == 4
-    assert progress.seconds_left(0.0) is None, "an earlier process has trained these steps"
-    file.write_text("\n".join(lines(5)) + "\n")
-    assert not progress.refresh(now=7.0)
+    assert (progress.step, progress.reward, progress.accuracy) == (0, None, None)
     file.write_text("\n".join(lines(7)) + "\n" + json.dumps({"step": 7, "eval/held_out/accuracy": 0.25}) + "\n")
-    assert progress.refresh(now=9.0)
-    assert progress.accuracy == 0.25
-    assert progress.reward == 0.7
-    assert progress.seconds_left(9.0) == pytest.approx(3.0)
-
-
-def test_what_a_resumed_run_has_kept_of_its_metrics_says_nothing_about_its_time(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("\n".join(lines(6)) + "\n")
-    progress = follow(file, steps=10)
-    file.write_text("\n".join(lines(4)) + "\n")
-    progress.refresh(now=100.0)
-    assert progress.step == 4
-    assert progress.seconds_left(100.0) is None, "an earlier process has trained these steps"
-    file.write_text("\n".join(lines(6)) + "\n")
-    progress.refresh(now=104.0)
-    assert progress.seconds_left(104.0) == pytest.approx(8.0)
+    assert progress.refresh()
+    assert (progress.step, progress.reward, progress.accuracy) == (7, 0.7, 0.25)
 
 
 def test_the_accuracy_is_that_of_one_suite(tmp_path: Path) -> None:
@@ -106,10 +56,3 @@ def test_the_accuracy_is_that_of_one_suite(tmp_path: Path) -> None:
     evaluations = [{"step": 1, "eval/held_out/accuracy": 0.25}, {"step": 1, "eval/other/accuracy": 0.75}]
     file.write_text("\n".join(map(json.dumps, evaluations)) + "\n")
     assert follow(file, steps=10).accuracy == 0.25
-
-
-def test_a_run_that_ends_with_its_tokens_is_done_by_tokens(tmp_path: Path) -> None:
-    file = tmp_path / "metrics.jsonl"
-    file.write_text("\n".join(lines(5)) + "\n")
-    assert follow(file, steps=1000, tokens=1000).share == 0.5
-    assert follow(tmp_path / "none", steps=1000).share == 0.0

@@ -209,4 +209,4 @@ def test_an_arm_that_fails_is_reported_and_stops_no_other(recipe: Path, monkeypa
     assert (directory / "function=tests.sweep.rewards-held" / "seed-0" / "summary.json").exists()
     assert "0/1" in printed.getvalue()
     dry_run(request, console)
-    assert "1 finished runs of this sweep" in printed.getvalue()
+    assert "1 of 2 runs to do, 1 at a time" in printed.getvalue()

@@ -1,19 +1,21 @@
 """A sweep goes on in its directory if it is the same one, and may grow."""
 
-import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from arl.errors import DataError, InputError
-from arl.launch.durable import remove_any
 from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.sweep.check_arms import check_arms
-from arl.sweep.manifest import SweepManifest, read_manifest
 from arl.sweep.request import SweepOptions, read_request
-from arl.sweep.sweep_directory import SWEEP_LOCK, check_directory, list_runs, open_directory, sweep_path
-from tests.launch.test_file_lock import NOT_A_LOCK, put
+from arl.sweep.sweep_directory import (
+    SweepManifest,
+    check_directory,
+    list_runs,
+    open_directory,
+    read_manifest,
+    sweep_path,
+)
 
 
 def note(text: str) -> None:
@@ -122,42 +124,6 @@ def test_a_torn_manifest_is_named(recipe: Path, text: str) -> None:
     begin(recipe, "rollout.staleness=0,2")
     (recipe.parent / "runs" / "study" / SWEEP_MANIFEST).write_text(text)
     with pytest.raises(DataError, match=r"sweep.json: is not a sweep's manifest"):
-        begin(recipe, "rollout.staleness=0,2")
-
-
-@pytest.mark.parametrize("name", NOT_A_LOCK)
-def test_a_lock_that_is_no_regular_file_is_refused(recipe: Path, name: str) -> None:
-    begin(recipe, "rollout.staleness=0,2")
-    (lock,) = recipe.parent.rglob(SWEEP_LOCK)
-    lock.unlink()
-    precious = put(name, lock)
-    with pytest.raises(InputError, match=r"sweep\.lock: cannot be opened|exists and is no sweep"):
-        begin(recipe, "rollout.staleness=0,2")
-    assert precious.read_text() == "keep me"
-
-
-def put_fifo(path: Path) -> None:
-    os.mkfifo(path)
-
-
-@pytest.mark.parametrize("put_other", [put_fifo, lambda path: path.symlink_to("n" * 300)], ids=["FIFO", "link"])
-@pytest.mark.parametrize(
-    "place",
-    [
-        *("recipes", "logs", "logs/times.jsonl", "sweep.json", "recipes/staleness=0.yaml", "staleness=0"),
-        *("staleness=0/seed-1", "logs/staleness=0", "logs/staleness=0/seed-1.log"),
-        *("staleness=0/seed-1/checkpoints", "staleness=0/seed-1/summary.json"),
-    ],
-)
-def test_what_lies_where_a_sweep_writes_is_named_before_it_begins(
-    recipe: Path, place: str, put_other: Callable[[Path], None]
-) -> None:
-    begin(recipe, "rollout.staleness=0,2")
-    path = recipe.parent / "runs" / "study" / place
-    path.parent.mkdir(parents=True, exist_ok=True)
-    remove_any(path)
-    put_other(path)
-    with pytest.raises(InputError, match=f"{place}: is no (folder|regular file), and the sweep has one of this name"):
         begin(recipe, "rollout.staleness=0,2")
 
 

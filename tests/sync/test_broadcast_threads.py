@@ -16,7 +16,7 @@ from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.broadcast_threads import GroupRequest, start_broadcast_threads
 from arl.sync.buckets import make_buckets
 from arl.sync.loading import specs_of
-from arl.sync.process_group import Group, Joining, Receiver
+from arl.sync.process_group import Group, Receiver
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
 from arl.sync.weight_sender import Rendezvous
 from tests.engine.served import served
@@ -79,7 +79,6 @@ def join(group: str, at: Rendezvous, seconds: float = SECONDS) -> Receiver:
             group_name=group,
             backend=at.backend,
         ),
-        Joining(),
     )
     return receiver
 

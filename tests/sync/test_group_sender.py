@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 
 from arl.errors import DeadlineError, EngineError, EngineLost, TrainerError
 from arl.sync.buckets import TensorSpec
-from arl.sync.common_swap import CommonSwap, Failures
-from arl.sync.group_sender import GroupSender
+from arl.sync.group_sender import CommonSwap, Failures, GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_sender import Rendezvous
+from arl.sync.weight_sender import Receiving, Rendezvous
 from arl.types import WeightUpdate
 from tests.sync.group_of_fakes import FakeServer, Network
 
@@ -216,14 +215,16 @@ def test_a_group_whose_broadcast_was_cancelled_half_way_is_not_used_again() -> N
 
 def test_engines_whose_wait_for_each_other_is_cancelled_start_nothing() -> None:
     async def scenario() -> None:
-        common: CommonSwap[str] = CommonSwap(3)
+        common = CommonSwap(3)
         begun = asyncio.Event()
 
-        async def work(engines: Sequence[str]) -> Failures[str]:
+        async def work(engines: Sequence[Receiving]) -> Failures:
             begun.set()
             return {}
 
-        waiting = [asyncio.create_task(common.arrive(engine, work)) for engine in "ab"]
+        sender = GroupSender(Trainer(Network()), SECONDS)
+        loaders = [WeightLoader(FakeServer(Network(), number, stages=True), sender, 1) for number in range(2)]
+        waiting = [asyncio.create_task(common.arrive(loader, work)) for loader in loaders]
         await asyncio.sleep(0)  # both have arrived
         for task in waiting:
             task.cancel()

@@ -12,7 +12,7 @@ from arl.errors import EngineError
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_messages import STAGES, Checked, Checksums, GroupJoined, UpdateFromDisk
+from arl.sync.weight_messages import Checked, Checksums
 from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 
@@ -20,16 +20,12 @@ BUCKET = [TensorSpec("a", "float32", (2, 3))]
 LAST = [TensorSpec("b", "bfloat16", (4,))]
 
 
-JOINED = msgspec.json.encode(GroupJoined(success=True, message="joined"))
-STAGING = msgspec.json.encode(GroupJoined(success=True, message=STAGES))
-
-
 class Recorded:
     """Record the commands as `path version`; `refused` is answered by an error, the others by `answer`."""
 
     url = "http://server"
 
-    def __init__(self, answer: bytes = JOINED, refused: str = "nothing") -> None:
+    def __init__(self, answer: bytes = b"{}", refused: str = "nothing") -> None:
         self.sent: list[str] = []
         self._answer = answer
         self._refused = refused
@@ -37,8 +33,7 @@ class Recorded:
     async def command(self, path: str, body: Any = None) -> bytes:
         version = getattr(body, "weight_version", None)
         tags = getattr(body, "tags", ())
-        load_format = body.load_format if isinstance(body, UpdateFromDisk) else None
-        given = [word for word in (version, load_format) if word]
+        given = [version] if version else []
         self.sent.append(" ".join([path, *given, *tags]))
         if path == self._refused:
             raise EngineError(f"{path} refused")
@@ -67,12 +62,12 @@ class Sender:
         self.left.append(group)
 
 
-def commands_of(update: WeightUpdate, answer: bytes = JOINED, copies_weights: bool = False) -> list[str]:
+def commands_of(update: WeightUpdate) -> list[str]:
     """Return what a server is sent for `update`, with | where it must be paused."""
 
     async def load() -> list[str]:
-        server = Recorded(answer)
-        loader = WeightLoader(server, GroupSender(Sender(), 5.0), workers=1, copies_weights=copies_weights)
+        server = Recorded()
+        loader = WeightLoader(server, GroupSender(Sender(), 5.0), workers=1)
         await loader.prepare(update)
         server.sent.append("|")
         await loader.load(update)
@@ -83,11 +78,6 @@ def commands_of(update: WeightUpdate, answer: bytes = JOINED, copies_weights: bo
 
 def test_files_are_loaded_by_one_command() -> None:
     assert commands_of(WeightUpdate(3, "v3")) == ["|", "/update_weights_from_disk 3"]
-
-
-def test_files_of_another_node_are_copied_before_the_pause() -> None:
-    path = "/update_weights_from_disk"
-    assert commands_of(WeightUpdate(3, "v3"), copies_weights=True) == [f"{path} 3 node_copy", "|", f"{path} 3"]
 
 
 def test_handles_are_sent_by_buckets_and_the_last_one_has_the_version(tmp_path: Path) -> None:
@@ -101,11 +91,10 @@ def test_handles_are_sent_by_buckets_and_the_last_one_has_the_version(tmp_path: 
         commands_of(WeightUpdate(3, str(tmp_path / "empty"), "ipc"))
 
 
-def test_a_server_that_stages_buckets_is_paused_only_for_the_version() -> None:
-    join, path = "/init_weights_update_group", "/update_weights_from_distributed"
+def test_a_group_is_joined_before_the_pause_and_the_last_bucket_has_the_version() -> None:
+    path = "/update_weights_from_distributed"
     update = WeightUpdate(3, transport="broadcast")
-    assert commands_of(update, STAGING) == [join, path, path, path, "|", f"{path} 3"], "two buckets, and a wait"
-    assert commands_of(update) == [join, "|", path, f"{path} 3"]
+    assert commands_of(update) == ["/init_weights_update_group", "|", path, f"{path} 3"]
 
 
 def test_memory_is_resumed_only_if_it_was_released_and_the_weights_with_their_content() -> None:

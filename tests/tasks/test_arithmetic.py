@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arl.config.recipe import Data
 from arl.data.problems import load_problems
 from arl.data.tokenizer import HuggingFaceCodec
-from arl.models.characters import character_tokenizer
+from arl.models.tiny import character_tokenizer
 from arl.reward.grading import accuracy_of, make_grade
 from arl.tasks.arithmetic import (
     FILE,

@@ -15,11 +15,10 @@ from huggingface_hub import constants
 from arl.config.recipe import Data
 from arl.data.problems import load_problems
 from arl.errors import DataError
-from arl.reward.grading import accuracy_of, make_grade
 from arl.run.task_list import render_tasks, task_entries
-from arl.tasks.math_sets import SUFFIX, Gsm8k, Math, MathSet
+from arl.tasks.math_sets import Gsm8k, Math, MathSet
 from arl.tasks.published_set import after_hashes, last_boxed
-from arl.types import Problem, Response
+from arl.types import Problem
 
 needs_data = pytest.mark.skipif("ARL_DATA" not in os.environ, reason="ARL_DATA names no folder of problem sets")
 
@@ -114,19 +113,6 @@ def test_every_built_in_task_is_listed_with_its_problems_and_their_place(folder:
     assert "generated" in text
     assert "comes with arl" in text
     assert "none: for evaluation alone" in text
-
-
-def test_a_math_set_brings_its_suffix_unless_the_recipe_has_another() -> None:
-    assert Data(task="gsm8k").suffix == SUFFIX
-    assert Data(task="gsm8k", suffix="").suffix == ""
-    assert Data(task="math").overlap == "drop"
-
-
-def test_the_reward_grades_as_mathematics() -> None:
-    problem = Problem("?", "1000")
-    grade = make_grade(Gsm8k.reward(problem, Response("That is $\\boxed{1{,}000}$.")), {})
-    assert accuracy_of(grade) == 1.0
-    assert accuracy_of(make_grade(Gsm8k.reward(problem, Response("\\boxed{999}")), {})) == 0.0
 
 
 def test_a_reward_worker_imports_the_grader_before_the_first_answer() -> None:

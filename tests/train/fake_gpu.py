@@ -32,9 +32,9 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.kernels import triton_rows
-from arl.models.tensor_file import TensorFile
+from arl.models import weights
 from arl.sync import bucket_memory
-from arl.train import sharding
+from arl.train import optimizer_files, sharding
 
 aten = torch.ops.aten
 HALVES = (torch.bfloat16, torch.float16)
@@ -116,7 +116,7 @@ def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
 def _patch_values(patch: pytest.MonkeyPatch) -> None:
     """Let ranks and files be read outside of the mode."""
     make_mesh = sharding._mesh
-    read_rows = TensorFile.read
+    read_rows = weights.rows_of
 
     def mesh(*given: Any) -> DeviceMesh:
         with unset_fake_temporarily():
@@ -127,7 +127,8 @@ def _patch_values(patch: pytest.MonkeyPatch) -> None:
             return read_rows(*given)
 
     patch.setattr(sharding, "_mesh", mesh)
-    patch.setattr(TensorFile, "read", read)
+    for module in (weights, optimizer_files):
+        patch.setattr(module, "rows_of", read)
 
 
 class _Kernel:

@@ -13,7 +13,7 @@ from transformers import (
     Qwen3Config,
 )
 
-from arl.models.characters import character_tokenizer
+from arl.models.tiny import character_tokenizer
 from arl.tasks import running_checksum
 
 SHAPE = {

@@ -26,7 +26,7 @@ from tests.train.workers import forked, init, launched
 SECONDS = 120.0
 
 
-class NullCut:
+class NullSnapshot:
     def __init__(self, recipe: Recipe) -> None:
         self._recipe = recipe.model_dump(mode="json")
 
@@ -66,7 +66,7 @@ def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_fro
 
     async def step_and_save(trainer: TrainerClient, version: int) -> None:
         await trainer.step(batch(version, groups=4, size=4))
-        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1), trainer, NullCut(recipe))
+        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1), trainer, NullSnapshot(recipe))
         await checkpoints.copy(version + 1)
         done = (version + 1) * recipe.rollout.problems_per_step
         state = ControllerState(version=version + 1, loaded_version=version + 1, admitted=done, trained=done)

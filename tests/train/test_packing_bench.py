@@ -9,11 +9,7 @@ from arl.bench.packing_bench import CAPACITY, areal, bench_packing, karmarkar_ka
 
 def test_every_case_is_one_row_and_only_differencing_may_overfill(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packing, "SIZES", (40, 80))
-    report = bench_packing(draws=2, idle_tokens=60_000)
-    for row in report["idle"]:
-        assert row["tokens"] >= 60_000
-        assert 0 < row["idle_s"] < row["step_s"]
-        assert row["first_join_s"] < row["all_joins_s"]
+    report = bench_packing(draws=2)
     assert len(report["rows"]) == 4 * 2 * 3
     for values in report["rows"]:
         row = dict(zip(report["columns"], values, strict=True))

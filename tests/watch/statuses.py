@@ -39,7 +39,6 @@ def a_status(**fields: Any) -> RunStatus:
         ),
         "evaluations": {"held_out": (10, 0.625)},
         "seconds_left": 36.0,
-        "controller_busy": 0.125,
         "processes": (ProcessStatus(role="engine-0", node="n1", pid=17, version=11, open_requests=9),),
     }
     return RunStatus(**(training | fields))

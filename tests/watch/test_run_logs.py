@@ -2,10 +2,7 @@
 
 import itertools
 import os
-import subprocess
-import sys
 import time
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -13,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
-from arl.launch.rotating_log import RotatingLog
 from arl.metrics.run_status import RunStatus
 from arl.watch import liveness
-from arl.watch.run_logs import LONGEST_LINE, MOST_BYTES, RoleLog, find_logs, follow_logs, list_logs, print_ends
+from arl.watch.run_logs import RoleLog, find_logs, list_logs, show_logs
 from tests.watch.statuses import a_run, a_status, writing
 
 
@@ -38,9 +34,7 @@ def with_logs(directory: Path) -> Path:
 def logs(run: Path, role: str | None = None, count: int = 10, follow: bool = False) -> list[str]:
     """Return the lines that `arl logs` prints."""
     shown: list[str] = []
-    read = print_ends(find_logs(run, role), count, shown.append, is_followed=follow)
-    if follow:
-        follow_logs(run, role, read, shown.append)
+    show_logs(run, role, count, shown.append, follow)
     return shown
 
 
@@ -121,40 +115,6 @@ def test_however_a_log_grows_each_line_is_shown_once_and_in_order(
     assert shown == [line.decode(errors="replace") for line in expected]
 
 
-@given(st.lists(st.lists(st.binary(max_size=20), max_size=4), max_size=12))
-def test_a_log_that_goes_on_in_new_parts_is_followed_line_by_line(
-    tmp_path_factory: pytest.TempPathFactory, looks: list[list[bytes]]
-) -> None:
-    file = tmp_path_factory.mktemp("log") / "a.log"
-    file.touch()
-    read = RoleLog("a", file)
-    shown = []
-    with RotatingLog(file, part_bytes=50) as log:
-        for pieces in looks:  # of 80 bytes at most, so that no part vanishes between two looks
-            for piece in pieces:
-                log.write(piece)
-            shown += read.new_lines()
-    shown += read.rest()
-    whole = b"".join(piece for pieces in looks for piece in pieces).split(b"\n")
-    expected = whole if whole[-1] else whole[:-1]
-    assert shown == [line.decode(errors="replace") for line in expected]
-
-
-@given(st.integers(0, 60), st.integers(0, 20))
-def test_the_last_lines_of_a_log_reach_into_its_older_parts(
-    tmp_path_factory: pytest.TempPathFactory, num_lines: int, count: int
-) -> None:
-    file = tmp_path_factory.mktemp("log") / "a.log"
-    lines = [f"line {number}" for number in range(num_lines)]
-    with RotatingLog(file, part_bytes=100) as log:
-        for line in lines:
-            log.write(f"{line}\n".encode())
-    read = RoleLog("a", file)
-    read.seek_last(count)
-    assert read.new_lines() == (lines[-count:] if count else [])
-    assert not read.rest()
-
-
 @given(st.text("ab\n", max_size=60), st.integers(0, 9))
 def test_the_last_lines_of_a_log_are_those_at_its_end(
     tmp_path_factory: pytest.TempPathFactory, text: str, count: int
@@ -193,71 +153,6 @@ def test_the_logs_of_engines_that_have_joined_are_those_of_engines(tmp_path: Pat
     assert [log.role for log in find_logs(run, "engine-1")] == ["engine-1"]
 
 
-def test_a_log_without_line_ends_that_is_larger_than_the_memory_is_read_at_its_end_alone(tmp_path: Path) -> None:
-    run = with_logs(tmp_path)
-    with (run / "logs" / "engine-0.log").open("wb") as log:
-        log.truncate(1 << 36)  # it takes no room on the disk
-        log.seek(0, os.SEEK_END)
-        log.write(b"\nserves\n")
-    tracemalloc.start()
-    try:
-        *_, last = logs(run, "engine-0", count=10)
-        _, peak = tracemalloc.get_traced_memory()
-    finally:
-        tracemalloc.stop()
-    assert last == "serves"
-    assert peak < 16 * MOST_BYTES
-
-
-def test_a_line_without_an_end_that_is_followed_is_shown_in_parts_and_is_not_kept(tmp_path: Path) -> None:
-    file = tmp_path / "a.log"
-    file.touch()
-    log = RoleLog("a", file)
-    piece = b"x" * (LONGEST_LINE // 2)
-    shown: list[str] = []
-    for _ in range(7):
-        with file.open("ab") as grown:
-            grown.write(piece)
-        shown += log.new_lines()
-        assert len(log.unfinished) <= LONGEST_LINE
-    shown += log.rest()
-    assert [len(line) for line in shown] == [3 * len(piece), 3 * len(piece), len(piece)]
-
-
-def test_a_name_that_is_no_utf8_is_shown_with_its_byte_escaped(tmp_path: Path) -> None:
-    run = with_logs(tmp_path)
-    (run / "logs" / os.fsdecode(b"eng\xffine.log")).write_text("up\n")
-    command = [sys.executable, "-m", "arl.cli", "logs", str(run), "--list"]
-    env = os.environ | {"PYTHONIOENCODING": "utf-8:strict"}
-    done = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True, env=env)
-    assert done.returncode == 0, done.stderr
-    assert "eng\\udcffine" in done.stdout
-
-
-@pytest.mark.parametrize("kind", ["pipe", "directory"])
-def test_a_part_of_a_log_that_is_no_file_is_named(tmp_path: Path, kind: str) -> None:
-    run = with_logs(tmp_path)
-    part = run / "logs" / "engine-0.log.1"
-    if kind == "pipe":
-        os.mkfifo(part)
-    else:
-        part.mkdir()
-    for show in (logs, lambda run: list_logs(find_logs(run, None), print)):
-        with pytest.raises(InputError, match=r"engine-0\.log\.1: cannot be read \(it is no regular file\)"):
-            show(run)
-
-
-def test_a_log_whose_older_parts_could_have_no_name_is_shown_and_listed(tmp_path: Path) -> None:
-    run = with_logs(tmp_path)
-    role = "r" * (255 - len(".log"))
-    (run / "logs" / f"{role}.log").write_text("up\n")
-    (run / "logs" / "link.log").symlink_to("x" * 300)
-    assert logs(run, role) == ["up"]
-    listed: list[str] = []
-    list_logs(find_logs(run, role), listed.append)
-    assert "3 bytes" in listed[0]
-
-
 def test_following_a_dead_run_ends_though_its_last_status_is_of_the_future(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,4 +160,4 @@ def test_following_a_dead_run_ends_though_its_last_status_is_of_the_future(
     run = a_run(tmp_path, a_status(time=time.time() + 1e9))
     (run / "logs").mkdir()
     (run / "logs" / "trainer-0.log").write_text("step 0\n")
-    assert logs(run, follow=True) == ["step 0"]
+    assert logs(run, follow=True) == ["trainer-0 | step 0"]

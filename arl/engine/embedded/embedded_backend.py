@@ -27,7 +27,6 @@ class EmbeddedBackend:
         versions_per_token=True,
         deterministic_seeds=True,
         checksums=True,
-        node_copies=True,
         in_process=True,
     )
 

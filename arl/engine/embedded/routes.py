@@ -6,24 +6,24 @@
     POST … that concern weights: see weight_routes
     GET  /health, /server_info, /model_info, /v1/loads
 
-Requests are answered between two passes of the engine's loop. Bad input gets a 4xx (http_edge).
+Requests are answered between two passes of the engine's loop. Bad input gets a 4xx (http_app).
 """
 
 import asyncio
 import secrets
 from collections.abc import Iterator
+from typing import cast
 
 import msgspec
-from aiohttp.web import BaseRequest, Response, StreamResponse
+from aiohttp import web
+from aiohttp.web import Request, Response, StreamResponse
 
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.http_edge import Routes, json_answer, read_body
+from arl.engine.embedded.http_app import json_answer, read_body
 from arl.engine.embedded.request_rows import Stream
-from arl.engine.embedded.translate import chunk_of, failed_chunk, joined, requests_of
 from arl.engine.embedded.weight_routes import WeightRoutes
 from arl.engine.http import wire
-from arl.errors import EngineError
-from arl.sync.node_copy import NodeCopies
+from arl.errors import EngineError, short_message
 from arl.sync.weight_messages import Memory, MemoryTag
 from arl.types import GenerateRequest, Increment
 
@@ -36,7 +36,6 @@ class EngineRoutes:
         model_path: directory of the weights that the engine began with
         eos: stop tokens of the model
         broadcast_seconds: after which a broadcast that does not move is given up
-        copies: of published files, shared with the other servers of this node; None: they are read where they are
     """
 
     def __init__(
@@ -45,38 +44,37 @@ class EngineRoutes:
         model_path: str,
         eos: tuple[int, ...],
         broadcast_seconds: float,
-        copies: NodeCopies | None = None,
     ) -> None:
         self._engine = engine
         self._model_path = model_path
         self._eos = eos
         self._released: set[MemoryTag] = set()
         self._names = _new_names()
-        self.weights = WeightRoutes(engine, broadcast_seconds, copies)
+        self.weights = WeightRoutes(engine, broadcast_seconds)
 
-    def routes(self) -> Routes:
+    def routes(self) -> list[web.RouteDef]:
         """Return what answers each path."""
-        return {
-            "/generate": ("POST", self._generate),
-            "/pause_generation": ("POST", self._pause),
-            "/continue_generation": ("POST", self._continue),
-            "/abort_request": ("POST", self._abort),
-            "/flush_cache": ("POST", self._flush),
-            "/release_memory_occupation": ("POST", self._release),
-            "/resume_memory_occupation": ("POST", self._resume_memory),
-            "/health": ("GET", self._health),
-            "/server_info": ("GET", self._server_info),
-            "/model_info": ("GET", self._model_info),
-            "/v1/loads": ("GET", self._loads),
-            **self.weights.routes(),
-        }
+        return [
+            web.post("/generate", self._generate),
+            web.post("/pause_generation", self._pause),
+            web.post("/continue_generation", self._continue),
+            web.post("/abort_request", self._abort),
+            web.post("/flush_cache", self._flush),
+            web.post("/release_memory_occupation", self._release),
+            web.post("/resume_memory_occupation", self._resume_memory),
+            web.get("/health", self._health),
+            web.get("/server_info", self._server_info),
+            web.get("/model_info", self._model_info),
+            web.get("/v1/loads", self._loads),
+            *self.weights.routes(),
+        ]
 
-    async def _generate(self, request: BaseRequest) -> StreamResponse:
+    async def _generate(self, request: Request) -> StreamResponse:
         body = await read_body(request, wire.Generate)
         await asyncio.sleep(0)  # others have their turns between the decoding of a large batch and its checks
         if self._released:
             raise EngineError("memory is released: /resume_memory_occupation comes first")
-        requests = requests_of(body, self._names, self._eos)
+        requests = _requests_of(body, self._names, self._eos)
         stream = self._engine.submit(requests)
         try:
             if body.stream:
@@ -86,7 +84,7 @@ class EngineRoutes:
             self._engine.leave(stream)
 
     async def _stream(
-        self, request: BaseRequest, body: wire.Generate, requests: list[GenerateRequest], stream: Stream
+        self, request: Request, body: wire.Generate, requests: list[GenerateRequest], stream: Stream
     ) -> StreamResponse:
         """Answer with one event for each increment, until all requests have ended."""
         response = StreamResponse(headers={"Content-Type": "text/event-stream"})
@@ -98,7 +96,7 @@ class EngineRoutes:
                 events = []
                 for index, new in await stream.take():
                     if isinstance(new, EngineError):
-                        chunk = failed_chunk(requests[index], index, counts[index], new)
+                        chunk = _failed_chunk(requests[index], index, counts[index], new)
                     else:
                         counts[index] += len(new.token_ids)
                         chunk = self._chunk(body, requests[index], index, new, counts[index])
@@ -121,9 +119,9 @@ class EngineRoutes:
                 if isinstance(new, EngineError):
                     if is_single:
                         raise new
-                    chunks[index] = failed_chunk(request, index, 0, new)
+                    chunks[index] = _failed_chunk(request, index, 0, new)
                     continue
-                whole[index] = joined(whole[index], new) if index in whole else new
+                whole[index] = _joined(whole[index], new) if index in whole else new
                 if new.finish_reason is not None:
                     chunks[index] = self._chunk(body, request, index, whole[index], len(whole[index].token_ids))
         return json_answer(chunks[0] if is_single else [chunks[index] for index in range(len(requests))])
@@ -131,26 +129,31 @@ class EngineRoutes:
     def _chunk(
         self, body: wire.Generate, request: GenerateRequest, index: int, new: Increment, num_tokens: int
     ) -> wire.Chunk:
-        return chunk_of(
-            request,
-            index=index,
-            new=new,
-            num_tokens=num_tokens,
-            loaded_version=self._engine.loaded_version,
-            with_logprobs=bool(body.return_logprob),
+        """Return the message for increment `new` of a request that has `num_tokens` tokens with it."""
+        meta = wire.MetaInfo(
+            id=request.request_id,
+            finish_reason=_finish(new, num_tokens),
+            weight_versions=wire.spans(new.policy_versions),
+            prompt_tokens=len(request.input_ids),
+            completion_tokens=num_tokens,
+            weight_version=str(self._engine.loaded_version),
         )
+        if body.return_logprob:
+            pairs = zip(new.logprobs, new.token_ids, strict=True)
+            meta.output_token_logprobs = [(logprob, token, None) for logprob, token in pairs]
+        return wire.Chunk(output_ids=list(new.token_ids), meta_info=meta, index=index)
 
-    async def _pause(self, request: BaseRequest) -> Response:
+    async def _pause(self, request: Request) -> Response:
         body = await read_body(request, wire.Pause)
         await self._engine.pause(body.mode)
         return json_answer({"status": "ok"})
 
-    async def _continue(self, request: BaseRequest) -> Response:
+    async def _continue(self, request: Request) -> Response:
         await read_body(request, wire.Nothing)
         await self._engine.resume()
         return json_answer({"status": "ok"})
 
-    async def _abort(self, request: BaseRequest) -> Response:
+    async def _abort(self, request: Request) -> Response:
         body = await read_body(request, wire.Abort)
         if body.abort_all:
             self._engine.abort_all()
@@ -158,14 +161,14 @@ class EngineRoutes:
             self._engine.abort([body.rid])
         return Response()
 
-    async def _flush(self, request: BaseRequest) -> Response:
+    async def _flush(self, request: Request) -> Response:
         """Succeed if nothing is open, because nothing else is cached; SGLang refuses as well while something is."""
         await read_body(request, wire.Nothing)
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: the cache cannot be flushed")
         return Response(text="Cache flushed.")
 
-    async def _release(self, request: BaseRequest) -> Response:
+    async def _release(self, request: Request) -> Response:
         """Free the cache's memory. The weights stay, because new ones are copied into them."""
         body = await read_body(request, Memory)
         if self._engine.num_open:
@@ -174,7 +177,7 @@ class EngineRoutes:
         self._released.update(body.kinds)
         return Response()
 
-    async def _resume_memory(self, request: BaseRequest) -> Response:
+    async def _resume_memory(self, request: Request) -> Response:
         """Take back memory that was released; refuse any other, because SGLang dies when asked for what it has."""
         body = await read_body(request, Memory)
         tags = body.kinds
@@ -183,13 +186,13 @@ class EngineRoutes:
         self._released -= tags
         return Response()
 
-    async def _health(self, request: BaseRequest) -> Response:
+    async def _health(self, request: Request) -> Response:
         return Response()
 
-    async def _server_info(self, request: BaseRequest) -> Response:
+    async def _server_info(self, request: Request) -> Response:
         return json_answer({"open_requests": self._engine.num_open, "busy_seconds": self._engine.busy_seconds})
 
-    async def _loads(self, request: BaseRequest) -> Response:
+    async def _loads(self, request: Request) -> Response:
         load = await self._engine.report()
         own = wire.RankLoad(
             num_running_reqs=load.running,
@@ -200,7 +203,7 @@ class EngineRoutes:
         )
         return json_answer(wire.Loads([own]))
 
-    async def _model_info(self, request: BaseRequest) -> Response:
+    async def _model_info(self, request: Request) -> Response:
         info = wire.ModelInfo(
             model_path=self._model_path,
             weight_version=str(self._engine.loaded_version),
@@ -218,3 +221,76 @@ def _new_names() -> Iterator[str]:
     """Yield ids for requests that bring none. No caller can guess one and take it first."""
     while True:
         yield secrets.token_hex(16)
+
+
+def _requests_of(body: wire.Generate, names: Iterator[str], eos: tuple[int, ...]) -> list[GenerateRequest]:
+    """Return the requests of one POST.
+
+    Args:
+        body: one request, or a batch
+        names: ids for requests that bring none
+        eos: stop tokens of the model, which end every request that does not ignore them
+
+    Raises:
+        EngineError: the parts of the batch do not belong together.
+    """
+    inputs = _inputs(body)
+    if len(inputs) > wire.MOST_REQUESTS:
+        raise EngineError(
+            f"{len(inputs)} requests in one POST: {wire.MOST_REQUESTS} may be, send the others in another"
+        )
+    num_tokens = sum(map(len, inputs))
+    if num_tokens > wire.MOST_TOKENS:
+        raise EngineError(f"{num_tokens} input_ids in one POST: {wire.MOST_TOKENS} may be, send the others in another")
+    if body.rid is None:
+        ids = [next(names) for _ in inputs]
+    else:
+        given_ids = body.rid if isinstance(body.rid, list) else [body.rid]
+        ids = [name or next(names) for name in given_ids]
+    given = body.sampling_params or wire.Sampling()
+    samplings = given if isinstance(given, list) else [given] * len(inputs)
+    if not len(inputs) == len(ids) == len(samplings):
+        counts = f"{len(inputs)} input_ids, {len(ids)} rid and {len(samplings)} sampling_params"
+        raise EngineError(f"{counts} do not belong together: give one of each for every request")
+    requests = []
+    for name, input_ids, sampling in zip(ids, inputs, samplings, strict=True):
+        requests.append(GenerateRequest(name, tuple(input_ids), sampling.params(eos)))
+    return requests
+
+
+def _inputs(body: wire.Generate) -> list[list[int]]:
+    """Return the input of each request: `input_ids` is one input, or a list of them."""
+    kinds = set(map(type, body.input_ids))
+    if len(kinds) > 1:
+        raise EngineError("input_ids mixes ids and lists of ids")
+    inputs = body.input_ids if kinds == {list} else [body.input_ids]
+    return cast(list[list[int]], inputs)
+
+
+def _failed_chunk(request: GenerateRequest, index: int, num_tokens: int, error: EngineError) -> wire.Chunk:
+    """Return the message for a request that failed alone after `num_tokens` tokens: SGLang calls that an abort."""
+    finish = wire.Finish("abort", message=short_message(str(error)))
+    meta = wire.MetaInfo(id=request.request_id, finish_reason=finish, completion_tokens=num_tokens)
+    return wire.Chunk(output_ids=[], meta_info=meta, index=index)
+
+
+def _finish(new: Increment, num_tokens: int) -> wire.Finish | None:
+    """Return SGLang's message for why a request of `num_tokens` tokens ended; None: it goes on."""
+    reason = new.finish_reason
+    if reason is None:
+        return None
+    if reason == "length":
+        return wire.Finish(reason, length=num_tokens)
+    if reason == "stop":
+        return wire.Finish(reason, matched=new.token_ids[-1])
+    return wire.Finish(reason, message="aborted")
+
+
+def _joined(old: Increment, new: Increment) -> Increment:
+    """Return both increments of one request as one."""
+    return Increment(
+        token_ids=old.token_ids + new.token_ids,
+        logprobs=old.logprobs + new.logprobs,
+        policy_versions=old.policy_versions + new.policy_versions,
+        finish_reason=new.finish_reason,
+    )

@@ -5,47 +5,48 @@ command line ─► listening socket ─► model ─► EmbeddedEngine and its 
 Every request must show a key: that in ARL_RUN_KEY, or a new one, which is printed behind the url and nowhere else.
 """
 
+import argparse
 import asyncio
 import os
 import signal
 import socket
 import ssl
-import stat
 import sys
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from aiohttp import web
 
-from arl.data.generation_config import end_token_ids
-from arl.engine.embedded.access import Access
+from arl.data.model_directory import end_token_ids
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.door import BACKLOG
-from arl.engine.embedded.http_edge import HttpEdge
+from arl.engine.embedded.http_app import make_runner
 from arl.engine.embedded.routes import EngineRoutes
-from arl.engine.embedded.server_options import ServerOptions, parse
 from arl.errors import ArlError, InputError
-from arl.launch.address import free_listener, new_key
+from arl.launch.address import free_listener, listening_address, new_key
 from arl.launch.child import RUN_KEY, leave
 from arl.launch.tls import TLS, is_loopback, server_context, tls_folder
-from arl.models.load import load_model
-from arl.sync.node_copy import NodeCopies
+from arl.models.load import DTYPES, load_model
+from arl.sync.weight_messages import MOST_VERSION
 
-
-class Key(NamedTuple):
-    """Hold the key that requests must show."""
-
-    value: str
-    is_new: bool  # nobody knows it yet
+BACKLOG = 1024  # connections that the kernel holds until they are accepted
+RANGES = {
+    "port": (0, 65_535),
+    "slots": (1, 2**31 - 1),
+    "threads": (1, 4096),
+    "stream_interval": (1, 2**31 - 1),
+    "version": (0, MOST_VERSION),
+    "broadcast_seconds": (0.001, 10**9),
+}
 
 
 class ListeningPlace(NamedTuple):
     """Hold where and for whom a server listens."""
 
     listener: socket.socket
-    host: str  # as it was given
-    key: Key
+    key: str
     tls: ssl.SSLContext | None
+    shows_key: bool = False  # it is new, and printed when ready
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -61,33 +62,74 @@ def serve_model(arguments: list[str] | None) -> None:
     """Serve the model that the command line names, until SIGTERM or SIGINT.
 
     Raises:
-        InputError: it cannot be served: the model, an option, the address or the memory is wrong.
+        InputError: it cannot be served: the model, an option or the address is wrong.
     """
     options = parse(arguments)
     torch.set_num_threads(options.threads)
-    key = _key(options.host)
-    place = ListeningPlace(_listen(options.host, options.port), options.host, key, _tls(options.host))
-    model = load_model(options.model, options.weight_dtype, options.device, options.head)
+    place = _listening_place(options.host, options.port)
+    on_gpu = torch.cuda.is_available()
+    best = "bfloat16" if on_gpu else "float32"
+    dtype = best if options.dtype == "auto" else options.dtype
+    model = load_model(options.model, dtype, "cuda" if on_gpu else "cpu", options.head)
+    engine = EmbeddedEngine(
+        model,
+        slots=options.slots,
+        stream_interval=options.stream_interval,
+        version=options.version,
+    )
     eos = end_token_ids(options.model)
-    asyncio.run(_main(options, model, eos, place))
+    routes = EngineRoutes(engine, str(Path(options.model)), eos, options.broadcast_seconds)
+    asyncio.run(serve(routes, engine, place))
 
 
-def _key(host: str) -> Key:
-    """Return the key of the environment, or a new one.
+def parse(arguments: list[str] | None) -> argparse.Namespace:
+    """Read the command line; None: this process's own.
 
     Raises:
-        InputError: without a key of yours it would be printed where others may read it, or could not be.
+        InputError: a value cannot be served; says which can.
+        SystemExit: it is no command line, as argparse has said.
     """
-    given = os.environ.get(RUN_KEY)
-    if given:
-        return Key(given, is_new=False)
-    if not is_loopback(host):
+    parser = argparse.ArgumentParser("arl.engine.embedded.server", description="Serve the embedded engine over HTTP.")
+    parser.add_argument("--model", required=True, help="directory with config.json and model.safetensors")
+    parser.add_argument("--host", default=listening_address(), help="address to listen on")
+    parser.add_argument("--port", type=int, default=30000, help="0: any free one, printed when ready")
+    parser.add_argument("--slots", type=int, default=256, help="requests decoded together")
+    parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="auto: bfloat16 on a GPU")
+    parser.add_argument("--head", choices=("auto", "float32"), default="auto", help="precision of logits: train.head")
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--stream-interval", type=int, default=16, help="tokens between two increments")
+    parser.add_argument("--version", type=int, default=0, help="policy version of these weights")
+    parser.add_argument(
+        "--broadcast-seconds", type=float, default=60, help="after which a broadcast that does not move is given up"
+    )
+    options = parser.parse_args(arguments)
+    for name, (least, most) in RANGES.items():
+        value = getattr(options, name)
+        if not least <= value <= most:  # NaN is refused, too
+            raise InputError(f"--{name.replace('_', '-')} {value} must be from {least} to {most}")
+    if os.path.exists(options.model) and not os.path.isdir(options.model):  # what is not there may be a name of the Hub
+        raise InputError(
+            f"--model {options.model} is no directory: give the one that config.json and model.safetensors are in"
+        )
+    return options
+
+
+def _listening_place(host: str, port: int) -> ListeningPlace:
+    """Open the listening socket, with the key and the certificate of the environment.
+
+    Raises:
+        InputError: the address is not this machine's, or not free; beyond loopback there is no key; or the certificate
+            cannot be read.
+    """
+    key = os.environ.get(RUN_KEY)
+    if not key and not is_loopback(host):
         raise InputError(f"--host {host} is beyond loopback: set {RUN_KEY}, or leave --host out")
-    if stat.S_ISREG(os.fstat(sys.stdout.fileno()).st_mode):
-        raise InputError(f"a new key is not written to a file: set {RUN_KEY} to one of your own")
-    key = Key(new_key(), is_new=True)
-    os.environ[RUN_KEY] = key.value  # where process groups look for it
-    return key
+    folder = tls_folder(host)
+    try:
+        context = None if folder is None else server_context(folder)
+    except OSError as error:
+        raise InputError(f"{TLS} {folder}: no certificate.pem with its key.pem: {error}") from error
+    return ListeningPlace(_listen(host, port), key or new_key(), context, shows_key=not key)
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -100,42 +142,10 @@ def _listen(host: str, port: int) -> socket.socket:
     try:
         if port == 0:
             return free_listener(host)  # the server listens on it
-        return socket.create_server((host, port), family=family, backlog=1024)
+        return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, ValueError, UnicodeError) as error:  # ValueError, UnicodeError: no name of any host
         why = error.strerror if isinstance(error, OSError) else error
         raise InputError(f"cannot listen on {host}:{port}: {why}; choose another --port, or --host") from error
-
-
-def _tls(host: str) -> ssl.SSLContext | None:
-    """Return the context with the certificate that the environment names; None: it names none.
-
-    Raises:
-        InputError: it cannot be read.
-    """
-    folder = tls_folder(host)
-    if folder is None:
-        return None
-    try:
-        return server_context(folder)
-    except OSError as error:
-        raise InputError(f"{TLS} {folder}: no certificate.pem with its key.pem: {error}") from error
-
-
-async def _main(options: ServerOptions, model: Any, eos: tuple[int, ...], place: ListeningPlace) -> None:
-    engine = EmbeddedEngine(
-        model,
-        slots=options.slots,
-        stream_interval=options.stream_interval,
-        version=options.version,
-    )
-    seconds = options.broadcast_seconds
-    copies = NodeCopies.from_environment(seconds)
-    routes = EngineRoutes(engine, str(Path(options.model)), eos, seconds, copies)
-    try:
-        await serve(routes, engine, place)
-    finally:
-        if copies is not None:
-            copies.close()
 
 
 async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPlace) -> None:
@@ -145,27 +155,26 @@ async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPl
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     address, port = place.listener.getsockname()[:2]
-    edge = HttpEdge(routes.routes(), Access(place.key.value, (place.host, address)))
-    place.listener.listen(BACKLOG)
+    runner = make_runner(routes.routes(), place.key)
+    await runner.setup()
     try:
         async with asyncio.TaskGroup() as group:
-            listening = group.create_task(edge.listen(place.listener, place.tls))
             running = group.create_task(engine.run())
+            await web.SockSite(runner, place.listener, ssl_context=place.tls, backlog=BACKLOG).start()
             print(_ready_line(address, port, place), flush=True)
             await ended.wait()
             await engine.pause("abort")
             running.cancel()
-            listening.cancel()
     finally:
-        await edge.close()
+        await runner.cleanup()
 
 
 def _ready_line(address: str, port: int, place: ListeningPlace) -> str:
-    """Say where the server answers, and the key if nobody has it yet."""
+    """Say where the server answers, and the key if it is new."""
     host = f"[{address}]" if ":" in address else address  # of IPv6
     scheme = "http" if place.tls is None else "https"
     ready = f"ready {scheme}://{host}:{port}"
-    return f"{ready} with Authorization: Bearer {place.key.value}" if place.key.is_new else ready
+    return f"{ready} with Authorization: Bearer {place.key}" if place.shows_key else ready
 
 
 if __name__ == "__main__":

@@ -10,25 +10,22 @@ Weights take effect all at once.
 """
 
 import asyncio
-import contextlib
 import os
-from collections.abc import AsyncIterator
+from collections.abc import Coroutine
+from typing import Any, TypeVar
 
-from aiohttp.web import BaseRequest, Response
+from aiohttp import web
+from aiohttp.web import Request, Response
 
 from arl.clock import in_thread
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.http_edge import Routes, json_answer, read_body
-from arl.engine.embedded.thread_turns import ThreadTurns
+from arl.engine.embedded.http_app import json_answer, read_body
 from arl.errors import EngineError
-from arl.sync.node_copy import NODE_COPY, HeldVersion, NodeCopies
-from arl.sync.process_group import Joining, Receiver, bucket_of
+from arl.sync.process_group import Receiver, bucket_of
 from arl.sync.weight_messages import (
-    STAGES,
     Checked,
     Checksums,
     CheckWeights,
-    GroupJoined,
     InitGroup,
     LeaveGroup,
     UpdateFromDisk,
@@ -37,6 +34,8 @@ from arl.sync.weight_messages import (
 )
 from arl.types import WeightUpdate
 
+T = TypeVar("T")
+
 
 class WeightRoutes:
     """Handle the requests that concern the weights of one EmbeddedEngine.
@@ -44,66 +43,48 @@ class WeightRoutes:
     Args:
         engine: runs already, or will
         broadcast_seconds: after which a broadcast that does not move is given up, and a group that cannot be joined
-        copies: of published files, shared with the other servers of this node; None: they are read where they are
     """
 
-    def __init__(self, engine: EmbeddedEngine, broadcast_seconds: float, copies: NodeCopies | None) -> None:
+    def __init__(self, engine: EmbeddedEngine, broadcast_seconds: float) -> None:
         self._engine = engine
-        self._seconds = broadcast_seconds
-        self._copies = copies
         self._receiver = Receiver(broadcast_seconds)
         # One at a time reads, hashes or replaces the weights: what is read has the size of a model in memory, and the
         # hash of weights that change meanwhile is that of no version.
-        self._turns = ThreadTurns("the weights", broadcast_seconds)
+        self._turn = asyncio.Lock()
 
-    def routes(self) -> Routes:
+    def routes(self) -> list[web.RouteDef]:
         """Return what answers each path."""
-        return {
-            "/update_weights_from_disk": ("POST", self._update),
-            "/init_weights_update_group": ("POST", self._join),
-            "/destroy_weights_update_group": ("POST", self._leave),
-            "/update_weights_from_distributed": ("POST", self._receive),
-            "/weights_checker": ("POST", self._check_weights),
-        }
+        return [
+            web.post("/update_weights_from_disk", self._update),
+            web.post("/init_weights_update_group", self._join),
+            web.post("/destroy_weights_update_group", self._leave),
+            web.post("/update_weights_from_distributed", self._receive),
+            web.post("/weights_checker", self._check_weights),
+        ]
 
-    async def _update(self, request: BaseRequest) -> Response:
+    async def _update(self, request: Request) -> Response:
         body = await read_body(request, UpdateFromDisk)
         version = self._version(body.weight_version)
         self._refuse_flush(body.flush_cache)
-        with await self._hold(body.model_path) as held:
-            if body.load_format == NODE_COPY:
-                return json_answer({"success": True, "message": f"to be read from {held.path}"})
-            async with self._turns:
-                state = await self._turns.run(self._engine.read_weights, _directory(held.path))
-                return await self._load(WeightUpdate(version, held.path, state=state))
 
-    async def _hold(self, path: str) -> HeldVersion:
-        """Return where to read the weights that lie at `path`."""
-        if self._copies is None:
-            return HeldVersion(path)
-        try:
-            return await in_thread(self._copies.hold, path)
-        except OSError as error:
-            raise EngineError(f"{path}: the weights cannot be read ({error})") from error
+        async def read_and_load() -> None:
+            state = await in_thread(self._engine.read_weights, _directory(body.model_path))
+            await self._engine.load(WeightUpdate(version, body.model_path, state=state))
 
-    async def _join(self, request: BaseRequest) -> Response:
+        await self._alone(read_and_load())
+        return _served(version)
+
+    async def _join(self, request: Request) -> Response:
         body = await read_body(request, InitGroup)
-        joining = Joining()
-        try:
-            async with self._patience(f"group {body.group_name}: {body.master_address} does not answer"):
-                await in_thread(self._receiver.join, body, joining)
-        except BaseException:  # also if the caller has gone: a group that it does not know would never be left
-            self._receiver.give_up(joining)
-            raise
-        return json_answer(GroupJoined(success=True, message=STAGES))
+        await in_thread(self._receiver.join, body)
+        return json_answer({"success": True, "message": "joined"})
 
-    async def _leave(self, request: BaseRequest) -> Response:
+    async def _leave(self, request: Request) -> Response:
         body = await read_body(request, LeaveGroup)
-        async with self._patience(f"group {body.group_name}: it was left, and is not closed"):
-            await in_thread(self._receiver.leave, body.group_name)
+        await in_thread(self._receiver.leave, body.group_name)
         return json_answer({"success": True, "message": "left"})
 
-    async def _receive(self, request: BaseRequest) -> Response:
+    async def _receive(self, request: Request) -> Response:
         body = await read_body(request, UpdateFromDistributed)
         if body.names:
             self._engine.refuse_foreign_tensors(bucket_of(body))
@@ -112,18 +93,22 @@ class WeightRoutes:
             return json_answer({"success": True, "message": "to take effect with the version"})
         version = self._version(body.weight_version)
         self._refuse_flush(body.flush_cache)
-        async with self._turns:
-            return await self._load(WeightUpdate(version, state=self._receiver.take(body.group_name)))
+        await self._alone(self._engine.load(WeightUpdate(version, state=self._receiver.take(body.group_name))))
+        return _served(version)
 
-    async def _load(self, update: WeightUpdate) -> Response:
-        await self._engine.load(update)
-        return json_answer({"success": True, "message": f"serving version {update.version}"})
-
-    async def _check_weights(self, request: BaseRequest) -> Response:
+    async def _check_weights(self, request: Request) -> Response:
         await read_body(request, CheckWeights)
-        async with self._turns:
-            found = await self._turns.run(self._engine.checksums)
+        found = await self._alone(in_thread(self._engine.checksums))
         return json_answer(Checked([Checksums(found)]))
+
+    async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do `work` when no other of these is done. It goes on when its caller goes away, as its thread does."""
+
+        async def in_turn() -> T:
+            async with self._turn:
+                return await work
+
+        return await asyncio.shield(asyncio.create_task(in_turn()))
 
     def _version(self, given: str | None) -> int:
         """Return the version that weights shall have; None: that of the loaded ones."""
@@ -136,16 +121,9 @@ class WeightRoutes:
         if wanted and self._engine.num_open:
             raise EngineError("flush_cache is true while requests are open: pause with mode abort, or send false")
 
-    @contextlib.asynccontextmanager
-    async def _patience(self, what: str) -> AsyncIterator[None]:
-        """Give up what a thread does after the deadline of broadcasts. The thread ends by itself, or hangs alone."""
-        try:
-            async with asyncio.timeout(self._seconds) as scope:
-                yield
-        except TimeoutError as error:
-            if not scope.expired():
-                raise
-            raise EngineError(f"{what} after {self._seconds:g} s") from error
+
+def _served(version: int) -> Response:
+    return json_answer({"success": True, "message": f"serving version {version}"})
 
 
 def _directory(path: str) -> str:

@@ -1,7 +1,6 @@
 """Send commands to one server, and read its event streams. Torch-free."""
 
 import contextlib
-import ssl
 from collections.abc import AsyncIterator
 from typing import Any
 from urllib.parse import urlsplit
@@ -14,8 +13,6 @@ from arl.errors import EngineError, EngineLost, short_message
 from arl.launch.tls import client_context, is_loopback
 
 KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
-MOST_BYTES = 64 << 20  # of an answer
-MOST_EVENT = 8 << 20  # bytes of an event
 QUOTED = 500  # bytes of an answer that an error shows
 PREFIX = b"data: "  # of an event
 SEPARATOR = b"\n\n"  # between events
@@ -42,11 +39,6 @@ def _refuse_open_key(url: str, key: str | None, is_encrypted: bool, certificate:
         )
 
 
-def _context(certificate: str | None) -> ssl.SSLContext:
-    assert certificate is not None, "a server with TLS and without a known certificate was let through"
-    return client_context(certificate)
-
-
 class Http:
     """Talk to one server. Construct it inside a running loop, and `close` it.
 
@@ -65,18 +57,16 @@ class Http:
         is_encrypted = urlsplit(self.url).scheme == "https"
         _refuse_open_key(self.url, key, is_encrypted, certificate)
         self._seconds = seconds
-        headers = {"Content-Type": "application/json", "Accept-Encoding": "identity"}
+        headers = {"Content-Type": "application/json"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,
                 keepalive_timeout=KEEPALIVE_SECONDS,
-                ssl=_context(certificate) if is_encrypted else True,
+                ssl=client_context(certificate) if certificate and is_encrypted else True,
             ),
             headers=headers,
-            cookie_jar=aiohttp.DummyCookieJar(),
-            auto_decompress=False,  # a server that compresses nevertheless answers wrongly, and is bounded like others
             timeout=aiohttp.ClientTimeout(total=None),  # arl's deadlines instead, whose messages say who waits
         )
 
@@ -112,7 +102,7 @@ class Http:
         async with deadline(self._seconds, "engine client", f"{self.url}{path}"):
             try:
                 async with self._session.request(method, address, data=data, allow_redirects=False) as response:
-                    return response.status, await _read(response, address)
+                    return response.status, await response.read()
             except aiohttp.ClientError as error:
                 raise _explain(error, address) from error
 
@@ -131,27 +121,11 @@ class Http:
         try:
             async with self._session.post(address, data=data, allow_redirects=False) as response:
                 if response.status != 200:
-                    answer = await _read(response, path)
+                    answer = await response.read()
                     raise EngineError(f"{path} answered {response.status}: {_quote(answer)}")
                 yield _events(response.content)
         except aiohttp.ClientError as error:
             raise _explain(error, path) from error
-
-
-async def _read(response: aiohttp.ClientResponse, where: str) -> bytes:
-    """Read an answer.
-
-    Raises:
-        EngineError: it has no end.
-    """
-    pieces = []
-    left = MOST_BYTES
-    async for piece in response.content.iter_any():
-        pieces.append(piece)
-        left -= len(piece)
-        if left < 0:
-            raise EngineError(f"{where}: the answer is longer than {MOST_BYTES} bytes: {_quote(pieces[0])}")
-    return b"".join(pieces)
 
 
 def _quote(answer: bytes) -> str:
@@ -167,6 +141,4 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:
         for event in events:
             if not event.startswith(PREFIX):
                 raise EngineError(f"this is no server-sent event: {event[:200]!r}")
-        if len(rest) > MOST_EVENT:
-            raise EngineError(f"an event is longer than {MOST_EVENT} bytes: {rest[:200]!r}")
         yield [event[len(PREFIX) :] for event in events]

@@ -28,7 +28,6 @@ from arl.engine.http.connection import Http
 from arl.engine.pause_timer import PauseTimer
 from arl.engine.requests import refuse_impossible
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
-from arl.files import decode_json
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
 from arl.sync.weight_messages import version_number
@@ -55,7 +54,6 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: GroupSender | N
         sender=sender,
         workers=recipe.engine.tensor_parallel,
         first_rank=server.replica * recipe.engine.tensor_parallel,
-        copies_weights=server.copies_weights,
     )
 
 
@@ -74,7 +72,6 @@ class HttpEngine:
         sender: of weights that are broadcast, shared by the engines of a run
         workers: processes of the server that hold a part of the weights
         first_rank: the trainer's rank on the device of the first worker; the others follow
-        copies_weights: the server copies published files to the memory of its node before it is paused
     """
 
     def __init__(
@@ -92,7 +89,6 @@ class HttpEngine:
         sender: GroupSender | None = None,
         workers: int = 1,
         first_rank: int = 0,
-        copies_weights: bool = False,
     ) -> None:
         assert kv_policy == "recompute" or not releases_memory, "a cache that is kept cannot be released"
         self.url = url.rstrip("/")
@@ -107,7 +103,6 @@ class HttpEngine:
         self._sender = sender
         self._workers = workers
         self._first_rank = first_rank
-        self._copies_weights = copies_weights
         self._version = 0
         self._calls: dict[str, Call] = {}
         self._closed = False
@@ -119,9 +114,7 @@ class HttpEngine:
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self._key, self._swap_seconds, self._certificate)
         self._batches = BatchSender(self._http, self._generate_seconds, keys_cache=self._kv_policy == "keep")
-        self._loader = WeightLoader(
-            self._http, self._sender, self._workers, self._first_rank, copies_weights=self._copies_weights
-        )
+        self._loader = WeightLoader(self._http, self._sender, self._workers, self._first_rank)
         try:
             await self._introduce()
         except BaseException:
@@ -226,7 +219,7 @@ class HttpEngine:
             await self._pause()
             since = self._paused_since or start
             try:
-                with self._timer.part("transfer" if self._loader.transfers_in_pause(update) else "load"):
+                with self._timer.part("transfer" if update.transport == "broadcast" else "load"):
                     await self._loader.load(update)
                 self._set_version(update.version)
             except (EngineLost, DeadlineError):
@@ -253,7 +246,7 @@ class HttpEngine:
         if status == 404:
             return wire.Loads([]).total
         try:
-            loads: wire.Loads = decode_json(body, wire.Loads)
+            loads: wire.Loads = msgspec.json.decode(body, type=wire.Loads)
             return loads.total
         except msgspec.DecodeError as error:
             raise EngineError(f"{self.url}/v1/loads answered {status}: {error}: {body[:200]!r}") from error
@@ -266,7 +259,7 @@ class HttpEngine:
         """
         body = await self._http.command("/model_info")
         try:
-            info: wire.ModelInfo = decode_json(body, wire.ModelInfo)
+            info: wire.ModelInfo = msgspec.json.decode(body, type=wire.ModelInfo)
             self._set_version(version_number(info.weight_version))
             self._loader.loaded = WeightUpdate(self._version, info.model_path)
         except (msgspec.DecodeError, ValueError) as error:

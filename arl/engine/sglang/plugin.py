@@ -2,56 +2,43 @@
 
 Checksums: SGLang's `/weights_checker` hashes its own fused tensors, on CUDA only. With this plugin it answers with the
 sha256 of every weight under its published name, split out of the fused ones; with one worker.
-Weights: on several nodes a published version is copied to the memory of the node, once for all servers there, and read
-from there: see arl/sync/node_copy.py.
+Broadcasts: each wait of a group ends after the run's deadline, where a sender that dies would hold it for half an hour.
 Loads: the file in which its processes share their load lies in a folder that goes with the server, not in /dev/shm.
 """
 
-import asyncio
 import hashlib
 import os
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-from arl_node_copy import NODE_COPY, NodeCopies
 from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 from torch import Tensor, nn
 
 CHECKSUMS = "sglang.srt.utils.weight_checker.WeightChecker._compute_checksum"
 LOADS = "sglang.srt.managers.load_snapshot.shm_path_for"
-FROM_DISK = "sglang.srt.managers.tokenizer_manager.TokenizerManager.update_weights_from_disk"
+GROUPS = "sglang.srt.model_executor.model_runner_components.weight_updater.init_custom_process_group"
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
 def register() -> None:
     """Register the hooks; SGLang calls this in each of its processes."""
     HookRegistry.register(CHECKSUMS, answer, HookType.REPLACE)
-    HookRegistry.register(FROM_DISK, load_from_node, HookType.AROUND)
+    HookRegistry.register(GROUPS, join_in_time, HookType.AROUND)
     HookRegistry.register(LOADS, lambda _: str(Path(__file__).with_name("loads")), HookType.REPLACE)
 
 
-_copies = NodeCopies.from_environment(float(os.environ["ARL_BROADCAST_SECONDS"]))
+def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
+    """Join a group, each of whose waits ends after the run's deadline.
 
-
-async def load_from_node(original: Any, tokenizer: Any, request: Any, context: Any = None) -> Any:
-    """Have all of the server's workers read the copy of this node, or only make it: load format `node_copy`.
-
-    It runs in the server's first process, where requests arrive, and returns what SGLang does there: success, message,
-    number of paused requests. The copy stays until the workers have read it.
+    With NCCL it then raises an error; torch's watchdog would end this server instead. The variable is read when a group
+    is made, and SGLang's own groups are made before.
     """
-    if _copies is None:
-        return await original(tokenizer, request, context)
-    try:
-        held = await asyncio.to_thread(_copies.hold, request.model_path)
-    except OSError as error:
-        return False, f"{request.model_path}: the weights cannot be read ({error})", 0
-    with held:
-        if request.load_format == NODE_COPY:
-            return True, f"to be read from {held.path}", 0
-        request.model_path = held.path
-        return await original(tokenizer, request, context)
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+    timeout = timedelta(seconds=float(os.environ["ARL_BROADCAST_SECONDS"]))
+    return original(*args, **{**options, "timeout": timeout})
 
 
 def answer(checker: Any) -> dict[str, Any]:

@@ -1,11 +1,10 @@
 """Run SGLang's server as a child of a run, under SGLang's own interpreter, where arl is not. Standard library only.
 
     python arl/engine/sglang/server_process.py --host HOST --port 0 …     other flags go to sglang.launch_server
-                                                                          0: any free one, within ARL_PORTS
+                                                                          0: any free one
 
 Its children, temporary files and semaphores end with it. It keeps the run's key out of the command line, prints "ready
-<url>" once it is healthy, exits with a code when SGLang gives up its start, and has SGLang load plugin.py and
-staging.py.
+<url>" once it is healthy, exits with a code when SGLang gives up its start, and has SGLang load plugin.py.
 """
 
 import contextlib
@@ -32,29 +31,15 @@ HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, b
 
 
 def hold(host: str) -> socket.socket:
-    """Open a socket on a free port, within ARL_PORTS if that is set.
+    """Open a socket on a free port.
 
     While it is open the kernel gives the port to nobody. SGLang, which takes seconds to get there, may still listen.
     """
-    allowed = os.environ.get("ARL_PORTS")
-    first, last = allowed.split("-") if allowed else (0, 0)
-    ports = range(int(first), int(last) + 1)
     try:
-        held: socket.socket = FREE_PORT["bind_free"](host, ports)
+        held: socket.socket = FREE_PORT["bind_free"](host)
     except OSError as error:
-        within = f" within ARL_PORTS {allowed}" if allowed else ""
-        sys.exit(f"cannot listen on {host}{within}: {error.strerror}")
+        sys.exit(f"cannot listen on {host}: {error.strerror}")
     return held
-
-
-def give_certificate(host: str) -> Path | None:
-    """Have the server show the certificate of the run, and return its file; None: it serves without TLS."""
-    folder = TLS["tls_folder"](host)
-    if folder is None:
-        return None
-    certificate = folder / TLS["CERTIFICATE"]
-    sys.argv += ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(folder / TLS["PRIVATE_KEY"])]
-    return Path(certificate)
 
 
 def announce(host: str, port: int, certificate: Path | None) -> None:
@@ -78,19 +63,11 @@ def announce(host: str, port: int, certificate: Path | None) -> None:
         time.sleep(HEALTH_SECONDS)
 
 
-def home() -> str:
-    """Return the directory for temporary files, if sockets may have so long a path, and else /tmp."""
-    chosen = tempfile.gettempdir()
-    return chosen if len(os.fsencode(chosen)) <= LONGEST_HOME else "/tmp"
-
-
 def guard(place: Path) -> None:
     """Fork a guard that kills what this process has started, and removes `place`, as soon as this process has ended.
 
-    It also removes the semaphores that are named after `place`. SGLang's children look after their own end only when
-    they have imported everything, and nobody removes their files. The guard has a session of its own, so that a signal
-    to ours spares it. Its parent is not SGLang, because SGLang kills its children and theirs when it ends by itself. It
-    holds our output open until it is done.
+    SGLang's children look after their own end only when they have imported everything. The guard has a session of its
+    own, and another parent, because SGLang kills its children and theirs when it ends by itself.
     """
     if os.getpgid(0) != os.getpid():
         os.setpgid(0, 0)
@@ -114,31 +91,17 @@ def guard(place: Path) -> None:
     os.close(ours)
 
 
-def name_semaphores(place: Path) -> None:
-    """Have the semaphores of this process, and of those that it starts, named after `place`.
-
-    Python's own process that removes them is killed with the others.
-    """
-    multiprocessing.current_process()._config["semprefix"] = f"/{place.name}"  # type: ignore[attr-defined]
-
-
 def install_plugin(place: Path) -> None:
-    """Make a distribution in `place` that declares arl's plugins: SGLang looks for them among installed packages."""
-    here = Path(__file__).parent
-    shutil.copy(here / "plugin.py", place / "arl_plugin.py")
-    shutil.copy(here / "staging.py", place / "arl_staging.py")
-    shutil.copy(ARL / "launch" / "store_tunnel.py", place / "arl_store_tunnel.py")
-    shutil.copy(ARL / "launch" / "tls.py", place / "arl_tls.py")
-    shutil.copy(ARL / "sync" / "node_copy.py", place / "arl_node_copy.py")
+    """Make a distribution in `place` that declares arl's plugin: SGLang looks for them among installed packages."""
+    shutil.copy(Path(__file__).with_name("plugin.py"), place / "arl_plugin.py")
     metadata = place / "arl_plugin-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: arl_plugin\nVersion: 0\n")
-    declared = "arl = arl_plugin:register\narl_staging = arl_staging:register\n"
-    (metadata / "entry_points.txt").write_text(f"[sglang.srt.plugins]\n{declared}")
+    (metadata / "entry_points.txt").write_text("[sglang.srt.plugins]\narl = arl_plugin:register\n")
     sys.path.append(str(place))
     chosen = os.environ.get("SGLANG_PLUGINS")
     if chosen:
-        os.environ["SGLANG_PLUGINS"] = f"{chosen},arl,arl_staging"
+        os.environ["SGLANG_PLUGINS"] = f"{chosen},arl"
 
 
 def exit_with_a_code() -> None:
@@ -165,10 +128,15 @@ def main() -> None:
     port = held.getsockname()[1]
     sys.argv[at] = str(port)
     sys.argv += ["--api-key", os.environ["ARL_RUN_KEY"]]
-    certificate = give_certificate(host)
-    place = Path(tempfile.mkdtemp(prefix="arl-sglang-", dir=home()))
+    folder = TLS["tls_folder"](host)
+    certificate = folder and folder / TLS["CERTIFICATE"]
+    if certificate is not None:
+        sys.argv += ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(folder / TLS["PRIVATE_KEY"])]
+    is_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_HOME
+    place = Path(tempfile.mkdtemp(prefix="arl-sglang-", dir="/tmp" if is_long else None))
     guard(place)
-    name_semaphores(place)
+    # Python's own process that removes semaphores is killed with the others; the guard finds them by this name.
+    multiprocessing.current_process()._config["semprefix"] = f"/{place.name}"  # type: ignore[attr-defined]
     tempfile.tempdir = str(place)  # for SGLang's sockets, which it leaves behind
     # Its workers meet in a file; torch's own store would listen on every interface.
     os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{place}/store"

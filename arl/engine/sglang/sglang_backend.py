@@ -34,7 +34,6 @@ class SGLangBackend:
         versions_per_token=True,
         deterministic_seeds=False,  # only with --enable-deterministic-inference, which no CPU attention supports
         checksums=True,
-        node_copies=True,
         tensor_parallel=True,
         own_interpreter=True,
         reserved_flags=server_command.RESERVED_FLAGS,

@@ -1,6 +1,6 @@
 """Run one command on a node of a Ray cluster, as the child of the Ray worker in which this actor lives.
 
-RayProcess (controller) ── start, read, wait, state, memory, signal_all, end ─► ChildActor ─► runner ─► the command
+RayProcess (controller) ── start, read, wait, state, signal_all, end ─► ChildActor ─► runner ─► the command
 
 The kernel kills the command when the worker dies (arl.launch.child), and Ray ends the worker when the controller dies.
 Ray calls a method again when a connection broke. So each of them may run twice, even at once, and then does no more
@@ -12,13 +12,10 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from arl.launch.address import HOST
+from arl.launch.address import HOST, interface_of
 from arl.launch.base import Command
-from arl.launch.interfaces import interface_of
-from arl.launch.process import PipedChild, start_child
-from arl.launch.process_state import state_letter
-from arl.launch.resident_memory import resident_bytes
-from arl.launch.secrets_file import read_secrets
+from arl.launch.process import PIECE, PipedChild, start_child
+from arl.launch.process_state import state_of
 from arl.launch.spawn import kill_session, signal_all
 
 RAY = "RAY_"  # begins the variables of Ray's own, its token among them
@@ -33,22 +30,19 @@ class ChildActor:
         self._position = 0  # of its first byte in all of the output
         self._turn = asyncio.Lock()  # one start, or one read, at a time
 
-    async def start(
-        self, argv: Sequence[str], environment: Mapping[str, str], secrets: str | None, directory: str
-    ) -> int:
+    async def start(self, argv: Sequence[str], environment: Mapping[str, str], directory: str) -> int:
         """Start the command, and return its process id.
 
         Args:
             argv: program and arguments.
             environment: variables that are added to those of this node, without Ray's own; the address among them.
-            secrets: file with more of them.
             directory: in which it runs.
         """
         async with self._turn:
             if self._child is None:
                 inherited = {name: value for name, value in os.environ.items() if not name.startswith(RAY)}
                 network = _interface_environment(environment[HOST])
-                command = Command(tuple(argv), {**environment, **network}, read_secrets(secrets))
+                command = Command(tuple(argv), {**environment, **network})
                 self._child = await start_child(command, inherited=inherited, directory=directory)
             return self._child.process.pid
 
@@ -60,7 +54,7 @@ class ChildActor:
         async with self._turn:
             end = self._position + len(self._piece)
             if position == end:
-                self._piece = await self._started.output.read()
+                self._piece = await self._started.output.read(PIECE)
                 self._position = end
             return self._piece
 
@@ -69,12 +63,8 @@ class ChildActor:
         return await self._started.process.wait()
 
     async def state(self) -> str:
-        """Return the letter that Linux gives to the state of the command."""
-        return state_letter(self._started.process.pid)
-
-    async def memory(self) -> int:
-        """Return the resident bytes of the command, and of all that it has started."""
-        return resident_bytes()[self._started.process.pid]
+        """Return psutil's word for the state of the command."""
+        return state_of(self._started.process.pid)
 
     async def signal_all(self, number: int) -> None:
         """Send a signal to the command and to what it has started."""

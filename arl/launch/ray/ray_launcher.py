@@ -23,9 +23,7 @@ from arl.errors import DeadlineError, InputError, ProcessDied
 from arl.launch.address import HOST
 from arl.launch.base import Command, Node, Resources
 from arl.launch.child import PARENT, RUN_KEY
-from arl.launch.grants import granted_environment, port_environment
-from arl.launch.private_directory import private_directory
-from arl.launch.secrets_file import written_secrets
+from arl.launch.grants import granted_environment
 
 # Ray is optional, and importing it takes a while: what imports it is imported where it is used.
 if TYPE_CHECKING:
@@ -35,7 +33,6 @@ if TYPE_CHECKING:
     from arl.launch.ray.reservation import Reservation
 
 ARL = "ARL_"  # begins the variables of the controller that its processes get as well, wherever they are
-SECRETS = "secrets-"  # begins the name of a directory beside that of the logs, for files that nobody else may read
 NOT_SENT = (PARENT, RUN_KEY)
 HEAD_SECONDS = 30.0  # for the head of the cluster to answer a question
 START_SECONDS = 120.0  # for Ray to start a worker, and the worker the process
@@ -60,23 +57,17 @@ class RayLauncher:
         self._patience = patience
         self._cluster = cluster
         self._processes: list[RayProcess] = []
-        self._opened = contextlib.ExitStack()
-        self._secrets: Path | None = None
         self._lost: frozenset[int] = frozenset()
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
-        self._secrets = self._opened.enter_context(private_directory(self._logs.parent, SECRETS))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stops = [process.stop(self._patience) for process in self._processes]
-        try:
-            await asyncio.shield(asyncio.gather(*stops))
-        finally:
-            self._opened.close()
+        await asyncio.shield(asyncio.gather(*stops))
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -144,30 +135,27 @@ class RayLauncher:
 
         from arl.launch.ray.loss import reason
 
-        assert self._secrets is not None, "the launcher is not entered"
-        with written_secrets(self._secrets, command.secrets) as file:
-            secrets = None if file is None else str(file)
-            try:
-                async with asyncio.timeout(START_SECONDS):
-                    pid: int = await actor.start.remote(command.argv, environment, secrets, os.getcwd())
-            except TimeoutError as error:
-                ray.kill(actor)
-                raise ProcessDied(
-                    f"{role} cannot be started: Ray has started no worker on {node} within {START_SECONDS:.0f} s"
-                ) from error
-            except RayError as error:
-                ray.kill(actor)
-                raise ProcessDied(f"{role} cannot be started on {node} (Ray: {reason(error)})") from error
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                pid: int = await actor.start.remote(command.argv, environment, os.getcwd())
+        except TimeoutError as error:
+            ray.kill(actor)
+            raise ProcessDied(
+                f"{role} cannot be started: Ray has started no worker on {node} within {START_SECONDS:.0f} s"
+            ) from error
+        except RayError as error:
+            ray.kill(actor)
+            raise ProcessDied(f"{role} cannot be started on {node} (Ray: {reason(error)})") from error
         return pid
 
     def _environment(self, command: Command, resources: Resources) -> dict[str, str]:
-        """Return the variables that are added to those of the node; they cross the network in the clear."""
+        """Return the variables that are added to those of the node."""
         own = {name: value for name, value in os.environ.items() if name.startswith(ARL) and name not in NOT_SENT}
         return {
             **own,
             **command.environment,
+            **command.secrets,
             **granted_environment(resources),
-            **port_environment(self._cluster),
             HOST: self.nodes[resources.node].address,
         }
 

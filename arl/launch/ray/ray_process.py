@@ -10,9 +10,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayActorError, RayError
 
+from arl.launch.process import WatchedProcess
 from arl.launch.process_state import STATE_SECONDS, UNREACHABLE, describe_state
-from arl.launch.resident_memory import MEASURE_SECONDS
-from arl.launch.watched_process import WatchedProcess
 
 END_SECONDS = 20.0  # for a Ray worker to answer when its process is killed; Ray kills the worker then, if it still can
 
@@ -49,8 +48,6 @@ class RayProcess(WatchedProcess):
         self._exit_code: int | None = None
         self._loss = ""  # what has happened to its actor
         self._over = asyncio.Event()
-        self._memory: int | None = None
-        self._measuring = asyncio.create_task(self._measure(), name=f"memory of {role}")
         self._giving_up: asyncio.Task[None] | None = None
         self._following = asyncio.create_task(self._follow(), name=f"end of {role}")
         super().__init__(role, log, on_line)
@@ -70,10 +67,6 @@ class RayProcess(WatchedProcess):
     def exit_code(self) -> int | None:
         return self._exit_code
 
-    @property
-    def memory_bytes(self) -> int | None:
-        return self._memory
-
     async def state(self) -> str:
         try:
             async with asyncio.timeout(STATE_SECONDS):
@@ -88,26 +81,10 @@ class RayProcess(WatchedProcess):
         except RayError as error:
             self._has_ended(-signal.SIGKILL, await self._describe_loss(error))
 
-    async def _measure(self) -> None:
-        """Ask for its memory again and again. Waits for answers and for time; its end, or that of its actor, ends it.
-
-        While its node does not answer, nothing is known.
-        """
-        while True:
-            try:
-                async with asyncio.timeout(STATE_SECONDS):
-                    self._memory = await self._actor.memory.remote()
-            except TimeoutError:
-                self._memory = None
-            except RayActorError:  # `_follow` reports it
-                return
-            await asyncio.sleep(MEASURE_SECONDS)
-
     def _has_ended(self, code: int, loss: str = "") -> None:
         if self._exit_code is None:
             self._exit_code = code
             self._loss = loss
-            self._measuring.cancel()
             self._over.set()
 
     async def _wait(self) -> None:

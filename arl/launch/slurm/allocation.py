@@ -1,6 +1,6 @@
 """Find the nodes of the Slurm job in which this process runs, and say how a step is started on one of them.
 
-SLURM_JOB_ID, SLURM_JOB_NODELIST[_HET_GROUP_n] ─► Allocation: names of nodes, by component of the job ─► srun …
+SLURM_JOB_ID, SLURM_JOB_NODELIST ─► Allocation: names of nodes ─► srun …
 """
 
 import os
@@ -14,7 +14,6 @@ from arl.errors import InputError, RunError
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
-COMPONENT = "_HET_GROUP_"
 EXPAND_SECONDS = 60.0  # for scontrol to expand the names of nodes, which takes no time
 NO_SLURM = (
     "launcher slurm: {program} is not found; run this where Slurm's commands are installed, such as a login node, or "
@@ -45,28 +44,20 @@ class Allocation:
 
     Args:
         job: its id.
-        components: names of the nodes; a heterogeneous job has several lists.
+        names: of all nodes.
     """
 
     job: str
-    components: tuple[tuple[str, ...], ...]
-
-    @property
-    def names(self) -> list[str]:
-        """Return the names of all nodes."""
-        return [name for component in self.components for name in component]
+    names: tuple[str, ...]
 
     def starting_with(self, name: str) -> list[str]:
         """Return the names of all nodes, `name` first."""
         return [name, *(other for other in self.names if other != name)]
 
     def step(self, nodes: Sequence[str]) -> tuple[str, ...]:
-        """Return the beginning of the command that starts one task on each of `nodes`, which are of one component."""
-        number = next(i for i, component in enumerate(self.components) if nodes[0] in component)
-        het_group = [f"--het-group={number}"] if len(self.components) > 1 else []
+        """Return the beginning of the command that starts one task on each of `nodes`."""
         return (
             "srun",
-            *het_group,
             *SHARING,
             f"--nodes={len(nodes)}",
             f"--ntasks={len(nodes)}",
@@ -90,11 +81,7 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
             "submits one"
         )
     require("srun")
-    lists = [environment[NODES]]
-    if f"{NODES}{COMPONENT}0" in environment:
-        size = int(environment["SLURM_HET_SIZE"])
-        lists = [environment[f"{NODES}{COMPONENT}{number}"] for number in range(size)]
-    return Allocation(environment[JOB], tuple(_expand(nodes) for nodes in lists))
+    return Allocation(environment[JOB], _expand(environment[NODES]))
 
 
 def _expand(nodes: str) -> tuple[str, ...]:
@@ -122,11 +109,6 @@ def _node_name() -> str:
     return os.environ.get("SLURMD_NODENAME", platform.node().partition(".")[0])
 
 
-def is_outside(allocation: Allocation) -> bool:
-    """Return whether this machine is no node of the job, as in a shell of `salloc` on a login node."""
-    return _node_name() not in allocation.names
-
-
 def this_node(allocation: Allocation) -> str:
     """Return the name of the node on which this process runs.
 
@@ -134,7 +116,7 @@ def this_node(allocation: Allocation) -> str:
         InputError: it is none of the job's.
     """
     name = _node_name()
-    if is_outside(allocation):
+    if name not in allocation.names:
         raise InputError(
             f"launcher slurm: this machine, {name}, is not among the nodes of job {allocation.job} "
             f"({', '.join(allocation.names)}), and the controller must run on one of them; put "

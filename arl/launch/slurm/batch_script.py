@@ -7,7 +7,7 @@ Recipe, Submission ─► #SBATCH lines: nodes, flags, requeue, a signal before 
 
 import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from string import Template
@@ -75,12 +75,14 @@ def render_script(recipe: Recipe, submission: Submission) -> str:
         pointer_name=RUN_POINTER,
         arl=shlex.join(arl),
         first=shlex.join(first),
-        watched_component=1 if recipe.cluster.controller_flags else 0,
     )
 
 
 def _headers(recipe: Recipe, submission: Submission) -> Iterator[str]:
-    """Yield the #SBATCH lines. A job with nodes of two kinds has two components, the controller's first."""
+    """Yield the #SBATCH lines; what the user gives counts.
+
+    There is no --ntasks-per-node: with it Slurm 22.05 gives a job of 2-4 nodes no more than 2.
+    """
     cluster = recipe.cluster
     common = {
         "job-name": f"arl-{recipe.name}",
@@ -89,13 +91,19 @@ def _headers(recipe: Recipe, submission: Submission) -> Iterator[str]:
         "chdir": str(Path.cwd()),
         "signal": f"B:TERM@{_seconds_to_stop(recipe)}",
     }
-    if not cluster.controller_flags:
-        yield from _component(_range(cluster.fewest_nodes, cluster.nodes), cluster.flags, common)
-        return
-    controller = {**cluster.flags, **cluster.controller_flags}
-    yield from _component("1", controller, common)
-    yield "#SBATCH hetjob"
-    yield from _component(_range(cluster.fewest_nodes - 1, cluster.nodes - 1), cluster.flags, {})
+    flags = {
+        **common,
+        "nodes": _range(cluster.fewest_nodes, cluster.nodes),
+        "requeue": NO_VALUE,
+        "no-kill": NO_VALUE,
+    }
+    if not OWN_CORES & set(cluster.flags):
+        flags["exclusive"] = NO_VALUE
+    flags.update(cluster.flags)
+    if "no-requeue" in cluster.flags:
+        del flags["requeue"]
+    for name, value in flags.items():
+        yield f"#SBATCH --{name}" if value.lower() == NO_VALUE else f"#SBATCH --{name}={shlex.quote(value)}"
 
 
 def _seconds_to_stop(recipe: Recipe) -> int:
@@ -106,23 +114,3 @@ def _seconds_to_stop(recipe: Recipe) -> int:
 
 def _range(fewest: int, most: int) -> str:
     return str(most) if fewest == most else f"{fewest}-{most}"
-
-
-def _component(nodes: str, given: Mapping[str, str], common: Mapping[str, str]) -> Iterator[str]:
-    """Yield the lines of one component; what the user gives counts.
-
-    There is no --ntasks-per-node: with it Slurm 22.05 gives a job of 2-4 nodes no more than 2.
-    """
-    flags = {
-        **common,
-        "nodes": nodes,
-        "requeue": NO_VALUE,
-        "no-kill": NO_VALUE,
-    }
-    if not OWN_CORES & set(given):
-        flags["exclusive"] = NO_VALUE
-    flags.update(given)
-    if "no-requeue" in given:
-        del flags["requeue"]
-    for name, value in flags.items():
-        yield f"#SBATCH --{name}" if value.lower() == NO_VALUE else f"#SBATCH --{name}={shlex.quote(value)}"

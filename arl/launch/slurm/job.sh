@@ -19,10 +19,6 @@ fi
 # this node, with nobody at work. So two other nodes look whether Slurm still counts this one, and requeue the job.
 others=$((SLURM_JOB_NUM_NODES - 1))
 here=(--exclude="$SLURMD_NODENAME")
-if [ @@watched_component -gt 0 ]; then
-    others=$SLURM_JOB_NUM_NODES_HET_GROUP_1
-    here=(--het-group=1)
-fi
 watchers=$((others < 2 ? others : 2))
 if [ "$watchers" -gt 0 ]; then
     srun --overlap --mem=0 --no-kill --nodes="$watchers" --ntasks="$watchers" --ntasks-per-node=1 "${here[@]}" \
@@ -71,9 +67,6 @@ fi
 # Only what slurmctld says counts: as long as it does not answer, squeue prints nothing and no step starts.
 if [ "$code" -eq 3 ]; then
     asked=(--nodes="$SLURM_JOB_NUM_NODES" --nodelist="$SLURM_JOB_NODELIST")
-    if [ @@watched_component -gt 0 ]; then
-        asked=(--het-group=1 --nodes="$SLURM_JOB_NUM_NODES_HET_GROUP_1" --nodelist="$SLURM_JOB_NODELIST_HET_GROUP_1")
-    fi
     num_nodes_left() { # Slurm takes failed nodes away
         for _ in {1..12}; do
             counts=$(timeout 60 squeue --noheader --jobs="$SLURM_JOB_ID" --format=%D | paste -sd+)

@@ -7,10 +7,7 @@ import os
 from pathlib import Path
 
 from arl.errors import InputError
-from arl.files import read_regular
 from arl.launch.slurm.batch_script import Submission
-
-MOST_BYTES = 1 << 13  # of a path
 
 
 def run_of(directory: Path) -> Path:
@@ -23,13 +20,13 @@ def run_of(directory: Path) -> Path:
     if not os.path.isfile(submission.script):
         return directory
     try:
-        pointer = read_regular(submission.pointer, MOST_BYTES).decode().strip()
+        pointer = submission.pointer.read_text().strip()
     except FileNotFoundError:
         raise InputError(
             f"{directory}: is a submission, and its run has not begun: see squeue and {submission.log}"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{submission.pointer}: cannot be read ({error}); give the directory of the run") from error
-    if not pointer or "\0" in pointer:
+    if not pointer:
         raise InputError(f"{submission.pointer}: holds {pointer!r}, no directory; give the directory of the run")
     return Path(pointer)

@@ -8,10 +8,10 @@ The controller runs on one of the nodes, and a process beside it is a step as we
 
 import asyncio
 import contextlib
-import functools
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -22,9 +22,8 @@ from arl.errors import ProcessDied
 from arl.launch.address import HOST
 from arl.launch.base import Command, Node, Resources
 from arl.launch.child import DEATH_SIGNAL
-from arl.launch.grants import granted_environment, port_environment
-from arl.launch.private_directory import private_directory
-from arl.launch.process import start_process_of
+from arl.launch.grants import granted_environment
+from arl.launch.process import start_child
 from arl.launch.slurm import step_runner
 from arl.launch.slurm.allocation import Allocation, read_allocation
 from arl.launch.slurm.batch_script import RUN_POINTER
@@ -63,7 +62,8 @@ class SlurmLauncher:
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
-        self._steps = self._opened.enter_context(private_directory(self._logs.parent, STEPS))
+        steps = tempfile.TemporaryDirectory(prefix=STEPS, dir=self._logs.parent)
+        self._steps = Path(self._opened.enter_context(steps))
         self._point_to_run()
         self._beating = asyncio.create_task(self._beat(), name="heartbeat of steps")
         return self
@@ -111,7 +111,6 @@ class SlurmLauncher:
             raise ProcessDied(f"{lost} has nowhere to start again, because node {node.name} has failed")
         environment = {
             **granted_environment(resources),
-            **port_environment(self._cluster),
             HOST: node.address,
         }
         assert self._steps is not None, "the launcher is not entered"
@@ -125,22 +124,24 @@ class SlurmLauncher:
         self, role: str, node: str, file: Path, on_line: Callable[[str], None] | None, number: int
     ) -> SlurmProcess:
         """Start srun, which ends its step when this process dies."""
-        runner = (sys.executable, "-I", "-S", step_runner.__file__, str(file))
+        runner = (sys.executable, "-I", step_runner.__file__, str(file))
         srun = Command(
             argv=(*self._allocation.step([node]), "--unbuffered", f"--job-name={role}", *runner),
             environment={DEATH_SIGNAL: str(int(signal.SIGTERM))},
         )
         reading_end, writing_end = os.pipe()
         os.set_blocking(writing_end, False)
-        make = functools.partial(
-            SlurmProcess,
-            node=number,
-            node_name=node,
-            stdin=writing_end,
-            on_lost_node=self._lost.add,
-        )
         try:
-            return await start_process_of(make, role, srun, self._logs / f"{role}.log", on_line, reading_end)
+            return SlurmProcess(
+                role,
+                await start_child(srun, reading_end),
+                self._logs / f"{role}.log",
+                on_line,
+                node=number,
+                node_name=node,
+                stdin=writing_end,
+                on_lost_node=self._lost.add,
+            )
         except BaseException:
             os.close(writing_end)  # it belongs to no process
             raise
@@ -154,7 +155,7 @@ class SlurmLauncher:
             Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
 
     async def _beat(self) -> None:
-        """Tell every runner again and again that this process lives, and so ask for the memory of its process.
+        """Tell every runner again and again that this process lives.
 
         Consumes nothing; waits for time; the end of the context ends it.
         """

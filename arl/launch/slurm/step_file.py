@@ -16,16 +16,14 @@ def write_step_file(
     role: str,
     command: Command,
     environment: Mapping[str, str],
-    address: str | None,
-    reports: Path | None = None,
+    address: str,
 ) -> Path:
     """Write a file that only its owner can read, and return its path.
 
     Args:
         directory: exists, on a path that all nodes share.
         environment: of the process, without the command's own.
-        address: on which it listens; its collectives use the interface that has it. None: it chooses by itself.
-        reports: gets the lines of the runner. None: they are among the output of the process.
+        address: on which it listens; its collectives use the interface that has it.
     """
     # Its name is new, because a network file system may remember for a while that another one has been removed.
     file = directory / f"{role}-{secrets.token_hex(4)}.json"
@@ -35,8 +33,6 @@ def write_step_file(
         "directory": os.getcwd(),
         "address": address,
         "silence": SILENCE,
-        "secrets": list(command.secrets.values()),
-        "reports": None if reports is None else str(reports.absolute()),
     }
     descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as stream:

@@ -12,9 +12,8 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from arl.launch.process import ChildOutput, LocalProcess
-from arl.launch.process_state import RUNS, STATE_SECONDS, UNREACHABLE, describe_exit, describe_state, state_letter
-from arl.launch.slurm.memory_reports import MemoryReports
+from arl.launch.process import LocalProcess, PipedChild
+from arl.launch.process_state import RUNS, STATE_SECONDS, UNREACHABLE, describe_exit, describe_state, state_of
 from arl.launch.slurm.step_runner import MARK, STATE
 from arl.launch.spawn import signal_all
 
@@ -23,7 +22,7 @@ from arl.launch.spawn import signal_all
 REMOTE_SECONDS = 10.0
 # At the end of a line that the process may have begun, or have printed itself.
 RUNNER_LINE = re.compile(
-    rf"{MARK}(?:pid (?P<pid>[0-9]{{1,9}})|ended (?P<code>-?[0-9]{{1,9}})|state (?P<state>[A-Za-z]))$"
+    rf"{MARK}(?:pid (?P<pid>[0-9]{{1,9}})|ended (?P<code>-?[0-9]{{1,9}})|state (?P<state>[a-z-]{{1,20}}))$"
 )
 NODE_LOST = re.compile(
     r"^srun: error: .*(Node failure on|Requested node configuration is not available|Required node not available)"
@@ -34,7 +33,7 @@ class SlurmProcess(LocalProcess):
     """Watch a step of a Slurm job; see arl.launch.base.Process.
 
     Args:
-        place: of arl.launch.process.LocalProcess; it is the local srun.
+        child: the local srun.
         node: number of its node.
         node_name: as messages show it.
         stdin: descriptor of a pipe to the standard input of srun; it is closed when the process has ended.
@@ -44,9 +43,7 @@ class SlurmProcess(LocalProcess):
     def __init__(
         self,
         role: str,
-        process: asyncio.subprocess.Process,
-        output: ChildOutput,
-        pipe: asyncio.ReadTransport,
+        child: PipedChild,
         log: Path,
         on_line: Callable[[str], None] | None,
         *,
@@ -55,7 +52,7 @@ class SlurmProcess(LocalProcess):
         stdin: int,
         on_lost_node: Callable[[int], None],
     ) -> None:
-        super().__init__(role, process, output, pipe, log, on_line)
+        super().__init__(role, child, log, on_line)
         self._node = node
         self._node_name = node_name
         self._stdin: int | None = stdin
@@ -64,7 +61,6 @@ class SlurmProcess(LocalProcess):
         self._remote_code: int | None = None
         self._node_has_failed = False
         self._state: asyncio.Future[str] | None = None  # the next answer of the runner
-        self._memory = MemoryReports()
         self._copying.add_done_callback(lambda _: self._close_stdin())
 
     def __str__(self) -> str:
@@ -79,10 +75,6 @@ class SlurmProcess(LocalProcess):
     @property
     def pid(self) -> int:
         return 0 if self._remote_pid is None else self._remote_pid
-
-    @property
-    def memory_bytes(self) -> int | None:
-        return self._memory.newest
 
     @property
     def exit_code(self) -> int | None:
@@ -102,7 +94,7 @@ class SlurmProcess(LocalProcess):
         return 128 - code if 128 < code < 128 + signal.NSIG else code
 
     async def state(self) -> str:
-        of_srun = describe_state(state_letter(self._process.pid))
+        of_srun = describe_state(state_of(self._process.pid))
         if of_srun != RUNS:
             return f"{UNREACHABLE}: its srun (pid {self._process.pid}) {of_srun}"
         if self._state is None or self._state.done():
@@ -115,15 +107,8 @@ class SlurmProcess(LocalProcess):
             return f"{UNREACHABLE}: {self._node_name}, or its runner there, does not answer"
 
     def beat(self) -> None:
-        """Let the runner know that the controller lives. It answers with the memory of its process."""
+        """Let the runner know that the controller lives."""
         self._say("")
-
-    async def _read(self) -> bytes:
-        """Wait for output that is no report of memory; empty: there is no more."""
-        while piece := await super()._read():
-            if output := self._memory.take(piece):
-                return output
-        return self._memory.take(b"")
 
     def _how_it_ended(self) -> str:
         if self._remote_code is None and self._node_has_failed:

@@ -1,22 +1,18 @@
 """Run on a node of a Slurm job, between Slurm and one process of the run, and pass on signals, deaths and exit codes.
 
-    srun … python -I -S arl/launch/slurm/step_runner.py FILE
+    srun … python -I arl/launch/slurm/step_runner.py FILE
 
     controller ── stdin of srun: numbers of signals, and an empty line every few seconds ──► runner ──► process
                ◄── stdout of srun: the pid first, all output of the process, its exit code last ───
-                   an empty line is answered with the memory that the process takes
 
 srun alone does not do for a process what a parent does (observed with Slurm 22.05 and documented by none):
 
 - SIGTERM to srun kills the process at once by SIGKILL. So signals travel as lines, and the process may end in peace.
 - When srun is killed, the process lives on, and its standard input stays open. So silence ends the process.
 - The exit code of srun is 0 if the node fails, and 137 may be an exit code or SIGKILL. So the runner reports it.
-- The environment of srun crosses the network in the clear. So FILE, which its owner alone can read, carries it. The
-  output of a process that has secrets is copied, because it may print them.
+- The environment of srun crosses the network in the clear. So FILE, which its owner alone can read, carries it.
 
-FILE is JSON (see arl.launch.slurm.step_file), and is removed when it has been read. It may name another file for the
-lines of the runner, where the output is for a person (arl.launch.slurm.first_node). This module uses the standard
-library only, and what arl has of that kind.
+FILE is JSON (see arl.launch.slurm.step_file), and is removed when it has been read.
 """
 
 import contextlib
@@ -28,13 +24,9 @@ import select
 import signal
 import subprocess
 import sys
-import termios
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    from arl.launch.slurm.step_output import StepOutput
+from typing import Any
 
 MARK = "arl-step "  # begins the lines of the runner itself
 SIGNAL = re.compile(rb"[0-9]{1,2}")  # a line of the controller
@@ -43,7 +35,6 @@ STATE = "state"  # line of the controller that asks for the state of the process
 CHILD = Path(__file__).parent.parent / "child.py"
 ROOT = Path(__file__).parents[3]  # where arl is found
 PIECES = 12  # in which silence is counted
-OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 OF_THE_NODE = ("SLURM", "HOSTNAME")  # beginnings of names of variables that differ between nodes
 
 
@@ -72,12 +63,12 @@ def read_step(file: Path) -> dict[str, Any]:
 
 def merged_environment(step: Mapping[str, Any]) -> dict[str, str]:
     """Return the environment of the process: the controller's, but what describes a node is this node's."""
+    from arl.launch.address import interface_of
     from arl.launch.child import PARENT
-    from arl.launch.interfaces import interface_of
 
     given = step["environment"]
     sent = {name: value for name, value in given.items() if not name.startswith(OF_THE_NODE)}
-    interface = None if step["address"] is None else interface_of(step["address"])
+    interface = interface_of(step["address"])
     network = {} if interface is None else {"GLOO_SOCKET_IFNAME": interface, "NCCL_SOCKET_IFNAME": interface}
     return {**os.environ, **sent, **network, PARENT: str(os.getpid())}
 
@@ -87,25 +78,17 @@ class StepRunner:
 
     Args:
         silence: seconds without a line of the controller, after which it must be dead.
-        report: writes a line to the controller.
+        deaths: a descriptor that can be read when a child has died.
     """
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], silence: float, deaths: int, report: Callable[[str], None]
-    ) -> None:
-        from arl.launch.process_state import state_letter
-        from arl.launch.resident_memory import resident_bytes
-        from arl.launch.slurm.memory_reports import memory_report
+    def __init__(self, process: subprocess.Popen[bytes], silence: float, deaths: int) -> None:
+        from arl.launch.process_state import state_of
 
         self._process = process
         self._silence = silence
-        self._report = report
-        self._deaths = deaths  # a descriptor that can be read when a child has died
+        self._deaths = deaths
         self._unfinished = b""
-        # They are read now, because the file system may hang when the controller asks.
-        self._state_letter = state_letter
-        self._resident_bytes = resident_bytes
-        self._memory_report = memory_report
+        self._state_of = state_of  # it is imported now, because the file system may hang when the controller asks
 
     def watch(self) -> None:
         """Pass signals on until the process ends. Waits for lines and for its death; silence ends it.
@@ -139,9 +122,9 @@ class StepRunner:
     def _obey(self, line: bytes) -> None:
         """Do what a line of the controller says. One that says nothing known ends the process, because of a mix-up."""
         if line == STATE.encode():
-            self._report(f"state {self._state_letter(self._process.pid)}")
+            report(f"state {self._state_of(self._process.pid)}")
         elif not line:
-            os.write(1, self._memory_report(self._resident_bytes()[self._process.pid]))
+            return  # a sign of life
         elif SIGNAL.fullmatch(line) and int(line) in signal.valid_signals():
             self.signal(int(line))
         else:
@@ -152,7 +135,7 @@ class StepRunner:
         self.signal(signal.SIGKILL)
         self._process.wait()
         with contextlib.suppress(OSError):
-            self._report(why)
+            report(why)
 
     def signal(self, number: int) -> None:
         """Send a signal to the process and to what it has started in its session."""
@@ -162,65 +145,31 @@ class StepRunner:
             return
 
 
-def reporter(file: str | None) -> Callable[[str], None]:
-    """Return what writes a line to the controller: to a file, or to standard output."""
-
-    def report(words: str) -> None:
-        if file is None:
-            print(f"{MARK}{words}", flush=True)
-            return
-        with open(file, "a") as lines:
-            print(f"{MARK}{words}", file=lines)
-
-    return report
-
-
-def pass_bytes_on(terminal: int) -> None:
-    """Have a terminal show the output alone, and unchanged: the user's own terminal does the rest."""
-    settings = termios.tcgetattr(terminal)
-    settings[1] &= ~termios.OPOST
-    settings[3] &= ~termios.ECHO
-    termios.tcsetattr(terminal, termios.TCSANOW, settings)
+def report(words: str) -> None:
+    """Write a line to the controller."""
+    print(f"{MARK}{words}", flush=True)
 
 
 def main(file: str) -> None:
     """Run the process of a step to its end."""
     sys.path.insert(0, str(ROOT))  # nothing is installed, as far as this interpreter knows
     step = read_step(Path(file))
-    report = reporter(step["reports"])
-    if os.isatty(0):
-        pass_bytes_on(0)
     deaths, waker = os.pipe()
     os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm ends a job by SIGTERM to every process: this one comes last
-    output = _make_output(step["secrets"])
-    printed = None if output is None else output.writing_end
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(CHILD), *step["argv"]],
         stdin=subprocess.DEVNULL,
-        stdout=printed,
-        stderr=printed,
         env=merged_environment(step),
         cwd=step["directory"],
         start_new_session=True,
     )
-    if output is not None:
-        output.start()
-    runner = StepRunner(process, step["silence"], deaths, report)
+    runner = StepRunner(process, step["silence"], deaths)
     report(f"pid {process.pid}")
     runner.watch()
-    if output is not None:
-        output.finish(OUTPUT_SECONDS)
     report(f"ended {process.returncode}")
-
-
-def _make_output(secrets: Sequence[str]) -> "StepOutput | None":
-    """Make what copies the output of the process; None: it has no secrets, and prints to srun or a terminal itself."""
-    from arl.launch.slurm.step_output import StepOutput
-
-    return StepOutput(secrets) if secrets else None
 
 
 if __name__ == "__main__":

@@ -113,12 +113,7 @@ def _explain_refusal(said: str) -> str:
 def planned_nodes(recipe: Recipe) -> list[Node]:
     """Return the nodes that the flags of the recipe ask for, as far as flags say what a node has."""
     cluster = recipe.cluster
-    if not cluster.controller_flags:
-        nodes = [_planned_node(cluster.flags, cluster.nodes)] * cluster.nodes
-    else:
-        num_workers = cluster.nodes - 1
-        controller = _planned_node({**cluster.flags, **cluster.controller_flags}, num_nodes=1)
-        nodes = [controller, *[_planned_node(cluster.flags, num_workers)] * num_workers]
+    nodes = [_planned_node(cluster.flags, cluster.nodes)] * cluster.nodes
     return [replace(node, name=f"node {number}") for number, node in enumerate(nodes, start=1)]
 
 

@@ -38,30 +38,30 @@ def survey(allocation: Allocation, cluster: Cluster, directory: Path) -> list[No
     with open_probe(cluster, directory) as probe:
         path = f"PYTHONPATH={os.environ.get('PYTHONPATH', '')}"
         command = ["env", path, sys.executable, "-m", "arl.launch.node_probe", probe.spec]
-        lines = [line for component in allocation.components for line in _run_on_all(allocation, component, command)]
+        lines = _run_on_all(allocation, command)
         return probe.nodes(names, _by_node(names, lines))
 
 
-def _run_on_all(allocation: Allocation, nodes: tuple[str, ...], command: list[str]) -> list[str]:
-    """Run a command on each of the nodes, and return the lines of its output, each behind its node's name.
+def _run_on_all(allocation: Allocation, command: list[str]) -> list[str]:
+    """Run a command on each node, and return the lines of its output, each behind its node's name.
 
     For a node that has printed nothing, the lines are srun's, which say why.
     """
-    step = [*allocation.step(nodes), "/bin/sh", "-c", NAMED_LINES, "sh", *command]
+    step = [*allocation.step(allocation.names), "/bin/sh", "-c", NAMED_LINES, "sh", *command]
     try:
         done = subprocess.run(
             step, capture_output=True, text=True, errors="replace", timeout=PROBE_SECONDS, check=False
         )
     except subprocess.TimeoutExpired as error:
         raise InputError(
-            f"launcher slurm: the nodes {', '.join(nodes)} have not answered within {PROBE_SECONDS:.0f} s; "
-            f"try `{' '.join(allocation.step(nodes))} hostname`"
+            f"launcher slurm: the nodes {', '.join(allocation.names)} have not answered within {PROBE_SECONDS:.0f} s; "
+            f"try `{' '.join(allocation.step(allocation.names))} hostname`"
         ) from error
     if not done.stdout:
-        raise InputError(f"launcher slurm: no step starts on {', '.join(nodes)}: {done.stderr.strip()}")
+        raise InputError(f"launcher slurm: no step starts on {', '.join(allocation.names)}: {done.stderr.strip()}")
     lines = done.stdout.splitlines()
     answered = {line.partition(": ")[0] for line in lines}
-    silent = [name for name in nodes if name not in answered]
+    silent = [name for name in allocation.names if name not in answered]
     return [*lines, *(f"{name}: {line}" for name in silent for line in done.stderr.splitlines())]
 
 

@@ -1,1 +1,1 @@
-"""Let commands that see a run's directory ask its controller to add, join and remove engines."""
+"""Let commands that see a run's directory ask its controller to join and remove engines."""

@@ -14,7 +14,6 @@ import msgspec
 import arl
 from arl.clock import now
 from arl.errors import InputError, RunError
-from arl.files import decode_json
 from arl.metrics.run_status import read_status
 from arl.run.control.control_folder import ControlFolder, new_name, read_private, write_private
 from arl.run.control.control_messages import ControlAnswer, LiveRun, Request
@@ -68,7 +67,7 @@ class RunControl:
         except (OSError, ValueError) as error:
             raise InputError(f"{self._folder.state}: {error}; ask as the user who has started the run") from error
         try:
-            return decode_json(data, LiveRun)
+            return msgspec.json.decode(data, type=LiveRun)
         except msgspec.DecodeError as error:
             raise InputError(f"{self._folder.state}: {error}; is it of another version of arl?") from error
 
@@ -91,7 +90,7 @@ class RunControl:
             if not await _until(lambda: not os.path.exists(asked), TAKEN_SECONDS):
                 raise RunError(f"{self.run}: its controller has not looked for requests for {TAKEN_SECONDS:g} s")
             await self._until_answered(answered, seconds)
-            answer: ControlAnswer = decode_json(read_private(answered), ControlAnswer)
+            answer: ControlAnswer = msgspec.json.decode(read_private(answered), type=ControlAnswer)
         except FileNotFoundError as error:  # the controller has removed the directory of requests
             raise RunError(f"{self.run}: the run has ended meanwhile") from error
         except (OSError, ValueError, msgspec.DecodeError) as error:

@@ -40,10 +40,6 @@ class LiveRun(Struct, frozen=True, kw_only=True):
     engines: list[EngineStatus]
 
 
-class AddEngine(Struct, frozen=True, tag=True):
-    """Start one more engine by the launcher of the run."""
-
-
 class JoinEngine(Struct, frozen=True, tag=True, kw_only=True):
     """Take an engine into the run that somebody else has started, and that is ready."""
 
@@ -61,7 +57,7 @@ class RemoveEngine(Struct, frozen=True, tag=True):
     name: Annotated[str, Meta(max_length=120)]
 
 
-Request = AddEngine | JoinEngine | RemoveEngine
+Request = JoinEngine | RemoveEngine
 
 
 class ControlAnswer(Struct, frozen=True):

@@ -16,10 +16,8 @@ import msgspec
 import arl
 from arl.clock import in_thread
 from arl.errors import ArlError, InputError, short_message
-from arl.files import decode_json
 from arl.run.control.control_folder import ANSWER_SECONDS, ControlFolder, write_private
 from arl.run.control.control_messages import (
-    AddEngine,
     ControlAnswer,
     EngineStatus,
     JoinEngine,
@@ -35,8 +33,6 @@ class ChangeableEngines(Protocol):
     """Change the engines of a run. In a run it is arl.run.engine_pool.EnginePool."""
 
     def statuses(self) -> Sequence[EngineStatus]: ...
-
-    async def add(self) -> str: ...
 
     async def join(self, guest: JoinEngine) -> str: ...
 
@@ -117,12 +113,10 @@ class ControlServer:
         if isinstance(content, str):
             raise InputError(f"request {name} cannot be read: {content}")
         try:
-            request: Request = decode_json(content, Request)
+            request: Request = msgspec.json.decode(content, type=Request)
         except msgspec.DecodeError as error:
             raise InputError(f"request {name} cannot be read: {error}") from error
         match request:
-            case AddEngine():
-                return await self._engines.add()
             case JoinEngine():
                 if request.arl != arl.__version__:
                     raise InputError(f"arl {request.arl}: the run has arl {arl.__version__}; install the same version")

@@ -21,10 +21,9 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.engine.backend import probe_backend
 from arl.errors import ArlError, InputError, RunError
-from arl.launch.address import LOOPBACK, host_identity
+from arl.launch.address import LOOPBACK, host_identity, own_address
 from arl.launch.base import Process, Resources
 from arl.launch.devices import visible_cores, visible_devices
-from arl.launch.interfaces import own_address
 from arl.launch.local import LocalLauncher
 from arl.launch.tls import is_loopback
 from arl.metrics.run_files import LOGS, RECIPE
@@ -77,10 +76,9 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
     resources = join_resources(options, state, recipe)
     probe_backend(recipe)
     node = platform.node()
-    cluster = Cluster(ports=recipe.cluster.ports)
     async with (
         reported_failures(),
-        LocalLauncher(options.run / LOGS, recipe.deadlines.shutdown, cluster, address=address) as launcher,
+        LocalLauncher(options.run / LOGS, recipe.deadlines.shutdown, Cluster(), address=address) as launcher,
     ):
         servers = EngineServers(
             recipe=recipe.model_copy(update={"seed": recipe.seed + secrets.randbelow(1 << 20)}),

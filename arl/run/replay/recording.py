@@ -1,8 +1,10 @@
 """Read back what a finished run left behind: every group with its fate, and when everything happened.
 
 trajectories/*.parquet ─► groups, with the times of their arrival        trace.json ─► times of steps and swaps
+metrics.jsonl ─► the accuracy before training
 """
 
+import json
 import math
 from collections import Counter
 from collections.abc import Iterator
@@ -16,17 +18,18 @@ from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
-from arl.metrics.trace_spans import RunSpans, read_spans
-from arl.metrics.trajectory_reading import TOKENS
+from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
+from arl.metrics.trace_files import RunSpans, read_spans
+from arl.metrics.trajectory_reading import TOKENS, read_trajectories, trajectory_files
 from arl.run.problem_sets import run_problems, run_suites
-from arl.run.replay.recorded_summary import read_bounds, read_first_accuracy, require_spans
-from arl.run.replay.verify_rows import read_verified
-from arl.run.starting_model import starting_codec, starting_limits
+from arl.run.starting_model import starting_codec
 from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
 _OF_GROUP = ("fate", "trained_at", "group_id", "sample", "problem_id", "dispatch_version", "dispatch_time")
 _OF_REWARD = ("reward", "unshaped_reward", "reward_parts", "reward_error")
 NEEDED = (*TOKENS, *_OF_GROUP, *_OF_REWARD, "arrival_version", "arrival_time", "prompt_length", "truncated")
+ACCURACY = "eval/held_out/accuracy"
+PROBLEMS = "eval/held_out/problems"
 _NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
 
 
@@ -87,7 +90,9 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     begun = [recorded.group for recorded in groups if recorded.group.trajectories]
     num_steps = sum(recorded.place is not None for recorded in groups) // recipe.rollout.problems_per_step
     spans = read_spans(run)
-    require_spans(spans, num_steps, run)
+    missing = [version for version in range(num_steps) if version not in spans.steps]
+    if missing:
+        raise DataError(f"{run / TRACE_FILE}: has no step {missing[0]} of {num_steps}; record the run again")
     steps = [spans.steps[version] for version in range(num_steps)]
     loaded = {version: end for version, (_, end) in spans.swaps.items()}
     for group in begun:  # the engines of a resumed run begin with its checkpoint, which is no swap
@@ -99,7 +104,7 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
         loaded=loaded,
         publish_seconds=_median(_publish_seconds(spans)),
         load_seconds=_median([end - begin for begin, end in spans.swaps.values()]),
-        before=read_first_accuracy(run),
+        before=_first_accuracy(run / METRICS_FILE),
     )
 
 
@@ -116,18 +121,51 @@ def _median(seconds: list[float]) -> float:
     return median(seconds) if seconds else 0.0
 
 
+def _first_accuracy(file: Path) -> Accuracy | None:
+    """Read the evaluation before training; None: there was none."""
+    try:
+        with file.open() as lines:
+            first: dict[str, Any] = json.loads(next(lines))
+    except (OSError, ValueError) as error:
+        raise DataError(f"{file}: cannot be read ({error}); record the run again") from error
+    if ACCURACY not in first:
+        return None
+    return Accuracy(mean_reward=first[ACCURACY], problems=int(first[PROBLEMS]), version=first["step"])
+
+
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     codec = starting_codec(recipe)
     sets = run_problems(recipe, run_suites(recipe), codec)
     problems = {problem.id: problem for problem in sets.training}
-    table = read_verified(run, NEEDED, read_bounds(run, recipe, starting_limits(recipe, codec)))
+    tables = [read_trajectories(file, NEEDED) for file in trajectory_files(run)]
+    if not any(map(len, tables)):
+        raise DataError(f"{run / TRAJECTORIES}: holds no trajectory; record the run again")
+    table = pa.concat_tables(tables).combine_chunks()
     _refuse_other_problems(table, problems, run, recipe)
     rows: dict[int, list[dict[str, Any]]] = {}
     for row in _rows(table):
         rows.setdefault(row["group_id"], []).append(row)
     taken: Counter[int] = Counter()
     groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
+    _refuse_missing_rows(groups, taken, run, recipe)
     return [groups.get(group_id) or lost_at_once(group_id) for group_id in range(max(groups) + 1)]
+
+
+def _refuse_missing_rows(groups: dict[int, RecordedGroup], taken: Counter[int], run: Path, recipe: Recipe) -> None:
+    size = recipe.rollout.group_size
+    for group_id, recorded in groups.items():
+        found = len(recorded.group.trajectories)
+        if found != size:
+            raise DataError(
+                f"{run / TRAJECTORIES}: group {group_id} has {found} rows, and rollout.group_size is {size}: a file is "
+                "missing or damaged; record the run again"
+            )
+    for version in range(max(taken, default=0) + 1):
+        if taken[version] != recipe.rollout.problems_per_step:
+            raise DataError(
+                f"{run / TRAJECTORIES}: step {version} trained {taken[version]} groups, and every step trains "
+                f"rollout.problems_per_step {recipe.rollout.problems_per_step}: a file is missing; record the run again"
+            )
 
 
 def _refuse_other_problems(table: pa.Table, problems: dict[str, Problem], run: Path, recipe: Recipe) -> None:

@@ -27,7 +27,6 @@ FREE = (
     "eval.",
     "output.",
     "deadlines.",
-    "rollout.reject_window",
     "rollout.max_rejected_share",
 )
 # Fields that change the schedule.
@@ -76,7 +75,7 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
     recorded = load_recipe(file)
     wanted = load_recipe(file, overrides)
     changed = list(differences(recorded.model_dump(mode="json"), wanted.model_dump(mode="json")))
-    paced = not recorded.world_traits.recipe_costs
+    paced = not recorded.world_traits.virtual_time
     _refuse(changed, _allowed(recorded, paced))
     recording = read_recording(run, recorded)
     steps = len(recording.step_seconds)
@@ -122,7 +121,7 @@ def _in_one_process(recipe: Recipe, recording: Recording) -> Recipe:
         "engine": recipe.engine.model_copy(update={"threads": None}),
         "sync": Sync(),
     }
-    if not recipe.world_traits.recipe_costs:
+    if not recipe.world_traits.virtual_time:
         seconds = recording.step_seconds
         costs = {
             "train_step": sum(seconds) / len(seconds),

@@ -27,7 +27,6 @@ from arl.metrics.summary import Summary
 from arl.rollout.base import Admission
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import Filter, keep_all
-from arl.rollout.swap_pace import AT_ONCE, SwapPace
 from arl.run.checkpoint import next_checkpoint
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.suite import held_out_suite
@@ -42,7 +41,7 @@ from arl.run.replay.recorded import (
 from arl.run.replay.replay_plan import Replay, plan_replay
 from arl.run.train import train_in
 from arl.run.virtual import evaluations_in_place, measure_in_process, repeatable
-from arl.run.world import Cut, Parts, Start, recipe_filter, recipe_lease, recipe_pace
+from arl.run.world import Parts, RunSnapshot, Start, recipe_filter, recipe_lease
 from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
 from arl.train.in_process import InProcessTrainer
@@ -102,8 +101,8 @@ class ReplayWorld:
             del problems  # they are the plan's
             return await _measure(start, models.path(version), version)
 
-        def make_checkpoints(cut: Cut, evaluations: Evaluations) -> SavedModels:
-            del cut, evaluations  # only models are saved, and evaluations save their own
+        def make_checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> SavedModels:
+            del snapshot, evaluations  # only models are saved, and evaluations save their own
             return models
 
         codec = load_codec(str(start.model), recipe_format(start.recipe.data))
@@ -124,7 +123,6 @@ class ReplayWorld:
             keep=rules.keep,
             lease=recipe_lease(start.recipe, engine, groups.drain),
             rollout=rules.rollout,
-            pace=rules.pace,
             deadlines=_patient(start.recipe.deadlines, plan.patience),
             steps=len(recording.step_seconds),
             display=QuietDisplay(start.display),
@@ -199,7 +197,6 @@ class Rules:
     admission: Admission
     keep: Filter
     rollout: Rollout
-    pace: SwapPace
 
 
 def make_rules(plan: Replay) -> Rules:
@@ -212,7 +209,6 @@ def make_rules(plan: Replay) -> Rules:
             keep=keep_all,
             # Groups that were dropped as late are recorded as lost.
             rollout=rollout.model_copy(update={"late": "wait", "max_groups": None}),
-            pace=AT_ONCE,  # the schedule has the recorded loads
         )
     assert rollout.lag is None, "refused: a run with an exact lag keeps its rules"
     return Rules(
@@ -220,7 +216,6 @@ def make_rules(plan: Replay) -> Rules:
         keep=recipe_filter(plan.recipe),
         # A group that was dropped cannot be generated again.
         rollout=rollout.model_copy(update={"max_requeues": 0}),
-        pace=recipe_pace(plan.recipe),
     )
 
 

@@ -149,7 +149,7 @@ def test_without_the_filter_its_rejects_are_trained(record: Record) -> None:
 def test_where_nothing_can_be_trained_the_replay_fails_and_says_what_was_lost(record: Record) -> None:
     run = record("eval.problems=0")
     with pytest.raises(RunError, match=r"not one step can be trained.*'rejected': "):
-        again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.reject_window=1000")
+        again(run, "rollout.filter=tests.run.virtual.test_replay:none", "rollout.max_rejected_share=0.999")
 
 
 def test_a_dropped_tracker_is_shown_and_lost_groups_are_not(recorded: Ran, tmp_path: Path) -> None:
@@ -199,9 +199,8 @@ def test_a_run_with_an_exact_lag_keeps_its_schedule(record: Record) -> None:
 
 def test_what_is_no_recording_is_refused(record: Record, tmp_path: Path) -> None:
     run = record("eval.problems=0").directory
-    for name, complaint in {"no such": "is no directory", "n" * 300: "cannot be looked at"}.items():
-        with pytest.raises(InputError, match=complaint):
-            plan_replay(tmp_path / name, ())
+    with pytest.raises(InputError, match="is no directory"):
+        plan_replay(tmp_path / "no such", ())
     (run / "summary.json").rename(run / "summary")
     with pytest.raises(InputError, match=r"small: no summary\.json, so no finished run"):
         plan_replay(run, ())
@@ -224,36 +223,6 @@ def test_what_is_no_recording_is_refused(record: Record, tmp_path: Path) -> None
     recipe = (run / "recipe.yaml").read_text()
     (run / "recipe.yaml").write_text(recipe.replace("size: 500", "size: 5"))
     with pytest.raises(DataError, match="is not in running_checksum; replay with the problems"):
-        plan_replay(run, ())
-
-
-def test_a_trace_that_has_lost_a_step_or_a_swap_is_refused(record: Record) -> None:
-    run = record("eval.problems=0").directory
-    trace = (run / "trace.json").read_text()
-    damages = {
-        "is torn or damaged": [trace.removesuffix("]\n"), trace.replace("swap to 2", "swap to x")],
-        "has no step 2 of 6": [trace.replace("step 2", "step 02x")],
-        "'swap to 7': the versions of this run are 1 to 6": [trace.replace("swap to 2", "swap to 7")],
-    }
-    for complaint, texts in damages.items():
-        for text in texts:
-            (run / "trace.json").write_text(text)
-            with pytest.raises(DataError, match=complaint):
-                plan_replay(run, ())
-
-
-@pytest.mark.parametrize(
-    ("first", "complaint"),
-    [
-        ("[]\n", "holds no record"),
-        ('{"step": 0, "eval/held_out/accuracy": NaN}\n', "must be a finite number and a count"),
-        ('{"step": 0, "eval/held_out/accuracy": 0.5, "eval/held_out/problems": 1.5}\n', "a finite number and a count"),
-    ],
-)
-def test_an_evaluation_before_training_that_none_wrote_is_refused(record: Record, first: str, complaint: str) -> None:
-    run = record("eval.problems=0").directory
-    (run / "metrics.jsonl").write_text(first)
-    with pytest.raises(DataError, match=f"metrics.jsonl:1: .*{complaint}"):
         plan_replay(run, ())
 
 

@@ -91,7 +91,7 @@ class Ran:
     def bytes(self) -> dict[str, bytes]:
         """Everything that must repeat."""
         files = [*self.directory.glob("trajectories/*"), *self.directory.glob("checkpoints/*/model.safetensors")]
-        files += [self.directory / name for name in ("metrics.jsonl", "trace.json", "spans/000001.json")]
+        files += [self.directory / name for name in ("metrics.jsonl", "trace.json")]
         return {str(file.relative_to(self.directory)): file.read_bytes() for file in files}
 
 

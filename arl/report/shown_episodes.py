@@ -1,0 +1,163 @@
+"""Choose episodes of a report's runs to show token by token: right, wrong, ungraded and lost ones, over all steps."""
+
+import math
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from msgspec import Struct
+
+from arl.metrics.ended_groups import is_right
+from arl.metrics.names import AGE_BUCKETS
+from arl.metrics.run_files import TRAJECTORIES
+from arl.report.arms import Arm
+from arl.report.token_texts import TokenTexts
+from arl.types import NOT_SAMPLED
+
+MAX_EPISODES = 60  # of a page
+MAX_FILES = 4  # of a run
+MAX_TOKENS = 1_000  # of an episode
+MAX_CHARACTERS = 20_000  # of a text
+SCALARS = ("fate", "trained_at", "unshaped_reward", "reward_parts")
+TEXTS = ("prompt", "response", "answer", "reward_error")
+LOGPROBS = ("behavior_logprobs", "proximal_logprobs", "current_logprobs")
+COLUMNS = (
+    *(*SCALARS, *TEXTS, *LOGPROBS, "group_id", "sample", "problem_id", "prompt_length", "reward", "advantage"),
+    *("advantages", "token_ids", "policy_versions", "loss_mask", "truncated"),
+)
+AGE_LIMITS = (0, 1, 2, 4, 8, 16, math.inf)  # of AGE_BUCKETS
+assert len(AGE_LIMITS) == len(AGE_BUCKETS)
+
+T = TypeVar("T")
+
+
+class ShownToken(Struct, frozen=True):
+    """Hold one token as the page shows it."""
+
+    text: str
+    kind: str  # class of its style, by its age
+    hint: str  # its numbers
+
+
+class ShownEpisode(Struct, frozen=True):
+    """Hold one episode as the page shows it."""
+
+    title: str
+    facts: str
+    prompt: str
+    response: str
+    tokens: list[ShownToken]  # of the response, the first MAX_TOKENS
+
+
+def choose_episodes(arms: Sequence[Arm], notes: list[str]) -> list[ShownEpisode]:
+    """Read some episodes of the first seed of each arm, the same ones each time.
+
+    Args:
+        notes: gets a line for each file that is left out.
+    """
+    texts = TokenTexts()
+    shown = []
+    for arm in arms:
+        run = arm.runs[0]
+        model = run.recipe.get("model.path")
+        name = f"{arm.name}, seed {run.seed}"
+        rows = list(_rows(run.directory, run.name, max(1, MAX_EPISODES // len(arms)), notes))
+        if rows:
+            of_token = texts.load(run.directory, Path(model) if isinstance(model, str) else None)
+            shown += [_show(name, row, of_token.texts([*row["token_ids"]])) for row in rows]
+    return shown
+
+
+def _rows(run: Path, name: str, count: int, notes: list[str]) -> Iterator[dict[str, Any]]:
+    """Yield rows of a run, an equal number of each outcome as far as there are any."""
+    outcomes: dict[str, list[tuple[Path, int]]] = {}
+    for file in spread(sorted((run / TRAJECTORIES).glob("*.parquet")), MAX_FILES):
+        try:
+            for place, row in enumerate(pq.read_table(file, columns=list(SCALARS)).to_pylist()):
+                outcomes.setdefault(_outcome(row), []).append((file, place))
+        except (pa.ArrowException, OSError) as error:
+            notes.append(f"{name}/{TRAJECTORIES}/{file.name}: cannot be read ({str(error).splitlines()[0]})")
+    of_each = math.ceil(count / max(len(outcomes), 1))
+    chosen = sorted(place for places in outcomes.values() for place in spread(places, of_each))
+    for file in dict.fromkeys(file for file, _ in chosen):
+        yield from _read(file, [place for other, place in chosen if other == file])
+
+
+def _read(file: Path, places: Sequence[int]) -> Iterator[dict[str, Any]]:
+    """Read some rows of a file, a batch at a time, because a file of long episodes is large."""
+    start = 0
+    for batch in pq.ParquetFile(file).iter_batches(batch_size=64, columns=list(COLUMNS)):
+        here = [place - start for place in places if start <= place < start + batch.num_rows]
+        yield from batch.take(pa.array(here, pa.int64())).to_pylist()
+        start += batch.num_rows
+
+
+def _outcome(row: dict[str, Any]) -> str:
+    if row["trained_at"] is None:
+        return "lost"
+    if row["unshaped_reward"] is None:
+        return "not scored"
+    return "right" if is_right(row["unshaped_reward"], dict(row["reward_parts"] or ())) else "wrong"
+
+
+def spread(candidates: Sequence[T], count: int) -> list[T]:
+    """Choose `count` of the candidates at even distances, in their order; all if there are no more.
+
+    >>> spread("abcdefghij", 4)
+    ['a', 'd', 'g', 'j']
+    """
+    if len(candidates) <= count:
+        return list(candidates)
+    if count <= 1:
+        return list(candidates[len(candidates) // 2 :][:count])
+    distance = (len(candidates) - 1) / (count - 1)
+    return [candidates[round(number * distance)] for number in range(count)]
+
+
+def _show(run: str, row: dict[str, Any], texts: Sequence[str]) -> ShownEpisode:
+    step = "lost" if row["trained_at"] is None else f"step {row['trained_at'] + 1}"
+    place = f"group {row['group_id']}, sample {row['sample']}"
+    parts = ", ".join(f"{name} {value:g}" for name, value in row["reward_parts"] or ())
+    facts = [
+        f"fate {row['fate']}",
+        f"reward {_number(row['reward'])}" + (f" ({parts})" if parts else ""),
+        f"advantage {_number(row['advantage'])}",
+        f"answer {row['answer'] or '–'}",
+        f"{len(row['token_ids']) - row['prompt_length']} tokens" + (", truncated" if row["truncated"] else ""),
+    ]
+    if row["reward_error"]:
+        facts.append(f"graded 0: {row['reward_error']}")
+    end = min(len(row["token_ids"]), row["prompt_length"] + MAX_TOKENS)
+    return ShownEpisode(
+        title=f"{run} · {step} · {_outcome(row)} · problem {row['problem_id']} · {place}",
+        facts="   ".join(facts),
+        prompt=row["prompt"][:MAX_CHARACTERS],
+        response=row["response"][:MAX_CHARACTERS],
+        tokens=[_token(row, i, texts[i]) for i in range(row["prompt_length"], end)],
+    )
+
+
+def _token(row: dict[str, Any], i: int, text: str) -> ShownToken:
+    version = row["policy_versions"][i]
+    if version == NOT_SAMPLED:
+        return ShownToken(text, "prompted", "not sampled")
+    said = [f"version {version}"]
+    kind = "age-0"
+    if row["trained_at"] is not None:
+        age = row["trained_at"] - version
+        said.append(f"age {age}")
+        kind = f"age-{next(place for place, limit in enumerate(AGE_LIMITS) if age <= limit)}"
+    for name in LOGPROBS:
+        if row[name] is not None:
+            said.append(f"{name.replace('_', ' ').removesuffix('s')} {_number(row[name][i])}")
+    if row["advantages"] is not None:
+        said.append(f"advantage {_number(row['advantages'][i])}")
+    if not row["loss_mask"][i]:
+        said.append("not in the loss")
+    return ShownToken(text, kind, ", ".join(said))
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None or math.isnan(value) else f"{value:.4g}"

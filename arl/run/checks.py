@@ -1,0 +1,173 @@
+"""Look at what runs on GPUs need, before anything starts: `arl doctor` prints what is found, preflight raises it.
+
+Nothing here touches CUDA, because the controller must hold no CUDA context.
+"""
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from arl.config.recipe import Recipe
+from arl.engine.backend import Installation
+from arl.errors import InputError
+from arl.launch.gpu_devices import Gpu, driver_version, find_gpus, named_gpus, pairs_without_access, refuse_busy
+from arl.launch.placement import Placement
+from arl.launch.torch_build import TorchBuild, own_torch, probe_torch, refuse_unequal_nccl
+from arl.models.flash import FLASH_3, has_flash_3
+from arl.run.finding import Finding
+from arl.sync.weight_folders import SHARED_MEMORY
+from arl.types import Transport
+
+MIN_SHARED = 1_000_000_000  # bytes that NVIDIA advises for NCCL: docker run --shm-size=1g
+NO_SHARED_MEMORY = "NCCL_SHM_DISABLE"
+UNKNOWN_MEMORY = (
+    "mode collocated, and the memory of the GPUs is not known: SGLang takes up to 0.9 of it; leave room for the "
+    "trainer with --mem-fraction-static in engine.args"
+)
+NOT_LOOKED = "NVML does not answer: not looked at whether other processes use the GPUs, and how they are connected"
+
+
+class GpuReport(Struct, frozen=True):
+    """Hold what was found out about the GPUs of a run."""
+
+    gpus: tuple[Gpu, ...] = ()  # those that the run uses, as far as the driver knows them
+    notes: tuple[str, ...] = ()
+
+
+def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backend: Installation) -> GpuReport:
+    """Check the GPUs of a run, and what it needs on them.
+
+    Raises:
+        InputError: another process uses a GPU, there is no compiler, the backend lacks packages, shared memory is too
+            small for NCCL, or the two sides have different versions of NCCL.
+    """
+    names = placement.devices_of(0)
+    if not names:
+        return GpuReport()
+    _refuse_missing(_compiler())
+    _refuse_missing(_packages(backend))
+    notes = [*_notes_on_shared_memory(recipe, placement, transport)]
+    if transport == "broadcast" and recipe.engine.capabilities.own_interpreter:
+        refuse_unequal_nccl(own_torch(), sys.executable, probe_torch(backend.place), backend.place)
+    found = find_gpus()
+    used = named_gpus(found or (), names)
+    is_known = any(gpu.total_bytes for gpu in used)
+    if recipe.mode == "collocated" and recipe.engine.kind == "sglang" and not is_known:
+        notes.append(UNKNOWN_MEMORY)
+    if found is None:
+        return GpuReport(notes=(*notes, NOT_LOOKED))
+    for gpu in used:
+        notes += refuse_busy(gpu)
+    if slow := _slow_pairs(used):
+        notes.append(slow)
+    by_number = any(name.isdecimal() for name in names)
+    if by_number and len({gpu.name for gpu in found}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
+        notes.append("GPUs of several kinds: CUDA numbers the fastest first; give CUDA_DEVICE_ORDER=PCI_BUS_ID")
+    return GpuReport(tuple(used), tuple(notes))
+
+
+def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> Iterator[Finding]:
+    """Examine what runs on GPUs need; nothing where there are none.
+
+    Args:
+        visible: GPUs that torch sees.
+        backends: backends that were found, which have an interpreter of their own.
+    """
+    gpus = find_gpus()
+    if not gpus and not visible:
+        return
+    if gpus is None:
+        yield Finding(True, NOT_LOOKED)
+    for gpu in gpus or ():
+        users = ", ".join(map(str, gpu.processes)) or "no process computes on it"
+        yield Finding(True, f"{gpu}, {gpu.used_bytes / 1e9:.1f} GB used, driver {driver_version()}; {users}")
+    if gpus and len(gpus) > 1:
+        yield Finding(True, _slow_pairs(gpus) or f"all {len(gpus)} GPUs have access to each other's memory")
+    yield _compiler()
+    yield _shared_memory()
+    ours = own_torch()
+    yield Finding(ours.cuda is not None, f"the trainer's {ours}")
+    if has_flash_3():
+        yield Finding(True, f"flash attention 3 of {FLASH_3}, on GPUs of compute capability 9.0")
+    else:
+        yield Finding(True, f"flash attention 2 of torch; version 3, for H100 and H200, is in {FLASH_3}")
+    for backend in backends:
+        yield _other_torch(ours, backend)
+        yield _packages(backend)
+
+
+def _refuse_missing(finding: Finding) -> None:
+    if not finding.good:
+        raise InputError(f"no {finding.what}; {finding.remedy}")
+
+
+def _compiler() -> Finding:
+    """Look for the C compiler that Triton would take: CC, gcc or clang."""
+    chosen = os.environ.get("CC", "").split()
+    found = shutil.which(chosen[0]) if chosen else shutil.which("gcc") or shutil.which("clang")
+    what = "C compiler, with which Triton compiles on GPUs"
+    remedy = "install one and Python's headers (apt install gcc python3-dev), or name one in CC"
+    return Finding(True, f"{what}: {found}") if found else Finding(False, what, remedy)
+
+
+def _packages(backend: Installation) -> Finding:
+    what = f"packages for GPUs in {backend.place}"
+    if not backend.lacking:
+        return Finding(True, what)
+    names = " ".join(f"'{requirement}'" for requirement in backend.lacking)
+    return Finding(False, f"{what}: {', '.join(backend.lacking)}", f"{backend.place} -m pip install {names}")
+
+
+def _shared_memory() -> Finding:
+    if not os.path.isdir(SHARED_MEMORY):
+        return Finding(False, f"{SHARED_MEMORY} for NCCL", "start the container with --ipc=host")
+    free = shutil.disk_usage(SHARED_MEMORY).free
+    what = f"{SHARED_MEMORY} for NCCL, {free / 1e9:.2f} GB free"
+    if free >= MIN_SHARED:
+        return Finding(True, what)
+    remedy = (
+        f"it needs about {MIN_SHARED / 1e9:.0f} GB: start the container with --shm-size=16g or --ipc=host, or set "
+        f"{NO_SHARED_MEMORY}=1 for `arl train`, which is slower"
+    )
+    return Finding(False, what, remedy)
+
+
+def _notes_on_shared_memory(recipe: Recipe, placement: Placement, transport: Transport) -> Iterator[str]:
+    """Yield a note if NCCL does without /dev/shm, by which it moves data between GPUs without peer access.
+
+    Raises:
+        InputError: processes of the run form an NCCL group, and there is too little of it.
+    """
+    width = len(placement.engines[0].devices)
+    if len(placement.ranks) == 1 and width == 1 and transport != "broadcast":
+        return
+    name = NO_SHARED_MEMORY
+    choices = (recipe.train.environment.get(name), recipe.engine.environment.get(name), os.environ.get(name))
+    if "1" in choices:
+        yield f"{name}=1: NCCL moves data between GPUs without peer access over the network's loopback, which is slower"
+        return
+    finding = _shared_memory()
+    if not finding.good:
+        raise InputError(f"{finding.what}: {finding.remedy}")
+
+
+def _slow_pairs(gpus: Sequence[Gpu]) -> str:
+    """Name the pairs of GPUs between which NCCL is slow; empty: there are none."""
+    named = ", ".join(f"{one} and {other}" for one, other in pairs_without_access([gpu.number for gpu in gpus]))
+    return named and (
+        f"GPUs {named}: no access to each other's memory, so NCCL copies by way of the host: gradients, tensor "
+        "parallelism and broadcasts of weights are slower"
+    )
+
+
+def _other_torch(ours: TorchBuild, backend: Installation) -> Finding:
+    """Compare the torch of a backend with ours, as a broadcast of weights needs it."""
+    try:
+        theirs = probe_torch(backend.place)
+        refuse_unequal_nccl(ours, sys.executable, theirs, backend.place)
+    except InputError as error:
+        return Finding(False, f"{backend.name} and the trainer in one NCCL group", str(error))
+    return Finding(True, f"{backend.name}'s {theirs}, the same NCCL as the trainer's")

@@ -1,0 +1,237 @@
+"""Train a small model for two steps with each engine, dtype and transport that this machine has: `arl doctor --smoke`.
+
+    small model ─► recipe of each combination ─► arl.run.train ─► trajectories ─► engine's logprobs beside the trainer's
+
+Every loaded weight is compared (sync.check). Tokens of step 2 are sampled with weights that the transport has brought.
+A combination that fails prints its error, and the others go on.
+"""
+
+import io
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from pydantic import ValidationError
+from rich.console import Console
+from rich.table import Table
+
+from arl.config.engine_section import EngineConfig
+from arl.config.recipe import Recipe, TinyModel
+from arl.engine.backend import BUILT_IN, Installation, find_backend
+from arl.errors import InputError, RunError
+from arl.launch.devices import visible_devices
+from arl.metrics.console import ConsoleDisplay
+from arl.metrics.trajectory_reading import trajectory_files
+from arl.run.train import train
+from arl.types import Problem, Response
+
+# The largest RMS of δ = trainer − engine that is rounding, nats, and the largest KL = mean(exp δ − 1 − δ). Measured on
+# a CPU with logits of LOGIT_STD: float32 RMS 3e-6, KL 5e-12; bfloat16 RMS 5e-3 and KL 1e-5 (embedded), 5e-2 and 1.4e-3
+# (SGLang 0.5.20, which rounds logits elsewhere). The rest is derived from these.
+LIMITS = {
+    "float32": (1e-4, 1e-7),
+    "float16": (1.25e-2, 8e-5),
+    "bfloat16": (1e-1, 5e-3),
+}
+GPU_FLOAT32 = LIMITS["float16"]  # TF32's mantissa has the 10 bits of float16's
+SCALED = 0.02  # from 1, of a slope that says another temperature
+EXPLAINED = 0.5  # of the variance of δ, by that slope
+UNRELATED = 0.5  # correlation, below which the two are of other weights
+
+SHAPE = TinyModel(hidden_size=256, layers=2, heads=4, intermediate_size=512)
+LOGIT_STD = 4.0  # as of a trained model; random weights would have nearly equal logprobs, and no mistake would show
+SAMPLE = (4, 64)  # random sequences by which logits are scaled
+
+
+class Combination(Struct, frozen=True):
+    """Hold what one small run tries."""
+
+    engine: EngineConfig
+    checks_weights: bool
+    dtype: str
+    mode: str
+    transport: str
+
+    def __str__(self) -> str:
+        return f"{self.engine.kind}-{self.dtype}-{self.transport}"
+
+
+class Mismatch(Struct, frozen=True):
+    """Hold how far the logprobs of both sides are from each other for the same sampled tokens."""
+
+    tokens: int
+    rms: float  # nats
+    kl: float
+    reason: str  # what a difference beyond rounding looks like; empty: it is rounding
+
+
+def smoke_test(given: EngineConfig | None, python: str | None, console: Console) -> bool:
+    """Run every combination of `given`, a recipe's engine, or of every built-in one; return whether all are good.
+
+    `python` is the interpreter of backends that have one of their own. On a CPU these start for minutes, and are tried
+    only if they are asked for.
+    """
+    columns = ("engine", "dtype", "transport", "tokens", "RMS δ", "KL", "limit", "verdict")
+    table = Table(*columns, box=None)
+    tried = list(combinations(given, python, lambda line: _print(console, line)))
+    directory = Path(tempfile.mkdtemp(prefix="arl-smoke-"))
+    make_small_model(directory / "model")
+    is_good = True
+    for one in tried:
+        limit, limit_kl = GPU_FLOAT32 if one.dtype == "float32" and visible_devices() else LIMITS[one.dtype]
+        try:
+            recipe = make_recipe(one, directory)
+            train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
+            found = compare(*read_logprobs(recipe.run_directory), limit, limit_kl)
+        except (InputError, RunError, ValidationError) as error:
+            is_good = False
+            _print(console, f"{one}: failed: {error}")
+            table.add_row(one.engine.kind, one.dtype, one.transport, *("–" * 4), "failed")
+            continue
+        is_good = is_good and not found.reason
+        verdict = f"wrong: {found.reason}" if found.reason else "ok"
+        numbers = [f"{number:.1e}" for number in (found.rms, found.kl, limit)]
+        table.add_row(one.engine.kind, one.dtype, one.transport, str(found.tokens), *numbers, verdict)
+        _print(console, f"{one}: {verdict}")
+    console.print(table)
+    if is_good:
+        shutil.rmtree(directory)
+    else:
+        _print(console, f"runs and their logs are in {directory}")
+    return is_good
+
+
+def _print(console: Console, line: str) -> None:
+    console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def combinations(given: EngineConfig | None, python: str | None, note: Callable[[str], None]) -> Iterator[Combination]:
+    """Yield what this machine has; `note` is told about engines that are not there."""
+    num_gpus = len(visible_devices())
+    for config in [given] if given is not None else [EngineConfig(kind=kind) for kind in BUILT_IN]:
+        engine = config if python is None else config.model_copy(update={"python": python})
+        try:
+            found = find_backend(engine.kind).probe(engine)
+        except InputError as error:
+            note(f"engine {engine.kind} is not tried: {error}")
+            if given is not None:
+                raise
+            continue
+        if found.capabilities.own_interpreter and not num_gpus and given is None and python is None:
+            note(f"engine {engine.kind} is not tried on a CPU: ask for it with --python, or with a RECIPE")
+            continue
+        for dtype in ("bfloat16", "float16", "float32") if num_gpus else ("float32", "bfloat16"):
+            for mode, transport in _ways(found, num_gpus):
+                yield Combination(engine, found.capabilities.checksums, dtype, mode, transport)
+
+
+def _ways(found: Installation, num_gpus: int) -> list[tuple[str, str]]:
+    """Return the modes and transports that these devices allow: ipc needs a common GPU, and NCCL one for each side."""
+    ways = [("collocated" if num_gpus == 1 else "disaggregated", "file")]
+    if num_gpus != 1:
+        ways.append(("disaggregated", "broadcast"))
+    if num_gpus:
+        ways.append(("collocated", "ipc"))
+    return [(mode, transport) for mode, transport in ways if transport in found.capabilities.transports]
+
+
+def make_recipe(one: Combination, directory: Path) -> Recipe:
+    """Make the recipe of one small run."""
+    engine: dict[str, Any] = one.engine.model_dump(mode="json")
+    engine |= {"dtype": one.dtype, "replicas": 1, "tensor_parallel": 1, "slots": 32, "max_restarts": 0}
+    return Recipe.model_validate(
+        {
+            "name": str(one),
+            "mode": one.mode,
+            "model": {"path": str(directory / "model")},
+            "data": {"task": "running_checksum", "options": {"size": 2000}},
+            "rollout": {
+                "problems_per_step": 8,
+                "group_size": 4,
+                "max_new_tokens": 48,
+                "temperature": 0.9,  # one that is forgotten shows
+                "staleness": 0,  # so both sides have the same weights
+            },
+            "objective": {"kind": "decoupled_ppo"},  # its proximal logprobs are the trainer's before the step
+            "reward": {"function": f"{__name__}:reward_length", "workers": 1},
+            "engine": engine,
+            "train": {"steps": 2, "minibatches": 1, "dtype": one.dtype, "learning_rate": 1e-3},
+            "sync": {"transport": one.transport, "check": one.checks_weights},
+            "eval": {"problems": 0},
+            "output": {"directory": str(directory), "trajectories": True},
+        }
+    )
+
+
+def reward_length(problem: Problem, response: Response) -> float:
+    """Reward each response with another number, so that every group is trained."""
+    del problem
+    return float(sum(map(ord, response.text)) % 97)
+
+
+def make_small_model(directory: Path) -> None:
+    """Write random weights whose logits have the standard deviation LOGIT_STD, and their tokenizer."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    from arl.models.tiny import make_tiny_model
+    from arl.tasks.running_checksum import CHARACTERS
+
+    make_tiny_model(SHAPE, CHARACTERS, 0, directory)
+    model = AutoModelForCausalLM.from_pretrained(directory)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        std = float(model(torch.randint(0, model.config.vocab_size, SAMPLE)).logits.std())
+        model.model.norm.weight.mul_(LOGIT_STD / std)  # on which logits depend linearly
+    model.save_pretrained(directory)
+
+
+def read_logprobs(run: Path) -> tuple[np.ndarray, np.ndarray]:
+    """Return the engine's and the trainer's logprobs of every trained token, (T,) float64."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    columns = ["loss_mask", "behavior_logprobs", "proximal_logprobs"]
+    table = pa.concat_tables([pq.read_table(file, columns=columns) for file in trajectory_files(run)])
+    table = table.filter(table["proximal_logprobs"].is_valid())
+    is_trained, engine, trainer = (
+        table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in columns
+    )
+    return engine[is_trained].astype(np.float64), trainer[is_trained].astype(np.float64)
+
+
+def compare(engine: np.ndarray, trainer: np.ndarray, limit: float, limit_kl: float) -> Mismatch:
+    """Compare logprobs of the same tokens, each (T,), and say what a difference beyond rounding looks like."""
+    if not len(engine):
+        return Mismatch(0, 0.0, 0.0, "no token was trained")
+    difference = trainer - engine
+    rms = float(np.sqrt(np.mean(difference**2)))
+    with np.errstate(over="ignore", invalid="ignore"):  # not finite, and so beyond every limit
+        kl = float(np.mean(np.expm1(difference) - difference))
+    reason = ""
+    if not (np.isfinite(engine).all() and np.isfinite(trainer).all()):
+        reason = "a logprob is not finite: look at overflow in the dtype, or at damaged weights"
+    elif temperature := _other_temperature(engine, trainer):
+        reason = temperature
+    elif not (rms <= limit and kl <= limit_kl):
+        correlation = float(np.corrcoef(engine, trainer)[0, 1])
+        reason = "look at the dtype of the head, at the attention, its positions and its cache"
+        if correlation < UNRELATED:
+            reason = f"the two are unrelated (correlation {correlation:.2f}): the sides have other weights"
+    return Mismatch(len(engine), rms, kl, reason)
+
+
+def _other_temperature(engine: np.ndarray, trainer: np.ndarray) -> str:
+    """Describe a difference that is a factor, which rounding never is; empty if there is none."""
+    if trainer.std() == 0:
+        return "the trainer gives every token the same logprob"
+    slope, offset = np.polyfit(trainer, engine, 1)
+    left = engine - (slope * trainer + offset)
+    explained = 1.0 - float(left.var()) / max(float((trainer - engine).var()), 1e-30)
+    if abs(slope - 1) < SCALED or explained < EXPLAINED:
+        return ""
+    return f"the engine's are those of the trainer times {slope:.2f}: another temperature, or logits scaled otherwise"

@@ -1,1 +1,0 @@
-"""Run every part of a machine once, small and within minutes: `arl doctor --smoke`."""

@@ -1,0 +1,188 @@
+"""A plan refuses what cannot fit, and counts both sides of shared GPUs."""
+
+import re
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arl.config.recipe import Recipe
+from arl.data.model_shape import ModelShape
+from arl.errors import InputError
+from arl.launch.base import Node
+from arl.launch.memory_share import engine_share
+from arl.launch.placement import place
+from arl.run.engine_memory import given_share, grown_capacity
+from arl.run.memory import CONTEXT, MemoryInputs, plan_memory, refuse_overfull, workload
+from arl.run.memory_budget import MemoryPlan
+from arl.run.plan_text import tight_device
+from arl.sync.choose import choose_transport
+from arl.train.rank_bytes import ParameterCounts
+from tests.examples import examples
+from tests.published_models import PUBLISHED
+
+GIGABYTE = 10**9
+SEVEN = "Qwen2.5-7B-Instruct"
+# Parameters that the published models have, counted from their sizes: all, of one block, of embedding, norm and head.
+COUNTS = {
+    SEVEN: ParameterCounts(7_615_616_512, 233_057_792, 1_089_998_336),
+    "Qwen2.5-1.5B-Instruct": ParameterCounts(1_543_714_304, 46_797_824, 233_375_232),
+}
+
+
+def recipe(**sections: Any) -> Recipe:
+    tree: dict[str, Any] = {
+        "model": {"path": "a model"},
+        "data": {"task": "gsm8k"},
+        "rollout": {"problems_per_step": 64, "group_size": 8, "max_new_tokens": 2048},
+        "engine": {"kind": "sglang", "replicas": 4, "dtype": "bfloat16"},
+        "train": {"ranks": 4, "dtype": "bfloat16", "minibatches": 1},
+        "eval": {"problems": 0},
+    }
+    for name, fields in sections.items():
+        tree[name] = tree.get(name, {}) | fields if isinstance(fields, dict) else fields
+    return Recipe.model_validate(tree)
+
+
+class Machine:
+    """Plans recipes for one model on GPUs of one size."""
+
+    def __init__(self, model: str = SEVEN, gigabytes: int = 80, gpus: int = 8) -> None:
+        self.node = Node("a machine", 64, tuple(map(str, range(gpus))), "GPU", gigabytes * GIGABYTE)
+        self.model = model
+        self.host_bytes: int | None = None
+
+    def __call__(self, tried: Recipe) -> MemoryPlan:
+        placement = place(tried, [self.node])
+        transport = choose_transport(
+            tried,
+            backend_transports=tried.engine.capabilities.transports,
+            one_process=False,
+            on_gpus=placement.on_gpus,
+            shares_files=True,
+        )
+        longest = 256 + tried.rollout.max_new_tokens
+        sizes = MemoryInputs(
+            shape=ModelShape.of(PUBLISHED[self.model]),
+            parameters=COUNTS[self.model],
+            context=32_768,
+            longest=longest,
+            kept=2,
+            device_bytes=self.node.device_bytes,
+            host_bytes=self.host_bytes,
+            hardware="a machine",
+        )
+        return plan_memory(tried, placement, transport, sizes)
+
+
+def parts(memory: MemoryPlan, budget: int) -> dict[str, int]:
+    return {part.name: part.bytes for part in memory.budgets[budget].parts}
+
+
+def test_7b_with_all_activations_on_two_ranks_is_refused_with_its_largest_part() -> None:
+    with pytest.raises(InputError) as raised:
+        refuse_overfull(Machine()(recipe(train={"ranks": 2})), "; one more sentence")
+    message = str(raised.value)
+    assert re.search(r"each trainer GPU needs 2\d\d\.\d GB at its peak, in the loss, and has 80.0 GB", message)
+    assert re.search(r"the largest parts in GB: activations \(trainer\) 1\d\d\.\d", message)
+    assert "Set, in this order, train.checkpointing full, a smaller train.capacity" in message
+    assert message.endswith("; one more sentence")
+
+
+def test_weights_gradients_and_moments_are_those_of_the_model() -> None:
+    memory = Machine()(recipe(train={"checkpointing": "full"}, sync={"buffers": "device"}))
+    total = COUNTS[SEVEN].total
+    trainer = parts(memory, 0)
+    assert trainer["weights"] == total
+    assert trainer["AdamW's moments"] == 2 * total
+    assert trainer["gathered weights"] == 2 * total
+    assert trainer["gradients"] == 4 * total
+    assert trainer["published weights"] == 4 * total  # two versions in bfloat16
+    assert parts(memory, 1)["weights"] == 2 * total
+
+
+def test_a_cache_holds_as_many_tokens_as_its_bytes_have_room_for() -> None:
+    memory = Machine()(recipe(train={"checkpointing": "full"}))
+    per_token = 2 * 2 * 28 * 4 * 128  # keys and values of 28 layers with 4 heads of 128 numbers, in bfloat16
+    assert memory.cache_tokens == parts(memory, 1)["KV cache"] // per_token
+    assert memory.full_requests == memory.cache_tokens // (256 + 2048)
+    halved = Machine()(recipe(engine={"replicas": 2, "tensor_parallel": 2}, train={"checkpointing": "full"}))
+    assert halved.weights == memory.weights // 2
+    assert halved.cache_tokens > 2 * memory.cache_tokens
+
+
+def test_a_trainer_gpu_that_is_planned_almost_full_is_noted() -> None:
+    settings = recipe(train={"checkpointing": "full"})
+    needed = Machine()(settings).budgets[0].needed
+    assert len(list(tight_device(Machine(gigabytes=needed // GIGABYTE + 1)(settings)))) == 1
+    assert not list(tight_device(Machine(gigabytes=200)(settings)))
+
+
+def test_both_sides_of_a_shared_gpu_are_counted_in_both_turns() -> None:
+    settings = recipe(mode="collocated", engine={"replicas": 8}, train={"ranks": 8, "checkpointing": "full"})
+    trains, generates = Machine()(settings).budgets[:2]
+    assert {part.owner for part in trains.parts} == {part.owner for part in generates.parts} == {"trainer", "engine"}
+    alone = Machine()(recipe(engine={"replicas": 4}, train={"checkpointing": "full"}))
+    shared = Machine()(settings)
+    assert shared.cache_tokens < alone.cache_tokens
+
+
+def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_it() -> None:
+    settings = recipe(mode="collocated", engine={"replicas": 8}, train={"ranks": 8, "checkpointing": "full"})
+    memory = Machine()(settings)
+    share = engine_share(80 * GIGABYTE, memory.rank_resident)
+    generates = parts(memory, 1)
+    assert generates["weights"] + generates["KV cache"] == pytest.approx(share * (80 * GIGABYTE - CONTEXT), abs=1)
+    assert memory.budgets[1].fits
+
+
+def test_a_share_that_the_recipe_gives_decides_about_the_cache() -> None:
+    assert given_share(["--mem-fraction-static", "0.5", "--other", "1"]) == 0.5
+    assert given_share(["--mem-fraction-static=0.5"]) == 0.5
+    assert given_share(["--other"]) is None
+    full = {"checkpointing": "full"}
+    small = Machine()(recipe(engine={"args": ["--mem-fraction-static", "0.5"]}, train=full))
+    assert small.cache_tokens < Machine()(recipe(train=full)).cache_tokens
+
+
+def test_an_engine_whose_weights_leave_no_room_for_one_request_is_refused() -> None:
+    settings = recipe(engine={"replicas": 1}, train={"ranks": 4, "checkpointing": "full", "reshard": True})
+    with pytest.raises(InputError) as raised:
+        refuse_overfull(Machine(gigabytes=24)(settings))
+    assert "each engine GPU needs" in str(raised.value)
+
+
+def test_an_update_stores_the_prompt_of_a_group_once_where_its_packing_does() -> None:
+    rollout = {"problems_per_step": 2, "group_size": 4, "max_new_tokens": 100}
+
+    def tokens(**train: Any) -> int:
+        tried = recipe(rollout=rollout, train={"ranks": 1, "minibatches": 1, **train})
+        return workload(tried, longest=1100, on_gpus=True).tokens
+
+    assert tokens() == 2 * (1000 + 4 * 100)
+    assert tokens(packing="algorithm1") == 2 * 4 * 1100
+    assert tokens(capacity=2000) == 2000
+    assert tokens(ranks=2, minibatches=2) == 1100  # never less than one trajectory
+
+
+def test_an_unknown_memory_refuses_nothing() -> None:
+    machine = Machine()
+    machine.node = Node("a machine", 64, machine.node.devices)
+    assert machine(recipe(train={"ranks": 2})).fits
+
+
+@examples(1)
+@given(longest=st.integers(1, 40_000), context=st.integers(64, 40_000))
+def test_a_slot_grows_to_what_the_engines_cache_reserves(longest: int, context: int) -> None:
+    from transformers import LlamaConfig
+
+    from arl.models.slot_cache import SlotCache
+
+    torch = pytest.importorskip("torch")
+    config = LlamaConfig(
+        hidden_size=4, num_attention_heads=1, num_hidden_layers=1, head_dim=4, max_position_embeddings=context
+    )
+    cache = SlotCache(config, slots=1, dtype=torch.float32, device=torch.device("meta"))
+    cache._reserve(longest)
+    assert grown_capacity(longest, context) == cache._capacity

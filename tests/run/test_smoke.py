@@ -1,0 +1,72 @@
+"""`arl doctor --smoke` trains on this machine with every combination, and tells what fails."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from arl.config.engine_section import EngineConfig
+from arl.engine.backend import find_backend
+from arl.run import smoke
+from arl.run.smoke import LIMITS, Combination, compare, smoke_test
+from tests.forks import arl
+from tests.processes import left_behind
+
+
+@pytest.mark.slow
+def test_both_sides_agree_on_this_machine_for_each_dtype_and_transport(tmp_path: Path) -> None:
+    done = arl("doctor", "--smoke", cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    for dtype in ("float32", "bfloat16"):
+        for transport in ("file", "broadcast"):
+            assert f"embedded-{dtype}-{transport}: ok" in done.stdout
+    assert not left_behind(str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.sglang
+def test_sglang_agrees_with_the_trainer(sglang_python: str, tmp_path: Path) -> None:
+    done = arl("doctor", "--smoke", "--python", sglang_python, cwd=tmp_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.count(": ok") == 8
+
+
+def test_a_combination_that_fails_says_why_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    engine = EngineConfig(kind="embedded")
+    tried = [Combination(engine, True, "float32", "disaggregated", way) for way in ("ipc", "file")]
+    monkeypatch.setattr(smoke, "combinations", lambda *_: tried)
+    assert not smoke_test(None, None, Console(file=sys.stdout, width=200))
+    told = capsys.readouterr().out
+    assert "embedded-float32-ipc: failed: " in told
+    assert "sync.transport ipc: the backend embedded" in told
+    assert "embedded-float32-file: ok" in told
+    assert "runs and their logs are in " in told
+
+
+def logprobs() -> np.ndarray:
+    return np.random.default_rng(0).normal(-4.0, 2.0, 3000)
+
+
+@pytest.mark.parametrize("dtype", LIMITS)
+def test_rounding_is_not_a_mistake_and_another_temperature_is_one_in_every_dtype(dtype: str) -> None:
+    limit, limit_kl = LIMITS[dtype]
+    noise = np.random.default_rng(1).normal(0, limit / 3, 3000)
+    trainer = logprobs()
+    assert not compare(trainer + noise, trainer, limit, limit_kl).reason
+    assert "another temperature" in compare(0.9 * trainer, trainer, limit, limit_kl).reason
+
+
+def test_other_weights_and_numbers_that_are_not_finite_are_told_apart() -> None:
+    trainer = logprobs()
+    assert "unrelated" in compare(np.random.default_rng(2).permutation(trainer), trainer, *LIMITS["bfloat16"]).reason
+    assert "not finite" in compare(np.where(trainer < -8, np.nan, trainer), trainer, *LIMITS["bfloat16"]).reason
+
+
+def test_without_a_gpu_no_way_needs_one() -> None:
+    found = find_backend("embedded").probe(EngineConfig(kind="embedded"))
+    assert smoke._ways(found, 0) == [("disaggregated", "file"), ("disaggregated", "broadcast")]
+    assert smoke._ways(found, 1) == [("collocated", "file")]
