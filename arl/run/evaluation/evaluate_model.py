@@ -28,7 +28,7 @@ from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
 from arl.run.evaluation.evaluate import episodes_at_once, evaluate_suite, suite_episodes
-from arl.run.evaluation.model_identity import follow_link, identify
+from arl.run.evaluation.model_identity import follow_link, identify, refuse_run
 from arl.run.evaluation.results import Scored, SuiteOutput, append_sample, default_directory, locked, protocol_of
 from arl.run.evaluation.scores import Sample, check_ks, score_samples
 from arl.run.evaluation.serving import engine_resources, for_evaluation, serve_model
@@ -103,6 +103,7 @@ def prepare(request: Request) -> Evaluation:
         usable_path(request.model)
     except ValueError as error:
         raise InputError(f"MODEL {request.model}: {error}") from error
+    refuse_run(request.model)
     request = replace(request, model=follow_link(request.model))
     recipe = for_evaluation(_base_recipe(request))
     note = check_model_source(request.model)

@@ -9,7 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from arl.errors import DataError
+from arl.errors import DataError, InputError
 
 WHOLE = 256 * 1024**2  # bytes of weights
 BLOCKS = 256  # of each larger file
@@ -26,7 +26,7 @@ def identify(name: str, directory: Path) -> dict[str, Any]:
     home = directory.resolve()
     weights = _weights(home)
     if not weights:
-        raise DataError(f"model {name}: {home} has no model*.safetensors{_checkpoints(home)}")
+        raise DataError(f"model {name}: {home} has no model*.safetensors")
     return {
         "name": name,
         "path": str(home),
@@ -53,6 +53,18 @@ def model_sha256(directory: Path) -> str:
                 content.seek(i * max(size - BLOCK, 0) // (BLOCKS - 1))
                 digest.update(content.read(BLOCK))
     return digest.hexdigest()
+
+
+def refuse_run(model: str) -> None:
+    """Refuse the directory of a run, whose checkpoints are models.
+
+    Raises:
+        InputError: it is one; names its newest checkpoint.
+    """
+    found = [path for path in Path(model).glob("checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
+    if found:
+        newest = max(found, key=lambda path: int(path.name.removeprefix("step_")))
+        raise InputError(f"MODEL {model}: is a run, whose newest checkpoint is {newest}; give that")
 
 
 def follow_link(model: str) -> str:
@@ -83,12 +95,3 @@ def _weights(home: Path) -> list[Path]:
 def _is_small(weights: list[Path]) -> bool:
     """Return whether weights are hashed whole."""
     return sum(file.stat().st_size for file in weights) <= WHOLE
-
-
-def _checkpoints(home: Path) -> str:
-    """Name the newest checkpoint, if this is the directory of a run."""
-    steps = [path for path in home.glob("checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
-    if not steps:
-        return ""
-    newest = max(steps, key=lambda path: int(path.name.removeprefix("step_")))
-    return f"; it is a run, whose newest checkpoint is {newest}"
