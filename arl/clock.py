@@ -275,15 +275,15 @@ async def deadline(seconds: float, who: str, what: str | Callable[[], str]) -> A
 
 
 @contextlib.asynccontextmanager
-async def budget(seconds: float, who: str, what: str) -> AsyncIterator[None]:
-    """Bound work beside the run as `deadline` does. Outer deadlines do not wait for it.
+async def budget(seconds: float, who: str, what: str) -> AsyncIterator[asyncio.Timeout]:
+    """Bound work beside the run as `deadline` does. Outer deadlines do not wait for it. Yields asyncio's timeout.
 
     Raises:
         DeadlineError: the time is over. The message lists every wait of this process.
     """
     scope = asyncio.timeout(seconds)
     async with _recorded(who, what, scope, scope, seconds, is_known=False):
-        yield
+        yield scope
 
 
 @contextlib.asynccontextmanager

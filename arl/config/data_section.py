@@ -43,7 +43,7 @@ class PassRate(Section):
     """Keep the training problems that a model solved at a measured rate."""
 
     file: FilePath
-    """Parquet of `arl eval`, with the columns problem_id and correct; a problem has one row for each sample."""
+    """SUITE.jsonl of `arl eval`, or a file with its columns problem_id and correct: one row for each sample."""
     min: Fraction = 0.0
     """Smallest rate to keep."""
     max: Fraction = 1.0

@@ -128,7 +128,7 @@ def _measured_rates(path: Path) -> dict[str, float]:
     field = "data.pass_rate.file"
     if not os.path.isfile(path):
         raise DataError(
-            f"{field} {path}: there is no file {path.absolute()}; give the SUITE.parquet that `arl eval` writes"
+            f"{field} {path}: there is no file {path.absolute()}; give the SUITE.jsonl that `arl eval` writes"
         )
     results: dict[str, list[Any]] = {}
     for row in read_rows(path, field):

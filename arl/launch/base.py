@@ -62,8 +62,6 @@ class Resources:
         threads: CPU threads.
         devices: GPUs, as CUDA_VISIBLE_DEVICES names them; empty: the process computes on the CPU.
         takes_turns: the other side of the run uses the same devices; the side that is not at work releases its memory.
-        niceness: added to the controller's, from 0 to 19, the lowest priority. It holds for all that the process
-            starts, and makes way for every other process of the run.
         memory_share: fraction of a device's memory that an engine may take for weights and cache, from 0 to 1; None: it
             decides. It binds engines that size their cache when they start, such as SGLang.
         node: number of its node in Launcher.nodes; 0: the controller's.
@@ -72,7 +70,6 @@ class Resources:
     threads: int
     devices: tuple[str, ...] = ()
     takes_turns: bool = False
-    niceness: int = 0
     memory_share: float | None = None
     node: int = 0
 

@@ -2,10 +2,10 @@
 
     python -I -S arl/launch/child.py COMMAND ARGUMENT …
 
-The runner asks the kernel to kill this process when its parent dies, lowers its priority and keeps to certain cores
-where the launcher says so, and then replaces itself by the command (`exec`). All of this happens before the command has
-imported anything, and outlives the `exec`, so that no command needs to know of it, in whatever interpreter or language
-it runs. The runner itself uses the standard library only.
+The runner asks the kernel to kill this process when its parent dies, keeps to certain cores where the launcher says
+so, and then replaces itself by the command (`exec`). All of this happens before the command has imported anything, and
+outlives the `exec`, so that no command needs to know of it, in whatever interpreter or language it runs. The runner
+itself uses the standard library only.
 """
 
 import contextlib
@@ -18,12 +18,10 @@ from typing import NoReturn
 PARENT = "ARL_PARENT_PID"  # process id of the launcher
 CORES = "ARL_CORES"  # numbers of the cores that the process may use, as in 0,1; unset: the launcher's
 DEATH_SIGNAL = "ARL_DEATH_SIGNAL"  # number of the signal that the process gets when its launcher dies; unset: SIGKILL
-NICENESS = "ARL_NICENESS"  # added to the launcher's, 0 to 19
 RUN_KEY = "ARL_RUN_KEY"  # secret of the run, which a process must know to be served
 CANNOT_START = 127  # exit code, as a shell's
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
-_AUTOGROUP = "/proc/self/autogroup"
 
 
 def die_with_parent() -> None:
@@ -47,20 +45,6 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         raise SystemExit(f"the parent process {parent} is gone")
-
-
-def make_way() -> None:
-    """Lower the priority of this process by the niceness that the launcher has set, for all that it starts as well.
-
-    Linux may schedule each session as one group (autogroups). A nice value then counts within its session only, so the
-    group's own is set, too; every process of a run has a session of its own.
-    """
-    niceness = int(os.environ.get(NICENESS, "0"))
-    if not niceness:
-        return
-    now = os.nice(niceness)
-    with contextlib.suppress(OSError), open(_AUTOGROUP, "w") as group:  # an error: a kernel without autogroups
-        group.write(str(now))
 
 
 def keep_to_cores() -> None:
@@ -100,7 +84,6 @@ def leave(code: int) -> NoReturn:
 def main(argv: list[str]) -> NoReturn:
     """Become `argv`, as a process that dies with its parent."""
     die_with_parent()
-    make_way()
     keep_to_cores()
     try:
         os.execvp(argv[0], argv)

@@ -1,6 +1,5 @@
 """Cut what processes of this machine say to each other over a socket pair into frames: 4-byte length + msgpack."""
 
-import asyncio
 import os
 import socket
 from collections.abc import Iterator
@@ -38,17 +37,13 @@ class FrameReader:
         while len(self._bytes) >= _HEADER:
             size = int.from_bytes(self._bytes[:_HEADER], "big")
             if self._longest is not None and size > self._longest:
-                raise FrameError(_too_long(size, self._longest))
+                raise FrameError(f"a message of {size:,} bytes, and one may have at most {self._longest:,}")
             end = _HEADER + size
             if len(self._bytes) < end:
                 return
             body = bytes(self._bytes[_HEADER:end])
             del self._bytes[:end]
             yield body
-
-
-def _too_long(size: int, longest: int) -> str:
-    return f"a message of {size:,} bytes, and one may have at most {longest:,}"
 
 
 def standard_input_socket() -> socket.socket:
@@ -79,20 +74,3 @@ def decode(body: bytes, kind: type[Message]) -> Message:
         return msgspec.msgpack.decode(body, type=kind)
     except (ValueError, RecursionError) as error:
         raise FrameError(f"no {kind.__name__}: {error}") from None
-
-
-async def read_message(stream: asyncio.StreamReader, kind: type[Message], longest: int) -> Message | None:
-    """Wait for the next message of at most `longest` bytes; None: the connection has ended.
-
-    Raises:
-        FrameError: it is longer, or no message of this kind.
-    """
-    try:
-        header = await stream.readexactly(_HEADER)
-        size = int.from_bytes(header, "big")
-        if size > longest:
-            raise FrameError(_too_long(size, longest))
-        body = await stream.readexactly(size)
-    except (asyncio.IncompleteReadError, ConnectionError):
-        return None
-    return decode(body, kind)

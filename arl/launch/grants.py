@@ -4,7 +4,6 @@ from collections.abc import Mapping
 
 from arl.launch.address import LOOPBACK_INTERFACE, interface_of
 from arl.launch.base import Resources
-from arl.launch.child import NICENESS
 from arl.launch.devices import VISIBLE_DEVICES
 from arl.launch.tls import is_loopback
 
@@ -13,12 +12,11 @@ PASSIVE_WAITS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCK
 
 
 def granted_environment(resources: Resources) -> dict[str, str]:
-    """Return the variables that limit a process to its threads, devices and priority."""
+    """Return the variables that limit a process to its threads and devices."""
     return {
         **PASSIVE_WAITS,
         "OMP_NUM_THREADS": str(resources.threads),
         VISIBLE_DEVICES: ",".join(resources.devices),
-        NICENESS: str(resources.niceness),
         "PYTHONUNBUFFERED": "1",  # its output must reach the log at once
     }
 

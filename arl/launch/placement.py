@@ -9,8 +9,7 @@ turns             none: both sides work at once             engines sleep from a
 An engine's GPUs are on one node. Ranks are on as few nodes as possible, equally many on each, because then a copy of
 the weights can be kept on each node (train.shard_ranks).
 
-With eval.every a replica for evaluation is added: on GPUs behind all others, on a CPU with the threads of an engine and
-the lowest priority.
+With eval.every a process for evaluation is added: on GPUs behind all others, on a CPU with the threads of an engine.
 """
 
 from collections import Counter
@@ -23,8 +22,6 @@ from arl.launch.base import Node, Resources
 from arl.launch.device_count import refuse_too_few_devices
 from arl.launch.seats import Seat, Seats, seats_on_cpus, seats_on_gpus
 
-LOWEST_PRIORITY = 19  # niceness
-
 
 @dataclass(frozen=True)
 class Placement:
@@ -33,7 +30,7 @@ class Placement:
     Args:
         engines: by replica.
         ranks: by trainer rank.
-        evaluation: of the replica that evaluates during training; None: there is none.
+        evaluation: of the process that evaluates during training; None: there is none.
     """
 
     engines: list[Resources]
@@ -160,15 +157,9 @@ def _grant(recipe: Recipe, nodes: Sequence[Node], seats: Seats) -> Placement:
     for seat in seats.ranks:
         cores = rank_cores(seat.node)
         ranks.append(_to_resources(recipe, seat, recipe.train.threads, cores, seats.ranks))
-    evaluation = _evaluation(seats.evaluation, engines[0].threads)
+    last = seats.evaluation
+    evaluation = None if last is None else Resources(engines[0].threads, last.devices, node=last.node)
     return Placement(engines, ranks, evaluation)
-
-
-def _evaluation(seat: Seat | None, threads: int) -> Resources | None:
-    if seat is None:
-        return None
-    niceness = 0 if seat.devices else LOWEST_PRIORITY
-    return Resources(threads, seat.devices, niceness=niceness, node=seat.node)
 
 
 def _has(seats: Sequence[Seat], node: int) -> bool:

@@ -33,7 +33,7 @@ from arl.metrics.run_files import TRAJECTORIES
 from arl.metrics.spans import span
 from arl.rollout.controller_state import ControllerState
 from arl.run.checkpoint_state import OLDER, STATE, STEP, RunState, checkpoints_in, complete_files, growing_files
-from arl.run.evaluation.during import Evaluations, NoEvaluations
+from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.scoreboard import BEST
 from arl.run.file_manifest import write_manifest
 from arl.train.base import Trainer
@@ -80,7 +80,7 @@ class RunCheckpoints:
         self._trainer = trainer
         self._snapshot = snapshot
         self._in_use = in_use
-        self._evaluations = evaluations or NoEvaluations()
+        self._evaluations = evaluations or Evaluations()
         self._idle = asyncio.Event()
         self._idle.set()
 

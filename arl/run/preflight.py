@@ -29,8 +29,7 @@ from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
 from arl.run.checks import GpuReport, check_gpus
 from arl.run.engine_memory import refuse_overfull_tiny
-from arl.run.evaluation.measure import measured_suites
-from arl.run.evaluation.suite import Suite, held_out_suite
+from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites
 from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.memory_budget import MemoryPlan
 from arl.run.problem_sets import run_problems, run_suites

@@ -40,7 +40,7 @@ from arl.run.auto import fit_to_what_is_left, resolve_auto
 from arl.run.checkpoint import next_checkpoint
 from arl.run.checkpoint_state import RunState, load_state
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
-from arl.run.evaluation.during import NoEvaluations, SteppedObserver
+from arl.run.evaluation.during import Evaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, pauses_told, reported_failures
 from arl.run.outcome import Outcome, summarize
@@ -200,7 +200,7 @@ class SegmentRun:
             if before is not None and state is None:
                 recorder.evaluated(before)
             board = self._board(recorder)
-            evaluations = NoEvaluations() if board is None else parts.make_evaluations(board)
+            evaluations = Evaluations() if board is None else parts.make_evaluations(board)
             checkpoints = parts.make_checkpoints(self._snapshotter(recorder, before), evaluations)
             observer = SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended()))
             controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))

@@ -11,6 +11,7 @@ see the run's directory (arl.run.control). A rank that dies ends the run (arl.tr
 
 import asyncio
 import contextlib
+import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -21,7 +22,7 @@ from arl.config.worlds import WALL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.launch.address import host_identity
-from arl.launch.base import Launcher, Resources
+from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.launchers import make_launcher
 from arl.launch.tls import is_loopback
 from arl.launch.trust import RunTrust, run_trust
@@ -32,9 +33,9 @@ from arl.run.control.control_server import serve_control
 from arl.run.control.run_key_file import key_file
 from arl.run.engine_pool import EnginePool, open_engine_pool
 from arl.run.engines import EngineServers
+from arl.run.evaluation.beside import MODULE
 from arl.run.evaluation.during import BackgroundEvaluations
 from arl.run.evaluation.model_identity import model_sha256
-from arl.run.evaluation.replica import open_replica
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
@@ -126,7 +127,7 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher, trus
                     rewards=training_scorer(recipe, rewards),
                     held_out_rewards=evaluation_scorer(recipe, rewards),
                     ready=ready,
-                    make_evaluations=_evaluations(start, servers),
+                    make_evaluations=_evaluations(start, launcher),
                     num_restarts=lambda: pool.router.restarts,
                     processes=ProcessStates(launcher, pool, rewards).now,
                 )
@@ -173,20 +174,21 @@ def _first_state(start: Start, weights: Path, servers: EngineServers, model: str
     )
 
 
-def _evaluations(start: Start, servers: EngineServers) -> Callable[[Scoreboard], BackgroundEvaluations]:
-    """Return what makes the evaluations of a run: checkpoints are measured on one more server like the run's."""
+def _evaluations(start: Start, launcher: Launcher) -> Callable[[Scoreboard], BackgroundEvaluations]:
+    """Return what makes the evaluations of a run: checkpoints are measured by one more process of its launcher."""
     recipe = start.recipe
-    plan = start.origin.plan
+    directory = start.origin.directory
+    resources = start.origin.plan.placement.evaluation
+
+    async def process(on_line: Callable[[str], None]) -> Process:
+        assert resources is not None, "placed with eval.every"
+        argv = (sys.executable, "-m", MODULE, str(directory.absolute()), str(resources.threads))
+        return await launcher.start("evaluation", Command(argv), resources, on_line)
 
     def make(board: Scoreboard) -> BackgroundEvaluations:
+        is_done = start.origin.is_done(recipe.train)
         return BackgroundEvaluations(
-            start.origin.directory,
-            recipe,
-            start.origin.version,
-            start.origin.is_done(recipe.train),
-            lambda: open_replica(recipe, plan, servers, start.display.note),
-            board,
-            start.display.note,
+            directory, recipe, start.origin.version, is_done, process, board, start.display.note
         )
 
     return make

@@ -38,9 +38,10 @@ from arl.rollout.staleness import StalenessGate
 from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.run.checkpoint import RunCheckpoints
 from arl.run.checkpoint import RunSnapshot as RunSnapshot
-from arl.run.evaluation.during import Evaluations, NoEvaluations
-from arl.run.evaluation.measure import measure_held_out
+from arl.run.evaluation.during import Evaluations
+from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.evaluation.suite import held_out_suite
 from arl.run.preflight import Plan
 from arl.run.resume import Origin
 from arl.tasks.registry import env_name
@@ -94,7 +95,7 @@ async def _at_once() -> None:
 
 
 def _no_evaluations(board: Scoreboard) -> Evaluations:
-    return NoEvaluations()
+    return Evaluations()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -184,7 +185,8 @@ def recipe_parts(
     graded = held_out_rewards or rewards
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-        return await measure_held_out(recipe, problems, version, engine, codec, graded, plan.context)
+        suite = held_out_suite(recipe, problems)
+        return await measure_suite(suite, version, engine, codec, graded, plan.context, recipe.deadlines.step)
 
     def checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> RunCheckpoints:
         directory = start.origin.directory / CHECKPOINTS

@@ -168,29 +168,6 @@ def test_a_process_gets_its_resources_and_its_own_environment_and_no_other_proce
     assert asyncio.run(main()) == ["INFO 3 1,2 127.0.0.1", "- 1  127.0.0.1"]
 
 
-def test_a_process_that_makes_way_has_the_lower_priority_and_so_has_its_session_and_what_it_starts(
-    tmp_path: Path,
-) -> None:
-    code = (
-        "import os, pathlib, subprocess; group = pathlib.Path('/proc/self/autogroup'); "
-        "inner = subprocess.run(['nice'], capture_output=True, text=True).stdout.strip(); "
-        "words = group.read_text().split() if group.exists() else [os.nice(0)]; "
-        "print('ready', os.nice(0), inner, words[-1], flush=True)"
-    )
-
-    async def main() -> list[str]:
-        async with LocalLauncher(tmp_path, 1.0) as launcher:
-            niced = await launcher.start("evaluation-0", command(code), Resources(1, niceness=7))
-            usual = await launcher.start("engine-0", command(code), Resources(1))
-            return [await niced.ready(60), await usual.ready(60)]
-
-    before = os.nice(0)
-    after = min(before + 7, 19)
-    niced, usual = asyncio.run(main())
-    assert niced == f"{after} {after} {after}"
-    assert usual.split()[:2] == [str(before), str(before)]
-
-
 def test_a_program_that_does_not_exist_is_a_death_that_says_so(tmp_path: Path) -> None:
     async def main() -> None:
         async with LocalLauncher(tmp_path, patience=1) as launcher:

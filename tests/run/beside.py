@@ -1,14 +1,17 @@
-"""Evaluate the versions of a run of 60 steps by a replica whose scores and failures a test sets."""
+"""Evaluate the versions of a run of 60 steps by a process whose scores and failures a test sets."""
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+import msgspec
 
 from arl import clock
 from arl.config.recipe import Recipe
+from arl.launch.base import Process
 from arl.metrics.recorder import Recorder
+from arl.run.evaluation.beside import NEXT, OUTCOME, POLL_SECONDS, MeasureOutcome, MeasureRequest
 from arl.run.evaluation.during import BackgroundEvaluations
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.types import Accuracy
@@ -22,52 +25,78 @@ RECIPE = {
 }
 
 
-class FakeReplica:
-    """Gives version v the accuracy that `scores` names; what `fails` returns for a version is raised."""
+class FakeProcesses:
+    """Give version v the accuracy that `scores` names, or its `errors`, or none as long as it is in `hanging`.
 
-    def __init__(self, scores: dict[int, float], makes_way: bool = False) -> None:
+    One process after the other runs; each ends when it is stopped, or with an error of its own.
+    """
+
+    def __init__(self, scores: dict[int, float]) -> None:
         self.scores = scores
-        self.fails: Callable[[int], Exception | None] = lambda version: None
-        self.gates: dict[int, asyncio.Event] = {}
-        self.makes_way = makes_way
+        self.errors: dict[int, str] = {}
+        self.dies: set[int] = set()
+        self.hanging: dict[int, asyncio.Event] = {}
         self.measured: list[int] = []
-        self.restarts = 0
+        self.num_started = 0
         self.began = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
 
-    async def measure(self, version: int, model: Path) -> Sequence[Accuracy]:
-        assert model.name == f"step_{version}"
-        self.measured.append(version)
-        self.began.set()
-        if (error := self.fails(version)) is not None:
-            raise error
-        if version in self.gates:
-            await self.gates[version].wait()
-        return [Accuracy(self.scores[version], 8, version)]
+    async def start(self, directory: Path, on_line: Callable[[str], None]) -> Process:
+        assert self._running is None, "the one before has ended"
+        self.num_started += 1
+        self._running = asyncio.create_task(self._serve(directory, on_line))
+        return cast(Process, self)
 
-    async def restart(self) -> None:
-        self.restarts += 1
+    async def _serve(self, directory: Path, on_line: Callable[[str], None]) -> None:
+        version = -1
+        while True:
+            request = msgspec.json.decode((directory / NEXT).read_bytes(), type=MeasureRequest)
+            if request.version == version:
+                await asyncio.sleep(POLL_SECONDS)
+                continue
+            version = request.version
+            assert request.model == str(directory / "checkpoints" / f"step_{version}")
+            self.measured.append(version)
+            self.began.set()
+            if version in self.hanging:
+                await self.hanging[version].wait()
+            if version in self.dies:
+                return
+            outcome = MeasureOutcome(version, error=self.errors.get(version, ""))
+            if not outcome.error:
+                outcome = MeasureOutcome(version, (Accuracy(self.scores[version], 8, version),))
+            on_line(f"{OUTCOME}{msgspec.json.encode(outcome).decode()}")
+            if outcome.error:
+                return
 
-    async def hurry(self) -> None:
-        self.makes_way = False
-        self.gates.clear()
+    async def ended(self) -> str:
+        assert self._running is not None
+        await asyncio.wait({self._running})
+        return "evaluation (pid 7) was killed by signal 9"
+
+    async def stop(self, seconds: float) -> None:
+        assert self._running is not None
+        self._running.cancel()
+        await asyncio.wait({self._running})
+        self._running = None
 
 
 class Beside:
     """Evaluations of a run of 60 steps in `directory`, with everything around them."""
 
-    def __init__(self, directory: Path, replica: FakeReplica, recorder: Recorder, begins: int = 0) -> None:
+    def __init__(self, directory: Path, processes: FakeProcesses, recorder: Recorder, begins: int = 0) -> None:
         self.notes: list[str] = []
         self.directory = directory
         self.board = Scoreboard(directory, "held_out", begins, recorder, self.notes.append)
-
-        @contextlib.asynccontextmanager
-        async def opened() -> AsyncIterator[FakeReplica]:
-            yield replica
-
         recipe = Recipe.model_validate(RECIPE)
-        is_done = begins == recipe.train.steps
         self.evaluations = BackgroundEvaluations(
-            directory, recipe, begins, is_done, opened, self.board, self.notes.append
+            directory,
+            recipe,
+            begins,
+            begins == recipe.train.steps,
+            lambda on_line: processes.start(directory, on_line),
+            self.board,
+            self.notes.append,
         )
 
     def save(self, *versions: int, last: int = 60) -> None:
@@ -75,26 +104,27 @@ class Beside:
             (self.directory / "checkpoints" / f"step_{version}").mkdir(parents=True, exist_ok=True)
             self.evaluations.saved(version, is_last=version == last)
 
+    async def until_measured(self, version: int) -> None:
+        while True:
+            if self.board.measured(version):
+                return
+            await asyncio.sleep(1)
+
     async def end(self) -> None:
         self.evaluations.finish()
-        async with clock.deadline(10, "test", "the evaluations"):
-            await self.evaluations.run()
+        await self.evaluations.run()
 
     @property
     def best(self) -> str:
         return (self.directory / "checkpoints" / "best").readlink().name
 
 
-def in_run(
-    directory: Path,
-    body: Callable[[Recorder], Coroutine[Any, Any, None]],
-    virtual: bool = False,
-) -> list[dict[str, Any]]:
-    """Run `body` with a recorder; return what it recorded."""
+def in_run(directory: Path, body: Callable[[Recorder], Coroutine[Any, Any, None]]) -> list[dict[str, Any]]:
+    """Run `body` with a recorder, in virtual time; return what it recorded."""
 
     async def main() -> list[dict[str, Any]]:
         with idle_recorder(directory, admitted=lambda: 0) as recorder:
             await body(recorder)
             return recorder.read_records()
 
-    return clock.run(main, virtual=virtual)
+    return clock.run(main, virtual=True)

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import psutil
 
-from arl.launch.child import NICENESS
 from tests.processes import MARK
 
 # Words of which a command line of each role has one.
@@ -21,7 +20,7 @@ WORDS = {
     "engine": ("arl.engine.embedded.server", "server_process.py"),
     "trainer": ("arl.train.rank",),
     "reward worker": ("arl.reward.worker",),
-    "evaluator": ("arl.run.evaluation.evaluator",),
+    "evaluator": ("arl.run.evaluation.beside",),
     "warm-up": ("arl.train.warmup",),
     "runner": ("child.py",),  # in front of a process that has not begun yet
     "controller": ("arl.cli",),
@@ -87,7 +86,7 @@ def named(process: psutil.Process) -> RunProcess | None:
     role = role_of(words)
     if role == "reward worker" and role_of(above) == "reward worker":
         role = LANE
-    if role == "engine" and environment.get(NICENESS, "0") != "0":
+    if role == "engine" and role_of(above) == "evaluator":
         role = EVALUATION_ENGINE
     number = environment.get("RANK") if role == "trainer" else None
     return RunProcess(role, process, None if number is None else int(number))

@@ -24,7 +24,7 @@ def with_logs(directory: Path) -> Path:
         "engine-0": "ready\nserves\n",
         "engine-1": "ready\ndies",
         "trainer-0": "step 1\nstep 2\nstep 3\n",
-        "evaluation/evaluator": "measures\n",
+        "evaluation/engine-0": "measures\n",
     }
     for role, text in texts.items():
         (run / "logs" / f"{role}.log").write_text(text)
@@ -42,7 +42,7 @@ def test_without_a_role_the_ends_of_all_logs_are_shown_with_their_roles(tmp_path
     assert logs(with_logs(tmp_path), count=1) == [
         "engine-0 | serves",
         "engine-1 | dies",
-        "evaluation/evaluator | measures",
+        "evaluation/engine-0 | measures",
         "trainer-0 | step 3",
     ]
 
@@ -90,12 +90,10 @@ def test_roles_are_listed_and_an_unknown_one_is_refused_with_those_that_there_ar
     assert [line.split()[0] for line in listed] == [
         "engine-0",
         "engine-1",
-        "evaluation/evaluator",
+        "evaluation/engine-0",
         "trainer-0",
     ]
-    with pytest.raises(
-        InputError, match=r"ROLE .engine-7.: has no log .* engine-0, engine-1, evaluation/evaluator, tr"
-    ):
+    with pytest.raises(InputError, match=r"ROLE .engine-7.: has no log .* engine-0, engine-1, evaluation/engine-0, tr"):
         find_logs(run, "engine-7")
 
 

@@ -1,35 +1,37 @@
 """Evaluate versions while training goes on, from checkpoints, one after the other.
 
-    step ─► checkpoint of a due version is on disk ─► waiting ─► Measure: a replica loads it, and answers ─► Scoreboard
-                                                         │                │
-                                                         │                ├─► its engine is lost: restarted once
-                                                         │                └─► its deadline is over: left out
+    step ─► checkpoint of a due version is on disk ─► waiting ─► a process beside the run measures it ─► Scoreboard
+                                                         │                 │
+                                                         │                 └─► it fails, or takes too long: left out
                                                          └─► more than MAX_WAITING: the oldest is left out
 
-The weights come from the checkpoint's files, so a score is of exactly its version, with every transport and backend.
-Nothing of this is seen by the controller: no token reaches the buffer, the ledger or the trajectories, and a failure
-leaves out versions, and never ends the run.
+The process does what `arl eval` does (arl.run.evaluation.beside). The weights come from the checkpoint's files, so a
+score is of exactly its version, with every transport and backend. Nothing of this is seen by the controller: no token
+reaches the buffer, the ledger or the trajectories, and a failure leaves out a version, and never ends the run.
 """
 
 import asyncio
-import os
+import math
 from collections import deque
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any
+
+import msgspec
 
 from arl.clock import budget, now
 from arl.config.recipe import Recipe
-from arl.engine.supervisor import RESTART_WINDOW, RecentLosses
-from arl.errors import DeadlineError, leaves
+from arl.errors import DeadlineError, RunError, leaves
+from arl.launch.base import Process
+from arl.launch.durable import replace_file
 from arl.metrics.spans import span
 from arl.rollout.base import Observer
+from arl.run.evaluation.beside import NEXT, NOTE, OUTCOME, MeasureOutcome, MeasureRequest
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult, StepWaits
 
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
-MAX_RESTARTS = 1  # of the replica in RESTART_WINDOW
+AFTER_TRAINING = 600.0  # seconds in which a run measures what still waits when it is done, at most
 
 
 def is_measured(recipe: Recipe, version: int, is_last: bool) -> bool:
@@ -45,15 +47,20 @@ def is_measured(recipe: Recipe, version: int, is_last: bool) -> bool:
     return version % recipe.eval.every == 0
 
 
-class Evaluations(Protocol):
-    """Evaluate versions of one segment of a run. See BackgroundEvaluations and InPlaceEvaluations."""
+class Evaluations:
+    """Evaluate versions of one segment of a run; this class evaluates none.
+
+    See BackgroundEvaluations, and InPlaceEvaluations in arl.run.evaluation.in_place.
+    """
 
     @property
     def waiting(self) -> Collection[int]:
         """Return the versions whose checkpoints are still needed."""
+        return ()
 
     def due(self, version: int) -> bool:
         """Return whether a checkpoint of this version, which is not the last one, is wanted."""
+        return False
 
     def stepped(self, version: int, is_last: bool) -> None:
         """Note that the trainer has finished a step; no other code runs until this returns."""
@@ -84,63 +91,15 @@ class SteppedObserver:
         self._stepped(result.version)
 
 
-class NoEvaluations:
-    """Implement Evaluations without any."""
-
-    waiting: Collection[int] = ()
-
-    def due(self, version: int) -> bool:
-        """See Evaluations."""
-        return False
-
-    def stepped(self, version: int, is_last: bool) -> None:
-        """See Evaluations."""
-
-    def saved(self, version: int, is_last: bool) -> None:
-        """See Evaluations."""
-
-    async def run(self) -> None:
-        """See Evaluations."""
-
-    def finish(self) -> None:
-        """See Evaluations."""
-
-
-class NotMeasured(Exception):
-    """Report that the episodes of a version could not be run or scored, which another engine would not change."""
-
-
-class Measure(Protocol):
-    """Measure versions on an engine of its own. See arl.run.evaluation.replica."""
-
-    async def measure(self, version: int, model: Path) -> Sequence[Accuracy]:
-        """Return the accuracy of the weights in directory `model` on every suite.
-
-        Raises:
-            RunError: its engine failed, and `restart` may help.
-            NotMeasured: see there; the message says why.
-        """
-
-    @property
-    def makes_way(self) -> bool:
-        """Return whether its processes have a lower priority than others."""
-
-    async def restart(self) -> None:
-        """End the engine with all of its processes. The next call of `measure` starts another one."""
-
-    async def hurry(self) -> None:
-        """Restart, and make way no more."""
-
-
-class BackgroundEvaluations:
-    """Implement Evaluations from checkpoints, beside the run.
+class BackgroundEvaluations(Evaluations):
+    """Evaluate checkpoints, by a process beside the run.
 
     Args:
         run: directory of the run.
         recipe: its `eval` and deadlines count.
         begins: the version that the run begins with; due checkpoints up to it that have no scores are evaluated first.
         is_done: it is the last version as well: a run is resumed whose steps were all trained.
-        replica: opens what measures; it is opened once, and closed at the end.
+        start: starts the process, and has a function called with every line of its output.
         board: keeps the scores.
         note: is called with one line about what is not measured.
     """
@@ -151,25 +110,25 @@ class BackgroundEvaluations:
         recipe: Recipe,
         begins: int,
         is_done: bool,
-        replica: Callable[[], AbstractAsyncContextManager[Measure]],
+        start: Callable[[Callable[[str], None]], Awaitable[Process]],
         board: Scoreboard,
         note: Callable[[str], None],
     ) -> None:
-        self._checkpoints = run / CHECKPOINTS
+        self._run = run
         self._recipe = recipe
-        self._replica = replica
+        self._start = start
         self._board = board
         self._note = note
         self._queue: deque[int] = deque()
         self._current: int | None = None
         self._changed = asyncio.Event()  # the queue has grown, or has ended
-        self._finishing = False
-        self._interrupt: Callable[[], object] | None = None  # set while what is measured makes way for training
-        self._losses = RecentLosses(MAX_RESTARTS, RESTART_WINDOW)
-        self._gave_up = False
+        self._process: Process | None = None
+        self._outcome: asyncio.Future[MeasureOutcome] | None = None
+        self._bound: asyncio.Timeout | None = None  # of what is measured
+        self._end = math.inf  # of all evaluations, on the clock; known when training is done
         self.num_left_out = 0
         for version in range(1, begins + 1):
-            if os.path.exists(self._model(version)):
+            if self._model(version).exists():
                 self.saved(version, is_last=is_done and version == begins)
 
     @property
@@ -179,14 +138,11 @@ class BackgroundEvaluations:
 
     def due(self, version: int) -> bool:
         """See Evaluations."""
-        return not self._gave_up and is_measured(self._recipe, version, is_last=False)
-
-    def stepped(self, version: int, is_last: bool) -> None:
-        """See Evaluations. Waits for the checkpoint instead."""
+        return is_measured(self._recipe, version, is_last=False)
 
     def saved(self, version: int, is_last: bool) -> None:
         """See Evaluations. Of too many that wait, the oldest is left out, because the newest says most."""
-        if self._gave_up or not is_measured(self._recipe, version, is_last):
+        if not is_measured(self._recipe, version, is_last):
             return
         if version in self.waiting or self._board.measured(version):
             return
@@ -196,12 +152,14 @@ class BackgroundEvaluations:
         self._changed.set()
 
     def finish(self) -> None:
-        """See Evaluations. What makes way for training starts again at the usual priority: others may use the cores."""
-        self._finishing = True
+        """See Evaluations. What still waits is measured, for AFTER_TRAINING at most."""
+        self._end = now() + min(AFTER_TRAINING, self._recipe.deadlines.evaluation)
         self._changed.set()
-        if self._interrupt is not None:
-            self._interrupt()
-        if self.waiting and not self._gave_up:
+        if self._bound is not None:
+            when = self._bound.when()
+            assert when is not None
+            self._bound.reschedule(min(when, self._end))
+        if self.waiting:
             versions = ", ".join(str(version) for version in sorted(self.waiting))
             self._note(f"training is done; versions that are still evaluated: {versions}")
 
@@ -209,76 +167,85 @@ class BackgroundEvaluations:
         """See Evaluations.
 
         Consumes saved versions, in order. Waits for the next one and for its scores, within deadlines.evaluation.
-        Unblocked by `saved`, by `finish`, and by the replica.
+        Unblocked by `saved`, by `finish`, and by the process.
         """
-        async with self._replica() as replica:
+        try:
             while await self._next():
                 version = self._queue.popleft()
                 self._current = version
-                accuracies = await self._measure(replica, version)
-                if accuracies:
+                try:
+                    with span("evaluation", f"version {version}"):
+                        accuracies = await self._measure(version)
+                except Exception as error:  # whatever it is, an evaluation does not end a run
+                    self._leave_out(version, self._why(next(leaves(error))))
+                    await self._stop()  # the next version has a process and an engine of its own
+                else:
                     self._board.add(self._model(version), accuracies)
                 self._current = None
+        finally:
+            await self._stop()
 
     async def _next(self) -> bool:
         """Wait until a version waits to be measured; return False if none will. Training has deadlines of its own."""
-        while not self._queue and not self._finishing:
+        while not self._queue and self._end == math.inf:
             self._changed.clear()
             await self._changed.wait()
+        while self._queue and now() >= self._end:
+            self._leave_out(self._queue.popleft(), "no time is left after training")
         return bool(self._queue)
 
-    async def _measure(self, replica: Measure, version: int) -> Sequence[Accuracy]:
-        """Measure one version; return nothing if that fails."""
-        while not self._gave_up:
-            if self._finishing and replica.makes_way:
-                await replica.hurry()
-            try:
-                with span("evaluation", f"version {version}"):
-                    accuracies = await self._try(replica, version)
-            except DeadlineError as error:  # of this version as a whole: its engine may hang, or only be slow
-                self._leave_out(version, str(error))
-                await replica.restart()
-                return ()
-            except Exception as error:  # whatever it is, an evaluation does not end a run
-                cause = next(leaves(error))
-                if isinstance(cause, NotMeasured):
-                    self._leave_out(version, str(cause))
-                    return ()
-                await self._recover(replica, version, cause)
-            else:
-                if accuracies:
-                    return accuracies
-        return ()
+    async def _measure(self, version: int) -> Sequence[Accuracy]:
+        """Have one version measured.
 
-    async def _try(self, replica: Measure, version: int) -> Sequence[Accuracy]:
-        """Measure one version; return nothing if `finish` has interrupted it, so that it is repeated in a hurry."""
-        seconds = self._recipe.deadlines.evaluation
-        async with (
-            budget(seconds, "evaluation", f"the scores of version {version}"),
-            asyncio.TaskGroup() as tasks,
-        ):
-            work = tasks.create_task(replica.measure(version, self._model(version)), name=f"evaluation of {version}")
-            if replica.makes_way:
-                self._interrupt = work.cancel
-        self._interrupt = None
-        return () if work.cancelled() else work.result()
+        Raises:
+            RunError: the process has failed, or was not ready in time.
+        """
+        self._outcome = asyncio.get_running_loop().create_future()
+        request = MeasureRequest(version, str(self._model(version).absolute()))
+        replace_file(self._run / NEXT, msgspec.json.encode(request))
+        if self._process is None:
+            self._process = await self._start(self._on_line)
+        ended = asyncio.create_task(self._process.ended(), name=f"end of {self._process}")
+        seconds = min(self._recipe.deadlines.evaluation, self._end - now())
+        try:
+            async with budget(seconds, "evaluation", f"the scores of version {version}") as self._bound:
+                waits: set[asyncio.Future[Any]] = {ended, self._outcome}
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._bound = None
+            ended.cancel()
+        if not self._outcome.done():
+            raise RunError(await ended)
+        outcome = self._outcome.result()
+        if outcome.error:
+            raise RunError(outcome.error)
+        return outcome.accuracies
 
-    async def _recover(self, replica: Measure, version: int, cause: BaseException) -> None:
-        """Have the engine started again, or give up: then no version is evaluated any more."""
-        await replica.restart()
-        self._losses.add(now(), had_served=True)
-        if not self._losses.are_too_many:
-            self._note(f"the engine of the evaluation failed at version {version} and is started again: {cause}")
+    def _on_line(self, line: str) -> None:
+        """Read one line of the process's output. What comes late, of a version that was left out, is passed over."""
+        if line.startswith(NOTE):
+            self._note(line.removeprefix(NOTE))
+        if not line.startswith(OUTCOME):
             return
-        self._gave_up = True
-        self.num_left_out += 1 + len(self._queue)
-        self._queue.clear()
-        what = "and training goes on, because its engine failed again"
-        self._note(f"evaluation is given up at version {version}, {what}: {cause}")
+        outcome = msgspec.json.decode(line.removeprefix(OUTCOME), type=MeasureOutcome)
+        if self._outcome is not None and not self._outcome.done() and outcome.version == self._current:
+            self._outcome.set_result(outcome)
+
+    async def _stop(self) -> None:
+        """End the process with everything that it has started."""
+        if self._process is not None:
+            process, self._process = self._process, None
+            await process.stop(self._recipe.deadlines.shutdown)
+
+    def _why(self, cause: BaseException) -> str:
+        """Say why a version is left out."""
+        if isinstance(cause, DeadlineError) and now() >= self._end:
+            return "no time is left after training"
+        return str(cause) if isinstance(cause, RunError) else f"{type(cause).__name__}: {cause}"
 
     def _leave_out(self, version: int, why: str) -> None:
         self.num_left_out += 1
         self._note(f"version {version} is not evaluated ({self.num_left_out} so far): {why}")
 
     def _model(self, version: int) -> Path:
-        return self._checkpoints / f"step_{version}"
+        return self._run / CHECKPOINTS / f"step_{version}"

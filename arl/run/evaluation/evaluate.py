@@ -8,24 +8,26 @@ goes on after an interruption samples what the uninterrupted one samples, and tw
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import NamedTuple, NoReturn
 
 import msgspec
 
 from arl.clock import who_waits
 from arl.config.imports import import_function
 from arl.config.recipe import EngineConfig
+from arl.data.prompt_format import recipe_format
 from arl.data.text_codec import TextCodec
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.base import Engine
 from arl.errors import DeadlineError, Rejected, leaves
 from arl.reward.grading import accuracy_of
 from arl.rollout.env import Session
 from arl.rollout.episodes import Episodes, Rewards
-from arl.run.evaluation.sample import Keep, Sample, SuiteScore, score_samples
+from arl.run.evaluation.scores import Keep, Sample, SuiteScore, score_samples
 from arl.run.evaluation.suite import Suite
-from arl.types import NOT_SAMPLED, Grade, Problem, Trajectory
+from arl.run.rewards import Scorers, evaluation_scorer
+from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem, Trajectory
 
 OPEN_PER_SLOT = 4  # episodes in progress, so that slots are full while others are scored or wait for an env
 
@@ -62,10 +64,6 @@ def episodes_at_once(engine: EngineConfig) -> int:
     return OPEN_PER_SLOT * engine.slots * engine.replicas
 
 
-def _ignore(sample: Sample) -> None:
-    del sample
-
-
 def question(problem: Problem) -> str:
     """Return what a problem asks, without what a prompt adds to it."""
     return problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
@@ -77,7 +75,7 @@ async def evaluate_suite(
     *,
     at_once: int,
     patience: float,
-    keep: Keep = _ignore,
+    keep: Keep = lambda sample: None,
     done: Collection[Sample] = (),
     ks: Sequence[int] = (),
     show_prompt: Callable[[Problem], str] = question,
@@ -99,15 +97,25 @@ async def evaluate_suite(
     """
     samples = list(done)
     progress = _Progress()
-
-    def finished(sample: Sample) -> None:
-        keep(sample)
-        samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
-
     jobs = _jobs(episodes, suite, {sample.key for sample in done})
-    async with _impatient(progress, patience, suite.name), asyncio.TaskGroup() as workers:
-        for _ in range(min(at_once, len(suite.problems) * suite.sampling.samples)):
-            workers.create_task(_work(episodes, suite, jobs, progress, finished, show_prompt))
+
+    async def work() -> None:
+        """Run one episode after the other. Consumes jobs, which all workers share; waits for its episode."""
+        for job in jobs:
+            progress.sessions.add(job.session)
+            trajectory = await _run(episodes, job)
+            progress.sessions.remove(job.session)
+            progress.num_ended += 1
+            sample = _sample(suite, job, show_prompt(job.problem), trajectory)
+            keep(sample)
+            samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
+
+    async with asyncio.TaskGroup() as tasks:
+        watching = tasks.create_task(progress.watch(patience, suite.name), name=f"watch over {suite.name}")
+        async with asyncio.TaskGroup() as workers:
+            for _ in range(min(at_once, suite.num_episodes)):
+                workers.create_task(work())
+        watching.cancel()
     return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)
 
 
@@ -132,25 +140,6 @@ def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Itera
         sessions = episodes.open(f"{suite.name} {key}", problem)
         for i in missing:
             yield _Job(problem, key, i, sessions[i])
-
-
-async def _work(
-    episodes: Episodes,
-    suite: Suite,
-    jobs: Iterator[_Job],
-    progress: "_Progress",
-    finished: Keep,
-    show_prompt: Callable[[Problem], str],
-) -> None:
-    """Run one episode after the other.
-
-    Consumes jobs, which all workers share; waits for its episode; unblocked by the episode's end.
-    """
-    for job in jobs:
-        with progress.open(job.session):
-            trajectory = await _run(episodes, job)
-        prompt = show_prompt(job.problem)
-        finished(_sample(suite, job, prompt, trajectory))
 
 
 async def _run(episodes: Episodes, job: _Job) -> Trajectory:
@@ -193,47 +182,67 @@ class _Progress:
     """Count what has happened, so that an evaluation that stands still is noticed."""
 
     def __init__(self) -> None:
-        self._open: set[Session] = set()
-        self._ended = 0  # episodes
-        self._tokens = 0  # of those
+        self.sessions: set[Session] = set()  # open
+        self.num_ended = 0
 
-    @contextlib.contextmanager
-    def open(self, session: Session) -> Iterator[None]:
-        """Watch an episode."""
-        self._open.add(session)
-        try:
-            yield
-        finally:
-            self._open.remove(session)
-            self._ended += 1
-            self._tokens += session.num_sampled
-
-    def count(self) -> tuple[int, int]:
-        """Return episodes that have ended, and tokens of all episodes."""
-        return self._ended, self._tokens + sum(session.num_sampled for session in self._open)
+    async def watch(self, seconds: float, suite: str) -> NoReturn:
+        """Raise DeadlineError when nothing has happened for `seconds`, or at most twice as long."""
+        before = None
+        while True:
+            counts = (self.num_ended, sum(session.num_sampled for session in self.sessions))
+            if counts == before:
+                raise DeadlineError(
+                    f"controller waited {seconds:g} s for a token or a score of suite {suite}, after {self.num_ended} "
+                    f"episodes (deadlines.step). Waiting: {who_waits()}"
+                )
+            before = counts
+            await asyncio.sleep(seconds)
 
 
-@contextlib.asynccontextmanager
-async def _impatient(progress: _Progress, seconds: float, suite: str) -> AsyncIterator[None]:
-    """Give the block up when nothing has happened for `seconds`, or at most twice as long.
+async def measure_suite(
+    suite: Suite,
+    version: int,
+    engine: Engine,
+    codec: TextCodec,
+    rewards: Rewards,
+    context: int,
+    patience: float,
+) -> Accuracy:
+    """Measure `version`, which the engine serves and keeps until this returns.
+
+    Args:
+        rewards: call `suite.reward`.
+        context: of the model, tokens.
+        patience: seconds without any new token or score.
 
     Raises:
-        DeadlineError: with every wait of this process.
+        DeadlineError, EngineError, RewardError: see `evaluate_suite`.
     """
+    episodes = suite_episodes(suite, engine, codec, rewards, context)
+    score = await evaluate_suite(episodes, suite, at_once=episodes_at_once(suite.recipe.engine), patience=patience)
+    assert score.version == version, f"version {version} was to be measured, and {score.version} was"
+    return score.accuracy
 
-    async def watch() -> None:
-        before = progress.count()
-        while True:
-            await asyncio.sleep(seconds)
-            now = progress.count()
-            if now == before:
-                raise DeadlineError(
-                    f"controller waited {seconds:g} s for a token or a score of suite {suite}, after {now[0]} episodes "
-                    f"(deadlines.step). Waiting: {who_waits()}"
-                )
-            before = now
 
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch(), name=f"watch over the evaluation of {suite}")
-        yield
-        watching.cancel()
+async def measure_suites(
+    suites: Sequence[Suite],
+    version: int,
+    engine: Engine,
+    codec: HuggingFaceCodec,
+    rewards: Scorers,
+    context: int,
+    patience: float,
+) -> list[Accuracy]:
+    """Measure `version` on one suite after the other; see `measure_suite`.
+
+    Args:
+        codec: of the model; each suite has its own prompt format.
+        rewards: makes scorers of the suites' reward functions, which it was opened with.
+    """
+    accuracies = []
+    for suite in suites:
+        prompts = codec.with_format(recipe_format(suite.recipe.data))
+        scorer = evaluation_scorer(suite.recipe, rewards)
+        accuracy = await measure_suite(suite, version, engine, prompts, scorer, context, patience)
+        accuracies.append(accuracy)
+    return accuracies

@@ -4,11 +4,13 @@ Request ─► prepare: suites, protocols, output directories ─► refused, or
               └─► serve the model ─► suite after suite: samples ─► files ─► scores.json
 """
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Sequence
+import shutil
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from arl import clock
@@ -21,17 +23,15 @@ from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.backend import probe_backend
+from arl.engine.base import Engine
 from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
-from arl.run.evaluation.eval_progress import EvalProgress
 from arl.run.evaluation.evaluate import episodes_at_once, evaluate_suite, suite_episodes
-from arl.run.evaluation.model_identity import ModelIdentity, follow_link, identify, short_name
-from arl.run.evaluation.outputs import Record, Scored, SuiteOutput, file_name, locked
-from arl.run.evaluation.protocol import Protocol, protocol_of
-from arl.run.evaluation.sample import Sample, check_ks, score_samples
-from arl.run.evaluation.sample_files import SampleFiles
-from arl.run.evaluation.serving import Served, engine_resources, for_evaluation, serve_model
+from arl.run.evaluation.model_identity import follow_link, identify, refuse_run
+from arl.run.evaluation.results import Scored, SuiteOutput, append_sample, default_directory, locked, protocol_of
+from arl.run.evaluation.scores import Sample, check_ks, score_samples
+from arl.run.evaluation.serving import engine_resources, for_evaluation, serve_model
 from arl.run.evaluation.suite import Suite, open_suite
 from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.rewards import evaluation_scorer, open_rewards
@@ -39,7 +39,7 @@ from arl.tasks.registry import task_class
 
 ALL_PROBLEMS = 10**9  # more than any suite has, and the most that a recipe may name
 NEW_TOKENS = 1024  # of an answer, where neither recipe, task nor flag says otherwise
-FLUSH_SECONDS = 2.0  # samples of at most so long are lost with the process
+LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +89,7 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
     with contextlib.ExitStack() as stack:
         for directory in dict.fromkeys(each.output.directory for each in evaluation.assignments):
             stack.enter_context(locked(directory))
-        return _Runner(evaluation, display).run()
+        return _evaluate_missing(evaluation, display)
 
 
 def prepare(request: Request) -> Evaluation:
@@ -103,6 +103,7 @@ def prepare(request: Request) -> Evaluation:
         usable_path(request.model)
     except ValueError as error:
         raise InputError(f"MODEL {request.model}: {error}") from error
+    refuse_run(request.model)
     request = replace(request, model=follow_link(request.model))
     recipe = for_evaluation(_base_recipe(request))
     note = check_model_source(request.model)
@@ -121,8 +122,8 @@ def prepare(request: Request) -> Evaluation:
         suite_codec = codec.with_format(recipe_format(suite.recipe.data))
         check_prompts(suite, suite_codec, limits)
         protocol = protocol_of(suite, installed, suite_codec)
-        directory = request.output or _default_directory(identity, protocol)
-        output = SuiteOutput(directory, Record(protocol=protocol, model=identity))
+        directory = request.output or default_directory(identity, protocol)
+        output = SuiteOutput(directory, protocol, identity)
         output.check()
         assignments.append(Assignment(suite, suite_codec, output))
     return Evaluation(recipe, model, limits.context, request.ks, assignments, note)
@@ -165,63 +166,55 @@ def _base_recipe(request: Request) -> Recipe:
     return make_recipe(values, request.overrides, Path("arl eval"))
 
 
-def _default_directory(model: ModelIdentity, protocol: Protocol) -> Path:
-    """Return evals/<model>/<suite>-<fingerprint>."""
-    return Path("evals") / short_name(model.name) / f"{file_name(protocol.suite)}-{protocol.fingerprint}"
+def _evaluate_missing(evaluation: Evaluation, display: ConsoleDisplay) -> list[Scored]:
+    """Evaluate what is not finished, and score what is from its file."""
+    scored: dict[str, Scored] = {}
+    missing: dict[str, list[Sample]] = {}
+    for each in evaluation.assignments:
+        suite = each.suite
+        done = each.output.begin()
+        if len(done) < suite.num_episodes:
+            missing[suite.name] = done
+            continue
+        display.note(f"{suite.name}: finished already, in {each.output.directory}")
+        score = score_samples(suite.name, done, suite.sampling.samples, evaluation.ks, suite.recipe.seed)
+        scored[suite.name] = each.output.finish(score)
+
+    async def evaluate() -> None:
+        async with serve_model(evaluation.recipe, str(evaluation.model), logs, display.note) as engine:
+            for each in evaluation.assignments:
+                if each.suite.name in missing:
+                    done = missing[each.suite.name]
+                    scored[each.suite.name] = await _evaluate_one(evaluation, each, done, engine, logs, display)
+
+    if missing:
+        logs = Path(tempfile.mkdtemp(prefix="arl-eval-"))
+        clock.run(evaluate)
+        shutil.rmtree(logs)  # after a failure they are kept, because the message names them
+    return [scored[each.suite.name] for each in evaluation.assignments]
 
 
-class _Runner:
-    """Evaluate what is not finished, and read what is."""
+async def _evaluate_one(
+    evaluation: Evaluation,
+    assignment: Assignment,
+    done: Sequence[Sample],
+    engine: Engine,
+    logs: Path,
+    display: ConsoleDisplay,
+) -> Scored:
+    """Run one suite to its end; what was sampled is kept, whatever happens."""
+    suite = assignment.suite
+    progress = _Progress(display, suite, done)
+    with assignment.output.samples_file.open("ab") as file:
 
-    def __init__(self, evaluation: Evaluation, display: ConsoleDisplay) -> None:
-        self._evaluation = evaluation
-        self._display = display
-        self._scored: dict[str, Scored] = {}  # by suite
+        def keep(sample: Sample) -> None:
+            append_sample(file, sample)
+            progress.add(sample)
 
-    def run(self) -> list[Scored]:
-        """Return the scores of all suites."""
-        evaluation = self._evaluation
-        missing = [each for each in evaluation.assignments if not self._is_finished(each)]
-        if missing:
-            clock.run(lambda: self._evaluate(missing))
-        return [self._scored[each.suite.name] for each in evaluation.assignments]
-
-    def _is_finished(self, assignment: Assignment) -> bool:
-        """Score a suite from its file, if all of its samples are there."""
-        suite = assignment.suite
-        files = assignment.output.begin()
-        if not files.is_finished:
-            return False
-        files.remove_parts()
-        samples = files.read(suite.keys(), suite.sampling.samples)
-        score = score_samples(suite.name, samples, suite.sampling.samples, self._evaluation.ks, suite.recipe.seed)
-        self._scored[suite.name] = assignment.output.finish(score)
-        self._display.note(f"{suite.name}: finished already, in {assignment.output.directory}")
-        return True
-
-    async def _evaluate(self, assignments: Sequence[Assignment]) -> None:
-        evaluation = self._evaluation
-        async with serve_model(evaluation.recipe, evaluation.model, self._display.note) as served:
-            for assignment in assignments:
-                await self._evaluate_one(assignment, served)
-
-    async def _evaluate_one(self, assignment: Assignment, served: Served) -> None:
-        """Run one suite to its end; if it is interrupted, what was sampled is kept."""
-        suite = assignment.suite
-        evaluation = self._evaluation
-        files = assignment.output.begin()
-        done = files.read(suite.keys(), suite.sampling.samples)
-        progress = EvalProgress(self._display, suite, done)
-        note = self._display.note
-        async with open_rewards(suite.recipe, served.logs, note) as rewards, _flushed(files, progress):
+        async with open_rewards(suite.recipe, logs, display.note) as rewards:
             scorer = evaluation_scorer(suite.recipe, rewards)
-
-            def keep(sample: Sample) -> None:
-                files.add(sample)
-                progress.add(sample)
-
             score = await evaluate_suite(
-                suite_episodes(suite, served.engine, assignment.codec, scorer, evaluation.context),
+                suite_episodes(suite, engine, assignment.codec, scorer, evaluation.context),
                 suite,
                 at_once=episodes_at_once(evaluation.recipe.engine),
                 patience=evaluation.recipe.deadlines.step,
@@ -230,24 +223,34 @@ class _Runner:
                 ks=evaluation.ks,
                 show_prompt=assignment.codec.prompts.text,
             )
-        files.finish(suite.keys())
-        self._scored[suite.name] = assignment.output.finish(score)
+    return assignment.output.finish(score)
 
 
-@contextlib.asynccontextmanager
-async def _flushed(files: SampleFiles, progress: EvalProgress) -> AsyncIterator[None]:
-    """Write samples to disk every few seconds and at the end, and show how far the evaluation is."""
+class _Progress:
+    """Show how far the evaluation of a suite is: episodes, score so far, tokens a second."""
 
-    async def flush() -> None:
-        while True:
-            await asyncio.sleep(FLUSH_SECONDS)
-            files.flush()
-            progress.show()
+    def __init__(self, display: ConsoleDisplay, suite: Suite, done: Sequence[Sample]) -> None:
+        self._display = display
+        self._suite = suite
+        self._count = len(done)
+        self._correct = sum(sample.correct for sample in done)
+        self._tokens = 0  # sampled here
+        self._began = monotonic()
+        self._next_line = self._began
+        display.begin(suite.name, suite.num_episodes)
+        if done:
+            display.note(f"{suite.name}: {len(done):,} of {suite.num_episodes:,} episodes are kept from before")
 
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            flushing = tasks.create_task(flush(), name="samples to disk")
-            yield
-            flushing.cancel()
-    finally:
-        files.flush()
+    def add(self, sample: Sample) -> None:
+        """Count a sample, and update the bar; without a terminal, print a line every few seconds."""
+        self._count += 1
+        self._correct += sample.correct
+        self._tokens += sample.num_tokens
+        now = monotonic()
+        if not self._display.is_live and now < self._next_line:
+            return
+        self._next_line = now + LINE_SECONDS
+        rate = self._tokens / max(now - self._began, 1e-9)
+        episodes = f"{self._count:,} of {self._suite.num_episodes:,} episodes"
+        detail = f"{self._suite.name}: {episodes}, {self._correct / self._count:.3f} right, {rate:,.0f} tok/s"
+        self._display.advance(completed=self._count, detail=detail)

@@ -6,28 +6,29 @@ The run's loop stands still meanwhile. Its clock, its tasks and its weights do n
 eval.every equals the run without it to the last bit, but for the records of the evaluations.
 """
 
-import threading
-from collections.abc import Awaitable, Callable, Collection, Sequence
-from concurrent.futures import Future
+from collections.abc import Callable, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import leaves
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any
-from arl.run.evaluation.during import is_measured
+from arl.run.evaluation.during import Evaluations, is_measured
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy
 
 PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone, from which no run is resumed
-Measure = Callable[[Path, int], Awaitable[Sequence[Accuracy]]]
+Measure = Callable[[Path, int], Coroutine[Any, Any, Sequence[Accuracy]]]
 
 
-class InPlaceEvaluations:
-    """Implement Evaluations without any wait.
+class InPlaceEvaluations(Evaluations):
+    """Evaluate each due version before the next event of the run.
 
-    Held-out problems of the last version are evaluated by the run itself, after training.
+    No checkpoint is wanted for it, because that would change the schedule. Held-out problems of the last version are
+    evaluated by the run itself, after training.
 
     Args:
         run: directory of the run.
@@ -35,8 +36,6 @@ class InPlaceEvaluations:
         measure: returns the accuracy of a directory's weights, which are this version.
         note: is called with one line about a version that is not measured.
     """
-
-    waiting: Collection[int] = ()
 
     def __init__(
         self,
@@ -55,10 +54,6 @@ class InPlaceEvaluations:
         self._note = note
         self._remove_others()
 
-    def due(self, version: int) -> bool:
-        """See Evaluations. No checkpoint is wanted, because it would change the schedule."""
-        return False
-
     def stepped(self, version: int, is_last: bool) -> None:
         """See Evaluations."""
         if self._board.measured(version) or not is_measured(self._recipe, version, is_last):
@@ -76,12 +71,6 @@ class InPlaceEvaluations:
             self._board.add(model, accuracies)
         self._remove_others()
 
-    def saved(self, version: int, is_last: bool) -> None:
-        """See Evaluations. The weights were saved when the step was finished."""
-
-    async def run(self) -> None:
-        """See Evaluations."""
-
     def finish(self) -> None:
         """See Evaluations. Removes the weights that were the best before the last evaluation."""
         self._remove_others()
@@ -94,23 +83,10 @@ class InPlaceEvaluations:
                 remove_any(model)
 
 
-def in_own_loop(main: Callable[[], Awaitable[Sequence[Accuracy]]]) -> Sequence[Accuracy]:
+def in_own_loop(main: Callable[[], Coroutine[Any, Any, Sequence[Accuracy]]]) -> Sequence[Accuracy]:
     """Run `main` to its end on a virtual clock of its own, while the caller's event loop stands still.
 
     A thread, because a thread has at most one running loop; only one of the two computes at any time.
     """
-    outcome: Future[Sequence[Accuracy]] = Future()
-
-    async def measured() -> Sequence[Accuracy]:
-        return await main()
-
-    def work() -> None:
-        try:
-            outcome.set_result(clock.run(measured, virtual=True))
-        except BaseException as error:
-            outcome.set_exception(error)
-
-    thread = threading.Thread(target=work, name="evaluation")
-    thread.start()
-    thread.join()
-    return outcome.result()
+    with ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation") as thread:
+        return thread.submit(clock.run, main, virtual=True).result()

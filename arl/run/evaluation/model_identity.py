@@ -1,18 +1,15 @@
 """Tell models apart by their place and by a hash of their files that costs seconds at most.
 
-Weights up to `WHOLE` bytes are hashed whole. Of larger files the hash takes the size, the safetensors header, which
-names every tensor with its type and shape, and `BLOCKS` blocks spread evenly over the rest: training changes nearly
-every weight, so two checkpoints of one run differ in them.
+Weights up to `WHOLE` bytes are hashed whole. Of larger files the hash takes the size and `BLOCKS` blocks spread evenly:
+training changes nearly every weight, so two checkpoints of one run differ in them.
 """
 
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from msgspec import Struct
-
-from arl.errors import DataError
+from arl.errors import DataError, InputError
 
 WHOLE = 256 * 1024**2  # bytes of weights
 BLOCKS = 256  # of each larger file
@@ -20,50 +17,59 @@ BLOCK = 64 * 1024  # bytes
 DESCRIPTIONS = ("config.json", "generation_config.json", "tokenizer*.json", "vocab.json", "merges.txt", "*.jinja")
 
 
-class ModelIdentity(Struct, frozen=True, kw_only=True):
-    """Say which model was evaluated."""
-
-    name: str  # as it was given; of a link, where it leads
-    path: str  # of its directory, with symbolic links resolved
-    sha256: str  # of its weights, config and tokenizer
-    hashed: str  # "all bytes", or "headers and samples of the weights"
-
-
-def identify(name: str, directory: Path) -> ModelIdentity:
-    """Identify the model in `directory`.
+def identify(name: str, directory: Path) -> dict[str, Any]:
+    """Identify the model in `directory`: its name, its real path, and a hash of weights, config and tokenizer.
 
     Raises:
         DataError: it has no safetensors.
     """
-    home = Path(os.path.realpath(directory))
+    home = directory.resolve()
     weights = _weights(home)
     if not weights:
-        raise DataError(f"model {name}: {home} has no model*.safetensors{_checkpoints(home)}")
-    return ModelIdentity(
-        name=name,
-        path=str(home),
-        sha256=model_sha256(directory),
-        hashed="all bytes" if _is_small(weights) else "headers and samples of the weights",
-    )
+        raise DataError(f"model {name}: {home} has no model*.safetensors")
+    return {
+        "name": name,
+        "path": str(home),
+        "sha256": model_sha256(directory),
+        "hashed": "all bytes" if _is_small(weights) else "samples of the weights",
+    }
 
 
 def model_sha256(directory: Path) -> str:
     """Hash the weights, config and tokenizer in `directory`; of weights that are no safetensors nothing is hashed."""
-    home = Path(os.path.realpath(directory))
+    home = directory.resolve()
     weights = _weights(home)
+    descriptions = sorted({file for pattern in DESCRIPTIONS for file in home.glob(pattern)})
     is_whole = _is_small(weights)
     digest = hashlib.sha256()
-    for file in [*_descriptions(home), *weights]:
-        digest.update(f"{file.name} {file.stat().st_size}\n".encode())
-        for block in _blocks(file, is_whole or file not in weights):
-            digest.update(block)
+    for file in [*descriptions, *weights]:
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as content:
+            if is_whole or file not in weights:
+                digest.update(hashlib.file_digest(content, "sha256").digest())
+                continue
+            for i in range(BLOCKS):
+                content.seek(i * max(size - BLOCK, 0) // (BLOCKS - 1))
+                digest.update(content.read(BLOCK))
     return digest.hexdigest()
+
+
+def refuse_run(model: str) -> None:
+    """Refuse the directory of a run, whose checkpoints are models.
+
+    Raises:
+        InputError: it is one; names its newest checkpoint.
+    """
+    found = [path for path in Path(model).glob("checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
+    if found:
+        newest = max(found, key=lambda path: int(path.name.removeprefix("step_")))
+        raise InputError(f"MODEL {model}: is a run, whose newest checkpoint is {newest}; give that")
 
 
 def follow_link(model: str) -> str:
     """Return the name of a model, or where a link such as checkpoints/best leads, because it leads elsewhere later."""
-    path = Path(model)
-    return os.path.realpath(path) if os.path.islink(path) else model
+    return os.path.realpath(model) if os.path.islink(model) else model
 
 
 def short_name(model: str) -> str:
@@ -86,33 +92,6 @@ def _weights(home: Path) -> list[Path]:
     return sorted(home.glob("model*.safetensors"))
 
 
-def _is_small(weights: Sequence[Path]) -> bool:
+def _is_small(weights: list[Path]) -> bool:
     """Return whether weights are hashed whole."""
     return sum(file.stat().st_size for file in weights) <= WHOLE
-
-
-def _descriptions(home: Path) -> list[Path]:
-    return sorted({file for pattern in DESCRIPTIONS for file in home.glob(pattern)})
-
-
-def _blocks(file: Path, is_whole: bool) -> Iterator[bytes]:
-    with file.open("rb") as content:
-        if is_whole:
-            while block := content.read(1024**2):
-                yield block
-            return
-        size = file.stat().st_size
-        header = int.from_bytes(content.read(8), "little")  # safetensors: its length stands before it
-        yield content.read(min(header, size))
-        for i in range(BLOCKS):
-            content.seek(i * max(size - BLOCK, 0) // (BLOCKS - 1))
-            yield content.read(BLOCK)
-
-
-def _checkpoints(home: Path) -> str:
-    """Name the newest checkpoint, if this is the directory of a run."""
-    steps = [path for path in home.glob("checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
-    if not steps:
-        return ""
-    newest = max(steps, key=lambda path: int(path.name.removeprefix("step_")))
-    return f"; it is a run, whose newest checkpoint is {newest}"

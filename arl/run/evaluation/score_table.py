@@ -5,9 +5,7 @@ Scores of unlike protocols are never put side by side, because they cannot be co
 
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
-import msgspec
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
@@ -15,8 +13,7 @@ from rich.table import Table
 
 from arl.errors import InputError
 from arl.run.evaluation.model_identity import short_name
-from arl.run.evaluation.outputs import SCORES, Scored, read_scores
-from arl.run.evaluation.protocol import Protocol, differing_fields
+from arl.run.evaluation.results import SCORES, Fields, Scored, differing_fields, read_scores
 from arl.run.evaluation.scores import Estimate
 
 FILE_WIDTH = 120  # columns, where the output is no terminal
@@ -48,63 +45,59 @@ def print_scores(scores: Sequence[Scored], console: Console) -> None:
     groups: dict[str, list[Scored]] = {}
     for scored in scores:
         groups.setdefault(scored.fingerprint, []).append(scored)
-    for fingerprint, group in groups.items():
+    for name, group in groups.items():
         protocol = group[0].protocol
-        title = f"{protocol.suite}: {protocol.sampling}; {protocol.grader}; protocol {fingerprint}"
+        title = f"{protocol['suite']}: {_sampling(protocol)}; {protocol['grader']}; protocol {name}"
         console.print(title, markup=False, soft_wrap=True)
         console.print(_table(group))
-    protocols = [group[0].protocol for group in groups.values()]
-    for line in _differences(protocols):
+    for line in _differences([group[0] for group in groups.values()]):
         console.print(line, markup=False, soft_wrap=True)
+
+
+def _sampling(protocol: Fields) -> str:
+    parts = [f"at most {protocol['max_new_tokens']} tokens"]
+    if protocol["temperature"] == 0:
+        return f"greedy, {parts[0]}"
+    if protocol["top_k"] is not None:
+        parts.insert(0, f"top-k {protocol['top_k']}")
+    if protocol["top_p"] < 1:
+        parts.insert(0, f"top-p {protocol['top_p']:g}")
+    samples = f"{protocol['samples']} x {protocol['problems']} problems"
+    return ", ".join([samples, f"temperature {protocol['temperature']:g}", *parts])
 
 
 def _table(group: Sequence[Scored]) -> Table:
     """Lay out the scores of one protocol, in percent, each above its 95 % interval."""
-    n = group[0].protocol.samples
+    n = group[0].score.samples
     ks = sorted({k for scored in group for k in scored.score.pass_at if k > 1})
-    has_errors = any(scored.score.errors for scored in group)
-    table = Table(box=SIMPLE)
-    table.add_column("model", overflow="fold")
-    scores = [f"avg@{n}", *(f"pass@{k}" for k in ks), *([f"maj@{n}"] if n > 1 else [])]
-    for column in [*scores, "tokens", "cut off", *(["errors"] if has_errors else [])]:
+    columns = [f"avg@{n}", *(f"pass@{k}" for k in ks), *([f"maj@{n}"] if n > 1 else []), "tokens", "cut off", "errors"]
+    table = Table("model", box=SIMPLE)
+    table.columns[0].overflow = "fold"
+    for column in columns:
         table.add_column(column, justify="right", no_wrap=True)
     for scored in group:
-        table.add_row(*_row(scored, ks, has_errors))
+        score = scored.score
+        passes = [_percent(score.pass_at[k]) if k in score.pass_at else "" for k in ks]
+        majority = [_percent(score.majority)] if n > 1 else []
+        length = f"{score.lengths.mean:,.1f}\np50 {score.lengths.p50:,.0f}, p95 {score.lengths.p95:,.0f}"
+        ends = [length, f"{score.truncated:.1%}", str(score.errors)]
+        table.add_row(escape(short_name(scored.model["name"])), _percent(score.average), *passes, *majority, *ends)
     return table
-
-
-def _row(scored: Scored, ks: Sequence[int], has_errors: bool) -> Iterator[str]:
-    score = scored.score
-    yield escape(short_name(scored.model.name))
-    yield _percent(score.average)
-    for k in ks:
-        yield _percent(score.pass_at[k]) if k in score.pass_at else ""
-    if score.samples > 1:
-        yield _percent(score.majority)
-    lengths = score.lengths
-    yield f"{lengths.mean:,.1f}\np50 {lengths.p50:,.0f}, p95 {lengths.p95:,.0f}"
-    yield f"{score.truncated:.1%}"
-    if has_errors:
-        yield str(score.errors)
 
 
 def _percent(score: Estimate) -> str:
     return f"{100 * score.value:.1f}\n{100 * score.low:.1f}–{100 * score.high:.1f}"
 
 
-def _differences(protocols: Sequence[Protocol]) -> Iterator[str]:
+def _differences(scores: Sequence[Scored]) -> Iterator[str]:
     """Say in what each further protocol of a suite differs from the suite's first one."""
-    first: dict[str, Protocol] = {}
-    for protocol in protocols:
-        reference = first.setdefault(protocol.suite, protocol)
-        if reference is protocol:
+    first: dict[str, Scored] = {}
+    for scored in scores:
+        suite = scored.score.suite
+        reference = first.setdefault(suite, scored)
+        if reference is scored:
             continue
-        yield f"{protocol.suite}: [{protocol.fingerprint}] is not comparable with [{reference.fingerprint}]:"
-        fields = msgspec.to_builtins(reference), msgspec.to_builtins(protocol)
-        for field, before, now in differing_fields(*fields):
-            yield f"  {field}: {_short(before)} → {_short(now)}"
-
-
-def _short(value: Any) -> str:
-    text = str(value)
-    return text if len(text) <= LONGEST_VALUE else f"{text[: LONGEST_VALUE - 1]}…"
+        yield f"{suite}: [{scored.fingerprint}] is not comparable with [{reference.fingerprint}]:"
+        for field, *values in differing_fields(reference.protocol, scored.protocol):
+            before, now = [text if len(text) <= LONGEST_VALUE else f"{text[:59]}…" for text in map(str, values)]
+            yield f"  {field}: {before} → {now}"

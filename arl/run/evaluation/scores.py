@@ -1,19 +1,22 @@
-"""Compute the scores of an evaluation from the score of every sample. Pure functions of numpy arrays.
+"""Keep what an evaluation needs of each episode, and compute the scores of a suite from all of them.
 
-    correct (P, n) ─► per problem: avg@n, pass@k, maj@n (P,) ─► mean over problems, with a bootstrap interval
+    Sample … ─► correct (P, n) ─► per problem: avg@n, pass@k, maj@n (P,) ─► mean over problems, with an interval
 
 Shapes: P problems of a suite, n samples of each. `correct` is 0 or 1, or lies between them where a reward gives part
 of the credit.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
 
+from arl.errors import InputError
+from arl.types import NOT_SAMPLED, Accuracy
+
 RESAMPLES = 10_000
 COVERAGE = 0.95
-CHUNK = 4_000_000  # resampled values that are held at a time: 32 MB
+DRAWS = 100  # resamples that are made at a time
 
 
 class Estimate(Struct, frozen=True):
@@ -23,8 +26,137 @@ class Estimate(Struct, frozen=True):
     low: float
     high: float
 
-    def __str__(self) -> str:
-        return f"{self.value:.3f} [{self.low:.3f}, {self.high:.3f}]"
+
+class Lengths(Struct, frozen=True):
+    """Hold how many tokens samples have."""
+
+    mean: float
+    p50: float
+    p95: float
+    largest: int
+
+
+class Sample(Struct, frozen=True, kw_only=True):
+    """Hold one episode of an evaluation: a line of <suite>.jsonl."""
+
+    problem_id: str  # Problem.id; with a number behind it where the suite has the problem again
+    sample: int  # from 0
+    prompt: str
+    response: str
+    answer: str  # the problem's
+    extracted: str  # the response's, by which votes are counted; empty: none was found
+    correct: float  # the reward's part `correct`, or the unshaped reward where it has no such part
+    parts: dict[str, float]  # as the reward function named them
+    num_tokens: int  # sampled
+    truncated: bool
+    error: str  # why it could not be scored and counts 0; empty: it was scored
+    policy_version: int  # that sampled it
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Return what no other sample of the suite has."""
+        return self.problem_id, self.sample
+
+
+Keep = Callable[[Sample], None]
+
+
+class SuiteScore(Struct, frozen=True, kw_only=True):
+    """Hold the scores of one model on one suite."""
+
+    suite: str
+    version: int  # of the policy; NOT_SAMPLED if envs sampled nothing
+    problems: int
+    samples: int  # n, of each problem
+    average: Estimate  # avg@n: the mean of `correct`
+    pass_at: dict[int, Estimate]  # k -> pass@k
+    majority: Estimate  # maj@n
+    lengths: Lengths  # sampled tokens
+    truncated: float  # share of the samples
+    errors: int  # samples that could not be scored, and count 0
+    parts: dict[str, float]  # mean of each part of the reward, over the samples that have it
+
+    @property
+    def accuracy(self) -> Accuracy:
+        """Return it as training reports it."""
+        return Accuracy(
+            mean_reward=self.average.value,
+            problems=self.problems,
+            version=self.version,
+            suite=self.suite,
+            samples=self.samples,
+            low=self.average.low,
+            high=self.average.high,
+        )
+
+
+def score_samples(
+    suite: str,
+    samples: Collection[Sample],
+    num_samples: int,
+    ks: Sequence[int] = (),
+    seed: int = 0,
+) -> SuiteScore:
+    """Compute the scores of a suite from all of its samples, in any order.
+
+    Args:
+        num_samples: n, of each problem.
+        ks: the k of pass@k; none: 1, 2, 4, … up to n.
+        seed: of the bootstrap.
+
+    Raises:
+        InputError: a k is above n.
+    """
+    by_problem: dict[str, list[Sample]] = {}
+    for sample in sorted(samples, key=lambda sample: sample.key):
+        by_problem.setdefault(sample.problem_id, []).append(sample)
+    correct = np.array([[sample.correct for sample in group] for group in by_problem.values()])
+    assert correct.shape == (len(by_problem), num_samples), "every problem has all of its samples"
+    votes = [
+        majority([sample.extracted for sample in group], [sample.correct for sample in group])
+        for group in by_problem.values()
+    ]
+    chosen = check_ks(ks, num_samples)
+    columns = {"average": correct.mean(axis=1), "majority": np.array(votes)}
+    columns |= {f"pass@{k}": pass_at_k(correct, k) for k in chosen}
+    estimates = estimate(columns, seed)
+    versions = {sample.policy_version for sample in samples} - {NOT_SAMPLED}
+    assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
+    tokens = [sample.num_tokens for sample in samples]
+    p50, p95 = np.percentile(tokens, [50, 95])
+    return SuiteScore(
+        suite=suite,
+        version=versions.pop() if versions else NOT_SAMPLED,
+        problems=len(by_problem),
+        samples=num_samples,
+        average=estimates["average"],
+        pass_at={k: estimates[f"pass@{k}"] for k in chosen},
+        majority=estimates["majority"],
+        lengths=Lengths(float(np.mean(tokens)), float(p50), float(p95), max(tokens)),
+        truncated=sum(sample.truncated for sample in samples) / len(samples),
+        errors=sum(bool(sample.error) for sample in samples),
+        parts=_mean_parts(samples),
+    )
+
+
+def check_ks(ks: Sequence[int], num_samples: int) -> list[int]:
+    """Return the k of pass@k to report, in order.
+
+    Raises:
+        InputError: one is below 1, or above the number of samples.
+    """
+    for k in ks:
+        if not 1 <= k <= num_samples:
+            raise InputError(f"--k {k}: pass@{k} needs {k} samples or more, and --samples is {num_samples}; raise it")
+    return sorted(set(ks)) or powers_of_two(num_samples)
+
+
+def _mean_parts(samples: Collection[Sample]) -> dict[str, float]:
+    values: dict[str, list[float]] = {}
+    for sample in samples:
+        for name, value in sample.parts.items():
+            values.setdefault(name, []).append(value)
+    return {name: sum(of_part) / len(of_part) for name, of_part in sorted(values.items())}
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
@@ -40,13 +172,8 @@ def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
 
     Returns:
         (P,) float64.
-
-    Raises:
-        ValueError: k < 1 or k > n.
     """
     n = correct.shape[1]
-    if not 1 <= k <= n:
-        raise ValueError(f"pass@{k} of {n} samples: k must be from 1 to the number of samples; sample more")
     weights = np.zeros(n)
     weights[n - 1] = k / n
     for i in range(n - 1, 0, -1):  # from the i + 1-th smallest to the i-th smallest
@@ -99,48 +226,11 @@ def estimate(columns: Mapping[str, np.ndarray], seed: int) -> dict[str, Estimate
         seed: of the resampling.
     """
     values = np.stack(list(columns.values()), axis=1)  # (P, columns)
-    means = _resampled_means(values, seed)
-    tail = 100 * (1 - COVERAGE) / 2
-    low, high = np.percentile(means, [tail, 100 - tail], axis=0)
-    centers = values.mean(axis=0)
-    estimates = {}
-    for i, name in enumerate(columns):
-        estimates[name] = Estimate(
-            value=float(centers[i]),  # float: JSON knows no numpy
-            low=float(low[i]),
-            high=float(high[i]),
-        )
-    return estimates
-
-
-def _resampled_means(values: np.ndarray, seed: int) -> np.ndarray:
-    """Return the means of `RESAMPLES` draws of P rows, with replacement, as (RESAMPLES, columns)."""
     rng = np.random.default_rng(seed)
-    num_problems, num_columns = values.shape
-    at_once = max(CHUNK // (num_problems * num_columns), 1)
-    means = []
-    for begin in range(0, RESAMPLES, at_once):
-        size = min(at_once, RESAMPLES - begin)
-        rows = rng.integers(num_problems, size=(size, num_problems))
-        means.append(values[rows].mean(axis=1))
-    return np.concatenate(means)
-
-
-class Lengths(Struct, frozen=True):
-    """Hold how many tokens samples have."""
-
-    mean: float
-    p50: float
-    p95: float
-    largest: int
-
-
-def lengths(num_tokens: Sequence[int]) -> Lengths:
-    """Summarize the number of sampled tokens of every sample."""
-    p50, p95 = np.percentile(num_tokens, [50, 95])
-    return Lengths(
-        mean=float(np.mean(num_tokens)),
-        p50=float(p50),
-        p95=float(p95),
-        largest=int(np.max(num_tokens)),
-    )
+    num_problems = len(values)
+    shares = np.full(num_problems, 1 / num_problems)
+    draws = [rng.multinomial(num_problems, shares, size=DRAWS) @ values for _ in range(RESAMPLES // DRAWS)]
+    tail = 100 * (1 - COVERAGE) / 2
+    bounds = np.percentile(np.concatenate(draws) / num_problems, [tail, 100 - tail], axis=0)
+    rows = np.stack([values.mean(axis=0), *bounds], axis=1).tolist()  # floats: JSON knows no numpy
+    return {name: Estimate(*row) for name, row in zip(columns, rows, strict=True)}

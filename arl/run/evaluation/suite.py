@@ -42,6 +42,11 @@ class Suite:
         return self.recipe.eval
 
     @property
+    def num_episodes(self) -> int:
+        """Return how many episodes it has: `sampling.samples` of each problem."""
+        return len(self.problems) * self.sampling.samples
+
+    @property
     def max_new_tokens(self) -> int:
         """Return the token budget of one episode."""
         return self.recipe.eval.max_new_tokens or self.recipe.rollout.max_new_tokens
@@ -162,3 +167,16 @@ def _chosen(recipe: Recipe) -> dict[str, Any]:
         usual |= task_evaluation(recipe.data.task)
     given = recipe.eval.model_dump()
     return {field: value for field, value in given.items() if value != usual[field]}
+
+
+def measured_suites(recipe: Recipe, held_out: Suite, suites: Mapping[str, Suite]) -> list[Suite]:
+    """Return the suites that are measured during training, with as many problems as are used; none without eval.every.
+
+    Args:
+        held_out: the recipe's own.
+        suites: the others that eval.suites names, by name.
+    """
+    if not recipe.eval.every:
+        return []
+    opened = {**suites, HELD_OUT: held_out}
+    return [opened[name].shortened() for name in recipe.eval.suites]

@@ -7,7 +7,6 @@ from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 
 from arl.config.recipe import TinyModel
@@ -115,6 +114,6 @@ def score_of(directory: Path) -> dict[str, Any]:
 
 
 def rows_of(directory: Path, suite: str = "mine.Digits") -> list[dict[str, Any]]:
-    """Return the samples of a suite."""
-    rows: list[dict[str, Any]] = pq.read_table(directory / f"{suite}.parquet").to_pylist()
-    return rows
+    """Return the samples of a suite, problem by problem."""
+    rows = [json.loads(line) for line in (directory / f"{suite}.jsonl").read_text().splitlines()]
+    return sorted(rows, key=lambda row: (int(row["prompt"].rstrip("=")), row["sample"]))

@@ -11,7 +11,7 @@ from arl.errors import DeadlineError, Rejected, leaves
 from arl.rollout.env import Session, single_turn
 from arl.rollout.episodes import Episodes
 from arl.run.evaluation.evaluate import evaluate_suite, suite_episodes
-from arl.run.evaluation.sample import Sample, SuiteScore
+from arl.run.evaluation.scores import Sample, SuiteScore
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.types import GenerateRequest, Grade, Increment, Problem, Response
 from tests.fakes import NullCodec, NullEngine

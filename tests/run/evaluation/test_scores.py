@@ -9,8 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
-from arl.run.evaluation.sample import Sample, check_ks, score_samples
-from arl.run.evaluation.scores import estimate, lengths, majority, pass_at_k, powers_of_two
+from arl.run.evaluation.scores import (
+    Sample,
+    check_ks,
+    estimate,
+    majority,
+    pass_at_k,
+    score_samples,
+)
 
 BITS = st.lists(st.sampled_from([0.0, 1.0]), min_size=1, max_size=8)
 
@@ -36,19 +42,6 @@ def test_pass_at_k_is_stable_where_the_binomials_overflow() -> None:
     correct = np.zeros((1, 4096))
     correct[0, 7] = 1.0
     assert pass_at_k(correct, 2048)[0] == pytest.approx(0.5, rel=1e-9)  # the one right sample is in half of the subsets
-
-
-@pytest.mark.parametrize("k", [0, 5])
-def test_pass_at_k_needs_k_samples(k: int) -> None:
-    with pytest.raises(ValueError, match=f"pass@{k} of 4 samples: k must be from 1 to the number of samples"):
-        pass_at_k(np.zeros((2, 4)), k)
-
-
-@given(st.integers(1, 1000))
-def test_reported_k_double_up_to_the_number_of_samples(n: int) -> None:
-    ks = powers_of_two(n)
-    assert ks[0] == 1
-    assert ks[-1] <= n < 2 * ks[-1]
 
 
 def test_a_k_above_the_number_of_samples_is_refused_with_the_option_to_raise() -> None:
@@ -98,11 +91,6 @@ def test_an_interval_is_as_wide_as_the_normal_approximation_says() -> None:
 def test_one_problem_has_a_point_for_an_interval() -> None:
     found = estimate({"a": np.array([0.25])}, 0)["a"]
     assert (found.low, found.value, found.high) == (0.25, 0.25, 0.25)
-
-
-def test_lengths_are_a_mean_and_percentiles() -> None:
-    found = lengths([1] * 90 + [101] * 10)
-    assert (found.mean, found.p50, found.p95, found.largest) == (11.0, 1.0, 101.0, 101)
 
 
 def sample(problem: str, number: int, correct: float, **others: object) -> Sample:

@@ -4,10 +4,9 @@ import re
 from pathlib import Path
 from subprocess import CompletedProcess
 
-import msgspec
 import pytest
 
-from arl.run.evaluation.outputs import SCORES, Record, Scored, SuiteOutput, read_scores
+from arl.run.evaluation.results import SCORES, Scored, SuiteOutput, read_scores
 from tests.forks import arl
 
 
@@ -22,11 +21,8 @@ def scored(finished: CompletedProcess[str], place: Path) -> Scored:
 def write(directory: Path, scored: Scored, model: str, **protocol: object) -> str:
     """Write the scores of another model, or under another protocol; return its fingerprint."""
     directory.mkdir()
-    record = Record(
-        protocol=msgspec.structs.replace(scored.protocol, **protocol),
-        model=msgspec.structs.replace(scored.model, name=model),
-    )
-    return SuiteOutput(directory, record).finish(scored.score).fingerprint
+    output = SuiteOutput(directory, scored.protocol | protocol, scored.model | {"name": model})
+    return output.finish(scored.score).fingerprint
 
 
 def test_scores_of_one_protocol_share_a_table_and_those_of_another_one_have_their_own(
@@ -59,20 +55,6 @@ def test_directories_are_read_in_their_order_and_one_without_scores_is_refused(s
     refused = arl("scores", "a", "empty", cwd=tmp_path)
     assert refused.returncode == 2
     assert "empty: no scores.json in it or below; `arl eval` writes one" in refused.stderr
-
-
-def test_a_models_name_is_shown_as_it_is_and_never_as_markup(scored: Scored, tmp_path: Path) -> None:
-    write(tmp_path / "a", scored, "[bold]mine[/bold]")
-    done = arl("scores", ".", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "[bold]mine[/bold]".replace("/", "--") in done.stdout
-
-
-def test_a_models_name_that_no_file_can_have_is_shown(scored: Scored, tmp_path: Path) -> None:
-    write(tmp_path / "a", scored, "m" * 5000)
-    done = arl("scores", ".", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("m") >= 5000
 
 
 @pytest.mark.parametrize(("name", "complaint"), [(SCORES, "is no directory"), ("", "no scores.json")])

@@ -1,11 +1,11 @@
-"""The directory of an evaluation is locked, and what has the name of its lock is never written to."""
+"""Two evaluations do not write into one directory."""
 
 from pathlib import Path
 
 import pytest
 
 from arl.errors import InputError
-from arl.run.evaluation.outputs import locked
+from arl.run.evaluation.results import locked
 
 
 def test_two_evaluations_do_not_write_into_one_directory(tmp_path: Path) -> None:

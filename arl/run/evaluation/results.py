@@ -1,0 +1,234 @@
+"""Lay out what an evaluation leaves: the protocol by which scores may be compared, its samples and its scores.
+
+    Suite, engine, tokenizer ─► protocol ─► fingerprint     scores of one protocol share a table; others never do
+
+<suite>.json       protocol and model: written first, compared by whoever continues
+<suite>.jsonl      a line for each sample, appended as soon as it is scored
+scores.json        the scores of every finished suite, for machines
+"""
+
+import contextlib
+import hashlib
+import inspect
+import re
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import msgspec
+from msgspec import Struct
+
+import arl
+from arl.config.imports import import_function
+from arl.data.tokenizer import HuggingFaceCodec
+from arl.engine.backend import Installation
+from arl.errors import DataError, InputError
+from arl.launch.durable import replace_file
+from arl.launch.file_lock import require_lock, try_lock
+from arl.run.evaluation.model_identity import short_name
+from arl.run.evaluation.scores import Sample, SuiteScore
+from arl.run.evaluation.suite import Suite
+
+Fields = dict[str, Any]
+SCORES = "scores.json"
+LOCK = ".lock"
+
+
+class Scored(Struct, frozen=True, kw_only=True):
+    """Hold one entry of scores.json."""
+
+    model: Fields
+    fingerprint: str  # of the protocol
+    protocol: Fields
+    score: SuiteScore
+
+
+def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) -> Fields:
+    """Record everything that must be equal before two scores may be compared.
+
+    Args:
+        installed: the engine that generates.
+        codec: makes the suite's prompts.
+    """
+    recipe = suite.recipe
+    template = codec.chat_template if codec.prompts.uses_template else None
+    return {
+        "suite": suite.name,
+        "split": "evaluation",
+        "problems": len(suite.problems),
+        "problems_sha256": _sha256(msgspec.msgpack.encode(suite.problems)),
+        **suite.sampling.model_dump(mode="json", include={"samples", "temperature", "top_p", "top_k"}),
+        "max_new_tokens": suite.max_new_tokens,
+        "system": recipe.data.system,
+        "suffix": recipe.data.suffix,
+        "chat_template_sha256": None if template is None else _sha256(template.encode()),
+        "stop": recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
+        "env": suite.env,
+        "grader": suite.reward,
+        "grader_version": _version_of(suite.reward),
+        "engine": recipe.engine.kind,
+        "engine_version": installed.version,
+        "dtype": recipe.engine.dtype,
+        "arl": arl.__version__,
+        "seed": recipe.seed,
+    }
+
+
+def fingerprint(protocol: Fields) -> str:
+    """Return a short hash, which is equal for equal protocols alone."""
+    return _sha256(msgspec.json.encode(protocol, order="sorted"))[:12]
+
+
+def differing_fields(one: Mapping[str, Any], other: Mapping[str, Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (field, its value in one, in the other) for every field in which two records differ."""
+    for field in sorted(one.keys() | other.keys()):
+        if one.get(field) != other.get(field):
+            yield field, one.get(field), other.get(field)
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def _version_of(grader: str) -> str:
+    """Return the version of arl for its own graders, and a hash of the source of a user's module."""
+    module = inspect.getmodule(import_function(grader, "reward.function"))
+    name = grader.partition(":")[0] if module is None else module.__name__
+    if name.partition(".")[0] == "arl":
+        return f"arl {arl.__version__}"
+    return f"sha256 {_sha256(inspect.getsource(sys.modules[name]).encode())[:12]}"
+
+
+@dataclass(frozen=True)
+class SuiteOutput:
+    """Hold the files of one suite in one directory."""
+
+    directory: Path
+    protocol: Fields
+    model: Fields
+
+    @property
+    def samples_file(self) -> Path:
+        """Return the file of the samples."""
+        return self.directory / f"{file_name(self.protocol['suite'])}.jsonl"
+
+    @property
+    def _record(self) -> Path:
+        return self.samples_file.with_suffix(".json")
+
+    def check(self) -> None:
+        """Compare what the directory has of this suite with what is wanted, before anything is written.
+
+        Raises:
+            InputError: it has another protocol or model; names every field that differs.
+        """
+        if not self._record.exists():
+            return
+        there = _decode(self._record, dict[str, Fields])
+        differing = [
+            f"  {'model ' if kind == 'model' else ''}{field}: {found!r} there, {wanted!r} now"
+            for kind, ours in (("protocol", self.protocol), ("model", self.model))
+            for field, wanted, found in differing_fields(ours, there.get(kind, {}))
+            if (kind, field) != ("model", "name")  # the same directory may be named in several ways
+        ]
+        if differing:
+            raise InputError(
+                f"--output {self.directory}: holds another evaluation of {self.protocol['suite']}, and its samples "
+                "cannot be mixed with these:\n" + "\n".join(differing) + "\nGive another --output, or remove it"
+            )
+
+    def begin(self) -> list[Sample]:
+        """Write the record; return the samples that an interrupted evaluation has kept, without their texts.
+
+        Raises:
+            DataError: a line is no sample.
+        """
+        _replace(self._record, {"protocol": self.protocol, "model": self.model})
+        samples: list[Sample] = []
+        with self.samples_file.open("a+b") as file:
+            file.seek(0)
+            for number, line in enumerate(file, 1):
+                if not line.endswith(b"\n"):  # the last one, at which it was killed
+                    file.truncate(file.tell() - len(line))
+                    break
+                try:
+                    sample = msgspec.json.decode(line, type=Sample)
+                except msgspec.MsgspecError as error:
+                    raise DataError(f"{self.samples_file}:{number}: is no sample ({error}); remove the file") from error
+                samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
+        return samples
+
+    def finish(self, score: SuiteScore) -> Scored:
+        """Enter the score into scores.json."""
+        scored = Scored(
+            model=self.model,
+            fingerprint=fingerprint(self.protocol),
+            protocol=self.protocol,
+            score=score,
+        )
+        file = self.directory / SCORES
+        before = read_scores(file) if file.exists() else []
+        _replace(file, [*(entry for entry in before if entry.score.suite != score.suite), scored])
+        return scored
+
+
+def append_sample(file: BinaryIO, sample: Sample) -> None:
+    """Write a sample, so that a killed evaluation goes on behind it."""
+    file.write(msgspec.json.encode(sample) + b"\n")
+    file.flush()
+
+
+def file_name(suite: str) -> str:
+    """Return the name of a suite as a file name.
+
+    >>> file_name("mine:Digits")
+    'mine.Digits'
+    """
+    return re.sub(r"[^A-Za-z0-9_-]", ".", suite)
+
+
+def read_scores(file: Path) -> list[Scored]:
+    """Read a scores.json.
+
+    Raises:
+        DataError: it is none.
+    """
+    scored: list[Scored] = _decode(file, list[Scored])
+    return scored
+
+
+def default_directory(model: Fields, protocol: Fields) -> Path:
+    """Return evals/<model>/<suite>-<fingerprint>."""
+    return Path("evals") / short_name(model["name"]) / f"{file_name(protocol['suite'])}-{fingerprint(protocol)}"
+
+
+@contextlib.contextmanager
+def locked(directory: Path) -> Iterator[None]:
+    """Make the directory, and hold its lock.
+
+    Raises:
+        InputError: another process evaluates into it, or it cannot be written.
+    """
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--output {directory}: cannot be written ({error.strerror})") from error
+    with require_lock(directory / LOCK) as file:
+        if not try_lock(file):
+            raise InputError(f"--output {directory}: another evaluation writes there; wait for it, or end it")
+        yield
+
+
+def _decode(file: Path, kind: Any) -> Any:
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=kind)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise DataError(
+            f"{file}: is not what `arl eval` writes ({error}); remove it, or name another directory"
+        ) from error
+
+
+def _replace(file: Path, content: object) -> None:
+    replace_file(file, msgspec.json.format(msgspec.json.encode(content)))
