@@ -8,8 +8,6 @@ from collections import Counter
 import psutil
 
 RUNS = "runs"
-STATE_SECONDS = 2.0  # for a node to say what a process of it does
-UNREACHABLE = "cannot be asked"  # begins the phrase of a process whose node does not answer
 BLOCKED_SECONDS = 0.25  # for which a process stays blocked; every page that comes from a disk blocks it for an instant
 LOOK_SECONDS = 0.05  # from one look to the next meanwhile
 STATES = {

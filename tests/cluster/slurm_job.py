@@ -29,9 +29,7 @@ cluster: {nodes: 3}
 
 def run_arl(cluster: SlurmCluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run an `arl` command on the cluster's head."""
-    environment = {"ARL_WATCH_SECONDS": "1"}
-    command = (sys.executable, "-m", "arl.cli", *arguments)
-    return cluster.run(*command, check=False, environment=environment, seconds=180)
+    return cluster.run(sys.executable, "-m", "arl.cli", *arguments, check=False, seconds=180)
 
 
 class SlurmJob:

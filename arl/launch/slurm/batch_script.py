@@ -2,7 +2,6 @@
 
 Recipe, Submission ─► #SBATCH lines: nodes, flags, requeue, a signal before the time limit
                       the controller, on the first node: a fresh run, or the same run resumed
-                      a watch on other nodes, which requeues a job whose first node has failed
 """
 
 import shlex

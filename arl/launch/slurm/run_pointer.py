@@ -7,29 +7,20 @@ import os
 from pathlib import Path
 
 from arl.errors import InputError
-from arl.files import read_regular
 from arl.launch.slurm.batch_script import Submission
-
-MOST_BYTES = 1 << 13  # of a path
 
 
 def run_of(directory: Path) -> Path:
     """Return the run of a submission; any other directory as it is, also one that cannot be looked at.
 
     Raises:
-        InputError: the submitted job has not begun its run yet, or does not say where it is.
+        InputError: the submitted job has not begun its run yet.
     """
     submission = Submission(directory)
     if not os.path.isfile(submission.script):
         return directory
-    try:
-        pointer = read_regular(submission.pointer, MOST_BYTES).decode().strip()
-    except FileNotFoundError:
+    if not os.path.isfile(submission.pointer):
         raise InputError(
             f"{directory}: is a submission, and its run has not begun: see squeue and {submission.log}"
-        ) from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{submission.pointer}: cannot be read ({error}); give the directory of the run") from error
-    if not pointer or "\0" in pointer:
-        raise InputError(f"{submission.pointer}: holds {pointer!r}, no directory; give the directory of the run")
-    return Path(pointer)
+        )
+    return Path(submission.pointer.read_text().strip())
