@@ -1,8 +1,8 @@
 """Look at every node before a run starts anything, and refuse nodes that cannot take part in one message.
 
-    probed_nodes ─► the launcher runs this module on each node ─► a report of each in a directory that all see ─► Nodes
+probed_nodes ─► the launcher runs this module on each node ─► a report of each in a directory that all see ─► Nodes
 
-    python -m arl.launch.node_probe DIRECTORY NAME [INTERFACE]
+python -m arl.launch.node_probe DIRECTORY NAME [INTERFACE]
 """
 
 import importlib.metadata

@@ -35,7 +35,7 @@ from arl.metrics.run_files import (
 )
 from arl.metrics.run_status import STATUS_FILE, shown_as_resuming
 from arl.run.checkpoint_state import RunState, number_after, older_versions
-from arl.run.control.control_folder import FOLDER as CONTROL
+from arl.run.control.run_control import FOLDER as CONTROL
 from arl.run.evaluation.scoreboard import BEST, CHECKPOINTS, EVALUATIONS
 from arl.run.intact import clear_after, newest_intact
 from arl.run.preflight import Plan, preflight

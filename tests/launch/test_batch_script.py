@@ -10,7 +10,8 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import InputError, RunError
 from arl.launch.slurm import submission
 from arl.launch.slurm.allocation import read_allocation
-from arl.launch.slurm.batch_script import Submission, render_script
+from arl.launch.slurm.batch_script import render_script
+from arl.launch.slurm.run_pointer import Submission
 from arl.launch.slurm.submission import planned_nodes, write_job
 from arl.run.submit import cluster_overrides, follow_submission, refuse_options_of_others, submit_run
 

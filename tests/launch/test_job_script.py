@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from arl.config.recipe_file import load_recipe
-from arl.launch.slurm.batch_script import Submission, render_script
+from arl.launch.slurm.batch_script import render_script
+from arl.launch.slurm.run_pointer import Submission
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 SILENT = "exit 1"

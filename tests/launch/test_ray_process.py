@@ -32,6 +32,7 @@ def killed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
 def watch(actor: Any, directory: Path) -> Any:
     """Return the RayProcess of an actor."""
     from arl.launch.ray.loss import describe_loss
+
     from arl.launch.ray.ray_process import RayProcess
 
     async def describe(error: Any) -> str:

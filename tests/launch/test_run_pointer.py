@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from arl.errors import InputError
-from arl.launch.slurm.batch_script import Submission
-from arl.launch.slurm.run_pointer import run_of
+from arl.launch.slurm.run_pointer import Submission, run_of
 
 
 def test_a_submission_leads_to_its_run_once_that_has_begun(tmp_path: Path) -> None:

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import psutil
 import pytest
+from arl.launch.slurm.step_file import write_step_file
 
 from arl.launch.base import Command
 from arl.launch.process import start_child
 from arl.launch.slurm import step_process, step_runner
-from arl.launch.slurm.step_file import write_step_file
 from arl.launch.slurm.step_process import SlurmProcess
 from arl.launch.slurm.step_runner import MARK
 from tests.processes import survivors

@@ -4,8 +4,6 @@
     python -m tests.storm --trials 200 --seed 1 --only 7 --out one.json         run 7 of them again
 
 seed ─► runs and their shots ─► StormRun ─► audit ─► records ─► summary ─► JSON
-
-Several of these may run at once, each with some of the runs: each writes its own file, and `--join` makes one of them.
 """
 
 import argparse
@@ -36,19 +34,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=["embedded"], help="engine.kind: embedded, sglang")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the runs, from 0")
-    parser.add_argument(
-        "--join", type=Path, nargs="*", help="files, of which --out gets every run; the last one counts"
-    )
     parser.add_argument("--patience", type=float, default=1.0, help="factor of every deadline, for a busy machine")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    if options.join is not None:
-        files = [json.loads(file.read_text()) for file in options.join]
-        records = list({record["run"]: record for file in files for record in file["runs"]}.values())
-        write(options.out, options.seed, records)
-    else:
-        with_own_shared_memory()
-        records = run_all(options)
+    with_own_shared_memory()
+    records = run_all(options)
     sys.exit(any(record["violations"] for record in records))
 
 

@@ -12,8 +12,8 @@ import psutil
 from arl.launch.durable import remove_any
 from arl.launch.trust import FOLDER as SECRETS
 from tests.storm.run_processes import processes_of_run
-from tests.storm.samples import SHARED_MEMORY
 
+SHARED_MEMORY = Path("/dev/shm")
 LEFT_SECONDS = 1.0  # after the end of the controller: then nothing may be left
 LONGEST_SECONDS = 30.0
 POLL_SECONDS = 0.05

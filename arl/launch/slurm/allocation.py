@@ -127,8 +127,8 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> Allocation:
     if here not in names:
         raise InputError(
             f"launcher slurm: this machine, {here}, is not among the nodes of job {job} ({', '.join(names)}), and the "
-            f"controller must run on one of them; put `srun --overlap --nodes=1 --ntasks=1 --nodelist={names[0]} --pty` "
-            "before the command"
+            "controller must run on one of them; put "
+            f"`srun --overlap --nodes=1 --ntasks=1 --nodelist={names[0]} --pty` before the command"
         )
     return Allocation(job, (here, *(name for name in names if name != here)))
 

@@ -55,10 +55,14 @@ class SlurmLauncher:
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
         self._secrets = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._logs.parent)
-        pointer = os.environ.get(RUN_POINTER)
-        if pointer is not None:  # the job's script looks there for the run, should the job be requeued
-            Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
+        self._point_to_run()
         return self
+
+    def _point_to_run(self) -> None:
+        """Write the path of the run directory where the job's script looks for it, should the job be requeued."""
+        pointer = os.environ.get(RUN_POINTER)
+        if pointer is not None:
+            Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

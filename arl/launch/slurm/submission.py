@@ -14,7 +14,8 @@ from arl.config.recipe_file import dump_recipe
 from arl.errors import InputError, RunError
 from arl.launch.base import Node
 from arl.launch.slurm.allocation import require
-from arl.launch.slurm.batch_script import Submission, render_script
+from arl.launch.slurm.batch_script import render_script
+from arl.launch.slurm.run_pointer import Submission
 
 SUBMIT_SECONDS = 120.0
 LIST_SECONDS = 60.0  # for sinfo
