@@ -55,14 +55,6 @@ def test_a_signal_that_would_end_the_run_without_a_checkpoint_is_refused() -> No
         recipe("cluster.flags.signal=USR1@60")
 
 
-@pytest.mark.parametrize(
-    "limit", ["90", "1:30", "08:00:00", "24:00:00", "12:00:00", "2-12", "7-00:30", "1-02:03:04", "UNLIMITED"]
-)
-def test_a_time_limit_reaches_sbatch_as_it_is_written(limit: str) -> None:
-    assert f"--time={limit}" in headers(f"cluster.flags.time={limit}")
-    assert f"--time={limit}" in headers(*cluster_overrides("slurm", None, {"time": limit}, ()))
-
-
 @pytest.mark.parametrize("nodes", ["a-b", "2-", "-2", "1 2: x", "2-3-4"])
 def test_an_option_that_is_no_number_of_machines_is_blamed_itself(nodes: str) -> None:
     with pytest.raises(InputError, match=f"--nodes {nodes}: give a number of machines, as in 4"):
@@ -73,12 +65,6 @@ def test_an_option_that_is_no_number_of_machines_is_blamed_itself(nodes: str) ->
 def test_a_flag_of_sbatch_is_a_word_with_dashes(flag: str) -> None:
     with pytest.raises(InputError, match=f"--sbatch {flag}: give a flag of sbatch"):
         cluster_overrides("slurm", None, {}, [flag])
-
-
-@pytest.mark.parametrize("limit", ["25hours", "1h", "08:00:00:00", "true", "2-"])
-def test_a_time_limit_that_sbatch_does_not_read_is_refused(limit: str) -> None:
-    with pytest.raises(InputError, match=r"cluster\.flags\.time .*: sbatch does not read it; give hours"):
-        recipe(f"cluster.flags.time='{limit}'")
 
 
 @pytest.mark.parametrize(

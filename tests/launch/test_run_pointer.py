@@ -1,6 +1,5 @@
 """A directory that was submitted leads to its run."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,23 +23,6 @@ def test_another_directory_is_the_run_itself(tmp_path: Path) -> None:
     assert run_of(tmp_path) == tmp_path
     nowhere = tmp_path / ("x" * 300)  # longer than a name may be, so that it cannot even be looked for
     assert run_of(nowhere) == nowhere
-
-
-@pytest.mark.parametrize("content", [b"", b" \n", b"\xff\xfe", b"a\0b", b"x" * 100_000])
-def test_a_pointer_that_holds_no_directory_is_refused(tmp_path: Path, content: bytes) -> None:
-    submission = Submission(tmp_path)
-    submission.script.write_text("#!/bin/bash\n")
-    submission.pointer.write_bytes(content)
-    with pytest.raises(InputError, match="give the directory of the run"):
-        run_of(tmp_path)
-
-
-def test_a_pointer_that_is_no_file_is_refused_at_once(tmp_path: Path) -> None:
-    submission = Submission(tmp_path)
-    submission.script.write_text("#!/bin/bash\n")
-    os.mkfifo(submission.pointer)
-    with pytest.raises(InputError, match="no regular file"):
-        run_of(tmp_path)
 
 
 def test_a_submission_that_has_not_begun_is_told_without_a_traceback(tmp_path: Path) -> None:

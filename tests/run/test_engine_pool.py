@@ -121,12 +121,14 @@ def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() 
 
 
 def test_a_start_that_hangs_when_the_run_ends_does_not_keep_it_from_ending() -> None:
+    recipe = load_recipe(Path("recipes/quickstart.yaml"), ["engine.replicas=1"])
+
     async def scenario(pool: EnginePool, servers: FakeServers) -> None:
         servers.hanging.add(0)
         servers.started[0].over.set()
         await asyncio.sleep(START_SECONDS * 2)
 
-    assert changed(scenario) == []
+    assert changed(scenario, recipe) == []
 
 
 def test_a_full_disk_that_keeps_an_engine_from_its_restart_costs_the_run_that_engine() -> None:
