@@ -189,9 +189,6 @@ async def _serve(control: RunControl, processes: Sequence[Process], note: Callab
     async with asyncio.TaskGroup() as tasks:
         deaths = [tasks.create_task(process.died()) for process in processes]
         while True:
-            done, _ = await asyncio.wait(deaths, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            for death in done:
-                raise death.result()
             try:
                 state = await control.describe()
             except ArlError:
@@ -199,6 +196,9 @@ async def _serve(control: RunControl, processes: Sequence[Process], note: Callab
                     raise
                 note(f"{control.run} has ended")
                 break
+            done, _ = await asyncio.wait(deaths, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+            for death in done:  # for which the controller may have removed the engine
+                raise death.result()
             if names.isdisjoint(engine.name for engine in state.engines):
                 note(f"{control.run} has none of these engines any more")
                 break
