@@ -8,7 +8,7 @@ import pytest
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError, RunError
-from arl.launch.slurm import submission
+from arl.launch.slurm import allocation, submission
 from arl.launch.slurm.allocation import read_allocation
 from arl.launch.slurm.batch_script import render_script
 from arl.launch.slurm.run_pointer import Submission
@@ -132,8 +132,8 @@ def test_sbatch_that_does_not_answer_may_have_submitted_the_job(
     hanging.write_text("#!/bin/sh\nexec sleep 600\n")
     hanging.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(submission, "SUBMIT_SECONDS", 0.5)
-    with pytest.raises(RunError, match=r"`squeue --me` shows whether it has submitted .*job\.sh nevertheless"):
+    monkeypatch.setattr(allocation, "ANSWER_SECONDS", 0.5)
+    with pytest.raises(RunError, match=r"`sbatch .*job\.sh` has not answered within .*see `squeue --me`"):
         submission.submit(Submission(tmp_path))
 
 

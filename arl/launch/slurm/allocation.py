@@ -19,7 +19,7 @@ from arl.launch.node_probe import probed_nodes
 
 JOB = "SLURM_JOB_ID"
 NODES = "SLURM_JOB_NODELIST"
-EXPAND_SECONDS = 60.0  # for scontrol to expand the names of nodes, which takes no time
+ANSWER_SECONDS = 120.0  # for a command of Slurm
 PROBE_SECONDS = 300.0  # importing torch from a busy network file system takes minutes
 NO_SLURM = (
     "launcher slurm: {program} is not found; run this where Slurm's commands are installed, such as a login node, or "
@@ -42,6 +42,23 @@ def require(program: str) -> None:
     """
     if shutil.which(program) is None:
         raise InputError(NO_SLURM.format(program=program))
+
+
+def run_slurm(*command: str) -> subprocess.CompletedProcess[str]:
+    """Run a command of Slurm, and return what it says and its exit code.
+
+    Raises:
+        InputError: it is not installed.
+        RunError: it does not answer.
+    """
+    require(command[0])
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise RunError(
+            f"launcher slurm: `{' '.join(command)}` has not answered within {ANSWER_SECONDS:.0f} s; see `squeue --me` "
+            "and `sdiag`, and try again"
+        ) from error
 
 
 def step(nodes: Sequence[str]) -> tuple[str, ...]:
@@ -140,14 +157,7 @@ def _expand(nodes: str) -> list[str]:
         InputError: there is no scontrol.
         RunError: it cannot read them, or does not answer.
     """
-    require("scontrol")
-    command = ["scontrol", "show", "hostnames", nodes]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=EXPAND_SECONDS, check=False)
-    except subprocess.TimeoutExpired as error:
-        raise RunError(
-            f"launcher slurm: `{' '.join(command)}` has not answered within {EXPAND_SECONDS:.0f} s; try it by hand"
-        ) from error
+    done = run_slurm("scontrol", "show", "hostnames", nodes)
     if done.returncode != 0:
         raise RunError(f"launcher slurm: scontrol cannot read the nodes {nodes!r}: {done.stderr.strip()}")
     return done.stdout.split()
