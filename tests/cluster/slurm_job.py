@@ -64,11 +64,6 @@ class SlurmJob:
         """Return the run directory, which the job has named."""
         return Path((self.files / "run-directory").read_text().strip())
 
-    def wait_for_output(self, text: str, seconds: float = RUN_SECONDS) -> None:
-        """Wait until the job has printed `text`."""
-        wait_for(lambda: text in self.output or self._has_ended(), f"{text!r} in the output", seconds)
-        assert text in self.output, self.output
-
     def wait_for_checkpoint(self) -> None:
         """Wait until the run has a checkpoint."""
         wait_for(lambda: self._has_checkpoint() or self._has_ended(), "a checkpoint", RUN_SECONDS)

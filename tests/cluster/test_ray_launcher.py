@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from tests.cluster.machines import Machine
-from tests.cluster.ray_cluster import RayCluster, missing_for_ray, ray_cluster, wait_for
+from tests.cluster.ray_cluster import RayCluster, missing_for_ray, ray_cluster
+from tests.cluster.slurm_cluster import wait_for
 from tests.processes import survivors
 
 MISSING = missing_for_ray()

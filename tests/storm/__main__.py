@@ -8,7 +8,6 @@ seed ─► runs and their shots ─► StormRun ─► audit ─► records ─
 
 import argparse
 import json
-import os
 import random
 import shutil
 import sys
@@ -106,17 +105,11 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "runs": len(records),
         "signals": len(hit),
-        "shots_without_a_victim": sum(attempt["shot"] is not None for attempt in attempts) - len(hit),
         "signals_by_kind": dict(sorted(Counter(attempt["signal"] for attempt in hit).items())),
         "recovered": len(hit) - len(ended),
         "ended": dict(Counter(str(attempt["code"]) for attempt in ended)),
-        "seconds": sum(record["seconds"] for record in records),
         "longest_seconds_to_an_end": max((attempt["seconds_after_signal"] for attempt in ended), default=0.0),
-        "longest_seconds_until_nothing_was_left": max(
-            (attempt["seconds_until_nothing_was_left"] for attempt in attempts), default=0.0
-        ),
         "runs_with_violations": [record["run"] for record in records if record["violations"]],
-        "cores": os.cpu_count(),
     }
 
 
