@@ -1,108 +1,161 @@
-"""Report what a node has and sees. A launcher runs this on every node, before anything else.
+"""Look at every node before a run starts anything, and refuse nodes that cannot take part in one message.
 
-    python -m arl.launch.node_probe SPEC     prints a line: `arl-node `, and a NodeReport as JSON
+probed_nodes ─► the launcher runs this module on each node ─► a report of each in a directory that all see ─► Nodes
 
-SPEC is a ProbeSpec as JSON. The file `nonce` in its directory is read, and a file of this node's name is written beside
-it, so that the controller knows whether both see the same file system.
+python -m arl.launch.node_probe DIRECTORY NAME [INTERFACE]
 """
 
 import importlib.metadata
 import os
 import platform
 import sys
-import time
+import tempfile
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated
 
 import msgspec
-from msgspec import Meta, Struct
+from msgspec import Struct
 
+from arl.config.cluster_section import Cluster
 from arl.errors import InputError
-from arl.launch.address import free_listener, interfaces, own_address
+from arl.launch.address import free_listener, own_address
+from arl.launch.base import Node
 from arl.launch.devices import visible_cores, visible_devices
+from arl.launch.disk import nearest_directory
 from arl.launch.gpu_devices import smallest_device
 from arl.launch.tls import is_loopback
 
-NONCE = "nonce"
-MARK = "arl-node "  # begins the line of the report, because others may print as well
+PREFIX = ".arl-probe-"  # begins the name of the directory of the reports
 PACKAGES = ("arl", "torch", "transformers", "msgspec")
 DRIVER = Path("/proc/driver/nvidia/version")
 
-
-class ProbeSpec(Struct, frozen=True):
-    """Say what to look at."""
-
-    directory: str  # on the common file system
-    interface: str | None
-
-
-Name = Annotated[str, Meta(max_length=256)]
-Count = Annotated[int, Meta(ge=0, le=1 << 50)]
+_nodes: dict[tuple[tuple[str, ...], str], list[Node]] = {}  # by names and section; looked at once, which takes seconds
 
 
 class NodeReport(Struct, frozen=True):
     """Hold what one node has. `problem` is empty, or says why it cannot take part."""
 
-    name: Name
-    address: Name = ""
-    cores: Count = 0
-    devices: tuple[Name, ...] = ()
-    device_name: Name = "GPU"
-    device_bytes: Count | None = None
-    versions: dict[Name, Name] = {}  # package -> version, python included
-    clock: float = 0.0  # time.time()
-    nonce: Name = ""
-    interfaces: dict[Name, Name] = {}  # that other nodes may reach -> IPv4 address
+    address: str = ""
+    cores: int = 0
+    devices: tuple[str, ...] = ()
+    device_name: str = "GPU"
+    device_bytes: int | None = None
+    versions: dict[str, str] = {}  # package -> version, python included
     problem: str = ""
 
 
-def probe(spec: ProbeSpec) -> NodeReport:
-    """Look at this node."""
-    name = platform.node()
+def look_at_this_node(interface: str | None) -> NodeReport:
+    """Report what this machine has."""
     try:
-        address = own_address(spec.interface)
+        address = own_address(interface)
         free_listener(address).close()  # raises if this machine does not have it
-        may_have_devices = os.path.exists(DRIVER)
-        devices = visible_devices() if may_have_devices else ()  # which imports torch
-        nonce = _exchange(Path(spec.directory), name)
+        devices = visible_devices() if os.path.exists(DRIVER) else ()  # which imports torch
     except (OSError, InputError) as error:
-        return NodeReport(name, problem=str(error))
+        return NodeReport(problem=str(error))
     device_name, device_bytes = (smallest_device(devices) if devices else None) or ("GPU", None)
+    versions = {package: importlib.metadata.version(package) for package in PACKAGES}
     return NodeReport(
-        name=name,
         address=address,
         cores=visible_cores(),
         devices=devices,
         device_name=device_name,
         device_bytes=device_bytes,
-        versions=_versions(),
-        clock=time.time(),
-        nonce=nonce,
-        interfaces={interface: own for interface, own in interfaces().items() if not is_loopback(own)},
+        versions={"python": platform.python_version(), **versions},
     )
 
 
-def _exchange(directory: Path, name: str) -> str:
-    """Read what the controller has written, and write a file of our own; "": there is nothing to read."""
-    nonce = directory / NONCE
-    if not os.path.exists(nonce):
-        return ""
-    (directory / name).write_text(nonce.read_text())
-    return nonce.read_text()
+def probed_nodes(
+    names: Sequence[str], cluster: Cluster, run: Path, probe: Callable[[Sequence[str]], str]
+) -> list[Node]:
+    """Look at the nodes, once in a process; return them in the order of `names`, the controller's first.
+
+    Args:
+        names: of all nodes, as the launcher knows them; no two are equal.
+        cluster: of the recipe.
+        run: its directory, which need not exist; the nearest directory above that does is used.
+        probe: runs a command on every node, with the node's name in the place of {}, and returns what it has printed.
+
+    Raises:
+        InputError: a node cannot take part; one line for each.
+    """
+    key = (tuple(names), cluster.model_dump_json())
+    if key in _nodes:
+        return _nodes[key]
+    place = nearest_directory(run)
+    try:
+        directory = tempfile.TemporaryDirectory(prefix=PREFIX, dir=place)
+    except OSError as error:
+        raise InputError(f"output.directory {run}: {place} cannot be written to ({error.strerror})") from error
+    with directory as path:
+        interface = [cluster.interface] if cluster.interface else []
+        printed = probe([sys.executable, "-m", "arl.launch.node_probe", path, "{}", *interface])
+        reports = {name: _read(Path(path) / name, printed) for name in names}
+    _nodes[key] = checked_nodes(reports, cluster.interface)
+    return _nodes[key]
 
 
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in PACKAGES:
-        found[package] = importlib.metadata.version(package)
-    return found
+def checked_nodes(reports: dict[str, NodeReport], interface: str | None) -> list[Node]:
+    """Return the nodes that have sent these reports, by name.
+
+    Raises:
+        InputError: a node cannot take part; one line for each.
+    """
+    first = next(iter(reports.values()))
+    problems = []
+    for name, report in reports.items():
+        problem = report.problem or _differs(report, first)
+        if not problem and len(reports) > 1 and interface is None and is_loopback(report.address):
+            problem = (
+                f"its own name resolves to {report.address}, which other nodes do not reach; set cluster.interface, or "
+                "mend its /etc/hosts"
+            )
+        if problem:
+            problems.append(f"node {name}: {problem}")
+    if problems:
+        raise InputError("\n".join(problems))
+    return [
+        Node(
+            name=name,
+            cores=report.cores,
+            devices=report.devices,
+            device_name=report.device_name,
+            device_bytes=report.device_bytes,
+            address=report.address,
+        )
+        for name, report in reports.items()
+    ]
 
 
-def main() -> None:
-    """Print the report of this node."""
-    spec = msgspec.json.decode(sys.argv[1], type=ProbeSpec)
-    print(MARK + msgspec.json.encode(probe(spec)).decode(), flush=True)
+def _differs(report: NodeReport, first: NodeReport) -> str:
+    """Say why a node cannot work with the controller's; empty: it can."""
+    for package, version in first.versions.items():
+        own = report.versions.get(package)
+        if own is not None and own != version:
+            return (
+                f"it has {package} {own}, and the controller's node has {version}; install one environment on all nodes"
+            )
+    return ""
+
+
+def _read(file: Path, printed: str) -> NodeReport:
+    """Read the report of a node; if it has written none, the report says why, by what the probes have printed."""
+    if os.path.exists(file):
+        return msgspec.json.decode(file.read_bytes(), type=NodeReport)
+    said = [line for line in printed.splitlines() if line.strip()]
+    why = said[-1] if said else "it printed nothing"
+    return NodeReport(
+        problem=f"arl does not run there, or it does not see {file.parent.parent} ({why}); install its environment "
+        "under the same path, and give output.directory a path on a file system that all nodes share"
+    )
+
+
+def main(directory: str, name: str, interface: str | None = None) -> None:
+    """Write the report of this node."""
+    if not os.path.isdir(directory):
+        raise SystemExit(f"{platform.node()} does not see {directory}")
+    report = look_at_this_node(interface)
+    Path(directory, name).write_bytes(msgspec.json.encode(report))
 
 
 if __name__ == "__main__":
-    main()
+    main(*sys.argv[1:])

@@ -56,26 +56,16 @@ class Placement:
     @property
     def ranks_per_node(self) -> int | None:
         """Return how many ranks each node of the trainer has; None: not equally many."""
-        ranks_of = Counter(rank.node for rank in self.ranks)
-        counts = set(ranks_of.values())
-        if len(counts) != 1:
-            return None
-        return counts.pop()
+        counts = set(Counter(rank.node for rank in self.ranks).values())
+        return counts.pop() if len(counts) == 1 else None
 
     def devices_of(self, node: int) -> tuple[str, ...]:
         """Return the GPUs of a node that the run uses, each once."""
-        used: list[str] = []
-        for resources in self._all:
-            if resources.node == node:
-                used += resources.devices
-        return tuple(dict.fromkeys(used))
+        return tuple(dict.fromkeys(device for one in self._all if one.node == node for device in one.devices))
 
     @property
     def _all(self) -> list[Resources]:
-        sides = self.engines + self.ranks
-        if self.evaluation is None:
-            return sides
-        return [*sides, self.evaluation]
+        return [*self.engines, *self.ranks, *([] if self.evaluation is None else [self.evaluation])]
 
     def with_memory_share(self, share: float) -> "Placement":
         """Return the same placement, in which an engine may take only this fraction of each of its devices."""
@@ -92,7 +82,11 @@ def place(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
     if recipe.world_traits.one_process:
         nodes = [replace(nodes[0], devices=())]  # one process computes on the CPU
     has_gpus = any(node.devices for node in nodes)
-    _check_devices(recipe, nodes, has_gpus)
+    width = recipe.engine.tensor_parallel
+    if has_gpus:
+        refuse_too_few_devices(recipe, merged(nodes))
+    elif width > 1:
+        raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
     seats = seats_on_gpus(recipe, nodes) if has_gpus else seats_on_cpus(recipe, len(nodes))
     return _grant(recipe, nodes, seats)
 
@@ -101,70 +95,33 @@ def merged(nodes: Sequence[Node]) -> Node:
     """Return one node with everything that `nodes` have."""
     if len(nodes) == 1:
         return nodes[0]
-    cores = 0
-    devices: list[str] = []
-    for node in nodes:
-        cores += node.cores
-        devices += node.devices
     return replace(
         nodes[0],
         name=f"{len(nodes)} nodes",
-        cores=cores,
-        devices=tuple(devices),
-    )
-
-
-def _check_devices(recipe: Recipe, nodes: Sequence[Node], has_gpus: bool) -> None:
-    width = recipe.engine.tensor_parallel
-    if width > 1 and not has_gpus:
-        raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
-    if has_gpus:
-        refuse_too_few_devices(recipe, merged(nodes))
-
-
-def _to_resources(recipe: Recipe, seat: Seat, threads: int | None, cores: int, neighbors: Sequence[Seat]) -> Resources:
-    """Grant what one process uses: its share of the `cores` of its side, unless the recipe gives its threads."""
-    beside = sum(other.node == seat.node for other in neighbors)
-    return Resources(
-        threads=threads or max(cores // beside, 1),
-        devices=seat.devices,
-        takes_turns=recipe.mode == "collocated",
-        node=seat.node,
+        cores=sum(node.cores for node in nodes),
+        devices=tuple(device for node in nodes for device in node.devices),
     )
 
 
 def _grant(recipe: Recipe, nodes: Sequence[Node], seats: Seats) -> Placement:
     """Divide the cores of each node between the processes that have their seats there."""
-    is_shared = recipe.mode == "collocated"
+    is_collocated = recipe.mode == "collocated"
 
-    def engine_cores(node: int) -> int:
-        cores = nodes[node].cores
-        if is_shared or not _has(seats.ranks, node):
-            return cores
-        return _half(cores)
+    def grant(
+        seat: Seat, threads: int | None, side: Sequence[Seat], other: Sequence[Seat], is_engine: bool
+    ) -> Resources:
+        """Grant what one process uses: its part of the cores of its side, unless the recipe gives its threads."""
+        cores = nodes[seat.node].cores
+        if not is_collocated and any(one.node == seat.node for one in other):
+            half = max(cores // 2, 1)
+            cores = half if is_engine else cores - half
+        beside = sum(one.node == seat.node for one in side)
+        return Resources(threads or max(cores // beside, 1), seat.devices, is_collocated, node=seat.node)
 
-    def rank_cores(node: int) -> int:
-        cores = nodes[node].cores
-        if is_shared or not _has(seats.engines, node):
-            return cores
-        return max(cores - _half(cores), 1)
-
-    engines = []
-    for seat in seats.engines:
-        cores = engine_cores(seat.node)
-        engines.append(_to_resources(recipe, seat, recipe.engine.threads, cores, seats.engines))
-    ranks = []
-    for seat in seats.ranks:
-        cores = rank_cores(seat.node)
-        ranks.append(_to_resources(recipe, seat, recipe.train.threads, cores, seats.ranks))
-    last = seats.evaluation
-    evaluation = None if last is None else Resources(engines[0].threads, last.devices, node=last.node)
+    engines = [grant(seat, recipe.engine.threads, seats.engines, seats.ranks, True) for seat in seats.engines]
+    ranks = [grant(seat, recipe.train.threads, seats.ranks, seats.engines, False) for seat in seats.ranks]
+    evaluation = None
+    if seats.evaluation is not None:
+        node, devices = seats.evaluation
+        evaluation = Resources(engines[0].threads, devices, node=node)
     return Placement(engines, ranks, evaluation)
-
-
-def _has(seats: Sequence[Seat], node: int) -> bool:
-    return any(seat.node == node for seat in seats)
-
-
-def _half(cores: int) -> int:
-    return max(cores // 2, 1)

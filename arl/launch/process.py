@@ -41,8 +41,7 @@ class WatchedProcess(ABC):
         self._on_line = on_line
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._last_lines = LastLines()
-        self._log_failure: OSError | None = None
-        self._read_failure: Exception | None = None
+        self._killed_because = ""  # of a failure to copy its output
         self._line_failure: Exception | None = None  # to read a line of its output
         self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
 
@@ -110,13 +109,8 @@ class WatchedProcess(ABC):
     async def ended(self) -> str:
         await self._wait()
         await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
-        if self._log_failure is not None:
-            why = explain_disk(self._log, self._log_failure.errno)
-            return f"{self} was killed because its output could not be logged ({why})"
-        if self._read_failure is not None:
-            return f"{self} was killed because its output could not be read ({self._read_failure!r})"
-        if self._line_failure is not None:
-            return f"{self} was killed because arl failed to read a line of its output ({self._line_failure!r})"
+        if self._killed_because:
+            return f"{self} was killed because {self._killed_because}"
         return f"{self} {self._how_it_ended()}"
 
     async def died(self) -> ProcessDied:
@@ -167,8 +161,7 @@ class WatchedProcess(ABC):
                     log.write(piece)
                     self._take_lines(piece)
         except OSError as error:
-            self._log_failure = error
-            self._signal(signal.SIGKILL)
+            self._kill(f"its output could not be logged ({explain_disk(self._log, error.errno)})")
         finally:
             self._stop_reading()
 
@@ -177,9 +170,12 @@ class WatchedProcess(ABC):
         try:
             return await self._read()
         except Exception as error:  # of a pipe, of Ray, or of a report between the lines
-            self._read_failure = error
-            self._signal(signal.SIGKILL)
+            self._kill(f"its output could not be read ({error!r})")
             return b""
+
+    def _kill(self, why: str) -> None:
+        self._killed_because = self._killed_because or why
+        self._signal(signal.SIGKILL)
 
     def _take_lines(self, piece: bytes) -> None:
         """Read the lines that a piece of the output completes.
@@ -193,7 +189,7 @@ class WatchedProcess(ABC):
             except Exception as error:
                 self._line_failure = self._line_failure or error
                 self._on_line = None
-                self._signal(signal.SIGKILL)
+                self._kill(f"arl failed to read a line of its output ({error!r})")
 
     def _take_line(self, line: str) -> None:
         if line.startswith("ready ") and not self._ready.done():

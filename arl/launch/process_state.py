@@ -2,16 +2,11 @@
 
 import os
 import signal
-import time
 from collections import Counter
 
 import psutil
 
 RUNS = "runs"
-STATE_SECONDS = 2.0  # for a node to say what a process of it does
-UNREACHABLE = "cannot be asked"  # begins the phrase of a process whose node does not answer
-BLOCKED_SECONDS = 0.25  # for which a process stays blocked; every page that comes from a disk blocks it for an instant
-LOOK_SECONDS = 0.05  # from one look to the next meanwhile
 STATES = {
     psutil.STATUS_STOPPED: "is stopped by a signal (SIGSTOP?)",
     psutil.STATUS_TRACING_STOP: "is stopped by a debugger",
@@ -26,14 +21,11 @@ def describe_state(state: str) -> str:
 
 
 def state_of(pid: int) -> str:
-    """Return psutil's word for the state of a process of this machine; empty if there is none of this id.
-
-    psutil.STATUS_DISK_SLEEP is returned of a process that stays so, and only after `BLOCKED_SECONDS`.
-    """
-    end = time.monotonic() + BLOCKED_SECONDS
-    while (state := _state_now(pid)) == psutil.STATUS_DISK_SLEEP and time.monotonic() < end:
-        time.sleep(LOOK_SECONDS)
-    return state
+    """Return psutil's word for the state of a process of this machine; empty if there is none of this id."""
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.Error:
+        return ""
 
 
 def describe_exit(code: int) -> str:
@@ -84,10 +76,3 @@ def _session_of(pid: int) -> int:
         return os.getsid(pid)
     except ProcessLookupError:
         return 0
-
-
-def _state_now(pid: int) -> str:
-    try:
-        return psutil.Process(pid).status()
-    except psutil.Error:
-        return ""

@@ -5,115 +5,31 @@ a node is lost ─► another_place: GPUs that are free elsewhere, or on CPUs th
 """
 
 import math
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Self
+from collections import Counter
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+from typing import NamedTuple
 
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.base import Node, Resources
 
+Free = dict[int, list[str]]  # number of a node -> its GPUs that nothing uses, as CUDA_VISIBLE_DEVICES names them
 
-@dataclass(frozen=True)
-class Seat:
-    """Say where one process is.
 
-    Args:
-        node: its number in Launcher.nodes.
-        devices: its GPUs there, as CUDA_VISIBLE_DEVICES names them; empty: it computes on the CPU.
-    """
+class Seat(NamedTuple):
+    """Say where one process is: the number of its node in Launcher.nodes, and its GPUs there; none: on the CPU."""
 
     node: int
     devices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Seats:
+class Seats(NamedTuple):
     """Say where every process is: engines by replica, ranks by number, and the replica for evaluation, or None."""
 
     engines: Sequence[Seat]
     ranks: Sequence[Seat]
     evaluation: Seat | None
-
-
-class FreeDevices:
-    """Hand out the GPUs of nodes.
-
-    Args:
-        by_node: number of a node -> its GPUs.
-    """
-
-    def __init__(self, by_node: Iterable[tuple[int, Sequence[str]]]) -> None:
-        self._free: dict[int, list[str]] = {}
-        for node, devices in by_node:
-            self._free[node] = list(devices)
-
-    @classmethod
-    def of(cls, nodes: Sequence[Node]) -> Self:
-        """Hand out all GPUs of `nodes`."""
-        by_node = [node.devices for node in nodes]
-        return cls(enumerate(by_node))
-
-    def without(self, seats: Iterable[Seat]) -> Self:
-        """Take away what these processes use."""
-        for seat in seats:
-            free = self._free[seat.node]
-            for device in seat.devices:
-                if device in free:
-                    free.remove(device)
-        return self
-
-    def has_together(self, count: int) -> bool:
-        """Return whether a node has `count` GPUs left."""
-        return any(len(devices) >= count for devices in self._free.values())
-
-    def take_together(self, count: int) -> Seat:
-        """Take `count` GPUs of one node, the first that has so many.
-
-        Raises:
-            RecipeError: no node has so many left.
-        """
-        for node, devices in self._free.items():
-            if len(devices) >= count:
-                return self._take(node, count)
-        counts = [str(len(devices)) for devices in self._free.values()]
-        left = ", ".join(counts)
-        raise RecipeError(
-            f"engine.tensor_parallel {count}: no node has so many GPUs left for another engine ({left} by node); use a "
-            "smaller one, fewer engine.replicas or train.ranks, or more nodes"
-        )
-
-    def take_evenly(self, count: int) -> list[Seat]:
-        """Take `count` GPUs for one process each, of as few nodes as possible, equally many of each.
-
-        Where that is impossible, they are taken in the order of the nodes. There must be so many.
-        """
-        for num_nodes in range(1, len(self._free) + 1):
-            if count % num_nodes != 0:
-                continue
-            each = count // num_nodes
-            fitting = self._nodes_with(each)
-            if len(fitting) >= num_nodes:
-                chosen = fitting[:num_nodes]
-                return self._take_of_each(chosen, each)
-        return [self.take_together(1) for _ in range(count)]
-
-    def _nodes_with(self, count: int) -> list[int]:
-        """Return the nodes that have `count` GPUs left."""
-        return [node for node, devices in self._free.items() if len(devices) >= count]
-
-    def _take_of_each(self, nodes: Sequence[int], count: int) -> list[Seat]:
-        """Take `count` GPUs of each node, for one process each."""
-        seats = []
-        for node in nodes:
-            seats += [self._take(node, 1) for _ in range(count)]
-        return seats
-
-    def _take(self, node: int, count: int) -> Seat:
-        free = self._free[node]
-        taken = tuple(free[:count])
-        del free[:count]
-        return Seat(node, taken)
 
 
 def seats_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Seats:
@@ -124,29 +40,70 @@ def seats_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Seats:
     """
     width = recipe.engine.tensor_parallel
     replicas = recipe.engine.replicas
-    free = FreeDevices.of(nodes)
+    free = _all_devices(nodes)
     if recipe.mode == "collocated":
-        ranks = free.take_evenly(recipe.train.ranks)
-        is_on_ranks = replicas * width <= len(ranks)
-        shared = _devices_of(ranks) if is_on_ranks else FreeDevices.of(nodes)
-        engines = [shared.take_together(width) for _ in range(replicas)]
+        ranks = _take_evenly(free, recipe.train.ranks)
+        shared = _all_devices(nodes)
+        if replicas * width <= len(ranks):
+            shared = {node: [seat.devices[0] for seat in ranks if seat.node == node] for node in free}
+        engines = [_take_together(shared, width) for _ in range(replicas)]
     else:
-        engines = [free.take_together(width) for _ in range(replicas)]
-        ranks = free.take_evenly(recipe.train.ranks)
+        engines = [_take_together(free, width) for _ in range(replicas)]
+        ranks = _take_evenly(free, recipe.train.ranks)
     evaluation = None
     if recipe.evaluates_beside:
-        left = FreeDevices.of(nodes).without([*engines, *ranks])
-        evaluation = left.take_together(width)
+        evaluation = _take_together(_without(free, engines), width)
     return Seats(engines, ranks, evaluation)
 
 
-def _devices_of(seats: Sequence[Seat]) -> FreeDevices:
-    """Hand out the GPUs of `seats`, node by node."""
-    by_node: dict[int, list[str]] = {}
-    for seat in seats:
-        devices = by_node.setdefault(seat.node, [])
-        devices.extend(seat.devices)
-    return FreeDevices(by_node.items())
+def _all_devices(nodes: Sequence[Node]) -> Free:
+    return {number: list(node.devices) for number, node in enumerate(nodes)}
+
+
+def _without(free: Free, seats: Sequence[Seat]) -> Free:
+    """Return what is free without what these processes use."""
+    used = {(seat.node, device) for seat in seats for device in seat.devices}
+    return {node: [device for device in devices if (node, device) not in used] for node, devices in free.items()}
+
+
+def _nodes_with(free: Free, count: int) -> list[int]:
+    """Return the nodes that have `count` GPUs left."""
+    return [node for node, devices in free.items() if len(devices) >= count]
+
+
+def _take_together(free: Free, count: int) -> Seat:
+    """Take `count` GPUs of one node, the first that has so many.
+
+    Raises:
+        RecipeError: no node has so many left.
+    """
+    fitting = _nodes_with(free, count)
+    if not fitting:
+        left = ", ".join(str(len(devices)) for devices in free.values())
+        raise RecipeError(
+            f"engine.tensor_parallel {count}: no node has so many GPUs left for another engine ({left} by node); use a "
+            "smaller one, fewer engine.replicas or train.ranks, or more nodes"
+        )
+    return _take(free, fitting[0], count)
+
+
+def _take(free: Free, node: int, count: int) -> Seat:
+    taken = tuple(free[node][:count])
+    del free[node][:count]
+    return Seat(node, taken)
+
+
+def _take_evenly(free: Free, count: int) -> list[Seat]:
+    """Take `count` GPUs for one process each, of as few nodes as possible, equally many of each.
+
+    Where that is impossible, they are taken in the order of the nodes. There must be so many.
+    """
+    for num_nodes in range(1, len(free) + 1):
+        each, rest = divmod(count, num_nodes)
+        fitting = _nodes_with(free, each)
+        if rest == 0 and len(fitting) >= num_nodes:
+            return [_take(free, node, 1) for node in fitting[:num_nodes] for _ in range(each)]
+    return [_take_together(free, 1) for _ in range(count)]
 
 
 def seats_on_cpus(recipe: Recipe, num_nodes: int) -> Seats:
@@ -156,24 +113,17 @@ def seats_on_cpus(recipe: Recipe, num_nodes: int) -> Seats:
     and neither the controller nor an engine is lost with the trainer's node.
     """
     num_ranks = recipe.train.ranks
-    of_engines = range(num_nodes)
-    of_ranks = range(num_nodes)
+    of_engines = of_ranks = range(num_nodes)
     if recipe.mode == "disaggregated" and num_nodes > 1:
-        num_trainer_nodes = min(num_ranks, num_nodes // 2)
-        first = num_nodes - num_trainer_nodes
+        first = num_nodes - min(num_ranks, num_nodes // 2)
         of_engines = range(first)
         of_ranks = range(first, num_nodes)
-    engines = []
-    for replica in range(recipe.engine.replicas):
-        turn = replica % len(of_engines)
-        engines.append(Seat(of_engines[turn]))
-    each = math.ceil(num_ranks / len(of_ranks))
-    ranks = []
-    for rank in range(num_ranks):
-        place = rank // each  # neighbors in the order of ranks share a node
-        ranks.append(Seat(of_ranks[place]))
-    evaluation = Seat(0) if recipe.evaluates_beside else None
-    return Seats(engines, ranks, evaluation)
+    each = math.ceil(num_ranks / len(of_ranks))  # neighbors in the order of ranks share a node
+    return Seats(
+        engines=[Seat(of_engines[replica % len(of_engines)]) for replica in range(recipe.engine.replicas)],
+        ranks=[Seat(of_ranks[rank // each]) for rank in range(num_ranks)],
+        evaluation=Seat(0) if recipe.evaluates_beside else None,
+    )
 
 
 def another_place(
@@ -187,27 +137,18 @@ def another_place(
         nodes: of the launcher.
         lost: numbers of the nodes that have failed, its own among them.
     """
-    left = [number for number in range(len(nodes)) if number not in lost]
-    if not resources.devices:
-        return _on_the_idlest(resources, others, left)
-    count = len(resources.devices)
-    devices = [nodes[number].devices for number in left]
-    free = FreeDevices(zip(left, devices, strict=True))
-    for other in others:
-        if other.node not in lost:
-            free.without([Seat(other.node, other.devices)])
-    if not free.has_together(count):
-        return None
-    seat = free.take_together(count)
-    return replace(resources, node=seat.node, devices=seat.devices)
-
-
-def _on_the_idlest(resources: Resources, others: Sequence[Resources], left: Sequence[int]) -> Resources | None:
+    left = {number: devices for number, devices in _all_devices(nodes).items() if number not in lost}
     if not left:
         return None
-    threads = dict.fromkeys(left, 0)
-    for other in others:
-        if other.node in threads:
+    if not resources.devices:
+        threads: Counter[int] = Counter()
+        for other in others:
             threads[other.node] += other.threads
-    idlest = min(left, key=lambda number: threads[number])
-    return replace(resources, node=idlest)
+        return replace(resources, node=min(left, key=lambda number: threads[number]))
+    free = _without(left, [Seat(other.node, other.devices) for other in others])
+    count = len(resources.devices)
+    fitting = _nodes_with(free, count)
+    if not fitting:
+        return None
+    seat = _take(free, fitting[0], count)
+    return replace(resources, node=seat.node, devices=seat.devices)

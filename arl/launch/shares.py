@@ -5,13 +5,10 @@ visible cores, visible devices ─► divide ─► Share of each ─► its env
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
 
 from arl.errors import InputError
 from arl.launch.child import CORES
 from arl.launch.devices import VISIBLE_DEVICES
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -29,12 +26,9 @@ class Share:
     @property
     def environment(self) -> Mapping[str, str]:
         """Return the variables that keep a command to its share."""
-        environment = {}
-        if self.cores:
-            environment[CORES] = ",".join(map(str, self.cores))
-        if self.devices:
-            environment[VISIBLE_DEVICES] = ",".join(self.devices)
-        return environment
+        cores = {CORES: ",".join(map(str, self.cores))} if self.cores else {}
+        devices = {VISIBLE_DEVICES: ",".join(self.devices)} if self.devices else {}
+        return {**cores, **devices}
 
 
 def divide(jobs: int, cores: Sequence[int], devices: Sequence[str] = ()) -> list[Share]:
@@ -56,14 +50,6 @@ def divide(jobs: int, cores: Sequence[int], devices: Sequence[str] = ()) -> list
     shares = []
     for job in range(jobs):
         first = job * cores_each % len(cores)
-        own_cores = tuple(cores[first : first + cores_each])
-        own_devices = _part(devices, job, jobs)
-        shares.append(Share(cores=own_cores, devices=own_devices))
+        own_devices = devices[len(devices) * job // jobs : len(devices) * (job + 1) // jobs]  # neighbors
+        shares.append(Share(tuple(cores[first : first + cores_each]), tuple(own_devices)))
     return shares
-
-
-def _part(things: Sequence[T], index: int, parts: int) -> tuple[T, ...]:
-    """Return part `index` of `parts`, all of which are neighbors and differ by one thing at most."""
-    begin = len(things) * index // parts
-    end = len(things) * (index + 1) // parts
-    return tuple(things[begin:end])

@@ -5,7 +5,7 @@
     certificate ─► secrets/certificate.pem, key.pem ─► TLS of engines and stores   beyond loopback only
 
 On loopback the run key is the only secret. Where an address lies beyond it, everything that carries the key is
-encrypted, and `secrets/` in the run's directory holds the certificate until the run ends.
+encrypted. `secrets/` in the run's directory holds both until the run ends, so that `arl engines join` can read them.
 """
 
 import contextlib
@@ -15,11 +15,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from arl.errors import InputError
 from arl.launch.address import new_key
 from arl.launch.child import RUN_KEY
 from arl.launch.tls import CERTIFICATE, PRIVATE_KEY, TLS, is_loopback
 
 FOLDER = "secrets"
+KEY = "run.key"
 VALID_DAYS = 3650  # each side knows this one certificate, so its end would only end a run
 
 
@@ -68,15 +70,33 @@ def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
     key = new_key()
     folder = directory.absolute() / FOLDER
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed; its key is of no more use
-    if all(is_loopback(address) for address in addresses):
-        yield RunTrust(key)
-        return
     folder.mkdir(parents=True, mode=0o700)
     try:
+        _write_private(folder / KEY, key.encode())
+        if all(is_loopback(address) for address in addresses):
+            yield RunTrust(key)
+            return
         write_certificate(folder)
         yield RunTrust(key, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def read_trust(run: Path) -> RunTrust:
+    """Read the secrets of a run that goes on.
+
+    Raises:
+        InputError: it has none, or they are not for this user.
+    """
+    folder = run.absolute() / FOLDER
+    try:
+        key = (folder / KEY).read_text()
+        has_certificate = os.path.exists(folder / CERTIFICATE)
+    except OSError as error:
+        raise InputError(
+            f"{folder / KEY}: cannot be read ({error.strerror}); join as the user who has started the run"
+        ) from error
+    return RunTrust(key, folder if has_certificate else None)
 
 
 def derive(run_key: str, purpose: str) -> bytes:

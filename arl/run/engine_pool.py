@@ -9,6 +9,7 @@ The run goes on without an engine that is given up while engine.min_replicas oth
 
 import asyncio
 import contextlib
+import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NoReturn
 
@@ -16,16 +17,39 @@ from arl.clock import now, outer_deadline
 from arl.engine.replica_seats import Replica
 from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
-from arl.errors import EngineLost, InputError, ProcessDied, RunError
+from arl.errors import DeadlineError, EngineLost, InputError, ProcessDied, RunError
 from arl.launch.base import Process, Resources
+from arl.launch.seats import another_place
 from arl.run.control.control_messages import EngineStatus, JoinEngine, State
-from arl.run.engine_member import Member
-from arl.run.engine_starts import EngineStarts
 from arl.run.engines import EngineServers
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_sender import WeightSender
 
 BEAT_SECONDS = 2.0  # between two questions to an engine that has joined, which nobody here watches as a process
+
+
+@dataclasses.dataclass(eq=False)
+class Member:
+    """Describe one engine of the run."""
+
+    name: str  # its role, as in engine-0
+    seat: int
+    node: str
+    guest: JoinEngine | None = None  # as it introduced itself; None: the run has started it
+    process: Process | None = None  # the newest one; None: it is being started, could not be, or is somebody else's
+    task: asyncio.Task[None] | None = None  # keeps it
+    serves: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)  # set for good when it first serves
+    given_up: RunError | None = None
+    is_leaving: bool = False
+
+    @property
+    def pid(self) -> int | None:
+        """Return its process id on its node; None: it is being started."""
+        known = self.guest or self.process
+        return None if known is None else known.pid
+
+    def __str__(self) -> str:
+        return self.name if self.pid is None else f"{self.name} (pid {self.pid} on {self.node})"
 
 
 class EnginePool:
@@ -53,29 +77,26 @@ class EnginePool:
         self._sender = sender
         self._tasks = tasks
         self._members: dict[str, Member] = {}
-        self._starts = EngineStarts(servers, self._members, neighbors)
+        self._neighbors = neighbors
+        self._resources = {seat: servers.resources[seat] for seat in range(len(servers.resources))}
+        self._servers = dataclasses.replace(servers, resources=self._resources)
+        self._nodes = list(servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
         empty_seats = [None] * len(servers.resources)
         self.router = Router(empty_seats, sender=sender, in_turn=recipe.sync.order == "in_turn")
 
     async def begin(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each seat, and wait until all of them serve."""
         for seat, process in enumerate(started):
-            member = Member(process.role, seat, self._starts.node_name(seat))
-            member.process = asyncio.get_running_loop().create_future()
-            member.process.set_result(process)
+            member = Member(process.role, seat, self._node_name(seat), process=process)
             self._keep(member, process)
         for member in list(self._members.values()):
             await member.serves.wait()  # or its task ends the group, within the deadlines of a start
 
-    async def end(self) -> None:
-        """Stop watching, and end the engines that are being started. The launcher stops those that have started."""
+    def end(self) -> None:
+        """Stop watching, and starting. The launcher stops the processes."""
         for member in self._members.values():
             if member.task is not None:
                 member.task.cancel()
-        starting = [member for member in self._members.values() if member.is_starting]
-        for failure in await asyncio.gather(*(self._starts.end_start(member) for member in starting)):
-            if failure:
-                self._note(failure)
 
     def statuses(self) -> list[EngineStatus]:
         """Describe every engine."""
@@ -98,7 +119,7 @@ class EnginePool:
         if guest.name in self._members:
             raise InputError(f"{guest.name}: the run has an engine of this name")
         seat = self.router.open_seat()
-        self._starts.resources[seat] = Resources(threads=1)  # only where it runs they are known, and granted
+        self._resources[seat] = Resources(threads=1)  # only where it runs they are known, and granted
         member = Member(guest.name, seat, guest.node, guest=guest)
         self._members[member.name] = member
         member.task = self._tasks.create_task(self._keep_guest(member, guest.url), name=f"watcher of {guest.name}")
@@ -131,12 +152,8 @@ class EnginePool:
         if member.task is not None:
             member.task.cancel()
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
-        if member.is_starting:
-            failure = await self._starts.end_start(member)
-            if failure:
-                self._note(failure)
-        elif member.started is not None:
-            await member.started.stop(self._recipe.deadlines.shutdown)
+        if member.process is not None:
+            await member.process.stop(self._recipe.deadlines.shutdown)
 
     async def _until_it_serves(self, member: Member) -> None:
         """Wait until a new member serves.
@@ -160,8 +177,8 @@ class EnginePool:
         supervisor = EngineSupervisor(
             self.router,
             member.seat,
-            start=lambda: self._starts.start(member),
-            connect=lambda url: self._starts.servers.connect(url, self._sender, member.seat),
+            start=lambda: self._start(member),
+            connect=lambda url: self._servers.connect(url, self._sender, member.seat),
             startup_seconds=self._recipe.deadlines.startup,
             max_restarts=self._recipe.engine.max_restarts,
             note=self._note,
@@ -170,6 +187,44 @@ class EnginePool:
         self._members[member.name] = member
         work = self._supervise(member, supervisor, process)
         member.task = self._tasks.create_task(work, name=f"supervisor of {member.name}")
+
+    async def _start(self, member: Member) -> Process:
+        """Start the server of a member, on another node if its own is lost.
+
+        A full disk is the end of this engine, and not of the run.
+
+        Raises:
+            ProcessDied: its node is lost, and no other one has room; or it cannot be started.
+        """
+        self._move_from_lost_node(member)
+        member.process = None
+        try:
+            async with outer_deadline(self._recipe.deadlines.startup, "controller", f"{member.name} to be started"):
+                member.process = await self._servers.start(member.seat)
+        except (OSError, DeadlineError) as error:
+            raise ProcessDied(f"{member.name} cannot be started: {error}") from error
+        return member.process
+
+    def _move_from_lost_node(self, member: Member) -> None:
+        """Give a member whose node is lost a place on another one.
+
+        Raises:
+            ProcessDied: no other node has room.
+        """
+        lost = self._servers.launcher.lost_nodes
+        resources = self._resources[member.seat]
+        if resources.node not in lost:
+            return
+        ours = [self._resources[other.seat] for other in self._members.values() if other.guest is None]
+        others = [other for other in (*ours, *self._neighbors) if other is not resources]
+        place = another_place(resources, others, self._nodes, lost)
+        if place is None:
+            raise ProcessDied(f"{member.name}: its node {member.node} is lost, and no other node has room for it")
+        self._resources[member.seat] = place
+        member.node = self._node_name(member.seat)
+
+    def _node_name(self, seat: int) -> str:
+        return self._nodes[self._resources[seat].node].name
 
     async def _supervise(self, member: Member, supervisor: EngineSupervisor, process: Process) -> None:
         try:
@@ -185,7 +240,7 @@ class EnginePool:
         """Connect to an engine that has joined, seat it, and close its seat when it is lost."""
         try:
             startup = self._recipe.deadlines.startup
-            async with self._starts.servers.connect(url, self._sender, member.seat) as engine:
+            async with self._servers.connect(url, self._sender, member.seat) as engine:
                 async with outer_deadline(startup, "controller", f"{member} to load the newest weights"):
                     replica = await self.router.fill(member.seat, engine, guest=member.name)
                 member.serves.set()
@@ -293,7 +348,7 @@ async def open_engine_pool(
             await pool.begin(started)
             yield pool
         finally:
-            await pool.end()
+            pool.end()
 
 
 @contextlib.asynccontextmanager

@@ -2,61 +2,41 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-if TYPE_CHECKING:
-    from arl.config.run_section import Deadlines
-    from arl.run.control.control_client import RunControl
+from arl.launch.slurm.run_pointer import run_of
 
-
-def _run_of(directory: Path) -> Path:
-    from arl.launch.slurm.run_pointer import run_of
-
-    return run_of(directory)
-
-
-RUN = typer.Argument(
-    help="Directory of a run that goes on.",
-    metavar="RUN",
-    callback=_run_of,
-)
-REPLICAS = typer.Option(min=1, help="Engines.")
-HOST = typer.Option(help="Address of this machine, to listen on.")
-INTERFACE = typer.Option(help="Network interface of that address.")
-ENGINE = typer.Argument(
-    help="As `arl engines list` names it.",
-    metavar="ENGINE",
-)
-
-Run = Annotated[Path, RUN]
-Replicas = Annotated[int, REPLICAS]
-Host = Annotated[str | None, HOST]
-Interface = Annotated[str | None, INTERFACE]
-Engine = Annotated[str, ENGINE]
+Run = Annotated[Path, typer.Argument(help="Directory of a run that goes on.", metavar="RUN", callback=run_of)]
+Replicas = Annotated[int, typer.Option(min=1, help="Engines.")]
+Host = Annotated[str | None, typer.Option(help="Address of this machine, to listen on.")]
+Interface = Annotated[str | None, typer.Option(help="Network interface of that address.")]
+Engine = Annotated[str, typer.Argument(help="As `arl engines list` names it.", metavar="ENGINE")]
 
 
 def list_(run: Run) -> None:
     """List the engines of a run."""
+    from datetime import timedelta
+
     from rich.console import Console
+    from rich.table import Table
 
     from arl import clock
-    from arl.run.control.control_client import RunControl
-    from arl.run.control.engine_table import engine_table
+    from arl.run.control.run_control import RunControl
 
-    control = RunControl(run)
-    state = clock.run(control.state)
-    table = engine_table(state.engines)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("engine", "node", "pid", "state", "version", "open", "since"):
+        table.add_column(heading, justify="left" if heading in ("engine", "node", "state") else "right")
+    for engine in clock.run(RunControl(run).describe).engines:
+        row = [engine.name, engine.node, "" if engine.pid is None else str(engine.pid), engine.state]
+        if engine.version is not None:
+            row += [str(engine.version), str(engine.open), str(timedelta(seconds=round(engine.seconds)))]
+        table.add_row(*row)
     Console(highlight=False).print(table)
 
 
-def join(
-    run: Run,
-    replicas: Replicas = 1,
-    host: Host = None,
-    interface: Interface = None,
-) -> None:
+def join(run: Run, replicas: Replicas = 1, host: Host = None, interface: Interface = None) -> None:
     """Serve a run with engines of this machine, until it ends.
 
     Ctrl-C takes them out of the run.
@@ -64,12 +44,7 @@ def join(
     from arl import clock
     from arl.run.control.join_run import JoinOptions, join_run
 
-    options = JoinOptions(
-        run=run,
-        replicas=replicas,
-        host=host,
-        interface=interface,
-    )
+    options = JoinOptions(run, replicas, host, interface)
     clock.run(lambda: join_run(options, typer.echo))
 
 
@@ -79,37 +54,18 @@ def remove(run: Run, engine: Engine) -> None:
     Its open requests go on elsewhere, and keep their tokens.
     """
     from arl import clock
-    from arl.run.control.control_messages import RemoveEngine
-
-    async def ask() -> str:
-        control = await _reach(run)
-        deadlines = _deadlines(run)
-        request = RemoveEngine(engine)
-        return await control.ask(request, deadlines.engine_removed)
-
-    done = clock.run(ask)
-    typer.echo(done)
-
-
-async def _reach(run: Path) -> "RunControl":
-    """Return how to ask the controller of a run, once it has shown that it lives."""
-    from arl.run.control.control_client import RunControl
-
-    control = RunControl(run)
-    await control.state()
-    return control
-
-
-def _deadlines(run: Path) -> "Deadlines":
     from arl.config.recipe_file import load_recipe
     from arl.metrics.run_files import RECIPE
+    from arl.run.control.control_messages import RemoveEngine
+    from arl.run.control.run_control import RunControl
 
-    recipe = load_recipe(run / RECIPE, ())
-    return recipe.deadlines
+    async def ask() -> str:
+        control = RunControl(run)
+        await control.describe()
+        deadlines = load_recipe(run / RECIPE, ()).deadlines
+        return await control.ask(RemoveEngine(engine), deadlines.engine_removed)
+
+    typer.echo(clock.run(ask))
 
 
-COMMANDS: tuple[Callable[..., None], ...] = (
-    list_,
-    join,
-    remove,
-)
+COMMANDS: tuple[Callable[..., None], ...] = (list_, join, remove)

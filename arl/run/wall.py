@@ -27,10 +27,8 @@ from arl.launch.launchers import make_launcher
 from arl.launch.tls import is_loopback
 from arl.launch.trust import RunTrust, run_trust
 from arl.metrics.run_files import LOGS
-from arl.run.control.control_folder import ControlFolder
 from arl.run.control.control_messages import LiveRun
-from arl.run.control.control_server import serve_control
-from arl.run.control.run_key_file import key_file
+from arl.run.control.run_control import serve_control
 from arl.run.engine_pool import EnginePool, open_engine_pool
 from arl.run.engines import EngineServers
 from arl.run.evaluation.beside import MODULE
@@ -148,21 +146,19 @@ def _absolute(versions: StartingVersions) -> StartingVersions:
 
 @contextlib.asynccontextmanager
 async def _changeable(start: Start, weights: Path, servers: EngineServers, pool: EnginePool) -> AsyncIterator[None]:
-    """Let commands add, join and remove engines while the context lasts; see docs/elastic.md."""
+    """Let commands join and remove engines while the context lasts; see docs/elastic.md."""
     directory = start.origin.directory
     served = start.versions.served
     model = await in_thread(model_sha256, Path(served))
     state = _first_state(start, weights, servers, model)
-    with key_file(directory, servers.trust.key):
-        async with serve_control(ControlFolder(directory), pool, state, start.display.note):
-            yield
+    async with serve_control(directory, pool, state, start.display.note):
+        yield
 
 
 def _first_state(start: Start, weights: Path, servers: EngineServers, model: str) -> LiveRun:
     """Describe the run to those who want to join it."""
     travels_by_file = start.origin.plan.transport in ("file", "ipc")
     return LiveRun(
-        beat=0,
         arl=arl.__version__,
         host=host_identity(),
         is_local=all(is_loopback(node.address) for node in servers.launcher.nodes),

@@ -185,10 +185,6 @@ class Machine:
         """Take its link down: nothing arrives and nothing leaves, and no connection is closed."""
         self._switch.run("ip", "link", "set", self._cable, "down")
 
-    def mend(self) -> None:
-        """Take its link up again."""
-        self._switch.run("ip", "link", "set", self._cable, "up")
-
     def kill(self) -> None:
         """Kill everything on it, as a power failure does: no connection is closed for the other side to see."""
         if self._pid is None:

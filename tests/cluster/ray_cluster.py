@@ -12,7 +12,7 @@ import secrets
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -132,14 +132,6 @@ class RayCluster:
 
     def _log(self, machine: Machine) -> Path:
         return self.directory / f"ray.{machine.name}.log"
-
-
-def wait_for(is_so: Callable[[], bool], what: str, seconds: float) -> None:
-    """Ask again and again until `is_so()` is true."""
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, f"waited {seconds} s for {what}"
-        time.sleep(0.1)
 
 
 def _is_of_arl(process: psutil.Process) -> bool:

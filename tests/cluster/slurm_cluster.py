@@ -116,11 +116,6 @@ class SlurmCluster:
         shown = self.run("scontrol", "show", "job", job, "--oneliner", check=False).stdout
         return shown.partition("JobState=")[2].partition(" ")[0]
 
-    def wait_for_job(self, job: str, *states: str, seconds: float = 120.0) -> str:
-        """Wait until a job is in one of the states, and return which."""
-        wait_for(lambda: self.job_state(job) in states, f"job {job} to be {' or '.join(states)}", seconds)
-        return self.job_state(job)
-
     def processes_of_jobs(self, name: str) -> list[psutil.Process]:
         """Return what runs on a node besides its process 1 and the daemons of the cluster."""
         machine = self.nodes[name]

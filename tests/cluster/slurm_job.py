@@ -29,9 +29,7 @@ cluster: {nodes: 3}
 
 def run_arl(cluster: SlurmCluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
     """Run an `arl` command on the cluster's head."""
-    environment = {"ARL_WATCH_SECONDS": "1"}
-    command = (sys.executable, "-m", "arl.cli", *arguments)
-    return cluster.run(*command, check=False, environment=environment, seconds=180)
+    return cluster.run(sys.executable, "-m", "arl.cli", *arguments, check=False, seconds=180)
 
 
 class SlurmJob:
@@ -65,11 +63,6 @@ class SlurmJob:
     def run(self) -> Path:
         """Return the run directory, which the job has named."""
         return Path((self.files / "run-directory").read_text().strip())
-
-    def wait_for_output(self, text: str, seconds: float = RUN_SECONDS) -> None:
-        """Wait until the job has printed `text`."""
-        wait_for(lambda: text in self.output or self._has_ended(), f"{text!r} in the output", seconds)
-        assert text in self.output, self.output
 
     def wait_for_checkpoint(self) -> None:
         """Wait until the run has a checkpoint."""

@@ -8,7 +8,6 @@ directory connects them: every request and every weight crosses it, in TLS, with
 
 import json
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -57,7 +56,7 @@ class Joining:
         assert "serves" in line, line + self._output.read()
         (self._command,) = psutil.Process(self._entered.pid).children()
         (self.server,) = self._command.children()
-        found = re.match(r"(engine-n2-\S+) \(pid", line)
+        found = re.match(r"(engine-n\d-\S+) \(pid", line)
         assert found is not None, line
         self.engine = found[1]
 
@@ -81,28 +80,6 @@ def rows(machine: Machine, run: Path) -> dict[str, list[str]]:
     return {line.split()[0]: line.split() for line in lines}
 
 
-def refuse_others(machine: Machine, run: Path) -> None:
-    """Check who cannot join: another user, who does not know the key, and a machine that has other files as the model.
-
-    Each is refused before anything is started.
-    """
-    join = [sys.executable, "-m", "arl.cli", "engines", "join", str(run), "--interface", "eth0"]
-    other_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    stranger = machine.run(*other_user, *join, check=False, seconds=120)
-    assert stranger.returncode == 2, stranger.stderr
-    assert "Permission denied" in stranger.stderr
-
-    served = Path(json.loads((run / "control" / "state.json").read_text())["versions"]["model"])
-    other = run.parent / "other"
-    shutil.copytree(served, other)
-    tokenizer = other / "tokenizer.json"
-    tokenizer.write_text(tokenizer.read_text() + "\n")
-    over_its_own = ["unshare", "--mount", "sh", "-c", f'mount --bind {other} {served} && exec "$@"', "sh"]
-    mismatched = machine.run(*over_its_own, *join, check=False, seconds=120)
-    assert mismatched.returncode == 2, mismatched.stderr
-    assert f"this machine's {served}: has other weights, or another config or tokenizer" in mismatched.stderr
-
-
 @pytest.mark.long
 def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in_every_way(
     two_machines: dict[str, Machine], command: Command
@@ -111,7 +88,11 @@ def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in
     there = two_machines["n2"]
     command.read_until("step    4")
     assert (command.run / "secrets" / "certificate.pem").exists(), "beyond loopback the run speaks TLS"
-    refuse_others(there, command.run)
+    other_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    join = [sys.executable, "-m", "arl.cli", "engines", "join", str(command.run), "--interface", "eth0"]
+    stranger = there.run(*other_user, *join, check=False, seconds=120)
+    assert stranger.returncode == 2, stranger.stderr
+    assert "Permission denied" in stranger.stderr
     joined = Joining(there, command.run)
     _, node, _, state, version, *_ = rows(there, command.run)[joined.engine]
     assert (node, state) == ("n2", "joined")
@@ -120,21 +101,15 @@ def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in
     command.read_until("step   14")  # all of it by the engine that has joined
     assert int(rows(here, command.run)[joined.engine][4]) > int(version) >= 4
 
-    killed = Joining(there, command.run)
     removed = Joining(there, command.run)
-    assert engines(here, "add", command.run) == "engine-4 serves\n"
-    killed.server.kill()
-    code, output = killed.end()
-    assert code == 3
-    assert re.search(rf"{killed.engine} \(pid \d+\) was killed by SIGKILL", output)
-    assert killed.engine not in rows(here, command.run), "its connection broke, or its command has removed it"
     assert "go on elsewhere" in engines(there, "remove", command.run, removed.engine)
     code, output = removed.end()
     assert (code, "has none of these engines any more" in output) == (0, True)
+    another = Joining(here, command.run)
     joined.press_ctrl_c()
     code, output = joined.end()
     assert (code, "go on elsewhere" in output) == (130, True), output
-    assert list(rows(here, command.run)) == ["engine-4"]
+    assert list(rows(here, command.run)) == [another.engine]
     command.open_gate(GATES[2])
 
     assert command.end() == 0, command.output
@@ -144,5 +119,6 @@ def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in
     assert_everything_was_trained_once(command, steps=STEPS)
     assert not (command.run / "control").exists()
     assert not (command.run / "secrets").exists()
-    assert not survivors([joined.server, killed.server, removed.server])
+    assert another.end()[0] == 0
+    assert not survivors([joined.server, removed.server, another.server])
     assert [process.pid for process in there.processes()] == [there.pid]

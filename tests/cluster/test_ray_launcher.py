@@ -12,7 +12,8 @@ import psutil
 import pytest
 
 from tests.cluster.machines import Machine
-from tests.cluster.ray_cluster import RayCluster, missing_for_ray, ray_cluster, wait_for
+from tests.cluster.ray_cluster import RayCluster, missing_for_ray, ray_cluster
+from tests.cluster.slurm_cluster import wait_for
 from tests.processes import survivors
 
 MISSING = missing_for_ray()
@@ -145,9 +146,7 @@ async def scenario(launcher):
     assert not survivors(process for tree in trees for process in tree)
 
 
-def test_the_death_of_the_controller_ends_everything_on_every_node_and_removes_its_secrets(
-    cluster: RayCluster, tmp_path: Path
-) -> None:
+def test_the_death_of_the_controller_ends_everything_on_every_node(cluster: RayCluster, tmp_path: Path) -> None:
     scenario = f"""
 async def scenario(launcher):
     for number in range(3):
@@ -159,11 +158,8 @@ async def scenario(launcher):
     controller.wait_for("started")
     children = [process for name in NODES for process in started_by(cluster.nodes[name])]
     assert len(children) >= 3
-    (secrets,) = controller.logs.parent.glob("secrets-*")
-    (secrets / "of-a-process-that-has-not-begun").write_text("s3cret")
     controller.kill()
     assert not survivors(children)
-    wait_for(lambda: not secrets.exists(), "the secrets to be removed", 30)
 
 
 def test_a_lost_node_is_named_with_role_pid_and_rays_cause_and_nothing_starts_there(
@@ -198,21 +194,6 @@ async def scenario(launcher):
     assert {"refused": "engine-1 cannot be started: Ray has given up node n3"} in told
 
 
-def test_a_process_whose_ray_worker_is_killed_dies_with_it_and_the_worker_is_named(
-    cluster: RayCluster, tmp_path: Path
-) -> None:
-    code = f"import os, signal; os.kill(os.getppid(), signal.SIGKILL); {SLEEP}"
-    scenario = f"""
-async def scenario(launcher):
-    process = await launcher.start("engine-0", python({code!r}), Resources(1, node=1))
-    tell(death=str(await process.died()), code=process.exit_code)
-"""
-    told = Controller(cluster, tmp_path, scenario).end()
-    assert "on n2) was lost with its Ray worker on n2 (Ray: The actor is dead because its worker" in str(told[0])
-    assert told[0]["code"] == -9
-    assert not survivors(started_by(cluster.nodes["n2"]))
-
-
 def test_a_process_whose_ray_worker_is_stopped_is_given_up_and_nothing_is_left(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
@@ -243,28 +224,6 @@ async def scenario(launcher):
     assert not survivors(started_by(cluster.nodes["n2"]))
 
 
-def test_ray_is_asked_for_its_nodes_outside_of_the_event_loop(cluster: RayCluster, tmp_path: Path) -> None:
-    scenario = f"""
-import ray, threading
-
-async def scenario(launcher):
-    asked_by = []
-    list_nodes = ray.nodes
-
-    def recorded():
-        asked_by.append(threading.current_thread())
-        return list_nodes()
-
-    assert len(launcher.nodes) == 3  # asked for before a run has an event loop
-    ray.nodes = recorded
-    process = await launcher.start("engine-0", python({SLEEP!r}), Resources(1, node=1))
-    await process.stop(0)
-    tell(times=len(asked_by), in_loop=threading.main_thread() in asked_by)
-"""
-    told = Controller(cluster, tmp_path, scenario).end()
-    assert told[0] == {"times": 1, "in_loop": False}
-
-
 def test_exit_codes_signals_and_programs_that_do_not_exist_are_told_as_on_one_machine(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
@@ -286,38 +245,6 @@ async def scenario(launcher):
     assert killed[0] == "engine-0 (pid P on n2) was killed by SIGABRT"
     assert absent == ["engine-0 (pid P on n2) exited with code 127", absent[1]]
     assert "No such file or directory" in absent[1]
-
-
-def test_a_network_that_is_gone_for_seconds_loses_neither_a_process_nor_a_line_of_its_output(
-    cluster: RayCluster, tmp_path: Path
-) -> None:
-    count = f"""
-import time
-from pathlib import Path
-for number in range(100_000):
-    print(number, flush=True)
-    time.sleep(0.001)
-    if Path({str(tmp_path / "go")!r}).exists():
-        break
-print("last", number, flush=True)
-"""
-    scenario = f"""
-async def scenario(launcher):
-    lines = []
-    process = await launcher.start("counter", python({count!r}), Resources(1, node=1), lines.append)
-    tell(started=True)
-    await process.finished(100)
-    *numbers, last = lines
-    tell(whole=numbers == [str(i) for i in range(len(numbers))], last=last == f"last {{len(numbers) - 1}}")
-"""
-    controller = Controller(cluster, tmp_path, scenario)
-    controller.wait_for("started")
-    cluster.nodes["n2"].cut()
-    with pytest.raises(AssertionError):
-        wait_for(lambda: False, "the network to be gone for a while", 2)
-    cluster.nodes["n2"].mend()
-    (tmp_path / "go").touch()
-    assert {"whole": True, "last": True} in controller.end()
 
 
 def refusal(cluster: RayCluster, *flags: str) -> str:

@@ -1,6 +1,5 @@
 """Whole runs on a real Ray cluster of three machines, whose nodes are killed."""
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -8,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.ray_cluster import RayCluster, missing_for_ray, ray_cluster, wait_for
+from tests.cluster.ray_cluster import RayCluster, missing_for_ray, ray_cluster
+from tests.cluster.slurm_cluster import wait_for
 from tests.cluster.slurm_job import write_small_recipe
 from tests.cluster.trained_once import assert_trained_once
 
 MISSING = missing_for_ray()
 pytestmark = pytest.mark.skipif(MISSING is not None, reason=str(MISSING))
 
-QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 RUN_SECONDS = 400.0  # of a whole run, on a machine that does other things as well
 # In the order of placement: the controller and an engine on n1, an engine on n2, the trainer on n3.
 NODE_OF_ENGINE = "n2"
@@ -28,88 +27,46 @@ def cluster(tmp_path: Path) -> Iterator[RayCluster]:
         yield running
 
 
-class RayRun:
-    """Hold `arl train` on the head of a cluster.
+def train(cluster: RayCluster, directory: Path, victim: str | None, *options: str) -> tuple[int, str]:
+    """Run `arl train` on the head, and kill a node when it has a checkpoint; return its exit code and its output.
 
-    Args:
-        recipe: its file.
-        directory: gets the runs.
-        options: of `arl train`.
+    Nothing of the run is left on any node then.
     """
-
-    def __init__(self, cluster: RayCluster, recipe: Path, directory: Path, *options: str) -> None:
-        self._cluster = cluster
-        self._directory = directory
-        self._log = directory.with_suffix(".log")
-        self._log.unlink(missing_ok=True)
-        where = ("--launcher", "ray", "--address", "auto", "--set", f"output.directory={directory}")
-        arl = (sys.executable, "-m", "arl.cli", "train", str(recipe), *where, *options)
-        self._process = cluster.start_on_head(arl, self._log)
-
-    @property
-    def output(self) -> str:
-        """Return what it has printed so far."""
-        return self._log.read_text()
-
-    @property
-    def run(self) -> Path:
-        """Return the run directory."""
-        (run,) = self._directory.iterdir()
-        return run
-
-    def wait_for_checkpoint(self) -> None:
-        """Wait until the run has a checkpoint."""
-        pattern = "*/checkpoints/step_*"
-        wait_for(lambda: any(self._directory.glob(pattern)) or self._has_ended(), "a checkpoint", RUN_SECONDS)
-        assert any(self._directory.glob(pattern)), self.output
-
-    def end(self) -> int:
-        """Wait for its end, and return its exit code. Nothing of it is left on any node then."""
-        code = self._process.wait(RUN_SECONDS)
-        left = self._cluster.processes_of_arl
-        wait_for(lambda: not left(), f"an end of {left()}", 30)
-        return code
-
-    def _has_ended(self) -> bool:
-        return self._process.poll() is not None
-
-
-@pytest.mark.long
-def test_the_quickstart_over_three_nodes_finishes_and_learns(cluster: RayCluster, tmp_path: Path) -> None:
-    run = RayRun(cluster, QUICKSTART, tmp_path / "runs", "--nodes", "3", "--set", "engine.replicas=2")
-    assert run.end() == 0, run.output
-    summary = json.loads((run.run / "summary.json").read_text())
-    assert summary["accuracy_before"] <= 0.40
-    assert summary["accuracy_after"] >= 0.93
-    assert_trained_once(run.run, steps=60)
+    recipe = write_small_recipe(directory)
+    log = directory / f"train-{victim}.log"
+    where = ("--launcher", "ray", "--address", "auto", "--set", f"output.directory={directory / 'runs'}")
+    running = cluster.start_on_head((sys.executable, "-m", "arl.cli", "train", str(recipe), *where, *options), log)
+    if victim is not None:
+        steps = directory / "runs" / "small" / "checkpoints"
+        wait_for(lambda: any(steps.glob("step_*")) or running.poll() is not None, "a checkpoint", RUN_SECONDS)
+        assert running.poll() is None, log.read_text()
+        cluster.kill(victim)
+    code = running.wait(RUN_SECONDS)
+    left = cluster.processes_of_arl
+    wait_for(lambda: not left(), f"an end of {left()}", 30)
+    return code, log.read_text()
 
 
 @pytest.mark.long
 def test_a_run_survives_the_node_of_an_engine(cluster: RayCluster, tmp_path: Path) -> None:
     longer = ("--set", "train.steps=200")  # than Ray takes to notice, and another engine to start elsewhere
-    run = RayRun(cluster, write_small_recipe(tmp_path), tmp_path / "runs", *longer)
-    run.wait_for_checkpoint()
-    cluster.kill(NODE_OF_ENGINE)
-    assert run.end() == 0, run.output
-    assert re.search(rf"engine-1 \(pid \d+ on {NODE_OF_ENGINE}\) was lost with its node", run.output), run.output
-    assert_trained_once(run.run, steps=200)
+    code, output = train(cluster, tmp_path, NODE_OF_ENGINE, *longer)
+    assert code == 0, output
+    assert re.search(rf"engine-1 \(pid \d+ on {NODE_OF_ENGINE}\) was lost with its node", output), output
+    assert_trained_once(tmp_path / "runs" / "small", steps=200)
 
 
 @pytest.mark.long
 def test_after_the_death_of_the_trainers_node_a_run_is_resumed_on_the_nodes_that_are_left(
     cluster: RayCluster, tmp_path: Path
 ) -> None:
-    recipe = write_small_recipe(tmp_path)
     fewer = ("--set", "cluster.min_nodes=2")
-    run = RayRun(cluster, recipe, tmp_path / "runs", *fewer)
-    run.wait_for_checkpoint()
-    cluster.kill(NODE_OF_TRAINER)
-    assert run.end() == 3, run.output
-    diagnosis = run.output[run.output.index("arl: ") :]
+    code, output = train(cluster, tmp_path, NODE_OF_TRAINER, *fewer)
+    assert code == 3, output
     lost = rf"trainer-0 \(pid \d+ on {NODE_OF_TRAINER}\) was lost with its node {NODE_OF_TRAINER} \(Ray: "
-    assert re.search(lost, diagnosis), diagnosis
-    assert "Traceback" not in diagnosis
-    resumed = RayRun(cluster, recipe, tmp_path / "runs", *fewer, "--resume")
-    assert resumed.end() == 0, resumed.output
-    assert "resuming" in resumed.output
-    assert_trained_once(resumed.run, steps=40)
+    assert re.search(lost, output[output.index("arl: ") :]), output
+    assert "Traceback" not in output
+    code, output = train(cluster, tmp_path, None, *fewer, "--resume")
+    assert code == 0, output
+    assert "resuming" in output
+    assert_trained_once(tmp_path / "runs" / "small", steps=40)

@@ -8,9 +8,10 @@ import pytest
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError, RunError
-from arl.launch.slurm import submission
+from arl.launch.slurm import allocation, submission
 from arl.launch.slurm.allocation import read_allocation
-from arl.launch.slurm.batch_script import Submission, render_script
+from arl.launch.slurm.batch_script import render_script
+from arl.launch.slurm.run_pointer import Submission
 from arl.launch.slurm.submission import planned_nodes, write_job
 from arl.run.submit import cluster_overrides, follow_submission, refuse_options_of_others, submit_run
 
@@ -54,14 +55,6 @@ def test_a_signal_that_would_end_the_run_without_a_checkpoint_is_refused() -> No
         recipe("cluster.flags.signal=USR1@60")
 
 
-@pytest.mark.parametrize(
-    "limit", ["90", "1:30", "08:00:00", "24:00:00", "12:00:00", "2-12", "7-00:30", "1-02:03:04", "UNLIMITED"]
-)
-def test_a_time_limit_reaches_sbatch_as_it_is_written(limit: str) -> None:
-    assert f"--time={limit}" in headers(f"cluster.flags.time={limit}")
-    assert f"--time={limit}" in headers(*cluster_overrides("slurm", None, {"time": limit}, ()))
-
-
 @pytest.mark.parametrize("nodes", ["a-b", "2-", "-2", "1 2: x", "2-3-4"])
 def test_an_option_that_is_no_number_of_machines_is_blamed_itself(nodes: str) -> None:
     with pytest.raises(InputError, match=f"--nodes {nodes}: give a number of machines, as in 4"):
@@ -72,12 +65,6 @@ def test_an_option_that_is_no_number_of_machines_is_blamed_itself(nodes: str) ->
 def test_a_flag_of_sbatch_is_a_word_with_dashes(flag: str) -> None:
     with pytest.raises(InputError, match=f"--sbatch {flag}: give a flag of sbatch"):
         cluster_overrides("slurm", None, {}, [flag])
-
-
-@pytest.mark.parametrize("limit", ["25hours", "1h", "08:00:00:00", "true", "2-"])
-def test_a_time_limit_that_sbatch_does_not_read_is_refused(limit: str) -> None:
-    with pytest.raises(InputError, match=r"cluster\.flags\.time .*: sbatch does not read it; give hours"):
-        recipe(f"cluster.flags.time='{limit}'")
 
 
 @pytest.mark.parametrize(
@@ -145,8 +132,8 @@ def test_sbatch_that_does_not_answer_may_have_submitted_the_job(
     hanging.write_text("#!/bin/sh\nexec sleep 600\n")
     hanging.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(submission, "SUBMIT_SECONDS", 0.5)
-    with pytest.raises(RunError, match=r"`squeue --me` shows whether it has submitted .*job\.sh nevertheless"):
+    monkeypatch.setattr(allocation, "ANSWER_SECONDS", 0.5)
+    with pytest.raises(RunError, match=r"`sbatch .*job\.sh` has not answered within .*see `squeue --me`"):
         submission.submit(Submission(tmp_path))
 
 

@@ -55,8 +55,7 @@ def test_the_controllers_node_comes_first_and_no_node_with_fewer_gpus_before_one
 
 def test_nodes_of_one_name_are_told_apart_by_their_addresses() -> None:
     pytest.importorskip("ray", reason="Ray is not installed: pip install -e '.[ray]'")
-    from arl.launch.ray.probing import distinct_names
-    from arl.launch.ray.reservation import RayNode
+    from arl.launch.ray.reservation import RayNode, distinct_names
 
     nodes = [RayNode(address, name, address, {}) for name, address in (("a", "10.1"), ("b", "10.2"), ("a", "10.3"))]
     assert distinct_names(nodes) == ["a at 10.1", "b", "a at 10.3"]

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from arl.errors import InputError
-from arl.launch.slurm.batch_script import Submission
-from arl.launch.slurm.run_pointer import run_of
+from arl.launch.slurm.run_pointer import Submission, run_of
 
 
 def test_a_submission_leads_to_its_run_once_that_has_begun(tmp_path: Path) -> None:
@@ -24,15 +23,6 @@ def test_another_directory_is_the_run_itself(tmp_path: Path) -> None:
     assert run_of(tmp_path) == tmp_path
     nowhere = tmp_path / ("x" * 300)  # longer than a name may be, so that it cannot even be looked for
     assert run_of(nowhere) == nowhere
-
-
-@pytest.mark.parametrize("content", [b"", b" \n"])
-def test_a_pointer_that_holds_no_directory_is_refused(tmp_path: Path, content: bytes) -> None:
-    submission = Submission(tmp_path)
-    submission.script.write_text("#!/bin/bash\n")
-    submission.pointer.write_bytes(content)
-    with pytest.raises(InputError, match="give the directory of the run"):
-        run_of(tmp_path)
 
 
 def test_a_submission_that_has_not_begun_is_told_without_a_traceback(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
+from arl.launch.address import HOST
 from arl.launch.base import Command
 from arl.launch.process import start_child
-from arl.launch.slurm import step_process, step_runner
-from arl.launch.slurm.step_file import write_step_file
+from arl.launch.secret_file import write_secret_file
+from arl.launch.slurm import step_runner
 from arl.launch.slurm.step_process import SlurmProcess
 from arl.launch.slurm.step_runner import MARK
 from tests.processes import survivors
@@ -28,10 +28,9 @@ signal.pause()
 
 async def start_step(directory: Path, code: str) -> SlurmProcess:
     """Start a few lines of Python behind a runner."""
-    file = write_step_file(directory, "engine-0", Command((sys.executable, "-c", code)), {}, "127.0.0.1")
-    runner = Command((sys.executable, "-I", str(step_runner.__file__), str(file)))
+    file = write_secret_file(directory, "engine-0", {HOST: "127.0.0.1"})
+    runner = Command((sys.executable, "-I", str(step_runner.__file__), file, sys.executable, "-c", code))
     reading_end, writing_end = os.pipe()
-    os.set_blocking(writing_end, False)
     try:
         return SlurmProcess(
             "engine-0",
@@ -45,20 +44,6 @@ async def start_step(directory: Path, code: str) -> SlurmProcess:
         )
     finally:
         os.close(reading_end)
-
-
-def test_all_who_ask_at_once_what_a_process_does_are_answered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(step_process, "STATE_SECONDS", 60.0)
-
-    async def main() -> list[str]:
-        process = await start_step(tmp_path, SLEEP)
-        try:
-            await process.ready(60)
-            return await asyncio.gather(*(process.state() for _ in range(3)))
-        finally:
-            await process.stop(0)
-
-    assert asyncio.run(main()) == ["runs"] * 3
 
 
 def test_how_a_step_ended_is_said_although_nobody_has_reported_it_and_its_output_is_held_open(tmp_path: Path) -> None:
@@ -80,7 +65,7 @@ def test_how_a_step_ended_is_said_although_nobody_has_reported_it_and_its_output
 
 
 def test_a_process_that_prints_lines_as_its_runner_does_keeps_its_pid_and_its_log(tmp_path: Path) -> None:
-    lines = ["pid 1", "pid x", "ended x", f"ended {'9' * 5000}", "state Running", "state \u0663"]
+    lines = ["pid 1", "pid x", "ended x", f"ended {'9' * 5000}"]
     code = f"for line in {lines!r}: print('{MARK}' + line)\n{SLEEP}"
 
     async def main() -> tuple[int, str]:
@@ -93,4 +78,29 @@ def test_a_process_that_prints_lines_as_its_runner_does_keeps_its_pid_and_its_lo
 
     pid, words = asyncio.run(main())
     assert pid > 1
-    assert f"{MARK}state Running" in words
+    assert f"{MARK}ended x" in words
+
+
+def test_signals_reach_a_process_and_what_it_has_started_and_nothing_is_left_when_the_controller_has_gone(
+    tmp_path: Path,
+) -> None:
+    leave = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {SLEEP!r}])\n{SLEEP}"
+    deaf = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n{leave}"
+
+    async def main() -> None:
+        process = await start_step(tmp_path, leave)
+        await process.ready(60)
+        tree = psutil.Process(process._process.pid).children(recursive=True)
+        await process.stop(60)
+        assert process.exit_code == -15
+        assert not survivors(tree)
+
+        process = await start_step(tmp_path, deaf)
+        await process.ready(60)
+        tree = psutil.Process(process._process.pid).children(recursive=True)
+        process._close_stdin()
+        assert (await process.ended()).endswith("was killed by SIGKILL, perhaps because memory was short")
+        assert not survivors(tree)
+
+    asyncio.run(main())
+    assert not list(tmp_path.glob("*.json")), "its secrets are gone"

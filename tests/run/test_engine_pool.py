@@ -1,4 +1,4 @@
-"""Engines are added to a pool, refuse their weights, are removed in mid-start and lost; processes are fakes."""
+"""Engines join a pool, are removed and lost; processes are fakes."""
 
 import asyncio
 import contextlib
@@ -61,7 +61,7 @@ class FakeProcess:
 
 @dataclasses.dataclass(frozen=True)
 class FakeServers:
-    """Starts fakes in some seconds. A server of `refusing` answers with an error, after as long again."""
+    """Starts fakes in some seconds."""
 
     resources: Any
     recipe: Any = RECIPE
@@ -70,8 +70,6 @@ class FakeServers:
         default_factory=lambda: SimpleNamespace(nodes=[Node("n1", 8, ("0", "1", "2"))], lost_nodes=())
     )
     started: list[FakeProcess] = dataclasses.field(default_factory=list)
-    refusing: set[int] = dataclasses.field(default_factory=set)
-    unstartable: set[int] = dataclasses.field(default_factory=set)
     without_room: set[int] = dataclasses.field(default_factory=set)
     hanging: set[int] = dataclasses.field(default_factory=set)
 
@@ -79,8 +77,6 @@ class FakeServers:
         await asyncio.sleep(START_SECONDS)
         if i in self.hanging:
             await asyncio.Event().wait()
-        if i in self.unstartable:
-            raise ProcessDied(f"engine-{i} cannot be started")
         if i in self.without_room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.started.append(FakeProcess(f"engine-{i}"))
@@ -88,9 +84,6 @@ class FakeServers:
 
     @contextlib.asynccontextmanager
     async def connect(self, url: str, sender: object, i: int) -> AsyncIterator[NullEngine]:
-        if i in self.refusing:
-            await asyncio.sleep(START_SECONDS)
-            raise EngineError(f"{url} refuses its weights")
         yield NullEngine(lambda _: 1)
 
 
@@ -111,13 +104,7 @@ def changed(scenario: Callable[[EnginePool, FakeServers], Awaitable[None]], reci
     return notes
 
 
-GUEST = JoinEngine(name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4, arl="0.1.0", model="ab12")
-
-
-async def lose_the_first(servers: FakeServers) -> None:
-    """End the process of the run's own engine, and return while another one is being started in its place."""
-    servers.started[0].over.set()
-    await asyncio.sleep(START_SECONDS / 2)
+GUEST = JoinEngine(name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4)
 
 
 def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() -> None:
@@ -133,24 +120,15 @@ def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() 
     assert changed(scenario)[-1].endswith("refused\nThe run goes on; it has 1 engine")
 
 
-def test_an_engine_that_is_being_started_when_the_run_ends_is_ended_with_it() -> None:
-    processes: list[list[FakeProcess]] = []
+def test_a_start_that_hangs_when_the_run_ends_does_not_keep_it_from_ending() -> None:
+    recipe = load_recipe(Path("recipes/quickstart.yaml"), ["engine.replicas=1"])
 
-    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        processes.append(servers.started)
-        await lose_the_first(servers)
-
-    assert changed(scenario) == []
-    assert [process.over.is_set() for process in processes[0]] == [True, True]
-
-
-def test_a_start_that_hangs_when_the_run_ends_is_given_up_at_a_deadline_and_reported() -> None:
     async def scenario(pool: EnginePool, servers: FakeServers) -> None:
         servers.hanging.add(0)
-        await lose_the_first(servers)
+        servers.started[0].over.set()
+        await asyncio.sleep(START_SECONDS * 2)
 
-    (note,) = changed(scenario)
-    assert note == f"engine-0: its start was given up after {RECIPE.deadlines.shutdown:g} s (deadlines.shutdown)"
+    assert changed(scenario, recipe) == []
 
 
 def test_a_full_disk_that_keeps_an_engine_from_its_restart_costs_the_run_that_engine() -> None:

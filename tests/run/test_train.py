@@ -17,10 +17,9 @@ import pytest
 
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
-from arl.launch.trust import FOLDER
+from arl.launch.trust import FOLDER, KEY
 from arl.metrics.names import EVALUATION, EVERY_STEP
 from arl.metrics.run_status import read_status
-from arl.run.control.run_key_file import KEY
 from arl.sync.weight_folders import PREFIX
 from tests.forks import ForkedCommand
 from tests.processes import survivors

@@ -4,13 +4,10 @@
     python -m tests.storm --trials 200 --seed 1 --only 7 --out one.json         run 7 of them again
 
 seed ─► runs and their shots ─► StormRun ─► audit ─► records ─► summary ─► JSON
-
-Several of these may run at once, each with some of the runs: each writes its own file, and `--join` makes one of them.
 """
 
 import argparse
 import json
-import os
 import random
 import shutil
 import sys
@@ -36,19 +33,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--kinds", nargs="*", default=["embedded"], help="engine.kind: embedded, sglang")
     parser.add_argument("--only", type=int, nargs="*", help="numbers of the runs, from 0")
-    parser.add_argument(
-        "--join", type=Path, nargs="*", help="files, of which --out gets every run; the last one counts"
-    )
     parser.add_argument("--patience", type=float, default=1.0, help="factor of every deadline, for a busy machine")
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
-    if options.join is not None:
-        files = [json.loads(file.read_text()) for file in options.join]
-        records = list({record["run"]: record for file in files for record in file["runs"]}.values())
-        write(options.out, options.seed, records)
-    else:
-        with_own_shared_memory()
-        records = run_all(options)
+    with_own_shared_memory()
+    records = run_all(options)
     sys.exit(any(record["violations"] for record in records))
 
 
@@ -116,17 +105,11 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "runs": len(records),
         "signals": len(hit),
-        "shots_without_a_victim": sum(attempt["shot"] is not None for attempt in attempts) - len(hit),
         "signals_by_kind": dict(sorted(Counter(attempt["signal"] for attempt in hit).items())),
         "recovered": len(hit) - len(ended),
         "ended": dict(Counter(str(attempt["code"]) for attempt in ended)),
-        "seconds": sum(record["seconds"] for record in records),
         "longest_seconds_to_an_end": max((attempt["seconds_after_signal"] for attempt in ended), default=0.0),
-        "longest_seconds_until_nothing_was_left": max(
-            (attempt["seconds_until_nothing_was_left"] for attempt in attempts), default=0.0
-        ),
         "runs_with_violations": [record["run"] for record in records if record["violations"]],
-        "cores": os.cpu_count(),
     }
 
 

@@ -4,13 +4,18 @@ attempt ─► recovered, or: exit code, role, process id and cause, in time, no
 run     ─► every problem trained once, no token too old, the ledger closes
 """
 
+import json
 import re
 from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
 
 from arl.errors import RunError, RunStopped
-from tests.cluster.audit import audit_files, audit_ledger, audit_training
+from arl.launch.trust import FOLDER as SECRETS
+from tests.cluster.trained_once import assert_trained_once
 from tests.storm.attempt import FINISHED, Attempt
-from tests.storm.storm_run import StormRun
+from tests.storm.storm_run import BOUND, PROBLEMS, StormRun
 
 CAUSES = {
     "kill": "SIGKILL",
@@ -19,6 +24,7 @@ CAUSES = {
     "pause": "is stopped by a signal",
 }
 FATAL = ("trainer", "controller")  # whose loss ends a run; every other process is replaced
+FATES = ("trained", "rejected", "failed", "dropped", "in_flight")
 END_SECONDS = 15.0  # for the processes to end, and for what a busy machine adds
 
 
@@ -30,7 +36,8 @@ def violations(run: StormRun) -> list[str]:
     if not run.has_finished:
         return [*found, "the run has not finished"]
     audits: list[Callable[[], None]] = [
-        lambda: audit_training(run.run, run.steps),
+        lambda: assert_trained_once(run.run, run.steps),
+        lambda: audit_ages(run.run),
         lambda: audit_ledger(run.run, run.steps),
         lambda: audit_files(run.run),
     ]
@@ -40,6 +47,31 @@ def violations(run: StormRun) -> list[str]:
         except (AssertionError, OSError, ValueError, KeyError) as error:  # the next one may find something else
             found.append(f"{type(error).__name__}: {error}")
     return found
+
+
+def audit_ages(run: Path) -> None:
+    """Check that no token was trained too old."""
+    rows = pq.read_table(run / "trajectories", columns=["trained_at", "policy_versions"]).to_pylist()
+    trained = [row for row in rows if row["trained_at"] is not None]
+    ages = [row["trained_at"] - version for row in trained for version in row["policy_versions"] if version >= 0]
+    assert max(ages) <= BOUND, f"a token of age {max(ages)} was trained"
+
+
+def audit_ledger(run: Path, steps: int) -> None:
+    """Check that the books of tokens and groups close at every step and at the end."""
+    records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    for record in records:
+        if "tokens/trained" in record:
+            accounted = sum(record[f"audit/tokens_{fate}"] for fate in FATES)
+            assert record["audit/tokens_generated"] == accounted, f"step {record['step']}: tokens are unaccounted for"
+    groups = json.loads((run / "summary.json").read_text())["groups"]
+    assert groups["trained"] == steps * PROBLEMS
+    assert groups["in flight"] == 0
+
+
+def audit_files(run: Path) -> None:
+    """Check that a finished run has left no secret in its directory."""
+    assert not (run / SECRETS).exists(), "the run's secrets are still there"
 
 
 def _wrong_with(attempt: Attempt, run: StormRun) -> list[str]:

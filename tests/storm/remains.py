@@ -1,6 +1,6 @@
 """Look for what a run has left behind, and how long that takes to vanish.
 
-environment of every process · /dev/shm of our own · temporary directory of the run · secrets in its directory
+environment of every process · /dev/shm of our own · temporary directory of the run
 """
 
 import time
@@ -10,17 +10,16 @@ from pathlib import Path
 import psutil
 
 from arl.launch.durable import remove_any
-from arl.launch.trust import FOLDER as SECRETS
 from tests.storm.run_processes import processes_of_run
-from tests.storm.samples import SHARED_MEMORY
 
+SHARED_MEMORY = Path("/dev/shm")
 LEFT_SECONDS = 1.0  # after the end of the controller: then nothing may be left
 LONGEST_SECONDS = 30.0
 POLL_SECONDS = 0.05
 CACHES = ("torchinductor_",)  # begin the names of what a library keeps for all runs of this user
 
 
-def look_for_remains(mark: str, run: Path, temporary: Path, patience: float) -> tuple[list[str], float]:
+def look_for_remains(mark: str, temporary: Path, patience: float) -> tuple[list[str], float]:
     """Return what a run has left behind one second after its end, and after how long nothing was left; then remove it.
 
     Args:
@@ -29,7 +28,7 @@ def look_for_remains(mark: str, run: Path, temporary: Path, patience: float) -> 
     ended = time.monotonic()
 
     def find() -> list[str]:
-        return remains(mark, run, temporary)
+        return remains(mark, temporary)
 
     found = _wait_until_empty(find, LEFT_SECONDS * patience)
     if not found:
@@ -51,12 +50,11 @@ def _wait_until_empty(find: Callable[[], list[str]], seconds: float) -> list[str
     return found
 
 
-def remains(mark: str, run: Path, temporary: Path) -> list[str]:
+def remains(mark: str, temporary: Path) -> list[str]:
     """Return what there is of a run now that only a running one may have."""
     processes = [f"{each}: {_state(each.process)}" for each in processes_of_run(mark)]
     files = [str(path) for path in files_left(temporary)]
-    secrets = [str(run / SECRETS)] if (run / SECRETS).exists() else []
-    return processes + files + secrets
+    return processes + files
 
 
 def files_left(temporary: Path) -> list[Path]:

@@ -122,9 +122,7 @@ class StormRun:
         finally:
             process.kill()
             process.wait()
-        attempt.left, attempt.seconds_left = look_for_remains(
-            self.mark, self.run, self.directory / "tmp", self._patience
-        )
+        attempt.left, attempt.seconds_left = look_for_remains(self.mark, self.directory / "tmp", self._patience)
         return attempt
 
     def _start(self, output: Path) -> subprocess.Popen[bytes]:

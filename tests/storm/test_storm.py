@@ -6,13 +6,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from tests.cluster.machines import missing_for_machines
 from tests.processes import MARK
-from tests.storm.growth import growth
-from tests.storm.samples import FileSample, ProcessSample, Sample
 from tests.storm.shots import ACTIONS, ROLES, draw_runs
 
 SEED = 39  # draws: SIGKILL of the controller after 10 steps; two ranks, an engine, broadcast
@@ -25,23 +22,6 @@ def test_every_role_gets_every_signal_and_every_variant_has_its_turn() -> None:
     assert {(shot.action, shot.role) for shot in shots} == {(action, role) for action in ACTIONS for role in ROLES}
     assert len({variant for variant, _ in runs}) == 16
     assert {shot.phase for shot in shots} == {"start-up", "training"}
-
-
-def test_growth_is_told_from_processes_that_are_only_older(tmp_path: Path) -> None:
-    path = tmp_path / "samples.jsonl"
-    with path.open("wb") as file:
-        for number in range(256):
-            file.write(msgspec.json.encode(_sample(number)) + b"\n")
-    found = {(row["role"], row["measure"]) for row in growth(path)["not_flat"]}
-    assert found == {("trainer", "descriptors")}
-
-
-def _sample(number: int) -> Sample:
-    """Return a sample in which engines grow old and large, and each new trainer has more descriptors."""
-    age = 160.0 + 10.0 * (number % 8)
-    engine = ProcessSample("engine", 1, age, 100.0 + age, 50.0 + age, 10, 5, 3)
-    trainer = ProcessSample("trainer", 2, age, 100.0, 50.0, 10 + number, 5, 3)
-    return Sample(10.0 * number, number, 0, [engine, trainer], {"logs": FileSample(1, 100)})
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """Start the processes of a run on the nodes of a Ray cluster that is there, each as the child of an actor of its own.
 
     reserve ─► probe ─► nodes
-    start(role, command, resources) ─► ChildActor on that node ─► RayProcess ─► logs/<role>.log
+    start(role, command, resources) ─► secret file ─► ChildActor on that node ─► RayProcess ─► logs/<role>.log
     end of the context ─► SIGTERM to all ─► SIGKILL after `patience` seconds ─► the actors end
 
 Nothing is detached: when the controller dies, Ray ends its actors, and the kernel their children.
@@ -12,6 +12,7 @@ import contextlib
 import functools
 import importlib
 import os
+import tempfile
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -24,6 +25,7 @@ from arl.launch.address import HOST
 from arl.launch.base import Command, Node, Resources
 from arl.launch.child import PARENT, RUN_KEY
 from arl.launch.grants import granted_environment
+from arl.launch.secret_file import PREFIX, write_secret_file
 
 # Ray is optional, and importing it takes a while: what imports it is imported where it is used.
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ ARL = "ARL_"  # begins the variables of the controller that its processes get as
 NOT_SENT = (PARENT, RUN_KEY)
 HEAD_SECONDS = 30.0  # for the head of the cluster to answer a question
 START_SECONDS = 120.0  # for Ray to start a worker, and the worker the process
-CALLS = 1000  # to one actor at a time; a call that is made again after a broken connection leaves the first one waiting
 
 
 class RayLauncher:
@@ -58,22 +59,26 @@ class RayLauncher:
         self._cluster = cluster
         self._processes: list[RayProcess] = []
         self._lost: frozenset[int] = frozenset()
+        self._secrets: tempfile.TemporaryDirectory[str] | None = None
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
+        self._secrets = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._logs.parent)
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         stops = [process.stop(self._patience) for process in self._processes]
-        await asyncio.shield(asyncio.gather(*stops))
+        try:
+            await asyncio.shield(asyncio.gather(*stops))
+        finally:
+            assert self._secrets is not None
+            self._secrets.cleanup()  # with the files of processes that have never begun
 
     @property
     def nodes(self) -> Sequence[Node]:
-        from arl.launch.ray.probing import probed_nodes
-
-        return probed_nodes(self._reservation, self._cluster, self._logs.parent)
+        return self._reservation.probed_nodes(self._cluster, self._logs.parent)
 
     @property
     def lost_nodes(self) -> Collection[int]:
@@ -101,7 +106,11 @@ class RayLauncher:
         if resources.node in self._lost:
             raise ProcessDied(f"{role} cannot be started: Ray has given up node {node.name}")
         actor = self._make_actor(resources.node)
-        pid = await self._start_in(actor, role, command, self._environment(command, resources), node.name)
+        assert self._secrets is not None, "the launcher is not entered"
+        secrets = write_secret_file(Path(self._secrets.name), role, command.secrets)
+        environment = self._environment(command, resources)
+        starting = actor.start.remote(command.argv, environment, secrets, os.getcwd())
+        pid = await self._started(actor, role, starting, node.name)
         process = RayProcess(
             role,
             self._logs / f"{role}.log",
@@ -116,16 +125,14 @@ class RayLauncher:
         return process
 
     def _make_actor(self, node: int) -> Any:
-        """Make an actor on a node; Ray calls its methods again until the actor is known to be dead."""
         import ray
 
         from arl.launch.ray.child_actor import ChildActor
 
-        options = self._reservation.options(node)
-        return ray.remote(ChildActor).options(**options, max_concurrency=CALLS, max_task_retries=-1).remote()
+        return ray.remote(ChildActor).options(**self._reservation.options(node)).remote()
 
-    async def _start_in(self, actor: Any, role: str, command: Command, environment: dict[str, str], node: str) -> int:
-        """Start the command in its actor, and return its process id.
+    async def _started(self, actor: Any, role: str, starting: Any, node: str) -> int:
+        """Wait until a command has started in its actor, and return its process id.
 
         Raises:
             ProcessDied: it cannot be started there.
@@ -133,11 +140,11 @@ class RayLauncher:
         import ray
         from ray.exceptions import RayError
 
-        from arl.launch.ray.loss import reason
+        from arl.launch.ray.reservation import reason
 
         try:
             async with asyncio.timeout(START_SECONDS):
-                pid: int = await actor.start.remote(command.argv, environment, os.getcwd())
+                pid: int = await starting
         except TimeoutError as error:
             ray.kill(actor)
             raise ProcessDied(
@@ -154,7 +161,6 @@ class RayLauncher:
         return {
             **own,
             **command.environment,
-            **command.secrets,
             **granted_environment(resources),
             HOST: self.nodes[resources.node].address,
         }
@@ -169,13 +175,18 @@ class RayLauncher:
             self._lost = await asyncio.to_thread(self._reservation.lost_nodes)
 
     async def _describe_loss(self, node: int, error: "RayError | None") -> str:
+        """Say how a process has ended whose actor is dead; no error: its worker does not answer, and is given up."""
         from ray.exceptions import RayError
 
-        from arl.launch.ray.loss import describe_loss
+        from arl.launch.ray.reservation import reason
 
         with contextlib.suppress(DeadlineError, RayError):  # the loss of the process is what matters here
             await self._find_lost_nodes()
-        return describe_loss(error, self.nodes[node].name, node in self._lost)
+        name = self.nodes[node].name
+        where = f"its node {name}" if node in self._lost else f"its Ray worker on {name}"
+        if error is None:
+            return f"was given up, because {where} does not answer"
+        return f"was lost with {where} (Ray: {reason(error)})"
 
     async def _replace_dead(self, process: "RayProcess") -> None:
         """Remember a process in the place of its dead predecessors, and then end their actors.

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError, RayError
+from ray.exceptions import RayError
 
 from arl.launch.process import WatchedProcess
-from arl.launch.process_state import STATE_SECONDS, UNREACHABLE, describe_state
+from arl.launch.process_state import RUNS
 
 END_SECONDS = 20.0  # for a Ray worker to answer when its process is killed; Ray kills the worker then, if it still can
 
@@ -44,7 +44,6 @@ class RayProcess(WatchedProcess):
         self._node = node
         self._node_name = node_name
         self._describe_loss = describe_loss
-        self._position = 0  # in its output
         self._exit_code: int | None = None
         self._loss = ""  # what has happened to its actor
         self._over = asyncio.Event()
@@ -68,11 +67,7 @@ class RayProcess(WatchedProcess):
         return self._exit_code
 
     async def state(self) -> str:
-        try:
-            async with asyncio.timeout(STATE_SECONDS):
-                return describe_state(await self._actor.state.remote())
-        except (TimeoutError, RayActorError):
-            return f"{UNREACHABLE}: {self._node_name} does not answer"
+        return RUNS  # as far as it is known here
 
     async def _follow(self) -> None:
         """Wait for its end, which its actor reports, or Ray that of the actor."""
@@ -92,10 +87,9 @@ class RayProcess(WatchedProcess):
 
     async def _read(self) -> bytes:
         try:
-            piece: bytes = await self._actor.read.remote(self._position)
-        except RayActorError:  # `_follow` reports it
+            piece: bytes = await self._actor.read.remote()
+        except RayError:  # `_follow` reports it
             return b""
-        self._position += len(piece)
         return piece
 
     def _stop_reading(self) -> None:

@@ -10,21 +10,31 @@ import functools
 import logging
 import signal
 import socket
+import subprocess
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
+from arl.config.cluster_section import Cluster
 from arl.errors import InputError
+from arl.launch.address import LOOPBACK
+from arl.launch.base import Node
+from arl.launch.node_probe import probed_nodes
 
 CONNECT_SECONDS = 10.0
 RESERVE_SECONDS = 60.0  # for what another run held until just now
 PIN = 0.001  # of a node's own resource, which pins a bundle to the node
 PINNED_KINDS = ("CPU", "GPU")
+PROBE_SECONDS = 120.0  # for Python on a slow file system
+WORKER_SECONDS = 60.0  # for a Ray worker to start, before that
+GUESSES = " Some common causes include"  # begins what Ray adds to a cause that it does not know
 
 
 @dataclass(frozen=True)
@@ -70,6 +80,65 @@ class Reservation:
         """Ask Ray which nodes are dead."""
         alive = {node.id for node in alive_nodes()}
         return frozenset(number for number, node in enumerate(self.nodes) if node.id not in alive)
+
+    def probed_nodes(self, cluster: Cluster, run: Path) -> list[Node]:
+        """Look at every node; the GPUs that it sees are those that Ray has given the run there.
+
+        Raises:
+            InputError: a node cannot take part.
+        """
+        names = distinct_names(self.nodes)
+
+        def probe(argv: Sequence[str]) -> str:
+            task = ray.remote(run_probe)
+            answers = []
+            for number, name in enumerate(names):
+                options = self.options(number, with_gpus=True)
+                command = [word.replace("{}", name) for word in argv]
+                answers.append(task.options(**options, max_retries=0).remote(command, str(Path.cwd())))
+            return "\n".join(map(_answer, answers))
+
+        nodes = probed_nodes(names, cluster, run, probe)
+        return [replace(nodes[0], address=LOOPBACK)] if len(nodes) == 1 else nodes
+
+
+def run_probe(argv: Sequence[str], directory: str) -> str:
+    """Run a command on this node, and return what it has printed."""
+    return subprocess.run(
+        argv,
+        cwd=directory,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        timeout=PROBE_SECONDS,
+        check=False,
+    ).stdout
+
+
+def _answer(answer: "ray.ObjectRef[str]") -> str:
+    """Wait for what a probe has printed, or return Ray's reason why there is nothing."""
+    try:
+        printed: str = ray.get(answer, timeout=WORKER_SECONDS + PROBE_SECONDS)
+    except RayError as error:
+        return reason(error)
+    return printed
+
+
+def reason(error: RayError) -> str:
+    """Return the cause, which stands last in a long message of Ray's."""
+    if isinstance(error, RayTaskError):
+        return f"{type(error.cause).__name__}: {error.cause}"
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    last = lines[-1] if lines else type(error).__name__
+    return last.partition(GUESSES)[0]
+
+
+def distinct_names(nodes: Sequence[RayNode]) -> list[str]:
+    """Return the name of each node, with its address where others have the same name."""
+    counts = Counter(node.name for node in nodes)
+    return [node.name if counts[node.name] == 1 else f"{node.name} at {node.address}" for node in nodes]
 
 
 @functools.cache

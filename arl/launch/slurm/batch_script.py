@@ -2,17 +2,16 @@
 
 Recipe, Submission ─► #SBATCH lines: nodes, flags, requeue, a signal before the time limit
                       the controller, on the first node: a fresh run, or the same run resumed
-                      a watch on other nodes, which requeues a job whose first node has failed
 """
 
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from pathlib import Path
 from string import Template
 
 from arl.config.recipe import Recipe
+from arl.launch.slurm.run_pointer import Submission
 
 RUN_POINTER = "ARL_RUN_POINTER"  # environment: the file in which the launcher writes the path of the run directory
 MARGIN_SECONDS = 30  # of the time between the signal and the limit, for this script
@@ -25,41 +24,6 @@ class _Script(Template):
     """Leave the dollars to the shell."""
 
     delimiter = "@@"
-
-
-@dataclass(frozen=True)
-class Submission:
-    """Say where the files of one job are, and how its run begins.
-
-    Args:
-        directory: gets the script, the recipe, the log, and the path of the run directory.
-        resume: the recipe's file, if a run is to go on; None: a new one begins.
-        overrides: of a run that goes on, as `--set` takes them.
-    """
-
-    directory: Path
-    resume: Path | None = None
-    overrides: Sequence[str] = ()
-
-    @property
-    def script(self) -> Path:
-        """Return where the script is."""
-        return self.directory / "job.sh"
-
-    @property
-    def recipe(self) -> Path:
-        """Return where the recipe is, as it was when the job was submitted."""
-        return self.directory / "recipe.yaml"
-
-    @property
-    def log(self) -> Path:
-        """Return where the output of the controller goes."""
-        return self.directory / "job.log"
-
-    @property
-    def pointer(self) -> Path:
-        """Return the file that says where the run directory is, once the run has begun."""
-        return self.directory / "run-directory"
 
 
 def render_script(recipe: Recipe, submission: Submission) -> str:

@@ -1,13 +1,13 @@
 """Start the processes of a run on the nodes of a Slurm job, each as one step of it.
 
-start ─► step file ─► srun ─► runner on the node ─► the process         SlurmProcess watches srun ─► logs/<role>.log
+start ─► secret file ─► srun ─► runner on the node ─► the process        SlurmProcess watches srun ─► logs/<role>.log
 end of the context ─► SIGTERM to all ─► SIGKILL after `patience` seconds
 
 The controller runs on one of the nodes, and a process beside it is a step as well, so that Slurm counts what it uses.
+When the controller dies, the kernel sends SIGTERM to each srun, which ends its step.
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 import sys
@@ -24,17 +24,11 @@ from arl.launch.base import Command, Node, Resources
 from arl.launch.child import DEATH_SIGNAL
 from arl.launch.grants import granted_environment
 from arl.launch.process import start_child
+from arl.launch.secret_file import PREFIX, write_secret_file
 from arl.launch.slurm import step_runner
-from arl.launch.slurm.allocation import Allocation, read_allocation
+from arl.launch.slurm.allocation import read_allocation, step
 from arl.launch.slurm.batch_script import RUN_POINTER
-from arl.launch.slurm.step_file import SILENCE, write_step_file
 from arl.launch.slurm.step_process import SlurmProcess
-from arl.launch.slurm.survey import survey
-
-BEAT_SECONDS = SILENCE / 12
-STEPS = "steps-"  # begins the name of a directory beside that of the logs, for files that nobody else may read
-
-_nodes: dict[tuple[str, str], list[Node]] = {}  # of a job and a recipe's section; looked at once, which takes seconds
 
 
 class SlurmLauncher:
@@ -53,20 +47,22 @@ class SlurmLauncher:
         self._logs = logs
         self._patience = patience
         self._cluster = cluster
-        self._allocation: Allocation = read_allocation()
+        self._allocation = read_allocation()
         self._processes: list[SlurmProcess] = []
         self._lost: set[int] = set()
-        self._opened = contextlib.ExitStack()
-        self._steps: Path | None = None
-        self._beating: asyncio.Task[None] | None = None
+        self._secrets: tempfile.TemporaryDirectory[str] | None = None
 
     async def __aenter__(self) -> Self:
         self._logs.mkdir(parents=True, exist_ok=True)
-        steps = tempfile.TemporaryDirectory(prefix=STEPS, dir=self._logs.parent)
-        self._steps = Path(self._opened.enter_context(steps))
+        self._secrets = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._logs.parent)
         self._point_to_run()
-        self._beating = asyncio.create_task(self._beat(), name="heartbeat of steps")
         return self
+
+    def _point_to_run(self) -> None:
+        """Write the path of the run directory where the job's script looks for it, should the job be requeued."""
+        pointer = os.environ.get(RUN_POINTER)
+        if pointer is not None:
+            Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -75,16 +71,12 @@ class SlurmLauncher:
         try:
             await asyncio.shield(asyncio.gather(*stops))
         finally:
-            assert self._beating is not None
-            self._beating.cancel()
-            self._opened.close()  # with the files of steps that have never begun
+            assert self._secrets is not None
+            self._secrets.cleanup()  # with the files of steps that have never begun
 
     @property
     def nodes(self) -> Sequence[Node]:
-        key = (self._allocation.job, self._cluster.model_dump_json())
-        if key not in _nodes:
-            _nodes[key] = survey(self._allocation, self._cluster, self._logs.parent)
-        return _nodes[key]
+        return self._allocation.nodes(self._cluster, self._logs.parent)
 
     @property
     def lost_nodes(self) -> Collection[int]:
@@ -109,36 +101,37 @@ class SlurmLauncher:
         if resources.node in self._lost:
             lost = next((str(process) for process in self._processes if process.role == role), role)
             raise ProcessDied(f"{lost} has nowhere to start again, because node {node.name} has failed")
+        assert self._secrets is not None, "the launcher is not entered"
         environment = {
+            **command.environment,
+            **command.secrets,
             **granted_environment(resources),
             HOST: node.address,
         }
-        assert self._steps is not None, "the launcher is not entered"
-        file = write_step_file(self._steps, role, command, environment, node.address)
-        process = await self._start_step(role, node.name, file, on_line, resources.node)
+        file = write_secret_file(Path(self._secrets.name), role, environment)
+        runner = (sys.executable, "-I", step_runner.__file__, file, *command.argv)
+        srun = Command(
+            argv=(*step([node.name]), "--unbuffered", f"--job-name={role}", *runner),
+            environment={DEATH_SIGNAL: str(int(signal.SIGTERM))},
+        )
+        process = await self._start_step(role, srun, on_line, resources.node)
         self._processes = [p for p in self._processes if p.role != role or p.exit_code is None]
         self._processes.append(process)
         return process
 
     async def _start_step(
-        self, role: str, node: str, file: Path, on_line: Callable[[str], None] | None, number: int
+        self, role: str, srun: Command, on_line: Callable[[str], None] | None, node: int
     ) -> SlurmProcess:
-        """Start srun, which ends its step when this process dies."""
-        runner = (sys.executable, "-I", step_runner.__file__, str(file))
-        srun = Command(
-            argv=(*self._allocation.step([node]), "--unbuffered", f"--job-name={role}", *runner),
-            environment={DEATH_SIGNAL: str(int(signal.SIGTERM))},
-        )
+        """Start srun with a pipe to its input, by which signals travel."""
         reading_end, writing_end = os.pipe()
-        os.set_blocking(writing_end, False)
         try:
             return SlurmProcess(
                 role,
                 await start_child(srun, reading_end),
                 self._logs / f"{role}.log",
                 on_line,
-                node=number,
-                node_name=node,
+                node=node,
+                node_name=self.nodes[node].name,
                 stdin=writing_end,
                 on_lost_node=self._lost.add,
             )
@@ -147,19 +140,3 @@ class SlurmLauncher:
             raise
         finally:
             os.close(reading_end)
-
-    def _point_to_run(self) -> None:
-        """Write the path of the run directory where the job's script looks for it, should the job be requeued."""
-        pointer = os.environ.get(RUN_POINTER)
-        if pointer is not None:
-            Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
-
-    async def _beat(self) -> None:
-        """Tell every runner again and again that this process lives.
-
-        Consumes nothing; waits for time; the end of the context ends it.
-        """
-        while True:
-            for process in self._processes:
-                process.beat()
-            await asyncio.sleep(BEAT_SECONDS)

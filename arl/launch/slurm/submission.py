@@ -3,7 +3,7 @@
 write_job ─► <output.directory>/slurm/<name>-<time>/: job.sh, recipe.yaml ─► submit: sbatch ─► its id
 """
 
-import subprocess
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -11,13 +11,12 @@ from pathlib import Path
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe
-from arl.errors import InputError, RunError
+from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.slurm.allocation import require
-from arl.launch.slurm.batch_script import Submission, render_script
+from arl.launch.slurm.allocation import require, run_slurm
+from arl.launch.slurm.batch_script import render_script
+from arl.launch.slurm.run_pointer import Submission
 
-SUBMIT_SECONDS = 120.0
-LIST_SECONDS = 60.0  # for sinfo
 # Of the messages of Slurm's commands where no flag is at fault.
 NO_SLURM = ("configuration source", "Unable to contact slurm controller", "slurm.conf")
 CORES = 8  # of a node that nobody knows yet
@@ -51,18 +50,9 @@ def submit(submission: Submission) -> str:
         InputError: there is no sbatch, or it refuses the script.
         RunError: it does not answer.
     """
-    require("sbatch")
-    try:
-        done = _run(["sbatch", "--parsable", str(submission.script)], SUBMIT_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise RunError(
-            f"sbatch has not answered within {SUBMIT_SECONDS:.0f} s; `squeue --me` shows whether it has submitted "
-            f"{submission.script} nevertheless"
-        ) from error
+    done = run_slurm("sbatch", "--parsable", str(submission.script))
     if done.returncode != 0:
-        for file in (submission.script, submission.recipe):
-            file.unlink()
-        submission.directory.rmdir()
+        shutil.rmtree(submission.directory)
         raise InputError(_explain_refusal(done.stderr.strip()))
     return done.stdout.strip().partition(";")[0]
 
@@ -74,25 +64,10 @@ def partitions() -> list[str]:
         InputError: Slurm's commands are not installed, or reach no cluster.
     """
     require("sbatch")
-    require("sinfo")
-    try:
-        done = _run(["sinfo", "--noheader", "--format=%R"], LIST_SECONDS)
-    except subprocess.TimeoutExpired as error:
-        raise InputError(
-            f"launcher slurm: sinfo has not answered within {LIST_SECONDS:.0f} s; try it by hand"
-        ) from error
+    done = run_slurm("sinfo", "--noheader", "--format=%R")
     if done.returncode != 0:
         raise InputError(_no_cluster(done.stderr.strip()))
     return done.stdout.split()
-
-
-def _run(command: Sequence[str], seconds: float) -> subprocess.CompletedProcess[str]:
-    """Run a command of Slurm, and return what it says and its exit code.
-
-    Raises:
-        subprocess.TimeoutExpired: it does not answer within `seconds`.
-    """
-    return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
 
 
 def _no_cluster(said: str) -> str:

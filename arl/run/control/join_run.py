@@ -1,36 +1,32 @@
 """Serve a run with engines of this machine: `arl engines join`.
 
 RUN/recipe.yaml, RUN/secrets, RUN/control ─► engine servers here, as children ─► JoinEngine each ─► the run uses them
-                                                  │
-Ctrl-C, the run's end, a server's death, `arl engines remove` ─► RemoveEngine each ─► the servers stop
+Ctrl-C, a server's death ─► RemoveEngine each ─► the servers stop, as at the run's end or after `arl engines remove`
 """
 
 import asyncio
-import contextlib
 import os
 import platform
 import secrets
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import arl
 from arl.clock import in_thread
 from arl.config.cluster_section import Cluster
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.engine.backend import probe_backend
-from arl.errors import ArlError, InputError, RunError
+from arl.errors import ArlError, InputError
 from arl.launch.address import LOOPBACK, host_identity, own_address
 from arl.launch.base import Process, Resources
 from arl.launch.devices import visible_cores, visible_devices
 from arl.launch.local import LocalLauncher
 from arl.launch.tls import is_loopback
+from arl.launch.trust import read_trust
 from arl.metrics.run_files import LOGS, RECIPE
-from arl.run.control.control_client import ControllerWatch, RunControl
 from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
-from arl.run.control.control_server import refuse_other_model
-from arl.run.control.run_key_file import read_trust
+from arl.run.control.run_control import RunControl
 from arl.run.engines import EngineServers
 from arl.run.evaluation.model_identity import model_sha256
 from arl.run.failures import reported_failures
@@ -65,17 +61,14 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
         RunError: a server died, or the controller did not take it.
     """
     control = RunControl(options.run)
-    state = await control.state()
+    state = await control.describe()
     recipe = load_recipe(options.run / RECIPE, ())
     address = join_address(options, state, recipe)
     trust = read_trust(options.run)
     _refuse_unseen_files(state)
-    served = state.versions.served
-    model = await in_thread(model_sha256, Path(served))
-    refuse_other_model(state, f"this machine's {served}", model)
+    await _refuse_other_model(state)
     resources = join_resources(options, state, recipe)
     probe_backend(recipe)
-    node = platform.node()
     async with (
         reported_failures(),
         LocalLauncher(options.run / LOGS, recipe.deadlines.shutdown, Cluster(), address=address) as launcher,
@@ -86,11 +79,15 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
             resources=resources,
             launcher=launcher,
             trust=trust,
-            side=f"engine-{node}-{secrets.token_hex(2)}",
+            side=f"engine-{platform.node()}-{secrets.token_hex(2)}",
         )
         processes = await servers.start_all()
-        async with _joined(control, recipe, processes, node, model, note):
+        try:
+            await _join(control, recipe, processes, note)
             await _serve(control, processes, note)
+        except BaseException:  # Ctrl-C as well
+            await _leave(control, processes, note)
+            raise
 
 
 def join_address(options: JoinOptions, state: LiveRun, recipe: Recipe) -> str:
@@ -151,78 +148,59 @@ def _refuse_unseen_files(state: LiveRun) -> None:
         )
 
 
-@contextlib.asynccontextmanager
-async def _joined(
-    control: RunControl,
-    recipe: Recipe,
-    processes: Sequence[Process],
-    node: str,
-    model: str,
-    note: Callable[[str], None],
-) -> AsyncIterator[None]:
-    """Have the controller take each server as soon as it is ready, and give it back at the end."""
-    joined: list[str] = []
-    try:
-        for process in processes:
-            url = await process.ready(recipe.deadlines.startup)
-            guest = JoinEngine(
-                name=process.role,
-                url=url,
-                node=node,
-                pid=process.pid,
-                arl=arl.__version__,
-                model=model,
-            )
-            joined.append(guest.name)  # the controller may take it although its answer does not arrive
-            await control.ask(guest, recipe.deadlines.engine_joined)
-            note(f"{process} serves {control.run}; Ctrl-C takes it out of the run")
-        yield
-    finally:
-        await _leave(control, joined, note)
+async def _refuse_other_model(state: LiveRun) -> None:
+    """Raise InputError if this machine's weights, config or tokenizer are not those of the run's engines."""
+    served = state.versions.served
+    model = await in_thread(model_sha256, Path(served))
+    if model != state.model:
+        raise InputError(
+            f"this machine's {served}: has other weights, or another config or tokenizer, than the engines of the run "
+            f"(sha256 {model[:12]}; theirs is {state.model[:12]}); give it the files of the run's machine"
+        )
 
 
-async def _leave(control: RunControl, joined: Sequence[str], note: Callable[[str], None]) -> None:
-    """Take the engines out of the run, if it has them still."""
-    state = control.read_state()
-    if state is None:
-        return
-    members = {engine.name for engine in state.engines}
-    for name in members.intersection(joined):
+async def _join(control: RunControl, recipe: Recipe, processes: Sequence[Process], note: Callable[[str], None]) -> None:
+    """Have the controller take each server as soon as it is ready."""
+    for process in processes:
+        url = await process.ready(recipe.deadlines.startup)
+        engine = JoinEngine(name=process.role, url=url, node=platform.node(), pid=process.pid)
+        await control.ask(engine, recipe.deadlines.engine_joined)
+        note(f"{process} serves {control.run}; Ctrl-C takes it out of the run")
+
+
+async def _leave(control: RunControl, processes: Sequence[Process], note: Callable[[str], None]) -> None:
+    """Take the engines out of the run, if it goes on and has them still."""
+    for process in processes if control.is_open else ():
         try:
-            note(await control.ask(RemoveEngine(name), REMOVE_SECONDS))
+            note(await control.ask(RemoveEngine(process.role), REMOVE_SECONDS))
         except ArlError as error:  # this machine leaves in any case, and the run finds out by the connection
-            note(f"{name} leaves without being removed: {error}")
+            note(f"{process.role} leaves: {error}")
 
 
 async def _serve(control: RunControl, processes: Sequence[Process], note: Callable[[str], None]) -> None:
     """Return when the run has ended, or has removed all of these engines.
 
-    Waits a second between two looks at the run's state; unblocked by the end of a server as well.
+    Waits a second between two questions to the controller; unblocked by the end of a server as well.
 
     Raises:
         RunError: a server died, or the controller is gone without an end of the run.
     """
+    names = {process.role for process in processes}
     async with asyncio.TaskGroup() as tasks:
         deaths = [tasks.create_task(process.died()) for process in processes]
-        watch = ControllerWatch(control)
-        names = {process.role for process in processes}
-        joined_at = await control.state()  # written after the controller had taken them
-        while not watch.is_gone():
-            assert watch.state is not None
-            has_them = names.intersection(engine.name for engine in watch.state.engines)
+        while True:
+            try:
+                state = await control.describe()
+            except ArlError:
+                if control.is_open:
+                    raise
+                note(f"{control.run} has ended")
+                break
             done, _ = await asyncio.wait(deaths, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            for death in done:
+            for death in done:  # for which the controller may have removed the engine
                 raise death.result()
-            if watch.state.beat > joined_at.beat and not has_them:
+            if names.isdisjoint(engine.name for engine in state.engines):
                 note(f"{control.run} has none of these engines any more")
                 break
-        else:
-            _report_end(control, note)
         for death in deaths:
             death.cancel()
-
-
-def _report_end(control: RunControl, note: Callable[[str], None]) -> None:
-    if control.read_state() is not None:
-        raise RunError(f"{control.run}: its controller has not written its state for a minute; it was killed, or hangs")
-    note(f"{control.run} has ended")

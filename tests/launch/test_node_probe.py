@@ -1,0 +1,56 @@
+"""What several nodes report becomes Nodes, or one message that names every node that cannot take part."""
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from arl.config.cluster_section import Cluster
+from arl.errors import InputError
+from arl.launch.node_probe import checked_nodes, look_at_this_node, probed_nodes
+
+REPORT = replace(look_at_this_node("lo"), address="10.0.0.7", versions={"torch": "2.13"})
+OTHER = replace(REPORT, address="10.0.0.8")
+
+
+def test_nodes_are_looked_at_by_the_real_probe_and_one_that_writes_no_report_is_named_with_what_it_said(
+    tmp_path: Path,
+) -> None:
+    def probe(argv: Sequence[str]) -> str:
+        for name in ("n1", "n2"):
+            subprocess.run([word.replace("{}", name) for word in argv], timeout=120, check=True)
+        return "bash: python: command not found\n"
+
+    nodes = probed_nodes(["n1", "n2"], Cluster(interface="lo"), tmp_path / "not" / "yet", probe)
+    assert [(node.name, node.address, node.cores >= 1) for node in nodes] == [
+        ("n1", "127.0.0.1", True),
+        ("n2", "127.0.0.1", True),
+    ]
+    with pytest.raises(InputError, match=rf"^node n3: arl does not run .* does not see {tmp_path} \(bash: python"):
+        probed_nodes(["n1", "n2", "n3"], Cluster(interface="lo"), tmp_path, probe)
+    assert not list(tmp_path.iterdir()), "the probe leaves nothing behind"
+
+
+def test_all_nodes_that_cannot_take_part_are_named_in_one_message() -> None:
+    older = replace(REPORT, versions={"torch": "2.0"})
+    broken = replace(REPORT, problem="no interface ib0")
+    with pytest.raises(InputError) as raised:
+        checked_nodes({"n1": REPORT, "n2": older, "n3": broken}, None)
+    assert str(raised.value).splitlines() == [
+        "node n2: it has torch 2.0, and the controller's node has 2.13; install one environment on all nodes",
+        "node n3: no interface ib0",
+    ]
+
+
+def test_a_name_that_resolves_to_loopback_is_refused_where_there_are_several_nodes() -> None:
+    debian = replace(REPORT, address="127.0.1.1")
+    assert checked_nodes({"n1": debian}, None)
+    with pytest.raises(InputError, match=r"^node n2: its own name resolves to 127\.0\.1\.1, .*set cluster\.interface"):
+        checked_nodes({"n1": REPORT, "n2": debian}, None)
+    assert len(checked_nodes({"n1": REPORT, "n2": OTHER}, None)) == 2
+
+
+def test_the_probe_itself_says_what_is_wrong_with_its_node() -> None:
+    assert "no interface nowhere0 with an IPv4 address; there are " in look_at_this_node("nowhere0").problem
