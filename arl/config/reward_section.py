@@ -34,7 +34,7 @@ class Reward(Section):
     """Factor of the raw reward."""
     bias: float = 0.0
     """Added to the raw reward, before the scale."""
-    clip: tuple[float] | None = None
+    clip: tuple[float, float] | None = None
     """[low, high] bounds of the scaled reward."""
     overlong: Overlong | None = None
     """DAPO's soft penalty for long responses; null: none."""
