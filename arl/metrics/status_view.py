@@ -19,11 +19,11 @@ from rich.text import Text
 from arl.errors import printable
 from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed, WaitStatus
 
-MOST_PROCESSES = 24  # rows; a run may have hundreds
-FEWEST_PROCESSES = 4
+MAX_PROCESSES = 24  # rows; a run may have hundreds
+MIN_PROCESSES = 4
 OTHER_LINES = 19  # headline, facts, of which some take two lines, heads of the columns, a progress bar
-MOST_WAITS = 3
-LONGEST_NAME = 24
+MAX_WAITS = 3
+MAX_NAME = 24
 UNKNOWN = "–"
 LEFT = ("role", "node", "pid", "state")  # columns of words
 
@@ -34,20 +34,20 @@ def rows_that_fit(height: int) -> int:
     >>> rows_that_fit(24), rows_that_fit(30), rows_that_fit(100)
     (5, 11, 24)
     """
-    return max(min(height - OTHER_LINES, MOST_PROCESSES), FEWEST_PROCESSES)
+    return max(min(height - OTHER_LINES, MAX_PROCESSES), MIN_PROCESSES)
 
 
-def draw_status(status: RunStatus, name: str = "", most_processes: int = MOST_PROCESSES) -> RenderableType:
+def draw_status(status: RunStatus, name: str = "", max_processes: int = MAX_PROCESSES) -> RenderableType:
     """Draw one moment of the run called `name`."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
     for title, text in _facts(status):
-        facts.add_row(Text(title), Text(printable(text)))
+        facts.add_row(Text(title), Text(text))
     headline = Text(printable(_headline(status, name)), style="bold")
     if status.end:
         return Group(headline, facts)
-    return Group(headline, facts, _processes(status, most_processes))
+    return Group(headline, facts, _processes(status, max_processes))
 
 
 def _headline(status: RunStatus, name: str) -> str:
@@ -68,7 +68,7 @@ def _short(name: str) -> str:
     >>> _short("runs/quickstart"), _short("/shared/home/ada/experiments/runs/quickstart")
     ('runs/quickstart', '…/quickstart')
     """
-    if len(name) <= LONGEST_NAME:
+    if len(name) <= MAX_NAME:
         return name
     return f"…/{name.rpartition('/')[2]}"
 
@@ -78,7 +78,7 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
     if status.speed is not None:
         yield "trainer", _trainer(status.speed)
         yield "engines", _engines(status.speed)
-    for wait in status.waits[:MOST_WAITS] if not status.end else ():
+    for wait in status.waits[:MAX_WAITS] if not status.end else ():
         yield "now", _wait(wait, status)
     if status.groups is not None and not status.end:
         yield "groups", _groups(status)
@@ -165,7 +165,7 @@ def _processes(status: RunStatus, most: int) -> RenderableType:
     for name in columns:
         table.add_column(name, no_wrap=True, justify="left" if name in LEFT else "right")
     for row in rows:
-        table.add_row(*(Text(printable(row[name])) for name in columns))
+        table.add_row(*(Text(row[name]) for name in columns))
     left_out = len(status.processes) - len(shown)
     if left_out:
         return Group(table, Text(f"… and {left_out} more processes", style="dim"))

@@ -19,18 +19,6 @@ def trajectory_files(run: Path) -> list[Path]:
     return sorted((run / TRAJECTORIES).glob("*.parquet"))
 
 
-def num_rows_of(path: Path, columns: Sequence[str]) -> tuple[int, int]:
-    """Return what the footer of a file says: its rows, and its bytes when they are decoded.
-
-    Raises:
-        DataError: it is damaged, or lacks a column.
-    """
-    with _opened(path, columns) as file:
-        metadata = file.metadata
-        sizes = [metadata.row_group(number).total_byte_size for number in range(metadata.num_row_groups)]
-        return metadata.num_rows, sum(sizes)
-
-
 def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield `columns` of a file, a few rows at a time.
 

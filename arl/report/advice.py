@@ -1,5 +1,6 @@
 """Say which side is the bottleneck and what to change, each time with the number that says so."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from arl.report.arms import LAG, STALENESS, Arm
@@ -69,7 +70,7 @@ def _looser(arm: Arm) -> str:
 def _waste(arm: Arm) -> Iterator[str]:
     """Yield what is computed and teaches little."""
     values = {metric: found.mean for metric in METRICS if (found := metric_of(arm, metric)) is not None}
-    recomputed = values.get("sync/recomputed_tokens", 0.0) / max(values.get("tokens/generated", 0.0), 1.0)
+    recomputed = values.get("sync/recomputed_tokens", 0.0) / (values.get("tokens/generated") or math.inf)
     if recomputed > MUCH_RECOMPUTED:
         yield (
             f"swaps had {recomputed:.1f} tokens computed again for each one generated: keep old caches, "

@@ -45,14 +45,6 @@ def test_fields_that_follow_from_a_kind_do_not_name_an_arm(tmp_path: Path) -> No
     ]
 
 
-def test_a_field_that_a_recipe_of_another_version_lacks_is_no_difference(tmp_path: Path) -> None:
-    write_run(tmp_path / "a")
-    recipe = write_run(tmp_path / "b", seed=1) / "recipe.yaml"
-    recipe.write_text("\n".join(line for line in recipe.read_text().splitlines() if "max_rejected_share" not in line))
-    (arm,) = arms_in(tmp_path).arms
-    assert arm.seeds == [0, 1]
-
-
 def test_of_two_runs_of_one_seed_the_finished_one_counts_and_the_other_is_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a", steps=9, is_finished=False)
     write_run(tmp_path / "b", steps=6)

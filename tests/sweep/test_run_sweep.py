@@ -54,7 +54,7 @@ class Sweeps:
     def kill_runs(self, call: int) -> None:
         """Start its runs alone, as it does, and kill them when both stay at their reward's `call`."""
         planned = self.plan()
-        with open_directory(planned.directory, planned.request, planned.checked):
+        with open_directory(planned.directory, planned.checked):
             pass
         with self.wait_until_held(call) as environment:
             arguments = [_argv(run, is_resumed=False)[len(PROGRAM) :] for run in planned.runs]
@@ -183,7 +183,7 @@ directory.mkdir(parents=True)
 """
 SUMMARY = """{
 "directory": "", "accuracy_before": null, "accuracy_after": 0.5, "eval_problems": 4, "seconds": 1, "steps": 2,
-"training_seconds": 1, "tokens_trained": 9, "tokens_generated": 9, "tokens_recomputed": 0, "pause": {},
+"training_seconds": 1, "tokens_trained": 9, "tokens_generated": 9, "pause": {},
 "token_ages": {}, "trajectories_spanning_versions": 0, "groups": {},
 "selection": {}, "selection_bias": [], "idle_trainer": 0, "idle_engine": 0, "weights_sha256": ""}
 """
