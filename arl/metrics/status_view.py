@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from arl.errors import printable
-from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed, WaitStatus
+from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus
 
 MAX_PROCESSES = 24  # rows; a run may have hundreds
 MIN_PROCESSES = 4
@@ -79,33 +79,23 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield "trainer", _trainer(status.speed)
         yield "engines", _engines(status.speed)
     for wait in status.waits[:MAX_WAITS] if not status.end else ():
-        yield "now", _wait(wait, status)
-    if status.groups is not None and not status.end:
-        yield "groups", _groups(status)
+        yield "now", _wait(wait)
     if status.groups is not None:
+        if not status.end:
+            yield "groups", _groups(status.groups)
         yield "staleness", _staleness(status)
     if status.speed is not None:
-        speed = status.speed
-        yield (
-            "tokens/s",
-            f"{speed.generated_per_s:,.0f} generated, {speed.trained_per_s:,.0f} trained (last {speed.steps} steps)",
-        )
+        rates = f"{status.speed.generated_per_s:,.0f} generated, {status.speed.trained_per_s:,.0f} trained"
+        yield "tokens/s", f"{rates} (last {status.speed.steps} steps)"
     if status.last_step or status.evaluations:
         yield "reward", _reward(status)
     if "hardware/memory_gb" in status.last_step:
         yield "memory", f"a trainer rank took {status.last_step['hardware/memory_gb']:.2f} GB at most"
 
 
-def _wait(wait: WaitStatus, status: RunStatus) -> str:
+def _wait(wait: WaitStatus) -> str:
     """Say who waits for what, without the counts after its semicolon, which other lines show."""
-    what = wait.what.partition(";")[0]
-    text = f"{wait.who} waits {_seconds(wait.seconds)} for {what}"
-    groups = status.groups
-    if wait.who == "trainer" and groups is not None and groups.finished >= groups.problems_per_step:
-        has_rule = status.staleness is not None or status.has_exact_lag
-        reason = "a group that is due first still runs" if has_rule else "engines must load newer weights first"
-        text += f": enough have finished, but {reason}"
-    return text
+    return f"{wait.who} waits {_seconds(wait.seconds)} for {wait.what.partition(';')[0]}"
 
 
 def _trainer(speed: Speed) -> str:
@@ -123,9 +113,7 @@ def _engines(speed: Speed) -> str:
     return text
 
 
-def _groups(status: RunStatus) -> str:
-    groups = status.groups
-    assert groups is not None
+def _groups(groups: GroupsStatus) -> str:
     in_flight = groups.running + groups.finished
     most = "" if groups.capacity is None else f" of {groups.capacity}"
     return (
@@ -191,15 +179,13 @@ def _row(process: ProcessStatus, at: float) -> dict[str, str]:
         "open": _known(process.open_requests),
         "slots": UNKNOWN if process.slots is None else f"{process.running}/{process.slots}",
         "waiting": _known(process.waiting),
-        "cache": _share(process.cache_tokens, process.cache_capacity),
+        "cache": (
+            UNKNOWN
+            if process.cache_tokens is None or not process.cache_capacity
+            else f"{process.cache_tokens / process.cache_capacity:.0%}"
+        ),
         "memory": UNKNOWN if process.memory_bytes is None else f"{process.memory_bytes / 1e9:.2f} GB",
     }
-
-
-def _share(part: int | None, whole: int | None) -> str:
-    if part is None or not whole:
-        return UNKNOWN
-    return f"{part / whole:.0%}"
 
 
 def _known(value: object) -> str:

@@ -74,9 +74,6 @@ class TrackerThread:
         try:
             tracker = self._maker.make(self._past)
             self._past = ()  # the records of a long run take gigabytes
-            for method in ("log", "close"):
-                if not callable(getattr(tracker, method, None)):
-                    raise TypeError(f"returned {type(tracker).__name__}, which has no method {method}")
             while not self._dropped.is_set() and (call := self._calls.get()) is not None:
                 call(tracker)
             tracker.close()

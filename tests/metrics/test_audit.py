@@ -62,32 +62,6 @@ def test_dropping_late_groups_is_found_to_select_short_ones() -> None:
     assert selection.dropped.reward.count == 0  # never scored
 
 
-def test_waiting_for_late_groups_selects_nothing() -> None:
-    waits = World(Rollout(**{**DROPPING.model_dump(), "late": "wait"}), 40, length_of=stragglers).run()
-    assert not selection_of(waits).warnings()
-
-
-def test_dropping_what_has_nothing_to_do_with_length_or_reward_is_no_bias() -> None:
-    rollout = Rollout(problems_per_step=4, group_size=2, staleness=1)
-    world = World(rollout, 40, length_of=stragglers, keep=lambda problem, _: int(str(problem.prompt)) % 3 > 0).run()
-    selection = Selection()
-    for done in world.observer.finished:
-        selection = selection.finished(done).trained_on(done)
-    for rejected, _ in world.observer.lost:
-        selection = selection.lost(rejected, LATE)  # as if they had been late
-    assert selection.dropped.length.count > 20
-    assert not selection.warnings()
-
-
-def test_a_selection_by_reward_is_found() -> None:
-    selection = Selection()
-    for i in range(8):
-        selection = selection.trained_on(group(5 + i % 3, 1.0 + 0.01 * i))
-        selection = selection.lost(group(5 + i % 3, 0.01 * i), LATE)
-    assert [w.split(" differs")[0] for w in selection.warnings()] == ["mean reward"]
-    assert not selection.warnings()[0].startswith("mean length")
-
-
 def assert_adds_up(record: Record) -> None:
     """Every sampled token has exactly one fate."""
     parts = ("trained", "rejected", "failed", "dropped", "in_flight")
@@ -223,18 +197,6 @@ def test_the_test_errs_as_seldom_as_it_says() -> None:
                 samples[side] = samples[side].plus(draw.expovariate(1.0))
         alarms += p_value(*samples) < 0.01
     assert 1 <= alarms <= 15
-
-
-def test_constant_samples_and_single_ones_are_judged_without_dividing_by_zero() -> None:
-    def constant(value: float, count: int) -> Moments:
-        moments = Moments()
-        for _ in range(count):
-            moments = moments.plus(value)
-        return moments
-
-    assert p_value(constant(0.1, 9), constant(0.1, 30)) == 1
-    assert p_value(constant(0.1, 9), constant(0.2, 9)) == 0
-    assert p_value(constant(0.1, 1), constant(0.2, 9)) == 1
 
 
 @given(st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=30))
