@@ -11,11 +11,10 @@ import pytest
 
 from arl import clock
 from arl.errors import InputError
-from arl.metrics.names import Record
 from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import RecorderState
-from arl.types import FAILED, REJECTED, StepResult, StepWaits, SwapReport
+from arl.types import FAILED, StepResult, StepWaits, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
 
 
@@ -159,37 +158,6 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     assert [r["tokens/trained_total"] for r in records] == [8, 16, 24, 32]
     assert [r["reward/wait_seconds"] for r in records] == [0.5, 0.375, 0.375, 0.375]
     assert [r["idle/engine"] for r in records] == pytest.approx([1 - 0.3 / 0.7] + 3 * [1 - 0.4 / 0.9])
-
-
-def test_what_ended_between_the_last_step_and_the_cut_counts_in_the_resumed_run(tmp_path: Path) -> None:
-    def records(directory: Path, is_cut: bool) -> list[Record]:
-        directory.mkdir()
-
-        async def begin() -> tuple[Recorder, RecorderState]:
-            process = Process(directory, None)
-            await process.step(4)
-            process.recorder.group_finished(BATCH.groups[1])
-            process.recorder.group_lost(BATCH.groups[0], REJECTED, None)
-            state = process.recorder.cut()
-            if not is_cut:
-                await process.step(5)
-            return process.recorder, state
-
-        async def resume() -> list[Record]:
-            process = Process(directory, state)
-            await process.step(5)
-            return process.recorder.read_records()
-
-        recorder, state = clock.run(begin, virtual=True)
-        if not is_cut:
-            return recorder.read_records()
-        return clock.run(resume, virtual=True, start=state.rates.last_step + AFTER_STEP)
-
-    whole, resumed = records(tmp_path / "whole", is_cut=False), records(tmp_path / "resumed", is_cut=True)
-    assert whole[1]["groups/rejection_rate"] == 1 / 4
-    assert whole[1].keys() == resumed[1].keys()
-    for name in whole[1].keys() - {"epochs"}:  # these are counted by the process of the test
-        assert whole[1][name] == pytest.approx(resumed[1][name]), name
 
 
 def test_files_shorter_than_the_checkpoint_counts_on_are_refused(tmp_path: Path) -> None:

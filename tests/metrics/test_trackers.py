@@ -18,10 +18,9 @@ from arl.errors import InputError, RecipeError
 from arl.metrics import tracker_thread, wandb_tracker
 from arl.metrics.base import TrackedRun, TrackerMaker
 from arl.metrics.names import AXES, METRICS, Record
-from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.tracker_thread import TrackerThread
-from arl.metrics.trackers import check_trackers, make_trackers
+from arl.metrics.trackers import check_trackers
 from arl.metrics.wandb_tracker import WandbTracker
 from tests.metrics.tracked_runs import evaluation_record, sample_of, step_record, tracked_run
 
@@ -58,10 +57,6 @@ def test_a_tracker_gets_every_record_in_order_in_a_thread_of_its_own() -> None:
     assert tracker.closed
     assert threading.get_ident() not in tracker.threads
     assert not notes
-
-
-def just(tracker: Remembering) -> Callable[[Sequence[Record]], Remembering]:
-    return lambda _: tracker
 
 
 def raising(*_: object) -> None:
@@ -191,34 +186,6 @@ def test_every_metric_has_one_axis_at_wandb() -> None:
     for name in [*METRICS, "reward/correct", "objective/penalty", "samples"]:
         matching = [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)]
         assert len(matching) == 1 or name in AXES, name
-
-
-class Showing(Remembering):
-    """Keep samples, too."""
-
-    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
-        self.records.append({"shown at": step})
-
-
-def test_only_a_tracker_that_has_the_method_is_shown_samples() -> None:
-    notes: list[str] = []
-    for tracker in (Remembering(), Showing()):
-        thread = TrackerThread(TrackerMaker("mine", just(tracker)), (), notes.append)
-        thread.log({"step": 3})
-        thread.log_samples(3, [sample_of(3)])
-        thread.close()
-        expected = [{"step": 3}, {"shown at": 3}] if isinstance(tracker, Showing) else [{"step": 3}]
-        assert tracker.records == expected
-    assert not notes
-
-
-def test_a_run_of_a_sweep_is_named_by_its_arm_as_well(inits: list[dict[str, Any]], tmp_path: Path) -> None:
-    directory = tmp_path / "staleness=8" / "seed-0"
-    directory.mkdir(parents=True)
-    (tmp_path / SWEEP_MANIFEST).touch()
-    (maker,) = make_trackers(recipe(wandb="offline"), directory, lambda _: None)
-    maker.make([])
-    assert inits[0]["name"] == "staleness=8/seed-0"
 
 
 def test_online_without_a_key_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """Trajectory files hold what the model saw and said, what it earned and what training computed of it."""
 
 import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -90,17 +89,6 @@ def test_the_thread_writes_the_same_files(tmp_path: Path) -> None:
         contents.append({file.name: file.read_bytes() for file in directory.iterdir()})
     assert contents[0] == contents[1]
     assert sorted(contents[0]) == ["000000.parquet", "000001.parquet"]
-
-
-class WaitingCodec(NullCodec):
-    """Decodes nothing until the test lets it."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-
-    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
-        assert self.gate.wait(60)
-        return super().decode_all(sequences, special_tokens)
 
 
 class BrokenCodec(NullCodec):

@@ -73,7 +73,7 @@ def test_episodes_are_spread_over_steps_and_outcomes_with_the_text_of_the_runs_o
 
 def test_a_long_episode_is_cut_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     arm = arm_with_trajectories(tmp_path / "run", 1)
-    written_runs.write_file(tmp_path / "run", 0, [written_runs.episode(token_ids=[1] * (MAX_TOKENS + 7))])
+    written_runs.write_file(tmp_path / "run", 0, [written_runs.episode(0, 0, 0, "4", [1] * (MAX_TOKENS + 7))])
     (tmp_path / "run" / "trajectories" / "000001.parquet").write_bytes(b"PAR1")
     notes: list[str] = []
     (shown,) = choose_episodes([arm], notes)

@@ -58,14 +58,6 @@ def test_a_report_of_real_runs_says_what_they_recorded(study: Path) -> None:
     assert [found["at"] for found in scores] == ["step 4"]
 
 
-def test_the_terminal_shows_every_question_with_its_answer(study: Path) -> None:
-    result = report(str(study))
-    assert result.exit_code == 0
-    titles = [section.title for section in build_report([study]).sections]
-    assert [title for title in titles if title in result.stdout] == titles
-    assert "staleness=0" in result.stdout
-
-
 def test_budgets_are_columns_and_bad_ones_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     shown = report(str(tmp_path), "--at-steps", "5,10", "--at-tokens", "1e3").stdout
@@ -96,13 +88,6 @@ def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_m
     assert str(study.parent).encode() not in pages[0]
     assert b"staleness=2" in pages[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
-
-
-def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    refused = report(str(tmp_path / "run"), "--out", str(tmp_path / "nowhere" / "page.html"))
-    assert refused.exit_code == 2
-    assert "cannot be written (No such file or directory)" in refused.output.replace("\n", "")
 
 
 def test_a_directory_is_refused_as_the_page_before_runs_are_read(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from arl.report.speed import mean_shares
 from arl.report.speed_numbers import UNEXPLAINED, engine_shares, trainer_shares
 from arl.report.staleness_section import by_age
 from tests.report.synthetic_runs import Line, step_record, write_metrics, write_recipe, write_sweep
-from tests.report.test_comparison import figures, table
+from tests.report.test_comparison import figures
 
 
 def arm_of(directory: Path, lines: list[Line], *settings: str) -> Arm:
@@ -57,23 +57,6 @@ def test_ages_by_bucket_are_weighted_by_tokens_and_absent_where_no_token_is(tmp_
     assert values[:2].tolist() == [1.75, 2.0]
     assert np.isnan(values[2:]).all()
     assert np.isnan(by_age(arm, "by_age/never")).all()
-
-
-def test_what_age_0_says_is_set_apart_from_lag(tmp_path: Path) -> None:
-    arm_of(tmp_path / "run", steps({}))
-    said = prose(build_report([tmp_path]), "staleness-said")
-    assert "KL(behavior‖proximal) is 0.001 nats at age 0 and 0.02 at age 2." in said
-
-
-def test_an_objective_without_behavior_weights_has_a_dash_and_no_figure(tmp_path: Path) -> None:
-    lines = steps({})
-    for line in lines:
-        del line["behavior_weight/effective_sample_size"]
-    arm_of(tmp_path / "run", lines, "objective.kind=ppo")
-    report = build_report([tmp_path])
-    column = table(report, "staleness-table").header.index("effective sample")
-    assert table(report, "staleness-table").rows[0][column] == "–"
-    assert not [id for id in figures(report) if id.startswith("effective-sample-size")]
 
 
 def test_tokens_that_are_not_accounted_for_are_said(tmp_path: Path) -> None:

@@ -7,9 +7,7 @@ import pytest
 
 from arl.errors import InputError
 from arl.sweep.check_arms import CheckedSweep, check_arms
-from arl.sweep.combinations import combine
 from arl.sweep.request import SweepOptions, read_request
-from tests.forks import ROOT
 
 
 def check(recipe: Path, *axes: str) -> CheckedSweep:
@@ -100,23 +98,3 @@ def test_all_arms_that_cannot_run_are_named_with_value_rule_and_remedy(recipe: P
 def test_two_arms_that_compute_the_same_are_refused(recipe: Path, axis: str, twins: str) -> None:
     with pytest.raises(InputError, match=f"arms {twins}: their recipes are equal; leave one of the two out"):
         check(recipe, axis)
-
-
-def test_arms_add_their_labels_to_those_of_the_recipe(recipe: Path) -> None:
-    options = SweepOptions(axes=["rollout.staleness=8"], overrides=["output.wandb_tags=[mine]"])
-    notes: list[str] = []
-    (arm,) = check_arms(read_request(recipe, options), notes.append).arms
-    assert arm.recipe.output.wandb_tags == ("mine", "staleness=8")
-    assert arm.recipe.output.wandb_group == "small-sweep"
-    own = SweepOptions(axes=["rollout.staleness=8"], overrides=["output.wandb_group=theirs"])
-    (arm,) = check_arms(read_request(recipe, own), notes.append).arms
-    assert arm.recipe.output.wandb_group == "theirs"
-
-
-def test_the_study_of_staleness_has_every_objective_under_every_bound() -> None:
-    request = read_request(Path(ROOT, "recipes/study/staleness.yaml"), SweepOptions())
-    base = {"rollout.max_groups": None}
-    names = [arm.name for arm in combine(request.axes, request.named, base=base)]
-    assert len(names) == 21
-    assert {"naive,staleness=0", "recompute,staleness=16", "loglinear,staleness=null,max_groups=1024"} < set(names)
-    assert request.seeds == [0, 1, 2, 3, 4]

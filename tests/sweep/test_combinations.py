@@ -41,12 +41,6 @@ def test_an_arm_is_named_by_what_it_sets() -> None:
     assert combine([KIND, both_kinds], {})[0].name == "objective.kind=ppo,advantage.kind=grpo"
 
 
-def test_what_stays_null_is_not_in_the_name() -> None:
-    capped = make_axis({"rollout.staleness": [4, None], "rollout.max_groups": [None, 64]}, "")
-    arms = combine([capped], {}, base={"rollout.max_groups": None, "rollout.staleness": 4})
-    assert [arm.name for arm in arms] == ["staleness=4", "staleness=null,max_groups=64"]
-
-
 def test_a_section_is_an_axis_and_its_fields_are_the_settings() -> None:
     axis = make_axis({"objective": [{"kind": "ppo"}, {"kind": "decoupled_ppo", "proximal": "loglinear"}]}, "")
     first, second = combine([axis], {})
@@ -94,8 +88,3 @@ def test_a_field_belongs_to_one_axis() -> None:
     ]:
         with pytest.raises(InputError, match="two axes set it"):
             combine(axes, named)
-
-
-def test_without_axes_and_named_arms_there_is_one_arm() -> None:
-    (arm,) = combine([], {})
-    assert (arm.name, arm.given) == ("base", {})

@@ -66,14 +66,6 @@ def test_options_override_what_the_file_says(tmp_path: Path) -> None:
     assert request.jobs == 1
 
 
-def test_a_recipe_is_swept_by_options_alone(recipe: Path) -> None:
-    request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0,4"], seeds="0,3"))
-    assert request.name == "small-sweep"
-    assert request.recipe == recipe
-    assert request.seeds == [0, 3]
-    assert read_request(recipe, SweepOptions(axes=["rollout.staleness=0,4"])).seeds is None, "the recipe's own"
-
-
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
@@ -98,12 +90,6 @@ def test_a_mistake_in_a_sweep_file_is_refused_with_its_line(tmp_path: Path, text
 def test_a_name_that_is_no_directory_beside_the_runs_is_refused(recipe: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"(?s)--name .*: a name consists of letters, digits"):
         read_request(recipe, SweepOptions(name=name))
-
-
-def test_a_field_that_is_paired_twice_is_refused(recipe: Path) -> None:
-    paired = ["rollout.staleness=0,1", "train.minibatches=1,2", "rollout.staleness=2,3"]
-    with pytest.raises(InputError, match=r"--paired rollout.staleness=2,3: rollout.staleness is given twice"):
-        read_request(recipe, SweepOptions(paired=paired))
 
 
 @pytest.mark.parametrize("seeds", ["0", "-1", "a", "1,1", "[", "1.5"])

@@ -58,11 +58,3 @@ def test_a_resumed_run_that_fails_is_reported_with_the_directory_to_remove(
     (failure,) = run_with("print('no checkpoint is intact'); exit(2)", [run], Share(), monkeypatch)
     assert f"exited with code 2: no checkpoint is intact; log {run.log}" in failure.why
     assert failure.why.endswith(f"; to run it anew, remove {run.directory}")
-
-
-def test_the_reason_of_a_failure_is_shown_and_not_how_one_would_resume_the_run_by_hand(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fails = "print('arl: engine-0 exited with code 1'); print('resume with: arl train r/recipe.yaml --resume'); exit(3)"
-    (failure,) = run_with(fails, runs_of(recipe, recipe.parent / "study"), Share(), monkeypatch)
-    assert "exited with code 3: arl: engine-0 exited with code 1; log" in failure.why

@@ -49,12 +49,6 @@ def test_a_sweep_that_would_compute_something_else_is_refused_with_every_differe
     assert len(begin(recipe, "rollout.staleness=2", "2", "deadlines.step=5").arms) == 2
 
 
-def test_new_arms_of_another_recipe_are_refused(recipe: Path) -> None:
-    begin(recipe, "rollout.staleness=0,2")
-    with pytest.raises(InputError, match=r"the recipe of all arms: train.steps = 7: the sweep has 6"):
-        begin(recipe, "rollout.staleness=8", "2", "train.steps=7")
-
-
 def test_a_field_that_every_arm_sets_may_have_another_value_in_the_recipe(recipe: Path) -> None:
     begin(recipe, "rollout.staleness=0,2")
     manifest = begin(recipe, "rollout.staleness=8", "2", "rollout.staleness=3")

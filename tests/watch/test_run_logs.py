@@ -79,10 +79,6 @@ def test_a_run_of_another_host_is_followed_to_its_end_whatever_its_clock_says(
         assert logs(run, "trainer-0", follow=True) == [f"step {number}" for number in range(10)]
 
 
-def test_of_one_role_the_lines_are_shown_as_they_are(tmp_path: Path) -> None:
-    assert logs(with_logs(tmp_path), "trainer-0", count=2) == ["step 2", "step 3"]
-
-
 def test_an_unknown_role_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     run = with_logs(tmp_path)
     with pytest.raises(
@@ -119,10 +115,3 @@ def test_the_last_lines_of_a_log_are_those_at_its_end(
     log.seek_last(count)
     shown = log.new_lines(is_last=True)
     assert shown == (text.splitlines()[-count:] if count else [])
-
-
-def test_the_logs_of_engines_that_have_joined_are_those_of_engines(tmp_path: Path) -> None:
-    run = with_logs(tmp_path)
-    (run / "logs" / "engine-n3-9ed7-0.log").touch()
-    assert [log.role for log in find_logs(run, "engine")] == ["engine-0", "engine-1", "engine-n3-9ed7-0"]
-    assert [log.role for log in find_logs(run, "engine-1")] == ["engine-1"]

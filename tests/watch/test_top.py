@@ -5,7 +5,6 @@ import io
 import os
 import platform
 import pty
-import re
 import subprocess
 import sys
 import time
@@ -16,8 +15,7 @@ from rich.console import Console
 
 from arl.errors import InputError
 from arl.metrics.run_files import LOCK
-from arl.metrics.run_status import GroupsStatus, ProcessStatus, WaitStatus
-from arl.metrics.status_view import draw_status, rows_that_fit
+from arl.metrics.run_status import ProcessStatus
 from arl.watch.liveness import describe_silence
 from arl.watch.run_logs import find_logs
 from arl.watch.top import show_once
@@ -49,18 +47,6 @@ def test_a_status_says_who_waits_and_why_with_queue_staleness_speed_and_accuracy
     ]
 
 
-def test_a_trainer_that_waits_though_enough_groups_have_finished_is_explained(tmp_path: Path) -> None:
-    groups = GroupsStatus(running=2, finished=4, capacity=12, problems_per_step=4)
-    waits = (WaitStatus("trainer", "4 groups for step 12; 2 groups running, 4 finished", 3.25),)
-    due = top(a_run(tmp_path, a_status(groups=groups, waits=waits)))
-    assert (
-        "now        trainer waits 3.2 s for 4 groups for step 12: "
-        "enough have finished, but a group that is due first still runs\n"
-    ) in re.sub(" +\n", "\n", due)
-    ahead = top(a_run(tmp_path, a_status(groups=groups, waits=waits, staleness=None)))
-    assert "enough have finished, but engines must load newer weights first" in ahead
-
-
 def test_of_hundreds_of_processes_those_in_trouble_are_shown(tmp_path: Path) -> None:
     processes = [ProcessStatus(role=f"engine-{i}", node="n1", pid=100 + i) for i in range(300)]
     processes[200] = ProcessStatus(role="engine-200", node="n2", pid=300, restarts=3)
@@ -69,15 +55,6 @@ def test_of_hundreds_of_processes_those_in_trouble_are_shown(tmp_path: Path) -> 
     assert "engine-200" in shown
     assert "ended, code -9" in shown
     assert "… and 276 more processes" in shown
-
-
-def test_in_a_small_terminal_the_view_of_many_processes_is_not_cut_off() -> None:
-    processes = tuple(ProcessStatus(role=f"engine-{i}", node="n1", pid=100 + i) for i in range(300))
-    console = Console(file=io.StringIO(), width=80, height=24)
-    view = draw_status(a_status(processes=processes), "runs/small", rows_that_fit(console.height))
-    lines = console.render_lines(view)
-    assert len(lines) < 24
-    assert "… and 295 more processes" in "".join(segment.text for segment in lines[-1])
 
 
 def test_an_old_status_says_for_how_long_nothing_was_written_and_what_is_known_of_the_process(tmp_path: Path) -> None:
