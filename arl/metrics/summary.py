@@ -105,10 +105,9 @@ def _pause(summary: Summary) -> list[str]:
     """Show the mean pause and its parts that take a millisecond."""
     if not summary.pause:
         return []
-    milliseconds = {name: round(1e3 * seconds) for name, seconds in summary.pause.items()}
-    whole = milliseconds.pop("pause")
-    parts = ", ".join(f"{name} {value}" for name, value in milliseconds.items() if value)
-    return [f"pause      {whole} ms for a swap" + (f": {parts}" if parts else "")]
+    whole, *parts = [(name, round(1e3 * seconds)) for name, seconds in summary.pause.items()]
+    said = ", ".join(f"{name} {value}" for name, value in parts if value)
+    return [f"pause      {whole[1]} ms for a swap" + (f": {said}" if said else "")]
 
 
 def _memory(memory: TrainerMemory | None) -> list[str]:

@@ -7,7 +7,6 @@ Text and tables cost milliseconds per thousand tokens, so a thread makes them. I
 the order of the calls, so a file holds the same rows with the thread and without it.
 """
 
-import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +23,6 @@ from arl.metrics.episode_table import EpisodeRow, episode_table
 
 P = ParamSpec("P")
 
-ANY_FILE = re.compile("[0-9]{6,18}[.]parquet")
 WRITE_SECONDS = 300.0  # for everything that is left to write
 
 
@@ -132,7 +130,7 @@ def _cut_back(directory: Path, partial: Path, num_files: int) -> None:
     remove_any(partial)
     directory.mkdir(parents=True, exist_ok=True)
     for path in sorted(directory.glob("*.parquet")):
-        if ANY_FILE.fullmatch(path.name) and int(path.stem) >= num_files:
+        if int(path.stem) >= num_files:
             remove_any(path)
 
 
