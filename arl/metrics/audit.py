@@ -34,9 +34,7 @@ def loss_of(fate: str) -> Loss:
     """Return the kind of loss that a fate is."""
     if fate.startswith("failed"):
         return "failed"
-    if fate == REJECTED:
-        return "rejected"
-    return "dropped"
+    return "rejected" if fate == REJECTED else "dropped"
 
 
 class Moments(Struct, frozen=True):
@@ -101,9 +99,7 @@ class Selection(Struct, frozen=True):
     def lost(self, group: TrajectoryGroup, fate: str) -> "Selection":
         """Return the selection after `group` was lost."""
         name = loss_of(fate)
-        population: Population = getattr(self, name)
-        enlarged = {name: population.plus(group)}
-        return msgspec.structs.replace(self.finished(group), **enlarged)
+        return msgspec.structs.replace(self.finished(group), **{name: getattr(self, name).plus(group)})
 
     @property
     def num_lost(self) -> int:
@@ -153,8 +149,7 @@ def _difference(quantity: str, trained: Moments, dropped: Moments) -> list[str]:
     """Write a line if two means differ significantly; none otherwise."""
     if min(trained.count, dropped.count) < MIN_GROUPS:
         return []
-    p = p_value(trained, dropped)
-    if p >= SIGNIFICANT:
+    if (p := p_value(trained, dropped)) >= SIGNIFICANT:
         return []
     means = f"trained {trained.mean:.4g}, dropped {dropped.mean:.4g}"
     return [f"mean {quantity} differs: {means} ({dropped.mean - trained.mean:+.4g}, p = {p:.1g})"]
@@ -169,14 +164,5 @@ def p_value(a: Moments, b: Moments) -> float:
         return 1.0
     if math.isclose(a.mean, b.mean, rel_tol=1e-9, abs_tol=1e-12):
         return 1.0
-    error = math.sqrt(_squared_error(a) + _squared_error(b))
-    if not error:
-        return 0.0
-    z = (a.mean - b.mean) / error
-    return 2 * NormalDist().cdf(-abs(z))
-
-
-def _squared_error(m: Moments) -> float:
-    """Return the squared standard error of the mean."""
-    variance = m.squares / (m.count - 1)
-    return variance / m.count
+    error = math.sqrt(sum(m.squares / (m.count - 1) / m.count for m in (a, b)))  # m.squares/(n − 1) is the variance
+    return 2 * NormalDist().cdf(-abs(a.mean - b.mean) / error) if error else 0.0

@@ -26,10 +26,8 @@ class Ages:
             if not trajectory.loss_mask.any():
                 continue
             ages = batch.version - trajectory.policy_versions[trajectory.loss_mask]
-            oldest = int(ages.max())
-            self._staleness.append(oldest)
-            if oldest > ages.min():
-                self.num_spanning += 1
+            self._staleness.append(int(ages.max()))
+            self.num_spanning += bool(ages.max() > ages.min())
             token_ages.append(ages)
         self.tokens = _histogram(np.concatenate(token_ages)) if token_ages else []  # loss tokens by age
 
@@ -52,10 +50,7 @@ class Ages:
 
 
 def _trajectories(batch: Batch) -> list[Trajectory]:
-    trajectories: list[Trajectory] = []
-    for group in batch.groups:
-        trajectories.extend(group.trajectories)
-    return trajectories
+    return [trajectory for group in batch.groups for trajectory in group.trajectories]
 
 
 def _histogram(ages: np.ndarray) -> list[int]:
@@ -74,11 +69,9 @@ def _group_ages(name: str, ages: Sequence[int]) -> Record:
 
 def group_times(batch: Batch, consumed_at: float) -> Record:
     """Compute how long groups took and waited; `consumed_at` is the clock when the step began with them, seconds."""
-    generation = [group.arrival_time - group.dispatch_time for group in batch.groups]
-    queue = [consumed_at - group.arrival_time for group in batch.groups]
     return {
-        "groups/generation_s": float(np.mean(generation)),
-        "groups/queue_s": float(np.mean(queue)),
+        "groups/generation_s": float(np.mean([group.arrival_time - group.dispatch_time for group in batch.groups])),
+        "groups/queue_s": float(np.mean([consumed_at - group.arrival_time for group in batch.groups])),
     }
 
 
@@ -103,10 +96,7 @@ def rollout_metrics(batch: Batch) -> Record:
 
 
 def _lengths_by_outcome(trajectories: Sequence[Trajectory], lengths: np.ndarray) -> Record:
-    outcomes = []
-    for trajectory in trajectories:
-        outcomes.append(is_right(trajectory.unshaped_reward, trajectory.reward_parts))
-    right = np.array(outcomes)
+    right = np.array([is_right(one.unshaped_reward, one.reward_parts) for one in trajectories])
     record: Record = {}
     if right.any():
         record["length/right_mean"] = float(lengths[right].mean())
@@ -121,7 +111,4 @@ def _part_means(trajectories: Sequence[Trajectory]) -> Record:
     for trajectory in trajectories:
         for part, value in trajectory.reward_parts.items():
             values.setdefault(part, []).append(value)
-    record: Record = {}
-    for part, numbers in values.items():
-        record[part_metric(part)] = float(np.mean(numbers))
-    return record
+    return {part_metric(part): float(np.mean(numbers)) for part, numbers in values.items()}

@@ -81,7 +81,7 @@ class ConsoleDisplay:
     def show_status(self, status: RunStatus) -> None:
         """Draw the status of the run above the bar. Anywhere but in a terminal it is not shown."""
         if self.is_live:
-            self._progress.top = draw_status(status, most_processes=rows_that_fit(self._console.height))
+            self._progress.top = draw_status(status, max_processes=rows_that_fit(self._console.height))
 
     def note(self, text: str) -> None:
         """Print one line. Threads may call it too. A run goes on in silence where nobody can read the line."""

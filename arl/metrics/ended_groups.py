@@ -33,19 +33,16 @@ class EndedGroups(Struct, frozen=True):
         is_scored = bool(episodes) and len(episodes) == len(group.trajectories)
         right = [is_right(t.unshaped_reward, t.reward_parts) for t in episodes]
         rewards = [t.reward for t in episodes]
-        errors = [t for t in episodes if t.reward_error]
-        has_one_reward = len(set(rewards)) == 1
-        is_rejected = fate == REJECTED
         return EndedGroups(
             groups=self.groups + 1,
-            rejected=self.rejected + is_rejected,
+            rejected=self.rejected + (fate == REJECTED),
             scored=self.scored + is_scored,
             all_right=self.all_right + (is_scored and all(right)),
             all_wrong=self.all_wrong + (is_scored and not any(right)),
-            equal=self.equal + (is_scored and has_one_reward),
+            equal=self.equal + (is_scored and len(set(rewards)) == 1),
             episodes=self.episodes + len(episodes),
             sum_of_rewards=self.sum_of_rewards + sum(rewards),
-            errors=self.errors + len(errors),
+            errors=self.errors + sum(bool(t.reward_error) for t in episodes),
         )
 
     def metrics(self) -> Record:

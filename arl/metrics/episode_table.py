@@ -3,7 +3,6 @@
 EpisodeRow ─► episode_table ─► pyarrow.Table of SCHEMA
 """
 
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -123,13 +122,12 @@ def episode_table(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> pa.Tab
     columns["prompt"] = _prompts(rows, codec)
     columns["response"] = _responses(rows, codec)
     lists = _list_columns(rows)
-    arrays = []
-    for field in SCHEMA:
-        if field.name in lists:
-            array = _list_array(lists[field.name], field.type.value_type)
-        else:
-            array = pa.array(columns[field.name], field.type)
-        arrays.append(array)
+    arrays = [
+        _list_array(lists[field.name], field.type.value_type)
+        if field.name in lists
+        else pa.array(columns[field.name], field.type)
+        for field in SCHEMA
+    ]
     return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
@@ -144,13 +142,9 @@ def _columns(rows: Sequence[EpisodeRow]) -> dict[str, Any]:
         "reward_parts": [list(row.trajectory.reward_parts.items()) for row in rows],
         "advantage": [advantage_of(row.tokens) for row in rows],
     }
-    for name in _OF_GROUP:
-        columns[name] = [getattr(row.group, name) for row in rows]
-    for name in _OF_TRAJECTORY:
-        columns[name] = [getattr(row.trajectory, name) for row in rows]
-    for name in _REWARDS:
-        columns[name] = [_null_if_nan(getattr(row.trajectory, name)) for row in rows]
-    return columns
+    columns |= {name: [getattr(row.group, name) for row in rows] for name in _OF_GROUP}
+    columns |= {name: [getattr(row.trajectory, name) for row in rows] for name in _OF_TRAJECTORY}
+    return columns | {name: [_null_if_nan(getattr(row.trajectory, name)) for row in rows] for name in _REWARDS}
 
 
 def _null_if_nan(value: float) -> float | None:
@@ -159,12 +153,8 @@ def _null_if_nan(value: float) -> float | None:
 
 def _list_columns(rows: Sequence[EpisodeRow]) -> dict[str, list[np.ndarray | None]]:
     """Return the columns with a list for each episode."""
-    columns: dict[str, list[np.ndarray | None]] = {}
-    for name in _LISTS_OF_TRAJECTORY:
-        columns[name] = [getattr(row.trajectory, name) for row in rows]
-    for name in _LISTS_OF_STEP:
-        columns[name] = [_computed(row, name) for row in rows]
-    return columns
+    columns = {name: [getattr(row.trajectory, name) for row in rows] for name in _LISTS_OF_TRAJECTORY}
+    return columns | {name: [_computed(row, name) for row in rows] for name in _LISTS_OF_STEP}
 
 
 def _computed(row: EpisodeRow, name: str) -> np.ndarray | None:
@@ -185,40 +175,24 @@ def _list_array(arrays: Sequence[np.ndarray | None], dtype: pa.DataType) -> pa.L
     lengths = [0 if array is None else len(array) for array in arrays]
     offsets = np.zeros(len(arrays) + 1, np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    present = [array for array in arrays if array is not None]
     empty = np.empty(0, dtype.to_pandas_dtype())
-    values = np.concatenate([*present, empty])
-    is_null = [array is None for array in arrays]
-    return pa.ListArray.from_arrays(
-        pa.array(offsets),
-        pa.array(values, dtype, from_pandas=True),
-        mask=pa.array(is_null, pa.bool_()),
-    )
+    values = np.concatenate([*(array for array in arrays if array is not None), empty])
+    is_null = pa.array([array is None for array in arrays], pa.bool_())
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, dtype, from_pandas=True), mask=is_null)
 
 
 def _prompts(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> Sequence[str | None]:
     """Decode the prompt of each group once."""
     if codec is None:
         return [None] * len(rows)
-    num_episodes = []  # of each group
-    prompt_ids = []
-    for _, own in itertools.groupby(rows, key=lambda row: row.group.group_id):
-        episodes = list(own)
-        first = episodes[0].trajectory
-        num_episodes.append(len(episodes))
-        prompt_ids.append(first.token_ids[: first.prompt_length].tolist())
-    prompts = codec.decode_all(prompt_ids, special_tokens=True)
-    texts: list[str | None] = []
-    for prompt, count in zip(prompts, num_episodes, strict=True):
-        texts += [prompt] * count
-    return texts
+    episodes = {row.group.group_id: row.trajectory for row in rows}  # of a group, all begin with the same prompt
+    prompt_ids = [one.token_ids[: one.prompt_length].tolist() for one in episodes.values()]
+    prompts = dict(zip(episodes, codec.decode_all(prompt_ids, special_tokens=True), strict=True))
+    return [prompts[row.group.group_id] for row in rows]
 
 
 def _responses(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> Sequence[str | None]:
     if codec is None:
         return [None] * len(rows)
-    response_ids = []
-    for row in rows:
-        trajectory = row.trajectory
-        response_ids.append(trajectory.token_ids[trajectory.prompt_length :].tolist())
-    return codec.decode_all(response_ids)
+    episodes = [row.trajectory for row in rows]
+    return codec.decode_all([one.token_ids[one.prompt_length :].tolist() for one in episodes])

@@ -12,10 +12,7 @@ def weights_sha256(model: Path) -> str:
     """Compute the sha256 over the sorted names of the parameters, each followed by its raw float32 bytes.
 
     Args:
-        model: a directory with safetensors files.
-
-    Raises:
-        ValueError: a parameter is not float32, as those of checkpoints are.
+        model: a directory with safetensors files of float32, as those of checkpoints are.
     """
     digest = hashlib.sha256()
     stored = {
@@ -23,8 +20,6 @@ def weights_sha256(model: Path) -> str:
     }
     for name in sorted(stored):
         tensor = stored[name]
-        if tensor.dtype != "F32":
-            raise ValueError(f"{tensor.file}: {name} is {tensor.dtype}, not F32")
         with safe_open(tensor.file, framework="numpy") as file:
             weight = file.get_tensor(name)
         digest.update(name.encode())

@@ -232,25 +232,18 @@ EVALUATION = frozenset(name for name in METRICS if name.startswith(OF_EVALUATION
 ONCE_LOST = frozenset(  # each is logged from the first such group on
     f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")
 )
-ON_KNOWN_DEVICES = frozenset({"hardware/mfu"})
-ON_DEMAND = frozenset(  # of settings that are off by default
-    {"ratio/dual_clip_fraction", "grad_cosine/stale_fresh", "time/halves_s", "train/loss_scale"}
+ON_DEMAND = frozenset(  # of settings that are off by default, or of devices whose peak is known
+    {"ratio/dual_clip_fraction", "grad_cosine/stale_fresh", "time/halves_s", "train/loss_scale", "hardware/mfu"}
 )
-MEASURED = frozenset(
-    {
-        "time/pack_s",
-        "time/proximal_s",
-        "time/halves_s",
-        "time/train_s",
-        "hardware/mfu",
-        "hardware/tflops",
-        "hardware/memory_gb",
-    }
-)
+MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves", "train")) | {
+    "hardware/mfu",
+    "hardware/tflops",
+    "hardware/memory_gb",
+}
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
 # advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age,
 # without a wrong episode they have no length.
-EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_KNOWN_DEVICES - ON_DEMAND
+EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_DEMAND
 
 
 def is_defined(name: str) -> bool:

@@ -6,7 +6,7 @@ Meters, which only grow ─► Rates: differences between two steps ─► metri
 
 from collections.abc import Callable
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from arl.clock import now
 from arl.metrics.names import Record
@@ -27,10 +27,7 @@ class RatesState(Struct, frozen=True):
     """Keep what is counted since the last step, and since the start of the run."""
 
     last_step: float  # clock seconds: its end
-    busy_seconds: float = 0.0  # since the last step, like the next three
-    gate_seconds: float = 0.0
-    reward_wait_seconds: float = 0.0
-    graded_groups: int = 0
+    since: Meters = Meters(0.0, 0)  # the last step
     restarts: int = 0  # since the start, like the next two
     total_generated: int = 0  # tokens, up to the last step
     total_trained: int = 0  # likewise
@@ -46,12 +43,8 @@ class Rates:
 
     def __init__(self, read: Callable[[], Meters], at: RatesState) -> None:
         self._read = read
-        self._before = at
-        begun = read()
-        self._last_busy = begun.busy_seconds - at.busy_seconds
-        self._last_gate = begun.gate_seconds - at.gate_seconds
-        self._last_wait = begun.reward_wait_seconds - at.reward_wait_seconds
-        self._last_graded = begun.graded_groups - at.graded_groups
+        self._restarts = at.restarts  # before this process
+        self._at_last_step = _minus(read(), at.since)
         self._total_generated = at.total_generated
         self._total_trained = at.total_trained
         self.last_step = at.last_step
@@ -61,11 +54,8 @@ class Rates:
         meters = self._read()
         return RatesState(
             last_step=self.last_step,
-            busy_seconds=meters.busy_seconds - self._last_busy,
-            gate_seconds=meters.gate_seconds - self._last_gate,
-            reward_wait_seconds=meters.reward_wait_seconds - self._last_wait,
-            graded_groups=meters.graded_groups - self._last_graded,
-            restarts=self._before.restarts + meters.restarts,
+            since=_minus(meters, self._at_last_step),
+            restarts=self._restarts + meters.restarts,
             total_generated=self._total_generated,
             total_trained=self._total_trained,
         )
@@ -79,6 +69,7 @@ class Rates:
             waits: of the trainer, before the step.
         """
         meters = self._read()
+        since = _minus(meters, self._at_last_step)
         at = now()
         elapsed = max(at - self.last_step, 1e-9)
         generated_before = self._total_generated
@@ -93,17 +84,17 @@ class Rates:
             "wait/groups_s": waits.groups,
             "wait/bound_s": waits.bound,
             "wait/device_s": waits.device,
-            "wait/gate_s": meters.gate_seconds - self._last_gate,
+            "wait/gate_s": since.gate_seconds,
             "idle/trainer": min(waits.total / elapsed, 1.0),
-            "idle/engine": max(1.0 - (meters.busy_seconds - self._last_busy) / elapsed, 0.0),
-            "engines/restarts": self._before.restarts + meters.restarts,
+            "idle/engine": max(1.0 - since.busy_seconds / elapsed, 0.0),
+            "engines/restarts": self._restarts + meters.restarts,
         }
-        graded = meters.graded_groups - self._last_graded
-        if graded:
-            record["reward/wait_seconds"] = (meters.reward_wait_seconds - self._last_wait) / graded
+        if since.graded_groups:
+            record["reward/wait_seconds"] = since.reward_wait_seconds / since.graded_groups
         self.last_step = at
-        self._last_busy = meters.busy_seconds
-        self._last_gate = meters.gate_seconds
-        self._last_wait = meters.reward_wait_seconds
-        self._last_graded = meters.graded_groups
+        self._at_last_step = meters
         return record
+
+
+def _minus(one: Meters, other: Meters) -> Meters:
+    return Meters(*(a - b for a, b in zip(structs.astuple(one), structs.astuple(other), strict=True)))

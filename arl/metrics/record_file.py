@@ -16,28 +16,17 @@ def read_records(path: Path) -> list[Row]:
     """Read the records of a file, without a last line that has no end; none if there is no file.
 
     Raises:
-        DataError: it cannot be read, or a line holds no record.
+        DataError: a line holds no record.
     """
     if not path.exists():
         return []
-    rows = []
+    rows: list[Row] = []
     try:
         *lines, _ = path.read_bytes().split(b"\n")
-        for line in lines:
-            rows.append(decode_record(line))
-    except (OSError, ValueError) as error:
+        rows.extend(_DECODER.decode(line.decode()) for line in lines)
+    except ValueError as error:
         raise DataError(f"{path}: cannot be read after {len(rows)} lines ({error})") from error
     return rows
-
-
-def decode_record(line: bytes) -> Row:
-    """Read one record.
-
-    Raises:
-        ValueError: the line holds none.
-    """
-    row: Row = _DECODER.decode(line.decode())
-    return row
 
 
 def step_of(row: Row) -> int:

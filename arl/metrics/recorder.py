@@ -120,9 +120,8 @@ class Recorder:
         self._spans = current_sink()
         if self._spans is not None:
             self._spans.open(self._trace.add)
-        self._trajectories: TrajectoryFiles | None = None
-        if trajectories:
-            self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, at.num_files, codec, threaded)
+        files = TrajectoryFiles(directory / TRAJECTORIES, at.num_files, codec, threaded) if trajectories else None
+        self._trajectories = files
         self._display = display
         self.records = RunRecords(self._metrics.read())
         past = tuple(self._metrics.read()) if trackers else ()

@@ -5,23 +5,18 @@ controller ─► RunStatus, once a second ─► status.json, replaced as a who
 What is not known is None.
 """
 
-import contextlib
 import os
 import platform
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
-from arl.errors import DataError, DiskError, InputError
-from arl.launch.disk import writing
+from arl.errors import DataError, InputError
 from arl.launch.durable import replace_file
 from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
-RESUMING = "resuming: recipe and checkpoint are checked"  # stage in which nothing is written until they are
 RUNS = "runs"  # state of a process that has not ended
 SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
 
@@ -109,45 +104,6 @@ def write_status(run: Path, status: RunStatus) -> None:
     replace_file(run / STATUS_FILE, msgspec.json.encode(status))
 
 
-@contextlib.contextmanager
-def shown_as_resuming(run: Path) -> Iterator[None]:
-    """Show a run that has ended as one that starts again; if the block fails, because it cannot, as it was.
-
-    If that cannot be written either, the failure of the block is raised with a note, because it is the cause.
-
-    Raises:
-        DiskError: it cannot be shown as one that starts.
-    """
-    try:
-        ended = read_status(run)
-    except (InputError, DataError):  # it has none that could mislead
-        yield
-        return
-    here = platform.node()
-    starting = structs.replace(
-        ended,
-        host=here,
-        pid=os.getpid(),
-        time=time.time(),
-        stage=RESUMING,
-        end="",
-        waits=(),
-        seconds_left=None,
-        processes=(ProcessStatus(role="controller", node=here, pid=os.getpid()),),
-    )
-    with writing(run / STATUS_FILE):
-        write_status(run, starting)
-    try:
-        yield
-    except BaseException as cause:
-        try:
-            with writing(run / STATUS_FILE):
-                write_status(run, ended)
-        except (DiskError, OSError) as error:
-            cause.add_note(f"The status of the run could not be written back: {error}")
-        raise
-
-
 def read_status(run: Path) -> RunStatus:
     """Read the status of a run.
 
@@ -164,8 +120,6 @@ def read_status(run: Path) -> RunStatus:
         raise InputError(
             f"{run}: has no {STATUS_FILE}; a run has one from its start-up on, unless its time is virtual"
         ) from None
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from error
     except msgspec.DecodeError as error:
         raise DataError(f"{file}: is damaged, or of another version of arl ({error})") from error
 

@@ -62,8 +62,7 @@ def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCode
     count = min(count, sum(len(group.trajectories) for group in batch.groups))
     for i in range(count):
         place = i * len(batch.groups) // count
-        group = batch.groups[place]
-        of_group = group_rows(group, TRAINED, batch.version, tokens[place])
+        of_group = group_rows(batch.groups[place], TRAINED, batch.version, tokens[place])
         rows.append(of_group[i % len(of_group)])
     return _samples(rows, codec)
 

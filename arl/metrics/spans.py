@@ -41,7 +41,6 @@ class SpanSink:
     def __init__(self) -> None:
         self._write: Callable[[TraceSpan], None] | None = None
         self._waiting: list[TraceSpan] = []
-        self._is_closed = False
         self._free: dict[str, list[int]] = {}  # process -> lanes below its highest that are free
         self._num_lanes: dict[str, int] = {}
 
@@ -54,14 +53,13 @@ class SpanSink:
 
     def close(self) -> None:
         """Forget what comes from now on, because the trace is complete."""
-        self._write = None
-        self._is_closed = True
+        self._write = lambda span: None
 
     def add(self, span: TraceSpan) -> None:
         """Write a span, or keep it until the trace is open."""
         if self._write is not None:
             self._write(span)
-        elif not self._is_closed:
+        else:
             self._waiting.append(span)
 
     @contextlib.contextmanager

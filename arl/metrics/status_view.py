@@ -17,13 +17,13 @@ from rich.table import Table
 from rich.text import Text
 
 from arl.errors import printable
-from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed, WaitStatus
+from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus
 
-MOST_PROCESSES = 24  # rows; a run may have hundreds
-FEWEST_PROCESSES = 4
+MAX_PROCESSES = 24  # rows; a run may have hundreds
+MIN_PROCESSES = 4
 OTHER_LINES = 19  # headline, facts, of which some take two lines, heads of the columns, a progress bar
-MOST_WAITS = 3
-LONGEST_NAME = 24
+MAX_WAITS = 3
+MAX_NAME = 24
 UNKNOWN = "–"
 LEFT = ("role", "node", "pid", "state")  # columns of words
 
@@ -34,20 +34,20 @@ def rows_that_fit(height: int) -> int:
     >>> rows_that_fit(24), rows_that_fit(30), rows_that_fit(100)
     (5, 11, 24)
     """
-    return max(min(height - OTHER_LINES, MOST_PROCESSES), FEWEST_PROCESSES)
+    return max(min(height - OTHER_LINES, MAX_PROCESSES), MIN_PROCESSES)
 
 
-def draw_status(status: RunStatus, name: str = "", most_processes: int = MOST_PROCESSES) -> RenderableType:
+def draw_status(status: RunStatus, name: str = "", max_processes: int = MAX_PROCESSES) -> RenderableType:
     """Draw one moment of the run called `name`."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="bold", no_wrap=True)
     facts.add_column()
     for title, text in _facts(status):
-        facts.add_row(Text(title), Text(printable(text)))
+        facts.add_row(Text(title), Text(text))
     headline = Text(printable(_headline(status, name)), style="bold")
     if status.end:
         return Group(headline, facts)
-    return Group(headline, facts, _processes(status, most_processes))
+    return Group(headline, facts, _processes(status, max_processes))
 
 
 def _headline(status: RunStatus, name: str) -> str:
@@ -68,7 +68,7 @@ def _short(name: str) -> str:
     >>> _short("runs/quickstart"), _short("/shared/home/ada/experiments/runs/quickstart")
     ('runs/quickstart', '…/quickstart')
     """
-    if len(name) <= LONGEST_NAME:
+    if len(name) <= MAX_NAME:
         return name
     return f"…/{name.rpartition('/')[2]}"
 
@@ -78,34 +78,24 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
     if status.speed is not None:
         yield "trainer", _trainer(status.speed)
         yield "engines", _engines(status.speed)
-    for wait in status.waits[:MOST_WAITS] if not status.end else ():
-        yield "now", _wait(wait, status)
-    if status.groups is not None and not status.end:
-        yield "groups", _groups(status)
+    for wait in status.waits[:MAX_WAITS] if not status.end else ():
+        yield "now", _wait(wait)
     if status.groups is not None:
+        if not status.end:
+            yield "groups", _groups(status.groups)
         yield "staleness", _staleness(status)
     if status.speed is not None:
-        speed = status.speed
-        yield (
-            "tokens/s",
-            f"{speed.generated_per_s:,.0f} generated, {speed.trained_per_s:,.0f} trained (last {speed.steps} steps)",
-        )
+        rates = f"{status.speed.generated_per_s:,.0f} generated, {status.speed.trained_per_s:,.0f} trained"
+        yield "tokens/s", f"{rates} (last {status.speed.steps} steps)"
     if status.last_step or status.evaluations:
         yield "reward", _reward(status)
     if "hardware/memory_gb" in status.last_step:
         yield "memory", f"a trainer rank took {status.last_step['hardware/memory_gb']:.2f} GB at most"
 
 
-def _wait(wait: WaitStatus, status: RunStatus) -> str:
+def _wait(wait: WaitStatus) -> str:
     """Say who waits for what, without the counts after its semicolon, which other lines show."""
-    what = wait.what.partition(";")[0]
-    text = f"{wait.who} waits {_seconds(wait.seconds)} for {what}"
-    groups = status.groups
-    if wait.who == "trainer" and groups is not None and groups.finished >= groups.problems_per_step:
-        has_rule = status.staleness is not None or status.has_exact_lag
-        reason = "a group that is due first still runs" if has_rule else "engines must load newer weights first"
-        text += f": enough have finished, but {reason}"
-    return text
+    return f"{wait.who} waits {_seconds(wait.seconds)} for {wait.what.partition(';')[0]}"
 
 
 def _trainer(speed: Speed) -> str:
@@ -123,9 +113,7 @@ def _engines(speed: Speed) -> str:
     return text
 
 
-def _groups(status: RunStatus) -> str:
-    groups = status.groups
-    assert groups is not None
+def _groups(groups: GroupsStatus) -> str:
     in_flight = groups.running + groups.finished
     most = "" if groups.capacity is None else f" of {groups.capacity}"
     return (
@@ -165,7 +153,7 @@ def _processes(status: RunStatus, most: int) -> RenderableType:
     for name in columns:
         table.add_column(name, no_wrap=True, justify="left" if name in LEFT else "right")
     for row in rows:
-        table.add_row(*(Text(printable(row[name])) for name in columns))
+        table.add_row(*(Text(row[name]) for name in columns))
     left_out = len(status.processes) - len(shown)
     if left_out:
         return Group(table, Text(f"… and {left_out} more processes", style="dim"))
@@ -191,15 +179,13 @@ def _row(process: ProcessStatus, at: float) -> dict[str, str]:
         "open": _known(process.open_requests),
         "slots": UNKNOWN if process.slots is None else f"{process.running}/{process.slots}",
         "waiting": _known(process.waiting),
-        "cache": _share(process.cache_tokens, process.cache_capacity),
+        "cache": (
+            UNKNOWN
+            if process.cache_tokens is None or not process.cache_capacity
+            else f"{process.cache_tokens / process.cache_capacity:.0%}"
+        ),
         "memory": UNKNOWN if process.memory_bytes is None else f"{process.memory_bytes / 1e9:.2f} GB",
     }
-
-
-def _share(part: int | None, whole: int | None) -> str:
-    if part is None or not whole:
-        return UNKNOWN
-    return f"{part / whole:.0%}"
 
 
 def _known(value: object) -> str:

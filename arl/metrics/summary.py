@@ -11,9 +11,6 @@ from arl.metrics.names import Record, number
 from arl.types import PauseParts
 
 BAR_WIDTH = 40  # characters that stand for all trained tokens
-# Tokens computed again for each one generated, from which on fewer loads are suggested. Not measured: if a prefill
-# computes a token ten times as fast as a full batch of requests samples one, it is a fifth of the engines' time.
-MUCH_RECOMPUTED = 2.0
 
 
 class TrainerMemory(Struct, frozen=True):
@@ -35,7 +32,6 @@ class Summary(Struct, frozen=True):
     steps: int
     tokens_trained: int
     tokens_generated: int
-    tokens_recomputed: int  # prompts and answers so far of requests that swaps interrupted
     token_ages: dict[int, int]  # age -> trained tokens
     trajectories_spanning_versions: int
     groups: dict[str, int]  # fate -> groups; with those in flight at the end, every group that was admitted
@@ -53,11 +49,6 @@ class Summary(Struct, frozen=True):
         fresh = self.token_ages.get(0, 0)
         total = sum(self.token_ages.values())
         return 1 - fresh / max(total, 1)
-
-    @property
-    def recomputed_share(self) -> float:
-        """Return how many tokens were computed again for each one that was generated."""
-        return self.tokens_recomputed / max(self.tokens_generated, 1)
 
 
 def mean_idle(records: list[Record], side: str) -> float:
@@ -114,10 +105,9 @@ def _pause(summary: Summary) -> list[str]:
     """Show the mean pause and its parts that take a millisecond."""
     if not summary.pause:
         return []
-    milliseconds = {name: round(1e3 * seconds) for name, seconds in summary.pause.items()}
-    whole = milliseconds.pop("pause")
-    parts = ", ".join(f"{name} {value}" for name, value in milliseconds.items() if value)
-    return [f"pause      {whole} ms for a swap" + (f": {parts}" if parts else "")]
+    whole, *parts = [(name, round(1e3 * seconds)) for name, seconds in summary.pause.items()]
+    said = ", ".join(f"{name} {value}" for name, value in parts if value)
+    return [f"pause      {whole[1]} ms for a swap" + (f": {said}" if said else "")]
 
 
 def _memory(memory: TrainerMemory | None) -> list[str]:
@@ -181,14 +171,4 @@ def _hints(summary: Summary, recipe: Recipe) -> list[str]:
     elif summary.idle_engine > 0.2:
         cheaper = f", or {recipe.objective.cheaper}" if recipe.objective.cheaper else ""
         hints.append(f"the engine waits: more train.threads or ranks{cheaper}")
-    if summary.recomputed_share > MUCH_RECOMPUTED:
-        hints.append(recomputation_advice(summary.recomputed_share))
     return hints + list(recipe.objective.try_next)
-
-
-def recomputation_advice(share: float) -> str:
-    """Say what swaps cost in tokens computed again for each one generated, and what would make it less."""
-    return (
-        f"swaps had {share:.1f} tokens computed again for each one generated: keep old caches, engine.kv_policy=keep, "
-        "or make steps larger"
-    )

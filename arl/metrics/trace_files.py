@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from arl.errors import DiskError
 from arl.launch.disk import disk_code, explain_disk
@@ -93,7 +93,6 @@ class RunSpans(Struct, frozen=True):
 
     steps: dict[int, Times] = {}
     swaps: dict[int, Times] = {}
-    is_whole: bool = False  # the end is there, and no line is torn
 
 
 class _Event(Struct, frozen=True):
@@ -104,8 +103,6 @@ class _Event(Struct, frozen=True):
 def read_spans(run: Path) -> RunSpans:
     """Read the spans of a run; a missing file has none, and a line that a crash has torn is left out."""
     spans = RunSpans()
-    has_torn = False
-    line = b""
     if not os.path.exists(run / TRACE_FILE):
         return spans
     with (run / TRACE_FILE).open("rb") as lines:
@@ -116,11 +113,10 @@ def read_spans(run: Path) -> RunSpans:
             try:
                 event = msgspec.json.decode(line.strip().rstrip(b","), type=_Event)
             except msgspec.DecodeError:
-                has_torn = True
                 continue
             kind = spans.steps if found[1] == b"step" else spans.swaps
             _widen(kind, int(found[2]), (event.ts / 1e6, (event.ts + event.dur) / 1e6))
-    return structs.replace(spans, is_whole=line == END[1:] and not has_torn)
+    return spans
 
 
 def _widen(spans: dict[int, Times], version: int, times: Times) -> None:

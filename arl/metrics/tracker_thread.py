@@ -32,19 +32,11 @@ class TrackerThread:
         note: shows one line to the user; may be called from the thread.
     """
 
-    def __init__(
-        self,
-        maker: TrackerMaker,
-        past: Sequence[Record],
-        note: Callable[[str], None],
-        close_seconds: float = CLOSE_SECONDS,
-        max_calls: int = MAX_CALLS,
-    ) -> None:
+    def __init__(self, maker: TrackerMaker, past: Sequence[Record], note: Callable[[str], None]) -> None:
         self._maker = maker
         self._past = past
         self._note = note
-        self._close_seconds = close_seconds
-        self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(max_calls)  # None: the run has ended
+        self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MAX_CALLS)  # None: the run has ended
         self._dropped = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"tracker {maker.name}", daemon=True)
         self._thread.start()
@@ -62,9 +54,9 @@ class TrackerThread:
         """Let the tracker finish, within its deadline."""
         self._put(None)
         if not self._dropped.is_set():
-            self._thread.join(self._close_seconds)
+            self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
-            self._drop(f"it did not finish within {self._close_seconds:g} s after the end of the run")
+            self._drop(f"it did not finish within {CLOSE_SECONDS:g} s after the end of the run")
 
     def _put(self, call: Callable[[Tracker], None] | None) -> None:
         if self._dropped.is_set():
@@ -72,7 +64,7 @@ class TrackerThread:
         try:
             self._calls.put_nowait(call)
         except queue.Full:
-            self._drop(f"it hangs, and {self._calls.maxsize} calls wait for it")
+            self._drop(f"it hangs, and {MAX_CALLS} calls wait for it")
 
     def _run(self) -> None:
         """Make the calls of the tracker, until the run ends or the tracker fails.
@@ -82,9 +74,6 @@ class TrackerThread:
         try:
             tracker = self._maker.make(self._past)
             self._past = ()  # the records of a long run take gigabytes
-            for method in ("log", "close"):
-                if not callable(getattr(tracker, method, None)):
-                    raise TypeError(f"returned {type(tracker).__name__}, which has no method {method}")
             while not self._dropped.is_set() and (call := self._calls.get()) is not None:
                 call(tracker)
             tracker.close()

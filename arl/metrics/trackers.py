@@ -9,7 +9,7 @@ its own, and one that raises or hangs is dropped with one line (arl/metrics/trac
 """
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -18,7 +18,6 @@ from arl.config.imports import check_seam, import_seam
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.metrics.base import SampleTracker, TrackedRun, Tracker, TrackerFactory, TrackerMaker
-from arl.metrics.names import Record
 from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.metrics.run_labels import redacted
 from arl.metrics.tensorboard_tracker import require_tensorboard
@@ -55,10 +54,10 @@ def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) 
         config=redacted(recipe.model_dump(mode="json")),
         note=note,
     )
-    makers = [_maker(name, _import_tracker(name), run) for name in recipe.output.trackers]
+    factories = {name: _import_tracker(name) for name in recipe.output.trackers}
     if recipe.output.wandb != "off":
-        makers.append(_maker("wandb", WandbTracker, run))
-    return makers
+        factories["wandb"] = WandbTracker
+    return [_maker(name, factory, run) for name, factory in factories.items()]
 
 
 def _name(directory: Path) -> str:
@@ -69,10 +68,7 @@ def _name(directory: Path) -> str:
 
 
 def _maker(name: str, factory: TrackerFactory, run: TrackedRun) -> TrackerMaker:
-    def make(past: Sequence[Record]) -> Tracker:
-        return factory(msgspec.structs.replace(run, past=past))
-
-    return TrackerMaker(name, make)
+    return TrackerMaker(name, lambda past: factory(msgspec.structs.replace(run, past=past)))
 
 
 def _import_tracker(name: str) -> TrackerFactory:

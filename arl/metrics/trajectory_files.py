@@ -7,7 +7,6 @@ Text and tables cost milliseconds per thousand tokens, so a thread makes them. I
 the order of the calls, so a file holds the same rows with the thread and without it.
 """
 
-import re
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +23,6 @@ from arl.metrics.episode_table import EpisodeRow, episode_table
 
 P = ParamSpec("P")
 
-ANY_FILE = re.compile("[0-9]{6,18}[.]parquet")
 WRITE_SECONDS = 300.0  # for everything that is left to write
 
 
@@ -48,13 +46,7 @@ class TrajectoryFiles:
     STEPS_PER_FILE = 20
     ROWS_PER_FILE = 4096
 
-    def __init__(
-        self,
-        directory: Path,
-        num_files: int,
-        codec: TextCodec | None = None,
-        threaded: bool = False,
-    ) -> None:
+    def __init__(self, directory: Path, num_files: int, codec: TextCodec | None = None, threaded: bool = False) -> None:
         self._directory = directory
         self.num_files = num_files
         partial = directory.with_name(f".{directory.name}.partial")
@@ -65,7 +57,6 @@ class TrajectoryFiles:
         self._rows: list[EpisodeRow] = []
         self._num_rows = 0  # of the file that is being filled
         self._steps = 0
-        self._last: Future[None] | None = None  # what the thread was asked for last
         self._ended: Future[None] | None = None  # the end of the file before this one
 
     def write(self, rows: list[EpisodeRow]) -> None:
@@ -76,11 +67,7 @@ class TrajectoryFiles:
             self.flush()
 
     def end_step(self) -> None:
-        """Count a step towards the end of the file, and begin to write its rows.
-
-        Raises:
-            RunError: what was written before could not be written.
-        """
+        """Count a step towards the end of the file, and begin to write its rows; see `flush`."""
         self._steps += 1
         self._pass_on()
         if self._steps == self.STEPS_PER_FILE:
@@ -122,10 +109,8 @@ class TrajectoryFiles:
 
     def _pass_on(self) -> None:
         """Give the rows so far to the thread."""
-        if self._last is not None and self._last.done():
-            _wait(self._last, self._directory)
         if self._rows:
-            self._last = self._do(self._file.add, self._rows)
+            self._do(self._file.add, self._rows)
         self._rows = []
 
     def _do(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> Future[None]:
@@ -145,7 +130,7 @@ def _cut_back(directory: Path, partial: Path, num_files: int) -> None:
     remove_any(partial)
     directory.mkdir(parents=True, exist_ok=True)
     for path in sorted(directory.glob("*.parquet")):
-        if ANY_FILE.fullmatch(path.name) and int(path.stem) >= num_files:
+        if int(path.stem) >= num_files:
             remove_any(path)
 
 
@@ -165,9 +150,8 @@ class _OpenFile:
     def add(self, rows: list[EpisodeRow]) -> None:
         try:
             self._tables.append(episode_table(rows, self._codec))
-        except Exception as error:  # `end` raises it too, because no file may lack rows
+        except Exception as error:  # `end` raises it, because no file may lack rows
             self._failure = error
-            raise
 
     def end(self, path: Path) -> None:
         if self._failure is not None:

@@ -1,17 +1,14 @@
 """Mirror metrics.jsonl to Weights & Biases: each line is the row of its number, samples are a table.
 
-online ─► does its server answer? ─► the run of the id in wandb/arl-run-id; wandb drops rows that the server has
-                             └─ no ─► offline, said in one line; `wandb sync` uploads the run later
+online ─► the run of the id in wandb/arl-run-id; wandb drops rows that the server has
+  └─ its server does not answer, or refuses ─► offline, said in one line; `wandb sync` uploads the run later
 
 An offline part of a resumed run holds the whole run, so it has an id of its own.
 """
 
-import http.client
 import os
 import secrets
 import shlex
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +20,7 @@ from arl.metrics.run_labels import MAX_TAG, comparable, has_environment, tags
 from arl.metrics.sampled_episode import SampledEpisode
 
 ID_FILE = "wandb/arl-run-id"  # in the run directory
-ANSWER_SECONDS = 5.0  # for the server's first answer
-START_SECONDS = 30.0  # for wandb to register the run
-MAX_BINS = 512  # of a histogram at wandb
+START_SECONDS = 30.0  # for wandb to register the run, in the tracker's own thread
 MAX_GROUP = 128  # characters
 AXIS_STEP = "axis/step"
 AXIS_TOKENS = "axis/tokens"
@@ -48,17 +43,6 @@ def refuse_without_key() -> None:
         raise InputError("output.wandb online: no API key; run `wandb login`, set WANDB_API_KEY, or use offline")
 
 
-def is_reachable(url: str) -> bool:
-    """Return whether a server gives any answer within ANSWER_SECONDS, through the proxies of the environment."""
-    try:
-        with urllib.request.urlopen(url, timeout=ANSWER_SECONDS):
-            return True
-    except urllib.error.HTTPError:
-        return True
-    except (OSError, http.client.HTTPException):
-        return False
-
-
 class WandbTracker:
     """Implement Tracker and SampleTracker. The run's name at wandb is TrackedRun.name."""
 
@@ -75,17 +59,13 @@ class WandbTracker:
 
     def _go_online(self, run: TrackedRun) -> Any:
         """Register the run at the server, or go offline if that fails."""
-        quiet = self._wandb.Settings(silent=True)  # without it wandb would prompt in a terminal, if it finds no key
-        url = str(self._wandb.setup(quiet).settings.base_url)  # of the environment, or of `wandb login --host`
-        why = f"no network, {url} does not answer"
-        if is_reachable(url):
-            try:
-                return self._init(run, "online", _run_id(run.directory))
-            except self._wandb.Error as error:
-                why = f"{url} refuses the run ({' '.join(str(error).split())[:120]})"
+        try:
+            return self._init(run, "online", _run_id(run.directory))
+        except self._wandb.Error as error:
+            why = " ".join(str(error).split())[:120]
         offline = self._init(run, "offline", None)
         folder = shlex.quote(str(Path(offline.dir).parent))
-        run.note(f"{why}: wandb runs offline; sync later with `wandb sync {folder}`")
+        run.note(f"wandb cannot be reached ({why}): it runs offline; sync later with `wandb sync {folder}`")
         return offline
 
     def _init(self, run: TrackedRun, mode: str, run_id: str | None) -> Any:
@@ -138,8 +118,7 @@ class WandbTracker:
     def _shown(self, value: float | list[int]) -> Any:
         if not isinstance(value, list):
             return value
-        counts = [*value[: MAX_BINS - 1], sum(value[MAX_BINS - 1 :])] if len(value) > MAX_BINS else value
-        return self._wandb.Histogram(np_histogram=(counts, list(range(len(counts) + 1))))
+        return self._wandb.Histogram(np_histogram=(value, list(range(len(value) + 1))))
 
 
 def _run_id(directory: Path) -> str:

@@ -16,7 +16,7 @@ KIND = ".kind"
 FOLLOWS = {"rollout.max_groups": STALENESS}  # a cap takes the place of no bound; else fields follow from a kind
 NOT_OF_AN_ARM = ("seed", "name")
 NOT_OF_AN_ARM_SECTIONS = ("output.",)
-MOST_FIELDS = 4  # in the name of an arm
+MAX_FIELDS = 4  # in the name of an arm
 LONGEST_VALUE = 40  # characters of a value in the name of an arm
 
 
@@ -52,11 +52,7 @@ class Arm(Struct, frozen=True, kw_only=True):
     def own_settings(self) -> dict[str, Any]:
         """Return its settings without fields that its recipe does not have, because they belong to another kind."""
         recipe = self.runs[0].recipe
-        own = {}
-        for field, value in self.settings.items():
-            if field in recipe or value is not None:
-                own[field] = value
-        return own
+        return {field: value for field, value in self.settings.items() if field in recipe or value is not None}
 
     @property
     def seeds(self) -> list[int]:
@@ -94,30 +90,13 @@ def make_arms(runs: Sequence[LoadedRun]) -> Arms:
             runs=_one_of_each_seed(group, notes),
         )
         arms.append(arm)
-    if not _are_named_by(fields, arms):
-        arms = _with_own_names(arms, ordered)
+    is_named_by_fields = 0 < len(fields) <= MAX_FIELDS and len({arm.name for arm in arms}) == len(arms)
+    if not is_named_by_fields:
+        arms = [
+            msgspec.structs.replace(arm, own_name=_own_name(group, ordered))
+            for arm, group in zip(arms, ordered, strict=True)
+        ]
     return Arms(arms, notes)
-
-
-def _are_named_by(fields: Sequence[str], arms: Sequence[Arm]) -> bool:
-    """Return whether the settings in `fields` are few enough to name arms, and tell all of them apart."""
-    if not 0 < len(fields) <= MOST_FIELDS:
-        return False
-    names = {arm.name for arm in arms}
-    return len(names) == len(arms)
-
-
-def _with_own_names(arms: Sequence[Arm], groups: Sequence[Sequence[LoadedRun]]) -> list[Arm]:
-    """Return the arms with names of their own.
-
-    Args:
-        groups: the runs of each arm.
-    """
-    named = []
-    for arm, group in zip(arms, groups, strict=True):
-        own_name = _own_name(group, groups)
-        named.append(msgspec.structs.replace(arm, own_name=own_name))
-    return named
 
 
 def _places(recipe: dict[str, Any], fields: Sequence[str]) -> list[tuple[int, float, str]]:
@@ -130,12 +109,7 @@ def _value_or_section(recipe: dict[str, Any], field: str) -> Any:
     if field in recipe:
         return recipe[field]
     prefix = f"{field}."
-    section = {}
-    for name, value in recipe.items():
-        if name.startswith(prefix):
-            inner = name.removeprefix(prefix)
-            section[inner] = value
-    return section or None
+    return {name.removeprefix(prefix): value for name, value in recipe.items() if name.startswith(prefix)} or None
 
 
 def _own_name(group: Sequence[LoadedRun], groups: Sequence[Sequence[LoadedRun]]) -> str:
@@ -166,9 +140,7 @@ def show(field: str, value: Any) -> str:
     if len(text) <= LONGEST_VALUE:
         return text
     half = LONGEST_VALUE // 2
-    begin = text[: half - 1]
-    end = text[-half:]
-    return f"{begin}…{end}"
+    return f"{text[: half - 1]}…{text[-half:]}"
 
 
 def shown(settings: dict[str, Any]) -> list[tuple[str, Any]]:
@@ -258,11 +230,7 @@ def _short_names(fields: Sequence[str]) -> dict[str, str]:
     """Call each field by its last part, or by its whole name if another one ends alike."""
     last = {field: field.rpartition(".")[2] for field in fields}
     uses = Counter(last.values())
-    names = {}
-    for field, name in last.items():
-        is_unique = uses[name] == 1
-        names[field] = name if is_unique else field
-    return names
+    return {field: name if uses[name] == 1 else field for field, name in last.items()}
 
 
 def _one_of_each_seed(group: Sequence[LoadedRun], notes: list[str]) -> list[LoadedRun]:

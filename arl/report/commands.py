@@ -23,32 +23,25 @@ def report(
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
 ) -> None:
     """Compare runs: what they learned, how fast, how stale."""
+    from rich.console import Console
+
     from arl.errors import InputError
-    from arl.report.page import refuse_other_kinds
+    from arl.report.assemble import build_report
+    from arl.report.numbers_json import numbers_of
+    from arl.report.page import write_page
+    from arl.report.terminal import print_report
 
     if not runs:
         raise InputError("give directories of runs or of a sweep, like runs/quickstart")
-    if out is not None:
-        refuse_other_kinds(out)  # before runs are read
+    if out is not None and out.is_dir():
+        raise InputError(f"--out {out}: is a directory; name a file in it, like {out / 'report.html'}")
     at = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
-    _report_runs(runs, out, at, json)
-
-
-def _report_runs(runs: "Sequence[Path]", out: Path | None, budgets: "Sequence[Budget]", json: bool) -> None:
-    from rich.console import Console
-
-    from arl.report.assemble import build_report
-    from arl.report.numbers_json import numbers_of
-    from arl.report.terminal import print_report
-
-    built = build_report(runs, budgets)
+    built = build_report(runs, at)
     if json:
         typer.echo(numbers_of(built))
     else:
         print_report(built, Console(highlight=False))
     if out is not None:
-        from arl.report.page import write_page
-
         write_page(built, out)
         typer.echo(f"wrote {out}", err=True)
 

@@ -7,7 +7,7 @@ from msgspec import Struct
 from arl.report.arms import Arm
 from arl.report.axis_figures import axis_figures
 from arl.report.differences import Difference, difference, pairs
-from arl.report.figures import THINNED, SeedCurves, curves_figure
+from arl.report.figures import SAMPLED, SeedCurves, curves_figure
 from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.quantities import AXES, GENERATED, Axis, Budget, Quantity, cell, curve, estimate, quantities
 from arl.report.staleness_table import staleness_tables
@@ -139,7 +139,7 @@ def _figure(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:
     return curves_figure(
         name=f"curve-{quantity.key}-{axis}",
         title=f"{quantity.title[0].upper()}{quantity.title[1:]} over {AXES[axis]}",
-        caption=f"Mean over seeds with its 95 % interval. Where a run ends early, the mean is of the others. {THINNED}",
+        caption=f"Mean over seeds with its 95 % interval. Where a run ends early, the mean is of the others. {SAMPLED}",
         arms=seeds,
         x_title=AXES[axis],
         y_title=quantity.axis_title,
@@ -147,19 +147,18 @@ def _figure(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:
 
 
 def _difference_table(comparison: Comparison) -> Table:
-    rows = []
-    for found in comparison.differences:
-        rows.append(
-            [
-                found.pair.one.name,
-                found.pair.other.name,
-                found.quantity.title,
-                found.budget.title,
-                found.quantity.estimate(found.estimate, signed=True),
-                str(found.estimate.seeds),
-                "by seed" if found.is_paired else "no",
-            ]
-        )
+    rows = [
+        [
+            found.pair.one.name,
+            found.pair.other.name,
+            found.quantity.title,
+            found.budget.title,
+            found.quantity.estimate(found.estimate, signed=True),
+            str(found.estimate.seeds),
+            "by seed" if found.is_paired else "no",
+        ]
+        for found in comparison.differences
+    ]
     return Table(
         id="differences",
         title="Differences between arms",

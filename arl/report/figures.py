@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from arl.report.arms import Arm
 from arl.report.parts import Figure
-from arl.report.statistics import at_each, curve_of_seeds, thinned
+from arl.report.statistics import at_each, curve_of_seeds
 
-MOST_POINTS = 300  # of a curve
-THINNED = f"Curves of more than {MOST_POINTS} points are drawn as means of neighbors."
+MAX_POINTS = 300  # of a curve
+SAMPLED = f"Longer curves are drawn at {MAX_POINTS} even places."
 COLORS = (  # that color-blind readers tell apart, after Okabe and Ito
     *((10, 102, 171), (210, 86, 11), (10, 138, 104), (178, 74, 140)),
     *((67, 162, 214), (169, 127, 0), (90, 75, 181), (107, 116, 128)),
@@ -50,21 +50,12 @@ def curves_figure(
     traces: list[dict[str, Any]] = []
     for seeds in arms:
         traces += _traces(seeds)
-    return Figure(
-        id=name,
-        title=title,
-        caption=caption,
-        traces=traces,
-        layout=layout(x_title, y_title),
-    )
+    return Figure(id=name, title=title, caption=caption, traces=traces, layout=layout(x_title, y_title))
 
 
 def layout(x_title: str, y_title: str) -> dict[str, Any]:
     """Return the titles of both axes."""
-    return {
-        "xaxis": {"title": {"text": x_title}},
-        "yaxis": {"title": {"text": y_title}},
-    }
+    return {"xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}}
 
 
 def _traces(seeds: SeedCurves) -> list[dict[str, Any]]:
@@ -115,16 +106,10 @@ def common_grid(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.nda
     Returns:
         x, (points,) float, and values, (seeds, points) float: NaN outside of what a seed has measured.
     """
-    thin = []
-    for x, y in curves:
-        if len(x):
-            few, rows = thinned(x, y[None, :], MOST_POINTS)
-            thin.append((few, rows[0]))
-    if not thin:
+    measured = [(x, y) for x, y in curves if len(x)]
+    if not measured:
         return np.empty(0), np.empty((0, 0))
-    places = [x for x, _ in thin]
-    grid = np.unique(np.concatenate(places))
-    if len(grid) > MOST_POINTS:
-        grid = np.linspace(grid[0], grid[-1], MOST_POINTS)
-    values = [at_each(x, y, grid) for x, y in thin]
-    return grid, np.stack(values)
+    grid = np.unique(np.concatenate([x for x, _ in measured])).astype(float)
+    if len(grid) > MAX_POINTS:
+        grid = np.linspace(grid[0], grid[-1], MAX_POINTS)
+    return grid, np.stack([at_each(x, y, grid) for x, y in measured])

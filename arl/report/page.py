@@ -3,8 +3,6 @@
 What a model wrote is escaped, as all text is.
 """
 
-import os
-import secrets
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,34 +16,17 @@ TEMPLATE = "assets/report.html"
 
 
 def write_page(report: Report, path: Path) -> None:
-    """Write the page to a file, which gets its name when it is complete.
+    """Write the page to a file.
 
     Raises:
         InputError: the file cannot be written.
     """
     notes: list[str] = []
     page = render_page(report, choose_episodes(report.arms, notes), notes)
-    home = Path(os.path.realpath(path))  # a link stays one, and what it points to is written
-    partial = home.with_name(f".{home.name}.{secrets.token_hex(4)}.partial")
-    refuse_other_kinds(path)
     try:
-        partial.write_text(page, encoding="utf-8", errors="replace")
-        partial.replace(home)
+        path.write_text(page, encoding="utf-8", errors="replace")
     except OSError as error:
-        partial.unlink(missing_ok=True)
         raise InputError(f"--out {path}: cannot be written ({error.strerror}); name a file in a directory") from error
-
-
-def refuse_other_kinds(path: Path) -> None:
-    """Refuse a path at which something lies that is no regular file: a page would take its place.
-
-    Raises:
-        InputError: it is a directory, a device or a FIFO.
-    """
-    if os.path.isdir(path):
-        raise InputError(f"--out {path}: is a directory; name a file in it, like {path / 'report.html'}")
-    if os.path.exists(path) and not os.path.isfile(path):
-        raise InputError(f"--out {path}: is no regular file, and a page would take its place; name another file")
 
 
 def render_page(report: Report, episodes: list[ShownEpisode], notes: list[str]) -> str:

@@ -181,27 +181,17 @@ def curve(run: LoadedRun, quantity: Quantity, axis: Axis) -> Curve:
 
 def places(run: LoadedRun, axis: Axis) -> np.ndarray:
     """Return where each step of a run ends on an axis, (steps,) float; NaN where that was not recorded."""
-    columns = run.columns
     if axis == "steps":
-        return columns.steps.astype(float)
-    if axis == "seconds":
-        return columns.number("time_s")
-    if "tokens/trained_total" in columns.numbers:
-        return columns.number("tokens/trained_total")
-    every_step = np.arange(1, len(columns.steps) + 1)
-    if not np.array_equal(columns.steps, every_step):
-        return np.full(len(every_step), np.nan)
-    total: np.ndarray = np.cumsum(columns.number("tokens/trained"))
-    return total
+        return run.columns.steps.astype(float)
+    return run.columns.number("time_s" if axis == "seconds" else "tokens/trained_total")
 
 
 def _at_versions(run: LoadedRun, versions: np.ndarray, axis: Axis) -> np.ndarray:
     """Return where policy versions were made on an axis; version 0 is at its beginning."""
     if axis == "steps":
         return versions
-    beginning = [0.0]
-    steps = np.concatenate([beginning, run.columns.steps])
-    ends = np.concatenate([beginning, places(run, axis)])
+    steps = np.concatenate([[0.0], run.columns.steps])
+    ends = np.concatenate([[0.0], places(run, axis)])
     return at_each(steps, ends, versions)
 
 

@@ -16,7 +16,7 @@ from arl.config.leaves import leaves
 from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
 from arl.launch.file_lock import is_locked
-from arl.metrics.names import OF_EVALUATION, is_defined
+from arl.metrics.names import OF_EVALUATION
 from arl.metrics.record_file import Row, read_records
 from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY
 from arl.report.find_runs import find_runs
@@ -71,14 +71,10 @@ def load_runs(paths: Sequence[Path]) -> LoadedRuns:
         InputError: a path does not exist, has no run below it, or none of the runs has finished a step.
     """
     notes: list[str] = []
-    runs = []
-    for name, directory in find_runs(paths, notes):
-        run = _load(name, directory, notes)
-        if run is not None:
-            runs.append(run)
+    loaded = [_load(name, directory, notes) for name, directory in find_runs(paths)]
+    runs = [run for run in loaded if run is not None]
     if not runs:
         raise InputError("\n".join(notes))
-    notes += _unknown_metrics(runs)
     return LoadedRuns(runs, notes)
 
 
@@ -87,8 +83,8 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
     recipe = _read_recipe(name, directory, notes)
     if recipe is None:
         return None
-    rows = _read_rows(name, directory, notes)
-    steps = _steps(name, [row for row in rows if OF_A_STEP in row], notes)
+    rows = _read_rows(directory, notes)
+    steps = [row for row in rows if OF_A_STEP in row]
     status = _status(directory)
     if not steps:
         notes.append(f"{name}: no step is finished yet ({status}); it is left out")
@@ -100,7 +96,7 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
         status=status,
         columns=make_columns(steps),
         scores=_scores([row for row in rows if OF_A_STEP not in row]),
-        selection_bias=_selection_bias(name, directory, notes),
+        selection_bias=_selection_bias(directory),
     )
 
 
@@ -112,15 +108,14 @@ def _read_recipe(name: str, directory: Path, notes: list[str]) -> dict[str, Any]
         notes.append(f"{name}: {RECIPE} cannot be read ({error.strerror}); it is left out")
         return None
     except YamlError:
-        notes.append(f"{name}: {RECIPE} is no valid YAML, as if it were half written; it is left out")
-        return None
+        tree = None
     if not isinstance(tree, dict):
-        notes.append(f"{name}: {RECIPE} holds no recipe; it is left out")
+        notes.append(f"{name}: {RECIPE} holds no recipe, as if it were half written; it is left out")
         return None
     return dict(leaves(tree))
 
 
-def _read_rows(name: str, directory: Path, notes: list[str]) -> list[Row]:
+def _read_rows(directory: Path, notes: list[str]) -> list[Row]:
     """Read metrics.jsonl. A last line without its end is being written, and left out."""
     try:
         return read_records(directory / METRICS_FILE)
@@ -136,17 +131,6 @@ def some(names: Sequence[str], one: str, several: str) -> str:
     more = f" and {rest} more" if rest > 0 else ""
     noun = several if len(names) > 1 else one
     return f"{noun} {shown}{more}".strip()
-
-
-def _steps(name: str, rows: Sequence[Row], notes: list[str]) -> list[Row]:
-    """Return the record of each step, in the order of steps; of several records of one step the last."""
-    by_step: dict[float, Row] = {}
-    for row in rows:
-        by_step[row["step"]] = row  # type: ignore[index]
-    twice = len(rows) - len(by_step)
-    if twice:
-        notes.append(f"{name}: {twice} steps are recorded twice; the later record counts")
-    return [by_step[step] for step in sorted(by_step)]
 
 
 def _scores(rows: Sequence[Row]) -> dict[str, SuiteScores]:
@@ -165,17 +149,14 @@ def _scores(rows: Sequence[Row]) -> dict[str, SuiteScores]:
     return scores
 
 
-def _selection_bias(name: str, directory: Path, notes: list[str]) -> list[str]:
-    """Read the warnings of the summary, which compare trained groups with dropped ones."""
-    try:
-        summary: Any = msgspec.json.decode((directory / SUMMARY).read_bytes())
-    except FileNotFoundError:
-        return []
-    except (OSError, msgspec.DecodeError):
-        notes.append(f"{name}: {SUMMARY} cannot be read")
-        return []
-    lines = summary.get("selection_bias") if isinstance(summary, dict) else None
-    return [str(line) for line in lines] if isinstance(lines, list) else []
+class _Warnings(Struct, frozen=True):
+    selection_bias: list[str] = []
+
+
+def _selection_bias(directory: Path) -> list[str]:
+    """Read the warnings of the summary, which compare trained groups with dropped ones; none while there is none."""
+    summary = directory / SUMMARY
+    return msgspec.json.decode(summary.read_bytes(), type=_Warnings).selection_bias if summary.exists() else []
 
 
 def _status(directory: Path) -> RunStatus:
@@ -183,10 +164,3 @@ def _status(directory: Path) -> RunStatus:
     if os.path.exists(directory / SUMMARY):
         return "finished"
     return "running" if is_locked(directory / LOCK) else "stopped"
-
-
-def _unknown_metrics(runs: Sequence[LoadedRun]) -> list[str]:
-    unknown = sorted({name for run in runs for name in run.columns.names if not is_defined(name)})
-    if not unknown:
-        return []
-    return [f"{some(unknown, 'metric', 'metrics')}: unknown to this version of arl; only the JSON has them"]

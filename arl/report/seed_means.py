@@ -7,7 +7,7 @@ import numpy as np
 
 from arl.report.arms import Arm
 from arl.report.figures import SeedCurves
-from arl.report.read_runs import LoadedRun, some
+from arl.report.read_runs import LoadedRun
 from arl.report.statistics import MeanOfSeeds, mean_of_seeds, quotients
 
 RunNumber = Callable[[LoadedRun], float]
@@ -17,15 +17,12 @@ def mean_of_steps(run: LoadedRun, metric: str) -> float:
     """Return the mean of a metric over the steps that recorded it; NaN if none did."""
     values = run.columns.number(metric)
     measured = values[np.isfinite(values)]
-    if not len(measured):
-        return math.nan
-    return float(measured.mean())
+    return float(measured.mean()) if len(measured) else math.nan
 
 
 def over_seeds(arm: Arm, number: RunNumber) -> MeanOfSeeds | None:
     """Return the mean of a number over the seeds of an arm; None where no run has it."""
-    of_runs = [number(run) for run in arm.runs]
-    return mean_of_seeds(of_runs)
+    return mean_of_seeds([number(run) for run in arm.runs])
 
 
 def metric_of(arm: Arm, metric: str) -> MeanOfSeeds | None:
@@ -59,21 +56,7 @@ def weighted_rows(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     measured = np.isfinite(values) & np.isfinite(weights)
     known_values = np.where(measured, values, 0.0)
     known_weights = np.where(measured, weights, 0.0)
-    weighted = known_weights * known_values
-    return quotients(weighted.sum(axis=0), known_weights.sum(axis=0))
-
-
-def not_recorded(arms: Sequence[Arm], metrics: Iterable[str]) -> list[str]:
-    """Say in a sentence which metrics no run recorded; nothing if there are none."""
-    recorded: set[str] = set()
-    for arm in arms:
-        for run in arm.runs:
-            recorded |= run.columns.names
-    missing = [metric for metric in metrics if metric not in recorded]
-    if not missing:
-        return []
-    listed = some(missing, "", "")
-    return [f"Not recorded by any of these runs, and left out: {listed}."]
+    return quotients((known_weights * known_values).sum(axis=0), known_weights.sum(axis=0))
 
 
 def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> list[str]:
@@ -92,6 +75,4 @@ def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> lis
 
 def text(estimate: MeanOfSeeds | None, form: str = ".3g") -> str:
     """Write a mean with the given format; a dash where nothing was measured."""
-    if estimate is None:
-        return "–"
-    return format(estimate.mean, form)
+    return "–" if estimate is None else format(estimate.mean, form)

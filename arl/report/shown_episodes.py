@@ -13,7 +13,7 @@ from arl.metrics.ended_groups import is_right
 from arl.metrics.names import AGE_BUCKETS
 from arl.metrics.run_files import TRAJECTORIES
 from arl.report.arms import Arm
-from arl.report.token_texts import TokenTexts
+from arl.report.token_texts import load_tokenizer, texts_of
 from arl.types import NOT_SAMPLED
 
 MAX_EPISODES = 60  # of a page
@@ -57,7 +57,6 @@ def choose_episodes(arms: Sequence[Arm], notes: list[str]) -> list[ShownEpisode]
     Args:
         notes: gets a line for each file that is left out.
     """
-    texts = TokenTexts()
     shown = []
     for arm in arms:
         run = arm.runs[0]
@@ -65,8 +64,8 @@ def choose_episodes(arms: Sequence[Arm], notes: list[str]) -> list[ShownEpisode]
         name = f"{arm.name}, seed {run.seed}"
         rows = list(_rows(run.directory, run.name, max(1, MAX_EPISODES // len(arms)), notes))
         if rows:
-            of_token = texts.load(run.directory, Path(model) if isinstance(model, str) else None)
-            shown += [_show(name, row, of_token.texts([*row["token_ids"]])) for row in rows]
+            tokenizer = load_tokenizer(run.directory, Path(model) if isinstance(model, str) else None)
+            shown += [_show(name, row, texts_of(tokenizer, row["token_ids"])) for row in rows]
     return shown
 
 

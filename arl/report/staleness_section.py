@@ -1,6 +1,5 @@
 """Show how old trained tokens were, and what their age did to ratios, weights and divergences."""
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,29 +8,19 @@ from msgspec import Struct
 
 from arl.metrics.names import AGE_BUCKETS
 from arl.report.arms import Arm
-from arl.report.figures import MOST_POINTS, THINNED, color, curves_figure, layout, line_of, numbers
-from arl.report.mean_age import mean_age_table
+from arl.report.figures import SAMPLED, color, curves_figure, layout, line_of, numbers
 from arl.report.parts import Figure, Item, Prose, ReportSection, Table
 from arl.report.seed_means import (
     by_arm,
     curves_of,
     metric_of,
-    not_recorded,
     over_seeds,
     text,
     weighted_rows,
 )
-from arl.report.statistics import quotients, thinned
+from arl.report.statistics import quotients
 
-AGES = {
-    "token_age/histogram": "Token age: versions between a token and the step that trains it",
-    "dispatch_age/histogram": "Dispatch age: versions since the group was admitted",
-    "queue_age/histogram": "Queue age: versions that a finished group waited",
-}
-
-MOST_HEAT_MAPS = 16  # arms
 MOST_SENTENCES = 6  # arms that have one
-MOST_TICKS = 8  # of an axis of ages
 KL = "by_age/kl_behavior_proximal"
 
 
@@ -58,16 +47,10 @@ DIVERGENCES = (
 def staleness_section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section about staleness."""
     items: list[Item] = [Prose(id="staleness-said", lines=_sentences(arms)), _table(arms)]
-    predicted = mean_age_table(arms)
-    if predicted is not None:
-        items.append(predicted)
+    items.append(_over_steps(arms, "token-age", "token_age/mean", "Mean age of trained tokens, versions"))
     for divergence in DIVERGENCES:
         items += _figures(arms, divergence)
-    more: list[Item] = []
-    for arm in arms[:MOST_HEAT_MAPS]:
-        more += _heat_maps(arm)
-    title = "How old was what it learned from, and what did age do?"
-    return ReportSection(id="staleness", title=title, items=items, more=more)
+    return ReportSection(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
 
 
 def by_age(arm: Arm, metric: str) -> np.ndarray:
@@ -92,10 +75,6 @@ def _sentences(arms: Sequence[Arm]) -> list[str]:
     ]
     if len(arms) <= MOST_SENTENCES:  # the figures by age show the same of more
         lines += by_arm(arms, _mismatch_and_lag)
-    wanted = [name for divergence in DIVERGENCES for name in (divergence.metric, divergence.by_age)]
-    lines += not_recorded(arms, [*AGES, *wanted])
-    if len(arms) > MOST_HEAT_MAPS:
-        lines.append(f"Ages over time are drawn for the first {MOST_HEAT_MAPS} of {len(arms)} arms.")
     return lines
 
 
@@ -126,7 +105,7 @@ def _table(arms: Sequence[Arm]) -> Table:
     }
     rows = []
     for arm in arms:
-        oldest = over_seeds(arm, lambda run: _largest(run.columns.number("staleness/max")))
+        oldest = over_seeds(arm, lambda run: float(np.nanmax(run.columns.number("staleness/max"))))
         means = [text(metric_of(arm, metric)) for metric in columns.values()]
         rows.append([arm.name, text(oldest, ".0f"), *means])
     return Table(
@@ -139,29 +118,27 @@ def _table(arms: Sequence[Arm]) -> Table:
     )
 
 
-def _largest(values: np.ndarray) -> float:
-    measured = values[np.isfinite(values)]
-    return float(measured.max()) if len(measured) else float("nan")
+def _over_steps(arms: Sequence[Arm], name: str, metric: str, title: str) -> Figure:
+    return curves_figure(
+        name=f"{name}-over-steps",
+        title=f"{title} over training steps",
+        caption=f"`{metric}`, mean over seeds with its 95 % interval. {SAMPLED}",
+        arms=[curves_of(arm, metric) for arm in arms],
+        x_title="training steps",
+        y_title=title,
+    )
 
 
 def _figures(arms: Sequence[Arm], divergence: Divergence) -> list[Figure]:
     """Draw one number over steps, and by age; nothing that no run recorded."""
     figures = []
-    curves = [curves_of(arm, divergence.metric) for arm in arms]
     name = divergence.by_age.removeprefix("by_age/").replace("_", "-")
-    if any(seeds.curves for seeds in curves):
-        figures.append(
-            curves_figure(
-                name=f"{name}-over-steps",
-                title=f"{divergence.title} over training steps",
-                caption=f"`{divergence.metric}`, mean over seeds with its 95 % interval. {THINNED}",
-                arms=curves,
-                x_title="training steps",
-                y_title=divergence.title,
-            )
-        )
+    if any(curves_of(arm, divergence.metric).curves for arm in arms):
+        figures.append(_over_steps(arms, name, divergence.metric, divergence.title))
     traces = [trace for arm in arms if (trace := _age_trace(arm, divergence.by_age)) is not None]
     if traces:
+        axes = layout("age of the token, versions", divergence.title)
+        axes["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": list(AGE_BUCKETS)}
         figures.append(
             Figure(
                 id=f"{name}-by-age",
@@ -169,16 +146,10 @@ def _figures(arms: Sequence[Arm], divergence: Divergence) -> list[Figure]:
                 caption=f"`{divergence.by_age}`, mean over all steps weighted by tokens, then over seeds. A point is "
                 "missing where no token has that age.",
                 traces=traces,
-                layout=_categories(layout("age of the token, versions", divergence.title)),
+                layout=axes,
             )
         )
     return figures
-
-
-def _categories(axes: dict[str, Any]) -> dict[str, Any]:
-    """Draw ages as words, in their order."""
-    ages = {"type": "category", "categoryorder": "array", "categoryarray": list(AGE_BUCKETS)}
-    return {**axes, "xaxis": {**axes["xaxis"], **ages}}
 
 
 def _age_trace(arm: Arm, metric: str) -> dict[str, Any] | None:
@@ -194,63 +165,3 @@ def _age_trace(arm: Arm, metric: str) -> dict[str, Any] | None:
         "line": line_of(arm.number),
         "marker": {"color": color(arm.number)},
     }
-
-
-def _heat_maps(arm: Arm) -> list[Figure]:
-    figures = []
-    for metric, title in AGES.items():
-        steps, shares = age_shares(arm, metric)
-        if not len(steps):
-            continue
-        trace = {
-            "type": "heatmap",
-            "x": numbers(steps),
-            "y": list(range(len(shares))),
-            "z": [numbers(row) for row in shares],
-            "colorscale": "Blues",
-            "zmin": 0,
-            "zmax": 1,
-            "colorbar": {"title": {"text": "share"}},
-        }
-        name = metric.removesuffix("/histogram").replace("_", "-")
-        figures.append(
-            Figure(
-                id=f"{name}-{arm.number}",
-                title=f"{title}: {arm.name}",
-                caption=f"Share of each age in the batch of a step, mean over seeds; at most {MOST_POINTS} columns, "
-                "each the mean of neighboring steps.",
-                traces=[trace],
-                layout=_whole_ages(layout("training steps", "age, versions"), len(shares)),
-            )
-        )
-    return figures
-
-
-def _whole_ages(axes: dict[str, Any], ages: int) -> dict[str, Any]:
-    """Put ticks at whole ages alone, of which there may be one only."""
-    ticks = {"tickmode": "linear", "tick0": 0, "dtick": max(1, math.ceil(ages / MOST_TICKS))}
-    return {**axes, "yaxis": {**axes["yaxis"], **ticks}}
-
-
-def age_shares(arm: Arm, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Return the steps, (n,), and the share of each age, (ages, n): mean over the seeds that recorded the step.
-
-    The first and the last step of a gap are among the steps, so that a figure shows the gap.
-    """
-    width = max(run.columns.table(metric).shape[1] for run in arm.runs)
-    recorded = np.concatenate([run.columns.steps for run in arm.runs])
-    near = np.concatenate([recorded - 1, recorded, recorded + 1])
-    steps = np.unique(near.clip(recorded.min(), recorded.max()))
-    sums = np.zeros((width, len(steps)))
-    seeds = np.zeros(len(steps))
-    for run in arm.runs:
-        counts = run.columns.table(metric)
-        totals = counts.sum(axis=1)
-        measured = totals > 0  # False where the step did not record it
-        places = np.searchsorted(steps, run.columns.steps[measured])
-        shares = counts[measured] / totals[measured, None]
-        sums[: counts.shape[1], places] += shares.T
-        seeds[places] += 1
-    if not seeds.any():
-        return np.empty(0), np.empty((0, 0))
-    return thinned(steps, quotients(sums, seeds), MOST_POINTS)

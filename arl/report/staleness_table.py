@@ -6,8 +6,8 @@ from typing import Any
 from arl.report.arms import STALENESS, Arm, exact, order, show
 from arl.report.parts import Table
 from arl.report.quantities import Budget, Quantity, cell
+from arl.report.seed_means import over_seeds, text
 from arl.report.speed_numbers import tokens_per_second
-from arl.report.statistics import mean_of_seeds
 
 OBJECTIVE = "objective."
 Place = tuple[bytes, bytes]  # the bound and the objective of an arm: its row and its column
@@ -114,8 +114,4 @@ def _order_of_bound(arm: Arm) -> tuple[int, float, str]:
 
 
 def _rate(arm: Arm) -> str:
-    rates = [tokens_per_second(run) for run in arm.runs]
-    rate = mean_of_seeds(rates)
-    if rate is None:
-        return "–"
-    return f"{rate.mean:,.0f}"
+    return text(over_seeds(arm, tokens_per_second), ",.0f")

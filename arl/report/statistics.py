@@ -23,18 +23,7 @@ RESAMPLES_OF_CURVES = 1_000  # at each point of a curve
 TAILS = (2.5, 97.5)  # percentiles, which 95 % of the means drawn lie between
 Z = NormalDist().inv_cdf(0.975)
 # The 97.5 % quantile of Student's t with 1, 2, … degrees of freedom.
-T_OF_FEW = (
-    12.706,
-    4.303,
-    3.182,
-    2.776,
-    2.571,
-    2.447,
-    2.365,
-    2.306,
-    2.262,
-    2.228,
-)
+T_OF_FEW = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228)
 
 
 class MeanOfSeeds(Struct, frozen=True):
@@ -62,14 +51,8 @@ def mean_of_seeds(values: Sequence[float]) -> MeanOfSeeds | None:
     mean = float(measured.mean())
     if seeds == 1:
         return _without_interval(mean)
-    one_point = measured[:, None]
-    low, high = _interval(one_point, RESAMPLES)
-    return MeanOfSeeds(
-        mean=mean,
-        low=low.item(),
-        high=high.item(),
-        seeds=seeds,
-    )
+    low, high = _interval(measured[:, None], RESAMPLES)
+    return MeanOfSeeds(mean=mean, low=low.item(), high=high.item(), seeds=seeds)
 
 
 def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanOfSeeds | None:
@@ -85,12 +68,7 @@ def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanO
     of_one = _deviations(one, RESAMPLES)
     of_other = _deviations(other, RESAMPLES, is_other=True)
     low, high = np.percentile(of_one - of_other, TAILS).tolist()
-    return MeanOfSeeds(
-        mean=mean,
-        low=mean + min(low, 0.0),
-        high=mean + max(high, 0.0),
-        seeds=seeds,
-    )
+    return MeanOfSeeds(mean=mean, low=mean + min(low, 0.0), high=mean + max(high, 0.0), seeds=seeds)
 
 
 def _without_interval(mean: float) -> MeanOfSeeds:
@@ -98,8 +76,7 @@ def _without_interval(mean: float) -> MeanOfSeeds:
 
 
 def _measured(values: Sequence[float]) -> np.ndarray:
-    finite = [value for value in values if math.isfinite(value)]
-    return np.array(finite)
+    return np.array([value for value in values if math.isfinite(value)])
 
 
 def widening(num_seeds: int) -> float:
@@ -113,10 +90,8 @@ def _student_t(degrees: int) -> float:
     """Return the 97.5 % quantile of Student's t; of many degrees by its expansion (Abramowitz and Stegun 26.7.5)."""
     if degrees <= len(T_OF_FEW):
         return T_OF_FEW[degrees - 1]
-    cube = Z**3
-    fifth = Z**5
-    first = (cube + Z) / (4 * degrees)
-    second = (5 * fifth + 16 * cube + 3 * Z) / (96 * degrees**2)
+    first = (Z**3 + Z) / (4 * degrees)
+    second = (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * degrees**2)
     return Z + first + second
 
 
@@ -136,10 +111,8 @@ def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     measured = np.isfinite(values)
     patterns = np.unique(measured, axis=1).T  # points at which the same seeds were measured are computed together
     for pattern in patterns:
-        has_these_seeds = measured == pattern[:, None]
-        points = has_these_seeds.all(axis=0)
-        of_seeds = values[pattern]
-        there = of_seeds[:, points]
+        points = (measured == pattern[:, None]).all(axis=0)
+        there = values[pattern][:, points]
         if len(there) > 0:
             mean[points] = there.mean(axis=0)
         if len(there) > 1:
@@ -150,11 +123,8 @@ def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
 def _interval(values: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarray]:
     """Compute the bounds of the mean over rows of (seeds, points), two or more seeds."""
     center = values.mean(axis=0)
-    deviations = _deviations(values, resamples)
-    low, high = np.percentile(deviations, TAILS, axis=0)
-    lows = center + np.minimum(low, 0.0)
-    highs = center + np.maximum(high, 0.0)
-    return lows, highs
+    low, high = np.percentile(_deviations(values, resamples), TAILS, axis=0)
+    return center + np.minimum(low, 0.0), center + np.maximum(high, 0.0)
 
 
 def _deviations(values: np.ndarray, resamples: int, is_other: bool = False) -> np.ndarray:
@@ -164,9 +134,7 @@ def _deviations(values: np.ndarray, resamples: int, is_other: bool = False) -> n
         is_other: draw independently of the values that these are compared with.
     """
     num_seeds = len(values)
-    weights = _weights(num_seeds, resamples, is_other)
-    centered = values - values.mean(axis=0)
-    drawn: np.ndarray = weights @ centered
+    drawn: np.ndarray = _weights(num_seeds, resamples, is_other) @ (values - values.mean(axis=0))
     return widening(num_seeds) * drawn
 
 
@@ -175,9 +143,7 @@ def _weights(num_seeds: int, resamples: int, is_other: bool) -> np.ndarray:
     """Draw how much each seed counts in each resample, (resamples, seeds) float; rows sum to 1."""
     seed = [num_seeds, 1] if is_other else num_seeds
     rng = np.random.default_rng(seed)
-    chances = np.full(num_seeds, 1 / num_seeds)
-    draws = rng.multinomial(num_seeds, chances, size=resamples)
-    return draws / num_seeds
+    return rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), size=resamples) / num_seeds
 
 
 def at(x: np.ndarray, y: np.ndarray, wanted: float) -> float:
@@ -187,9 +153,7 @@ def at(x: np.ndarray, y: np.ndarray, wanted: float) -> float:
         x: (n,) float, increasing.
         y: (n,) float; NaN where it was not measured.
     """
-    points = np.array([wanted])
-    found = at_each(x, y, points)
-    return float(found[0])
+    return float(at_each(x, y, np.array([wanted]))[0])
 
 
 def at_each(x: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
@@ -197,41 +161,8 @@ def at_each(x: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     measured = np.isfinite(x) & np.isfinite(y)
     if not measured.any():
         return np.full(len(wanted), np.nan)
-    values: np.ndarray = np.interp(
-        wanted,
-        x[measured],
-        y[measured],
-        left=np.nan,
-        right=np.nan,
-    )
+    values: np.ndarray = np.interp(wanted, x[measured], y[measured], left=np.nan, right=np.nan)
     return values
-
-
-def thinned(x: np.ndarray, rows: np.ndarray, points: int) -> tuple[np.ndarray, np.ndarray]:
-    """Replace neighbors by their mean until at most `points` are left.
-
-    Args:
-        x: (n,) float.
-        rows: (k, n) float; NaN where it was not measured.
-
-    Returns:
-        x and rows with m ≤ `points` columns; NaN where none of the neighbors was measured.
-    """
-    size = len(x)
-    if size <= points:
-        return x.astype(float), rows
-    width = math.ceil(size / points)
-    starts = np.arange(0, size, width)
-    measured = np.isfinite(rows)
-    known = np.where(measured, rows, 0.0)
-    ones = measured.astype(float)
-    counts = np.add.reduceat(ones, starts, axis=1)
-    sums = np.add.reduceat(known, starts, axis=1)
-    means = quotients(sums, counts)
-    ends = [*starts, size]
-    lengths = np.diff(ends)
-    places = np.add.reduceat(x.astype(float), starts)
-    return places / lengths, means
 
 
 def quotients(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:

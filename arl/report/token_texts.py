@@ -10,40 +10,23 @@ TOKENIZER = "tokenizer.json"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
 
 
-class RunTokens:
-    """Turn token ids of one run into texts; without a tokenizer an id is its own text."""
-
-    def __init__(self, tokenizer: Tokenizer | None) -> None:
-        self._tokenizer = tokenizer
-
-    def texts(self, token_ids: Sequence[int]) -> list[str]:
-        """Return the text of each token, as it stands within a text."""
-        if self._tokenizer is None:
-            return [f"{token} " for token in token_ids]
-        known = sorted(set(token_ids))
-        texts = dict(zip(known, token_texts(self._tokenizer, known), strict=True))
-        return [texts[token] for token in token_ids]
+def texts_of(tokenizer: Tokenizer | None, token_ids: Sequence[int]) -> list[str]:
+    """Return the text of each token, as it stands within a text; without a tokenizer an id is its own text."""
+    if tokenizer is None:
+        return [f"{token} " for token in token_ids]
+    known = sorted(set(token_ids))
+    texts = dict(zip(known, token_texts(tokenizer, known), strict=True))
+    return [texts[token] for token in token_ids]
 
 
-class TokenTexts:
-    """Load each tokenizer once, whatever number of runs has it."""
+def load_tokenizer(run: Path, model: Path | None) -> Tokenizer | None:
+    """Load the tokenizer of a run; None: it has none.
 
-    def __init__(self) -> None:
-        self._tokenizers: dict[bytes, Tokenizer] = {}  # content of tokenizer.json -> the tokenizer
-
-    def load(self, run: Path, model: Path | None) -> RunTokens:
-        """Return the tokens of a run.
-
-        Args:
-            model: that the run's recipe names; None: it names none.
-        """
-        path = find_tokenizer(run, model)
-        if path is None:
-            return RunTokens(None)
-        content = path.read_bytes()
-        if content not in self._tokenizers:
-            self._tokenizers[content] = Tokenizer.from_buffer(content)
-        return RunTokens(self._tokenizers[content])
+    Args:
+        model: that the run's recipe names; None: it names none.
+    """
+    path = find_tokenizer(run, model)
+    return None if path is None else Tokenizer.from_file(str(path))
 
 
 def find_tokenizer(run: Path, model: Path | None) -> Path | None:

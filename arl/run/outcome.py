@@ -55,7 +55,6 @@ def summarize(recipe: Recipe, directory: Path, plan: Plan, outcome: Outcome, sec
         steps=len(steps),
         tokens_trained=int(sum(number(record, "tokens/trained") for record in steps)),
         tokens_generated=int(sum(number(record, "tokens/generated") for record in steps)),
-        tokens_recomputed=int(sum(number(record, "sync/recomputed_tokens") for record in steps)),
         token_ages=dict(sorted(recorder.token_ages.items())),
         trajectories_spanning_versions=recorder.num_spanning,
         groups={"trained": ledger.trained, **ledger.lost, "in flight": ledger.in_flight},

@@ -22,7 +22,6 @@ from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
-from arl.metrics.run_status import shown_as_resuming
 from arl.run.checkpoint_state import RunState, checkpoints_in, number_after, older_versions
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.intact import clear_after, newest_intact
@@ -135,13 +134,11 @@ def _new_run(recipe: Recipe, display: ConsoleDisplay) -> Iterator[Origin]:
 
 @contextlib.contextmanager
 def _old_run(recipe: Recipe, display: ConsoleDisplay, resume: Path) -> Iterator[Origin]:
-    """Open the run that `resume` names. Whoever watches it sees that it starts, before the checks, which take time."""
+    """Open the run that `resume` names."""
     directory = run_to_resume(recipe, resume)
     with _locked(directory):
-        with shown_as_resuming(directory):
-            plan = preflight(recipe)
-            origin = _resumed(recipe, plan, directory, display)
-        yield origin
+        plan = preflight(recipe)
+        yield _resumed(recipe, plan, directory, display)
 
 
 def new_run_directory(recipe: Recipe) -> Path:

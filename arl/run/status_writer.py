@@ -38,27 +38,14 @@ from arl.run.resume import Origin
 from arl.run.world import Parts
 
 PERIOD = 1.0  # seconds between two writes
-SHOWN_OF_STEP = (
-    "step",
-    "reward/trained_mean",
-    "reward/generated_mean",
-    "length/mean",
-    "staleness/mean",
-    "staleness/max",
-    "truncated",
-    "loss",
-    "hardware/memory_gb",
-    "sync/pause_seconds",
-    "audit/groups_in_flight",
-    "engines/restarts",
-)
+SHOWN_OF_STEP = ("step", "reward/trained_mean", "staleness/mean", "staleness/max", "hardware/memory_gb")
 
 LOOPS = ("trainer", "controller", "publisher", "admission")  # who waits, in the words of `deadline`
 LONG_SECONDS = 10.0
 AVERAGED = 10  # steps of a speed
 ROUNDING = 1e-9  # of a quotient of floats
 NO_PID = 0  # of a process that its node is still starting
-MOST_WAITS = 12
+MAX_WAITS = 12
 
 
 class StatusWriter:
@@ -115,13 +102,10 @@ class StatusWriter:
             try:
                 write_status(self._directory, measured)
             except OSError as error:
-                self._note_failure(error)
+                if not self._has_failed:
+                    self._display.note(f"status.json cannot be written ({error.strerror}): `arl top` shows nothing new")
+                self._has_failed = True
         return measured
-
-    def _note_failure(self, error: OSError) -> None:
-        if not self._has_failed:
-            self._has_failed = True
-            self._display.note(f"status.json cannot be written ({error.strerror}): `arl top` shows nothing new")
 
     def status(self) -> RunStatus:
         """Return what the run does now."""
@@ -159,12 +143,9 @@ class StatusWriter:
         if self._controller is None:
             return None
         running, finished = self._controller.num_groups
-        return GroupsStatus(
-            running=running,
-            finished=finished,
-            capacity=_capacity(self._recipe),
-            problems_per_step=self._recipe.rollout.problems_per_step,
-        )
+        per_step = self._recipe.rollout.problems_per_step
+        capacity = _capacity(self._recipe)
+        return GroupsStatus(running=running, finished=finished, capacity=capacity, problems_per_step=per_step)
 
     def _processes(self) -> tuple[ProcessStatus, ...]:
         """Return the processes of the opened world, or this one alone."""
@@ -220,7 +201,7 @@ def telling_waits(waits: Sequence[tuple[str, str, float]]) -> tuple[WaitStatus, 
     """
     telling = [WaitStatus(*wait) for wait in waits if wait[0] in LOOPS or wait[2] >= LONG_SECONDS]
     telling.sort(key=lambda wait: (wait.who not in LOOPS, -wait.seconds))
-    return tuple(telling[:MOST_WAITS])
+    return tuple(telling[:MAX_WAITS])
 
 
 def _capacity(recipe: Recipe) -> int | None:
@@ -310,15 +291,16 @@ class ProcessStates:
         states += [self._describe(process) for process in self._launcher.processes]
         for engine in self._pool.statuses():
             if engine.state == "joined" and engine.pid is not None:  # somebody else has started it
-                joined = ProcessStatus(
-                    role=engine.name,
-                    node=engine.node,
-                    pid=engine.pid,
-                    since=time.time() - engine.seconds,
-                    version=engine.version,
-                    open_requests=engine.open,
+                states.append(
+                    ProcessStatus(
+                        role=engine.name,
+                        node=engine.node,
+                        pid=engine.pid,
+                        since=time.time() - engine.seconds,
+                        version=engine.version,
+                        open_requests=engine.open,
+                    )
                 )
-                states.append(joined)
         pid = self._rewards.pid
         if pid is not None:
             since = started_at(pid)

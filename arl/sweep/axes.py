@@ -1,6 +1,6 @@
 """Read the axes of a sweep, `rollout.staleness=0,1,4`, and refuse fields that are not free to vary in one."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -23,14 +23,6 @@ class SweepAxis(Struct, frozen=True):
     def fields(self) -> tuple[str, ...]:
         """Return the fields that this axis sets."""
         return tuple(self.points[0])
-
-    def values(self, field: str) -> list[Any]:
-        """Return the values of a field, in the order of the points, each once."""
-        values: list[Any] = []
-        for point in self.points:
-            if point[field] not in values:
-                values.append(point[field])
-        return values
 
 
 def parse_axis(text: str, option: str = "--axis") -> tuple[str, list[Any]]:
@@ -85,7 +77,6 @@ OF_THE_SWEEP = {
 NOT_COMPUTED = {
     "output": "it says what is written and how often, which is not what arms are compared by; give it by --set",
 }
-BUDGET = ("train", "train.steps", "train.tokens")
 
 
 def refuse_reserved_fields(
@@ -98,42 +89,12 @@ def refuse_reserved_fields(
     Raises:
         InputError: some may not; it names all of them, each with the reason and the remedy.
     """
-    varied = {f"axis {field}": field for field in fields_of_arms(axes, named)}
-    settings = {f"--set {override}": field_of(override) for override in overrides}
-    complaints = [
-        *_complaints(varied, OF_THE_SWEEP | NOT_COMPUTED),
-        *_complaints(settings, OF_THE_SWEEP),
-    ]
+    points = [point for axis in axes for point in axis.points]
+    varied = {f"axis {field}": field for given in (*points, *named.values()) for field in dict(leaves(given))}
+    settings = {f"--set {override}": override.partition("=")[0].strip() for override in overrides}
+    complaints = [*_complaints(varied, OF_THE_SWEEP | NOT_COMPUTED), *_complaints(settings, OF_THE_SWEEP)]
     if complaints:
         raise InputError("\n".join(complaints))
-
-
-def refuse_other_budgets(fields: Iterable[str], match: str) -> None:
-    """Check that nothing beside `match` says how long the arms train.
-
-    Args:
-        match: what it sets, for messages.
-
-    Raises:
-        InputError: a field does.
-    """
-    others = [field for field in dict.fromkeys(fields) if field in BUDGET]
-    if others:
-        raise InputError(
-            f"match: sets {match} in every arm, and {', '.join(others)} is set as well: leave out one of the two"
-        )
-
-
-def fields_of_arms(axes: Sequence[SweepAxis], named: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
-    """Yield every field that an axis or a named arm sets."""
-    points = [point for axis in axes for point in axis.points]
-    for settings in (*points, *named.values()):
-        yield from dict(leaves(settings))
-
-
-def field_of(override: str) -> str:
-    """Return the field that an override sets: a.b of `a.b=x`."""
-    return override.partition("=")[0].strip()
 
 
 def _complaints(fields: Mapping[str, str], reasons: Mapping[str, str]) -> Iterator[str]:

@@ -52,7 +52,6 @@ def check_arms(request: SweepRequest, note: Callable[[str], None]) -> CheckedSwe
         request.axes,
         request.named,
         request.exclude,
-        request.only,
         base=dict(leaves(base.model_dump(mode="json"))),
     )
     note(f"checking {len(arms)} arms")

@@ -1,6 +1,6 @@
 """Combine the axes of a sweep into arms, and name them.
 
-axes, named arms ─► every combination ─► those that exclude and only leave ─► SweepArm(name, given)
+axes, named arms ─► every combination ─► those that exclude leaves ─► SweepArm(name, given)
 """
 
 import hashlib
@@ -64,7 +64,6 @@ def combine(
     axes: Sequence[SweepAxis],
     named: Mapping[str, Settings],
     exclude: Sequence[Rule] = (),
-    only: Sequence[Rule] = (),
     base: Settings | None = None,
 ) -> list[SweepArm]:
     """Make the arms of a sweep; without axes and named arms it is one, which sets nothing and is named `base`.
@@ -72,7 +71,6 @@ def combine(
     Args:
         named: arms with a name of their own, each of which is combined with every point of the axes.
         exclude: combinations to leave out.
-        only: combinations to keep; empty: all.
         base: field -> value of the recipe without any setting. Names leave out what is null in both.
 
     Raises:
@@ -84,11 +82,8 @@ def combine(
         for name, settings in (named or {"": {}}).items()
         for points in itertools.product(*(axis.points for axis in axes))
     ]
-    _refuse_idle_rules("exclude", exclude, combinations)
-    _refuse_idle_rules("only", only, combinations)
+    _refuse_idle_rules(exclude, combinations)
     kept = [combination for combination in combinations if not any(map(combination.matches, exclude))]
-    if only:
-        kept = [combination for combination in kept if any(map(combination.matches, only))]
     if not kept:
         raise InputError("the sweep has no arm: exclude less")
     return _name(kept, base or {})
@@ -103,7 +98,7 @@ def _refuse_fields_set_twice(axes: Sequence[SweepAxis], named: Mapping[str, Sett
                 raise InputError(f"{field}, {other}: two axes set it; give its values in one axis")
 
 
-def _refuse_idle_rules(option: str, rules: Sequence[Rule], combinations: Sequence[_Combination]) -> None:
+def _refuse_idle_rules(rules: Sequence[Rule], combinations: Sequence[_Combination]) -> None:
     fields: set[str] = set()
     for combination in combinations:
         fields |= combination.facts.keys()
@@ -111,9 +106,9 @@ def _refuse_idle_rules(option: str, rules: Sequence[Rule], combinations: Sequenc
         unknown = rule.keys() - fields
         if unknown:
             axes = f"the axes are {', '.join(sorted(fields))}" if fields else "the sweep has no axes or arms: add them"
-            raise InputError(f"{option} {dict(rule)}: {', '.join(unknown)} is no axis; {axes}")
+            raise InputError(f"exclude {dict(rule)}: {', '.join(unknown)} is no axis; {axes}")
         if not any(combination.matches(rule) for combination in combinations):
-            raise InputError(f"{option} {dict(rule)}: no combination has these values; correct it or leave it out")
+            raise InputError(f"exclude {dict(rule)}: no combination has these values; correct it or leave it out")
 
 
 def _matches(value: Any, wanted: Any) -> bool:

@@ -19,19 +19,15 @@ from msgspec import Struct
 from pydantic import Field, ValidationError
 
 from arl.config.explain import place_of
-from arl.config.leaves import leaves
 from arl.config.mistakes import Key, rule_of
 from arl.config.recipe_file import is_sweep_file, read_with_places
-from arl.config.section import LARGEST_SEED, FilePath, Positive, Section, Tokens
+from arl.config.section import LARGEST_SEED, FilePath, Positive, Section
 from arl.config.yaml_loader import YamlError, load_yaml
 from arl.errors import InputError
 from arl.sweep.axes import (
     SweepAxis,
-    field_of,
-    fields_of_arms,
     make_axis,
     parse_axis,
-    refuse_other_budgets,
     refuse_reserved_fields,
     write_override,
 )
@@ -39,20 +35,6 @@ from arl.sweep.axes import (
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,149}$"
 NAME_RULE = "a name consists of letters, digits and ._=+,-, at most 150, and begins with a letter or a digit"
 Name = Annotated[str, Field(pattern=NAME)]
-
-
-class MatchedBudget(Section):
-    """Give every arm the same budget, which nothing else may set. Give one of the two fields."""
-
-    tokens: Tokens | None = None
-    """Sets train.tokens."""
-    steps: Positive | None = None
-    """Sets train.steps."""
-
-    def overrides(self) -> list[str]:
-        """Return the budget as `--set` reads it."""
-        given = self.model_dump(exclude_none=True)
-        return [write_override(f"train.{field}", value) for field, value in given.items()]
 
 
 class SweepFile(Section):
@@ -70,12 +52,8 @@ class SweepFile(Section):
     """Name -> settings. Each named arm is combined with every point of the axes."""
     exclude: tuple[dict[str, Any], ...] = ()
     """Combinations to leave out: field -> value or list of values. `arm` stands for the name of a named arm."""
-    only: tuple[dict[str, Any], ...] = ()
-    """Combinations to keep, likewise; none: all."""
     seeds: Any = None
     """A number of seeds, from 0 on, or a list of them; left out: the recipe's own seed."""
-    match: MatchedBudget = MatchedBudget()
-    """A budget that all arms have in common."""
     jobs: Annotated[Positive, Field(strict=True)] | None = None
     """Runs at a time."""
 
@@ -98,7 +76,6 @@ class SweepRequest(Struct, frozen=True, kw_only=True):
     axes: list[SweepAxis]
     named: Mapping[str, Mapping[str, Any]]
     exclude: Sequence[Mapping[str, Any]] = ()
-    only: Sequence[Mapping[str, Any]] = ()
     seeds: list[int] | None = None
     jobs: int | None = None
 
@@ -132,18 +109,13 @@ def read_request(path: Path, options: SweepOptions) -> SweepRequest:
     axes = _axes(file, options, path)
     of_file = [write_override(field, value) for field, value in file.set.items()]
     refuse_reserved_fields(axes, file.arms, [*of_file, *options.overrides])
-    budget = file.match.overrides()
-    if budget:
-        set_ = [*dict(leaves(file.set)), *map(field_of, options.overrides)]
-        refuse_other_budgets([*fields_of_arms(axes, file.arms), *set_], budget[0])
     return SweepRequest(
         name=_name(options.name, name, path),
         recipe=recipe,
-        overrides=[*of_file, *budget, *options.overrides],
+        overrides=[*of_file, *options.overrides],
         axes=axes,
         named=file.arms,
         exclude=file.exclude,
-        only=file.only,
         seeds=_seeds(file.seeds, options.seeds, place_of(("seeds",), places, path)),
         jobs=options.jobs or file.jobs,
     )
@@ -158,24 +130,19 @@ def _name(option: str | None, default: str, path: Path) -> str:
     Raises:
         InputError: it cannot be the name of a directory.
     """
-    if option is not None:
-        if not re.fullmatch(NAME, option):
-            raise InputError(f"--name {option}: {NAME_RULE}")
-        return option
-    if not re.fullmatch(NAME, default):
+    if option is None and not re.fullmatch(NAME, default):
         raise InputError(f"{path}: the sweep would be named {default}: {NAME_RULE}; give another name by --name")
-    return default
+    if option is not None and not re.fullmatch(NAME, option):
+        raise InputError(f"--name {option}: {NAME_RULE}")
+    return option or default
 
 
 def _check_file(values: dict[str, Any], places: Mapping[Key, str], path: Path) -> SweepFile:
     try:
-        file = SweepFile.model_validate(values)
+        return SweepFile.model_validate(values)
     except ValidationError as error:
         lines = [_explain(mistake, places, path) for mistake in error.errors()]
         raise InputError("\n".join(lines)) from error
-    if len(file.match.overrides()) > 1:
-        raise InputError(f"{path}: match: give tokens or steps, not both")
-    return file
 
 
 def _explain(mistake: Any, places: Mapping[Key, str], path: Path) -> str:

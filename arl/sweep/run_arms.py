@@ -26,9 +26,8 @@ from arl.launch.shares import Share
 from arl.metrics.run_files import LOCK, METRICS_FILE
 from arl.run.clean_stop import RESUME_WITH
 from arl.sweep.axes import write_override
-from arl.sweep.run_progress import RunProgress
 from arl.sweep.sweep_directory import SweepRun
-from arl.sweep.sweep_display import SweepDisplay
+from arl.sweep.sweep_display import RunProgress, SweepDisplay
 
 PROGRAM = (sys.executable, "-m", "arl.cli")
 POLL_SECONDS = 0.5

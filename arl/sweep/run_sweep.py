@@ -20,8 +20,7 @@ from arl.sweep.check_arms import CheckedSweep, check_arms
 from arl.sweep.request import SweepRequest
 from arl.sweep.run_arms import ArmRunner, FailedRun
 from arl.sweep.sweep_directory import SweepRun, check_directory, list_runs, open_directory, sweep_path
-from arl.sweep.sweep_display import SweepDisplay
-from arl.sweep.sweep_summary import print_plan, print_results
+from arl.sweep.sweep_display import SweepDisplay, print_plan, print_results
 
 
 class PlannedSweep:
@@ -32,7 +31,6 @@ class PlannedSweep:
     """
 
     def __init__(self, request: SweepRequest, console: Console) -> None:
-        self.request = request
         self.console = console
         self.checked = check_arms(request, self.note)
         self.directory = sweep_path(request, self.checked)
@@ -53,12 +51,8 @@ def dry_run(request: SweepRequest, console: Console) -> None:
     """
     planned = PlannedSweep(request, console)
     planned.note(f"sweep {request.name}, in {planned.directory}")
-    print_plan(
-        planned.runs,
-        dict(leaves(planned.checked.base.model_dump(mode="json"))),
-        len(planned.shares),
-        console,
-    )
+    base = dict(leaves(planned.checked.base.model_dump(mode="json")))
+    print_plan(planned.runs, base, len(planned.shares), console)
 
 
 def run_sweep(request: SweepRequest, console: Console) -> Path:
@@ -69,7 +63,7 @@ def run_sweep(request: SweepRequest, console: Console) -> Path:
         RunError: runs have failed; all others are finished.
     """
     planned = PlannedSweep(request, console)
-    with open_directory(planned.directory, request, planned.checked):
+    with open_directory(planned.directory, planned.checked):
         failed = _run(planned)
     print_results(planned.runs, console)
     if failed:

@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe, read_with_places
-from arl.errors import DataError, InputError, RecipeError
+from arl.errors import InputError
 from arl.launch.disk import writing
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
@@ -33,23 +33,8 @@ from arl.sweep.request import SweepRequest
 SWEEP_LOCK = "sweep.lock"
 RECIPES = "recipes"
 LOGS = "logs"
-FORMAT = 1  # of sweep.json
 NOT_COMPUTED = ("name", "seed", *FREE)  # fields in which an arm may differ from what it was
 State = Literal["finished", "begun", "new"]
-
-
-class ManifestArm(Struct, frozen=True, kw_only=True):
-    """Hold one arm: the settings that make it, and where its runs are.
-
-    Args:
-        name: its directory in the sweep's.
-        settings: field -> value, as in {"rollout.staleness": 8}.
-        runs: seed -> run directory, relative to the sweep's.
-    """
-
-    name: str
-    settings: dict[str, Any]
-    runs: dict[int, str]
 
 
 class SweepManifest(Struct, frozen=True, kw_only=True):
@@ -57,16 +42,11 @@ class SweepManifest(Struct, frozen=True, kw_only=True):
 
     Args:
         recipe: what all arms have in common, resolved: the sweep's recipe without the settings of an arm.
-        axes: field -> its values, in the order of the arms.
-        seeds: of every arm.
+        arms: name -> the settings that make the arm, as in {"rollout.staleness": 8}.
     """
 
-    format: int = FORMAT
-    name: str
     recipe: dict[str, Any]
-    axes: dict[str, list[Any]]
-    seeds: list[int]
-    arms: list[ManifestArm]
+    arms: dict[str, dict[str, Any]]
 
 
 class SweepRun(Struct, frozen=True):
@@ -137,20 +117,15 @@ def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | N
     Raises:
         InputError: it is no sweep's, or its recipe or an arm of it computed something else.
     """
-    for arm in checked.arms:
-        if arm.name in (RECIPES, LOGS):
-            raise InputError(f"arms: {arm.name}: the sweep keeps files in a directory of this name; choose another")
     _refuse_foreign(directory)
     if not os.path.exists(directory / SWEEP_MANIFEST):
         return None
     manifest = read_manifest(directory)
-    known = {arm.name for arm in manifest.arms}
     of_recipe = _changes_of_recipe(manifest, checked)
     lines = list(of_recipe.values())
     for arm in checked.arms:
-        if arm.name in known:
-            changes = _changes_of_arm(directory, arm)
-            lines += [line for field, line in changes if field not in of_recipe]
+        if arm.name in manifest.arms:
+            lines += [line for field, line in _changes_of_arm(directory, arm) if field not in of_recipe]
     if lines:
         raise InputError(
             "\n".join(lines) + f"\n{directory} was made with other recipes: give what it was made with, or start "
@@ -160,21 +135,8 @@ def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | N
 
 
 def read_manifest(directory: Path) -> SweepManifest:
-    """Read the manifest of a sweep.
-
-    Raises:
-        DataError: there is none, or it is none of this format.
-    """
-    file = directory / SWEEP_MANIFEST
-    try:
-        manifest = msgspec.json.decode(file.read_bytes(), type=SweepManifest)
-    except OSError as error:
-        raise DataError(f"{file}: cannot be read ({error.strerror}); give the directory of a sweep") from error
-    except msgspec.MsgspecError as error:
-        raise DataError(f"{file}: is not a sweep's manifest ({error}); give the directory of a sweep") from error
-    if manifest.format != FORMAT:
-        raise DataError(f"{file}: has format {manifest.format}, and this version reads {FORMAT}; run the sweep anew")
-    return manifest
+    """Read the manifest of a sweep."""
+    return msgspec.json.decode((directory / SWEEP_MANIFEST).read_bytes(), type=SweepManifest)
 
 
 def _refuse_foreign(directory: Path) -> None:
@@ -191,9 +153,8 @@ def _refuse_foreign(directory: Path) -> None:
 
 def _changes_of_recipe(manifest: SweepManifest, checked: CheckedSweep) -> dict[str, str]:
     """Write for each field what the recipe of all arms had and has now, without fields that every arm sets."""
-    settings = [arm.settings for arm in manifest.arms]
-    settings += [arm.arm.settings for arm in checked.arms]
-    set_by_all = set.intersection(*(set(fields) for fields in settings))
+    settings = [*manifest.arms.values(), *(arm.arm.settings for arm in checked.arms)]
+    set_by_all = set.intersection(*map(set, settings))
     lines = {}
     for field, before, now in differences(manifest.recipe, checked.base.model_dump(mode="json")):
         if not field.startswith(_free(checked.base)) and field not in set_by_all:
@@ -210,18 +171,14 @@ def _free(recipe: Recipe) -> tuple[str, ...]:
 
 def _changes_of_arm(directory: Path, arm: CheckedArm) -> Iterator[tuple[str, str]]:
     """Yield each field in which the arm would compute something else, and the difference in words."""
-    file = directory / RECIPES / f"{arm.name}.yaml"
-    try:
-        recorded, _ = read_with_places(file)
-    except RecipeError as error:
-        raise InputError(f"{error}; restore it, or start another sweep") from error
+    recorded, _ = read_with_places(directory / RECIPES / f"{arm.name}.yaml")
     for field, before, now in differences(recorded, arm.recipe.model_dump(mode="json")):
         if not field.startswith(_free(arm.recipe)):
             yield field, f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"
 
 
 @contextlib.contextmanager
-def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep) -> Iterator[None]:
+def open_directory(directory: Path, checked: CheckedSweep) -> Iterator[None]:
     """Make or continue the sweep's directory, write what it consists of, and hold its lock.
 
     Raises:
@@ -238,30 +195,16 @@ def open_directory(directory: Path, request: SweepRequest, checked: CheckedSweep
             raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it")
         before = check_directory(directory, checked)
         with writing(directory):
-            _write(directory, request, checked, before)
+            _write(directory, checked, before)
         yield
 
 
-def _write(directory: Path, request: SweepRequest, checked: CheckedSweep, before: SweepManifest | None) -> None:
-    """Write recipes and sweep.json; arms, seeds and values that the sweep had already are kept."""
+def _write(directory: Path, checked: CheckedSweep, before: SweepManifest | None) -> None:
+    """Write recipes and sweep.json; arms that the sweep had already are kept."""
     (directory / RECIPES).mkdir(exist_ok=True)
-    arms = {} if before is None else {arm.name: arm for arm in before.arms}
-    axes = {} if before is None else {field: list(values) for field, values in before.axes.items()}
-    runs = list_runs(directory, checked)
+    arms = {} if before is None else dict(before.arms)
     for arm in checked.arms:
         replace_file(directory / RECIPES / f"{arm.name}.yaml", dump_recipe(arm.recipe).encode())
-        known = arms[arm.name].runs if arm.name in arms else {}
-        of_arm = known | {run.seed: run.relative for run in runs if run.arm is arm}
-        arms[arm.name] = ManifestArm(name=arm.name, settings=arm.arm.settings, runs=dict(sorted(of_arm.items())))
-    for axis in request.axes:
-        for field in axis.fields:
-            values = axes.setdefault(field, [])
-            values += [value for value in axis.values(field) if value not in values]
-    manifest = SweepManifest(
-        name=request.name,
-        recipe=checked.base.model_dump(mode="json"),
-        axes=axes,
-        seeds=sorted({*checked.seeds, *(before.seeds if before is not None else [])}),
-        arms=list(arms.values()),
-    )
+        arms[arm.name] = arm.arm.settings
+    manifest = SweepManifest(recipe=checked.base.model_dump(mode="json"), arms=arms)
     replace_file(directory / SWEEP_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))

@@ -15,12 +15,7 @@ def _run_of(directory: Path) -> Path:
     return run_of(directory)
 
 
-RUN = typer.Argument(
-    help="Directory of a run, living or ended.",
-    metavar="RUN",
-    callback=_run_of,
-)
-Run = Annotated[Path, RUN]
+Run = Annotated[Path, typer.Argument(help="Directory of a run, living or ended.", metavar="RUN", callback=_run_of)]
 
 
 def top(run: Run, once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False) -> None:
@@ -28,12 +23,14 @@ def top(run: Run, once: Annotated[bool, typer.Option("--once", help="Print it on
 
     Works on every host that sees the directory. Ends with the run, q or Ctrl-C.
     """
+    import sys
+
     from rich.console import Console
 
     from arl.watch.top import show_live, show_once
 
     console = Console(highlight=False)
-    if once or not console.is_terminal:
+    if once or not console.is_terminal or not sys.stdin.isatty():
         show_once(run, console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH))
     else:
         show_live(run, console)
@@ -46,15 +43,11 @@ def logs(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     lines: Annotated[int, typer.Option("-n", min=0, help="Last lines of each log.")] = 10,
-    names: Annotated[bool, typer.Option("--list", help="List the roles and their logs instead.")] = False,
 ) -> None:
     """Show the logs of a run's processes."""
-    from arl.watch.run_logs import find_logs, list_logs, show_logs
+    from arl.watch.run_logs import show_logs
 
-    if names:
-        list_logs(find_logs(run, role), typer.echo)
-    else:
-        show_logs(run, role, lines, typer.echo, follow)
+    show_logs(run, role, lines, typer.echo, follow)
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (top, logs)

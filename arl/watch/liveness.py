@@ -6,11 +6,9 @@ run.lock is held ─► it runs          status.json is new ─► it runs      
 import time
 from pathlib import Path
 
-import psutil
-
 from arl.launch.file_lock import is_locked
 from arl.metrics.run_files import LOCK, RECIPE
-from arl.metrics.run_status import RESUMING, SILENT_SECONDS, RunStatus, read_status
+from arl.metrics.run_status import SILENT_SECONDS, RunStatus, read_status
 
 
 class StatusWatch:
@@ -41,12 +39,9 @@ class StatusWatch:
     @property
     def silence(self) -> float:
         """Return for how many seconds nothing new has come."""
-        if self._newest is None:
-            return 0.0
-        age = time.time() - self._newest.time
-        if self._newest.is_of_this_host and age >= 0.0:  # the clock may have been set back since
-            return age
-        return time.monotonic() - self._seen_at
+        assert self._newest is not None, "read() comes first"
+        age = time.time() - self._newest.time if self._newest.is_of_this_host else 0.0
+        return max(age, time.monotonic() - self._seen_at)
 
     @property
     def is_silent(self) -> bool:
@@ -59,13 +54,9 @@ def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
     place = f"process {status.pid} on {status.host}"
     silence = f"the controller ({place}) has not written for {seconds:.0f} s"
     if is_locked(run / LOCK):
-        if status.stage == RESUMING:
-            return f"{silence}; it will when the checks are done"
         return f"{silence}; the run's lock is held, so it runs, and hangs or is stopped"
     if not status.is_of_this_host:
         return f"{silence}; whether it still runs can be seen on {status.host} alone"
-    if psutil.pid_exists(status.pid):
-        return f"{silence}; a process of this id runs, but does not hold the run's lock: it is another one"
     has_checkpoint = any(run.glob("checkpoints/step_*"))
     resume = f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint" if has_checkpoint else ""
-    return f"{silence}; there is no such process any more: it was killed{resume}"
+    return f"{silence}; no process holds the run's lock any more: it was killed{resume}"

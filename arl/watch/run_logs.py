@@ -6,7 +6,7 @@ A log grows by whole lines of one process, so lines of several logs are shown on
 import io
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,19 +30,16 @@ class RoleLog:
     at: int = 0  # bytes that were read
     unfinished: bytes = b""  # the beginning of a line
 
-    def new_lines(self) -> list[str]:
-        """Return the whole lines that have been added."""
+    def new_lines(self, is_last: bool = False) -> list[str]:
+        """Return the whole lines that have been added; at last also one that has no end."""
         with self.path.open("rb") as file:
             file.seek(self.at)
             added = file.read()
         self.at += len(added)
         *lines, self.unfinished = (self.unfinished + added).split(b"\n")
+        if is_last and self.unfinished:
+            lines.append(self.unfinished)
         return [line.decode(errors="replace") for line in lines]
-
-    def rest(self) -> list[str]:
-        """Return the line that has no end, if there is one. Called when nothing more will come."""
-        rest, self.unfinished = self.unfinished, b""
-        return [rest.decode(errors="replace")] if rest else []
 
     def seek_last(self, count: int) -> None:
         """Go to where the last `count` lines begin."""
@@ -76,13 +73,6 @@ def _logs(run: Path, role: str | None) -> list[RoleLog]:
     return [log for log in logs if role is None or log.role == role or log.role.startswith(f"{role}-")]
 
 
-def list_logs(logs: Sequence[RoleLog], show: Show) -> None:
-    """Show role, size and path of each log."""
-    width = max(len(log.role) for log in logs)
-    for log in logs:
-        show(f"{log.role:{width}}  {log.path.stat().st_size:>12,} bytes  {log.path}")
-
-
 def show_logs(run: Path, role: str | None, count: int, show: Show, follow: bool = False) -> None:
     """Show the last `count` lines of each log; with `follow`, then what is added, until the run has ended.
 
@@ -92,20 +82,17 @@ def show_logs(run: Path, role: str | None, count: int, show: Show, follow: bool 
     has_prefix = len(logs) > 1 or (follow and role is None)
     for log in logs:
         log.seek_last(count)
-        _show_lines(log, log.new_lines(), has_prefix, show)
-        if not follow:
-            _show_lines(log, log.rest(), has_prefix, show)
     watch = StatusWatch(run)
-    while follow:
-        follow = not _has_ended(run, watch)  # before the last look, so that nothing is missed
+    while True:
+        is_last = not follow or _has_ended(run, watch)  # before the look, so that nothing is missed
         known = {log.path for log in logs}
         logs += [log for log in _logs(run, role) if log.path not in known]  # processes that start later
         for log in logs:
-            _show_lines(log, log.new_lines(), has_prefix, show)
-        if follow:
-            time.sleep(PERIOD)
-    for log in logs:
-        _show_lines(log, log.rest(), has_prefix, show)
+            for line in log.new_lines(is_last):
+                show(f"{log.role} | {line}" if has_prefix else line)
+        if is_last:
+            return
+        time.sleep(PERIOD)
 
 
 def _has_ended(run: Path, watch: StatusWatch) -> bool:
@@ -116,9 +103,3 @@ def _has_ended(run: Path, watch: StatusWatch) -> bool:
         return True
     status = watch.read()
     return bool(status.end) or watch.is_silent
-
-
-def _show_lines(log: RoleLog, lines: Sequence[str], has_prefix: bool, show: Show) -> None:
-    prefix = f"{log.role} | " if has_prefix else ""
-    for line in lines:
-        show(f"{prefix}{line}")

@@ -1,28 +1,24 @@
 """The audit finds a selection bias where there is one, none where there is none, and loses no group."""
 
-import asyncio
 import math
 import random
 from collections import Counter
-from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl import clock
 from arl.config.recipe import Rollout
 from arl.data import msgpack_arrays
 from arl.metrics.audit import Moments, Selection, p_value
 from arl.metrics.names import Record, number
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Session
-from arl.types import FAILED, FAILED_REQUEUED, LATE, REJECTED, Batch, Problem, StepResult, StepWaits, TrajectoryGroup
+from arl.types import REJECTED, Batch, Problem, StepResult, StepWaits, TrajectoryGroup
 from tests.examples import examples
 from tests.fakes import NullObserver
-from tests.metrics.test_recorder import idle_recorder, trajectory
+from tests.metrics.test_recorder import trajectory
 from tests.rollout.controller_world import World, failing, heavy_tailed, rules, scheduled, schedules
 from tests.rollout.test_exact_lag import rejecting
 
@@ -60,32 +56,6 @@ def test_dropping_late_groups_is_found_to_select_short_ones() -> None:
     assert selection.trained.length.mean < selection.generated.length.mean
     assert (selection.trained.groups, selection.dropped.groups) == (ledger.trained, ledger.lost.total())
     assert selection.dropped.reward.count == 0  # never scored
-
-
-def test_waiting_for_late_groups_selects_nothing() -> None:
-    waits = World(Rollout(**{**DROPPING.model_dump(), "late": "wait"}), 40, length_of=stragglers).run()
-    assert not selection_of(waits).warnings()
-
-
-def test_dropping_what_has_nothing_to_do_with_length_or_reward_is_no_bias() -> None:
-    rollout = Rollout(problems_per_step=4, group_size=2, staleness=1)
-    world = World(rollout, 40, length_of=stragglers, keep=lambda problem, _: int(str(problem.prompt)) % 3 > 0).run()
-    selection = Selection()
-    for done in world.observer.finished:
-        selection = selection.finished(done).trained_on(done)
-    for rejected, _ in world.observer.lost:
-        selection = selection.lost(rejected, LATE)  # as if they had been late
-    assert selection.dropped.length.count > 20
-    assert not selection.warnings()
-
-
-def test_a_selection_by_reward_is_found() -> None:
-    selection = Selection()
-    for i in range(8):
-        selection = selection.trained_on(group(5 + i % 3, 1.0 + 0.01 * i))
-        selection = selection.lost(group(5 + i % 3, 0.01 * i), LATE)
-    assert [w.split(" differs")[0] for w in selection.warnings()] == ["mean reward"]
-    assert not selection.warnings()[0].startswith("mean length")
 
 
 def assert_adds_up(record: Record) -> None:
@@ -204,14 +174,6 @@ def test_what_the_filter_intends_is_shown_apart_and_is_no_warning() -> None:
     assert_adds_up(metrics)
 
 
-def test_seven_groups_are_too_few_for_a_verdict() -> None:
-    selection = Selection()
-    for i in range(7):
-        selection = selection.trained_on(group(5 + i, 1.0)).lost(group(500 + i, 1.0), LATE)
-    assert not selection.warnings()
-    assert selection.trained_on(group(9)).lost(group(509), LATE).warnings()
-
-
 def test_the_test_errs_as_seldom_as_it_says() -> None:
     """Equal populations, skewed ones too, are called different in one comparison of a hundred."""
     draw = random.Random(0)
@@ -223,75 +185,3 @@ def test_the_test_errs_as_seldom_as_it_says() -> None:
                 samples[side] = samples[side].plus(draw.expovariate(1.0))
         alarms += p_value(*samples) < 0.01
     assert 1 <= alarms <= 15
-
-
-def test_constant_samples_and_single_ones_are_judged_without_dividing_by_zero() -> None:
-    def constant(value: float, count: int) -> Moments:
-        moments = Moments()
-        for _ in range(count):
-            moments = moments.plus(value)
-        return moments
-
-    assert p_value(constant(0.1, 9), constant(0.1, 30)) == 1
-    assert p_value(constant(0.1, 9), constant(0.2, 9)) == 0
-    assert p_value(constant(0.1, 1), constant(0.2, 9)) == 1
-
-
-@given(st.lists(st.floats(-1e4, 1e4), min_size=2, max_size=30))
-def test_moments_are_those_of_the_whole_stream(values: list[float]) -> None:
-    moments = Moments()
-    for value in values:
-        moments = moments.plus(value)
-    mean = math.fsum(values) / len(values)
-    assert moments.mean == pytest.approx(mean, abs=1e-6)
-    assert moments.squares == pytest.approx(math.fsum((v - mean) ** 2 for v in values), rel=1e-6, abs=1e-3)
-
-
-FATES = {"fail": FAILED, "fail once": FAILED_REQUEUED, "late": LATE, "reject": REJECTED}
-LOSSES = {"failed": {"fail", "fail once"}, "rejected": {"reject"}, "dropped": {"late"}}
-EVENTS = st.lists(
-    st.tuples(st.sampled_from(["admit", "admit", "finish", "finish", "step", *FATES]), st.integers(0)),
-    max_size=80,
-)
-
-
-@examples(1)
-@given(EVENTS)
-def test_every_admitted_group_is_trained_lost_by_its_fate_or_in_flight(events: list[tuple[str, int]]) -> None:
-    """Draw groups of random length, some without any token, in any order."""
-    running: list[TrajectoryGroup] = []
-    buffer: list[TrajectoryGroup] = []
-    trained: list[TrajectoryGroup] = []
-    lost: Counter[str] = Counter()
-    admitted = 0
-
-    async def main(directory: Path) -> None:
-        nonlocal admitted
-        with idle_recorder(directory, admitted=lambda: admitted) as recorder:
-            for event, number in events:
-                if event == "admit":
-                    running.append(group(number % 9, 0.5, admitted))
-                    admitted += 1
-                elif event == "step" and buffer:
-                    batch = Batch(len(recorder.read_records()), tuple(buffer))
-                    trained.extend(buffer)
-                    buffer.clear()
-                    recorder.step_finished(batch, StepResult(batch.version + 1, {}), StepWaits())
-                    record = recorder.records.newest[-1]
-                    assert record["audit/groups_in_flight"] == len(running) + len(buffer)
-                    for loss, fates in LOSSES.items():
-                        assert record[f"groups/{loss}"] == sum(lost[fate] for fate in fates)
-                    assert admitted == len(trained) + lost.total() + len(running) + len(buffer)
-                elif event == "finish" and running:
-                    buffer.append(running.pop(number % len(running)))
-                    recorder.group_finished(buffer[-1])
-                elif event in FATES and running:
-                    recorder.group_lost(running.pop(number % len(running)), FATES[event], None)
-                    lost[event] += 1
-                await asyncio.sleep(1.0)
-            selection = recorder.selection
-            assert selection.generated.groups == len(trained) + len(buffer) + lost.total()
-            assert (selection.trained.groups, selection.num_lost) == (len(trained), lost.total())
-
-    with TemporaryDirectory() as directory:
-        clock.run(lambda: main(Path(directory)), virtual=True)

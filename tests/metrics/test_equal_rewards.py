@@ -22,8 +22,3 @@ def test_equal_rewards_are_said_once_after_some_steps_and_again_after_others() -
     )
     assert equal.step(batch(0.0, 1.0)) is None
     assert [equal.step(batch(1.0)) is not None for _ in range(STEPS)] == [False] * (STEPS - 1) + [True]
-
-
-def test_steps_with_one_reward_each_and_another_in_each_are_no_reason() -> None:
-    equal = EqualRewards("runs/mine")
-    assert [equal.step(batch(float(i), float(i))) for i in range(2 * STEPS)] == [None] * (2 * STEPS)

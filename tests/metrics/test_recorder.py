@@ -13,12 +13,10 @@ import pytest
 from arl import clock
 from arl.metrics.base import TrackerMaker
 from arl.metrics.console import step_line
-from arl.metrics.episode_table import group_rows
 from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_LOST, Record
 from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder, SamplePlan
 from arl.metrics.sampled_episode import SampledEpisode
-from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.types import (
     FAILED,
     REJECTED,
@@ -161,27 +159,12 @@ def test_rollout_and_sync_metrics_follow_their_formulas(run: Path) -> None:
     assert record["loss"] == 0.125
 
 
-def test_evaluations_are_records_of_their_own(run: Path) -> None:
-    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[1])
-    assert record["eval/held_out/accuracy"] == 0.75
-    assert record["step"] == 4
-
-
 def test_everything_logged_is_defined(run: Path) -> None:
     step, evaluation = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
     assert METRICS.keys() >= step.keys() >= {"audit/length_failed", "audit/reward_failed"}
     assert METRICS.keys() >= evaluation.keys() >= EVALUATION
     assert {"step", "staleness/max", "idle/engine"} <= EVERY_STEP
     assert not EVERY_STEP & (EVALUATION | ONCE_LOST)
-
-
-def test_an_undefined_metric_is_refused(tmp_path: Path) -> None:
-    async def main() -> None:
-        with idle_recorder(tmp_path, admitted=lambda: 2, trajectories=False) as recorder:
-            recorder.step_finished(BATCH, StepResult(4, {"los": 0.0}), StepWaits())
-
-    with pytest.raises(AssertionError, match=r"undefined metrics: \{'los'\}"):
-        clock.run(main)
 
 
 def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
@@ -199,53 +182,6 @@ def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
     times = ("dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
     assert [lost[0][name] for name in times] == [2, 1.5, 3, 2.5]
     assert lost[1]["loss_mask"] == [False, False, True, True, True, True]
-
-
-def test_groups_lost_in_their_thousands_do_not_pile_up(tmp_path: Path) -> None:
-    files = TrajectoryFiles(tmp_path, 0)
-    for _ in range(5000):
-        files.write(group_rows(FAILED_GROUP, REJECTED, None))
-    files.close()
-    sizes = [pq.read_metadata(path).num_rows for path in sorted(tmp_path.iterdir())]
-    assert sizes == [4096, 4096, 10_000 - 2 * 4096]
-
-
-def silent(versions: list[int]) -> TrajectoryGroup:
-    """Make a group whose first episode has a token for each of `versions`, and whose second has none."""
-    return TrajectoryGroup(0, Problem("a"), (trajectory(versions, 1.0), trajectory([], 0.0)), 1, 0.0, 2, 0.0)
-
-
-@pytest.mark.parametrize("versions", [[], [2, 3]])
-def test_a_batch_in_which_few_or_no_episodes_speak_is_recorded(tmp_path: Path, versions: list[int]) -> None:
-    async def main() -> Record:
-        with idle_recorder(tmp_path, admitted=lambda: 2) as recorder:
-            recorder.step_finished(Batch(3, (silent(versions), silent([]))), StepResult(4, {}), StepWaits())
-            return recorder.records.newest[0]
-
-    record = clock.run(main)
-    assert record["tokens/trained"] == len(versions)
-    assert record["token_age/histogram"] == ([1, 1] if versions else [])
-    assert ("staleness/max" in record) == bool(versions)
-    assert record["reward/trained_mean"] == 0.5
-    assert "reward/generated_mean" not in record  # no group has ended
-
-
-def test_the_generated_reward_is_of_the_step_and_before_the_filter(tmp_path: Path) -> None:
-    trained = TrajectoryGroup(0, Problem("a"), (trajectory([3], 1.0), trajectory([3], 0.0)), 3, 0.0, 3, 0.0)
-    solved = TrajectoryGroup(1, Problem("b"), (trajectory([3], 1.0), trajectory([3], 1.0)), 3, 0.0, 3, 0.0)
-
-    async def main() -> list[Record]:
-        with idle_recorder(tmp_path, admitted=lambda: 3) as recorder:
-            recorder.group_finished(trained)
-            recorder.group_lost(solved, REJECTED, None)
-            recorder.step_finished(Batch(3, (trained,)), StepResult(4, {}), StepWaits())
-            recorder.group_finished(trained)
-            recorder.step_finished(Batch(4, (trained,)), StepResult(5, {}), StepWaits())
-            return recorder.read_records()
-
-    records = clock.run(main)
-    assert [record["reward/generated_mean"] for record in records] == [0.75, 0.5]
-    assert [record["reward/trained_mean"] for record in records] == [0.5, 0.5]
 
 
 def graded(group_id: int, *correct: float, reward: float = 0.0, error: str = "") -> TrajectoryGroup:
@@ -357,9 +293,3 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
     assert (first.prompt, first.response, first.advantage) == ("0 1", "2 3 4", 1.0)
     assert (first.oldest_version, first.newest_version, first.age, first.length) == (1, 2, 2, 3)
     assert (second.advantage, second.truncated, second.is_right) == (-0.5, True, False)
-
-
-def test_the_trace_is_what_perfetto_reads(run: Path) -> None:
-    events = json.loads((run / "trace.json").read_text())
-    assert {"swap to 3", "step 3", "wait for batch"} <= {event["name"] for event in events}
-    assert all(event["dur"] >= 0 for event in events if event["ph"] == "X")

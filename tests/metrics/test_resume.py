@@ -3,7 +3,6 @@
 import asyncio
 import json
 import shutil
-import tracemalloc
 from pathlib import Path
 
 import msgspec
@@ -12,11 +11,10 @@ import pytest
 
 from arl import clock
 from arl.errors import InputError
-from arl.metrics.names import Record
 from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import RecorderState
-from arl.types import FAILED, REJECTED, StepResult, StepWaits, SwapReport
+from arl.types import FAILED, StepResult, StepWaits, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
 
 
@@ -139,31 +137,6 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
     assert alive.records.newest[-1]["step"] == 10  # and nothing has closed its files
 
 
-def peak_of_opening(directory: Path, num_records: int) -> int:
-    """Return the bytes that a recorder takes at most while it opens a run of so many records."""
-    _, state = until_cut(directory, 1)
-    record = (directory / "metrics.jsonl").read_bytes()
-    (directory / "metrics.jsonl").write_bytes(record * num_records)
-    restored = msgspec.structs.replace(state, metrics_bytes=len(record) * num_records)
-
-    async def main() -> int:
-        tracemalloc.start()
-        try:
-            Process(directory, restored).recorder.cut()
-            return tracemalloc.get_traced_memory()[1]
-        finally:
-            tracemalloc.stop()
-
-    return clock.run(main, virtual=True, start=restored.rates.last_step)
-
-
-def test_a_long_run_takes_no_more_memory_to_resume_than_a_short_one(tmp_path: Path) -> None:
-    (tmp_path / "short").mkdir()
-    (tmp_path / "long").mkdir()
-    short = peak_of_opening(tmp_path / "short", 200)
-    assert peak_of_opening(tmp_path / "long", 2000) < 1.2 * short
-
-
 def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     _, state = until_cut(tmp_path, 2)
     records = go_on(tmp_path, state).read_records()
@@ -185,44 +158,6 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     assert [r["tokens/trained_total"] for r in records] == [8, 16, 24, 32]
     assert [r["reward/wait_seconds"] for r in records] == [0.5, 0.375, 0.375, 0.375]
     assert [r["idle/engine"] for r in records] == pytest.approx([1 - 0.3 / 0.7] + 3 * [1 - 0.4 / 0.9])
-
-
-def test_what_ended_between_the_last_step_and_the_cut_counts_in_the_resumed_run(tmp_path: Path) -> None:
-    def records(directory: Path, is_cut: bool) -> list[Record]:
-        directory.mkdir()
-
-        async def begin() -> tuple[Recorder, RecorderState]:
-            process = Process(directory, None)
-            await process.step(4)
-            process.recorder.group_finished(BATCH.groups[1])
-            process.recorder.group_lost(BATCH.groups[0], REJECTED, None)
-            state = process.recorder.cut()
-            if not is_cut:
-                await process.step(5)
-            return process.recorder, state
-
-        async def resume() -> list[Record]:
-            process = Process(directory, state)
-            await process.step(5)
-            return process.recorder.read_records()
-
-        recorder, state = clock.run(begin, virtual=True)
-        if not is_cut:
-            return recorder.read_records()
-        return clock.run(resume, virtual=True, start=state.rates.last_step + AFTER_STEP)
-
-    whole, resumed = records(tmp_path / "whole", is_cut=False), records(tmp_path / "resumed", is_cut=True)
-    assert whole[1]["groups/rejection_rate"] == 1 / 4
-    assert whole[1].keys() == resumed[1].keys()
-    for name in whole[1].keys() - {"epochs"}:  # these are counted by the process of the test
-        assert whole[1][name] == pytest.approx(resumed[1][name]), name
-
-
-def test_the_state_survives_msgpack(tmp_path: Path) -> None:
-    _, state = until_cut(tmp_path, 2)
-    assert state.token_ages
-    assert state.selection.failed.length.count == 2
-    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=RecorderState) == state
 
 
 def test_files_shorter_than_the_checkpoint_counts_on_are_refused(tmp_path: Path) -> None:

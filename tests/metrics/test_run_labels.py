@@ -27,19 +27,6 @@ def test_a_run_has_a_staleness_or_a_lag_and_a_lag_from_a_file_has_its_name() -> 
     assert "staleness" not in from_file
 
 
-def test_variants_of_decoupled_ppo_are_told_apart() -> None:
-    objectives = ("ppo", {"kind": "decoupled_ppo", "proximal": "loglinear"}, {"kind": "decoupled_ppo"})
-    assert [comparable(config(objective=objective))["proximal"] for objective in objectives] == [
-        "none",
-        "loglinear",
-        "recompute",
-    ]
-
-
-def test_what_a_config_is_grouped_by_is_flat() -> None:
-    assert all(isinstance(value, str | int | float) for value in comparable(config()).values())
-
-
 @pytest.mark.parametrize("section", ["engine", "train", "reward"])
 def test_values_of_environment_variables_never_reach_a_tracker_whatever_they_are_called(section: str) -> None:
     given = config(**{section: {"environment": {"PROXY": "http://user:hunter2@proxy"}}})

@@ -6,8 +6,7 @@ import pytest
 
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Moments, Population, Selection
-from arl.metrics.names import Record
-from arl.metrics.summary import Summary, TrainerMemory, mean_pause, render
+from arl.metrics.summary import Summary, TrainerMemory, render
 
 NOTHING_LOST = Selection()
 
@@ -16,7 +15,6 @@ def page(
     idle_engine: float = 0.0,
     selection: Selection = NOTHING_LOST,
     memory: TrainerMemory | None = None,
-    tokens_recomputed: int = 0,
     **parts: Any,
 ) -> str:
     recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, **parts})
@@ -30,7 +28,6 @@ def page(
         steps=1,
         tokens_trained=10,
         tokens_generated=10,
-        tokens_recomputed=tokens_recomputed,
         token_ages={0: 10},
         trajectories_spanning_versions=0,
         groups={"trained": 1},
@@ -71,25 +68,6 @@ def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None
     assert "warning" not in intended
     biased = page(selection=Selection(population(10), population(5), dropped=population(15)))
     assert "warning: mean length differs: trained 5, dropped 15" in biased
-
-
-def test_a_run_whose_swaps_cost_much_recomputation_is_told_to_keep_old_caches() -> None:
-    assert "engine.kv_policy=keep" not in page(tokens_recomputed=20)
-    told = page(tokens_recomputed=25)
-    assert "swaps had 2.5 tokens computed again for each one generated: keep old caches, engine.kv_policy=keep" in told
-
-
-def test_the_mean_pause_is_shown_with_the_parts_that_take_time() -> None:
-    assert "pause      52 ms for a swap: drain 30, load 20\n" in page()
-
-
-def test_a_step_without_a_swap_does_not_count_in_the_mean_pause() -> None:
-    parts: Record = {f"sync/{name}_seconds": 0.0 for name in ("drain", "flush", "transfer", "load", "resume")}
-    records: list[Record] = []
-    for swaps, pause in ((1, 0.2), (0, 0.2), (2, 0.4)):
-        records.append({**parts, "sync/swaps": swaps, "sync/pause_seconds": pause})
-    assert mean_pause(records)["pause"] == pytest.approx(0.3)
-    assert mean_pause(records[1:2]) == {}
 
 
 def test_memory_on_a_gpu_is_shown_beside_what_was_predicted_and_on_a_cpu_alone() -> None:

@@ -1,8 +1,6 @@
 """TensorBoard reads from its files what metrics.jsonl holds, resumed or not."""
 
 import importlib.util
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -40,20 +38,6 @@ def test_a_resumed_run_takes_the_place_of_what_was_logged_after_its_checkpoint(t
     assert [(event.step, event.value) for event in events.Scalars("eval/held_out/accuracy")] == [(3, 0.5)]
     counts = events.Histograms("token_age/histogram")[0].histogram_value
     assert (list(counts.bucket), counts.max) == ([80, 15, 5], 2)
-
-
-def test_a_sample_is_shown_as_it_was_written(tmp_path: Path) -> None:
-    logged(tmp_path, [step_record(3)], [])
-    (event,) = load(tmp_path).Tensors("samples/0/text_summary")
-    lines = event.tensor_proto.string_val[0].decode().splitlines()
-    assert event.step == 3
-    assert "    2 + 2 =" in lines
-    assert "    5, said step 3" in lines
-
-
-def test_a_run_imports_torch_in_its_own_process_only_for_this_tracker() -> None:
-    check = "import sys, arl.metrics.trackers, arl.metrics.tensorboard_tracker; assert 'torch' not in sys.modules"
-    subprocess.run([sys.executable, "-c", check], check=True, timeout=120)
 
 
 def test_without_the_package_the_run_is_refused_with_the_command_that_installs_it(

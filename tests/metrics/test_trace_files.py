@@ -47,10 +47,8 @@ def test_steps_and_swaps_of_a_long_run_are_read_again_though_its_requests_are_le
         trace.span("trainer", f"step {step}", step, step + 0.5)
         trace.span("engines", f"swap to {step + 1}", step + 0.5, step + 0.75)
     assert trace.cut() < 20_000
-    assert not read_spans(tmp_path).is_whole
     trace.close()
     spans = read_spans(tmp_path)
-    assert spans.is_whole
     assert spans.steps == {step: (step, step + 0.5) for step in range(20)}
     assert spans.swaps == {step + 1: (step + 0.5, step + 0.75) for step in range(20)}
     assert "g199.0.0" not in names(tmp_path)

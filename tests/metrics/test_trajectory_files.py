@@ -1,7 +1,6 @@
 """Trajectory files hold what the model saw and said, what it earned and what training computed of it."""
 
 import math
-import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,10 +10,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from arl.errors import DataError, RunError
+from arl.errors import RunError
 from arl.metrics.episode_table import EpisodeRow, group_rows, split_tokens
 from arl.metrics.trajectory_files import TrajectoryFiles
-from arl.metrics.trajectory_reading import read_trajectories
 from arl.types import TRAINED, TrainedTokens
 from tests.fakes import NullCodec
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP
@@ -61,12 +59,6 @@ def test_logprobs_stand_at_their_tokens_and_are_null_where_none_were_computed(tm
     assert [row["advantages"] for row in rows] == [None] * 4
 
 
-def test_advantages_of_tokens_are_a_list(tmp_path: Path) -> None:
-    rows = written(tmp_path, rows_of(tokens_of_batch(per_token=True)))
-    assert rows[2]["advantages"] == [None, None, 0.5, 0.25]
-    assert [row["advantage"] for row in rows] == [None] * 4
-
-
 def test_text_answer_and_parts_are_written_with_each_episode(tmp_path: Path) -> None:
     first, second = FAILED_GROUP.trajectories
     graded = msgspec.structs.replace(second, reward_parts={"correct": 0.5, "format": 1.0}, reward_error="timed out")
@@ -84,11 +76,6 @@ def test_text_answer_and_parts_are_written_with_each_episode(tmp_path: Path) -> 
     assert [row["advantage"] for row in rows] == [None, None]
 
 
-def test_without_a_codec_there_is_no_text(tmp_path: Path) -> None:
-    rows = written(tmp_path, rows_of(None))
-    assert {row["prompt"] for row in rows} == {row["response"] for row in rows} == {None}
-
-
 def test_the_thread_writes_the_same_files(tmp_path: Path) -> None:
     contents = []
     for name, threaded in (("at once", False), ("in a thread", True)):
@@ -104,29 +91,6 @@ def test_the_thread_writes_the_same_files(tmp_path: Path) -> None:
     assert sorted(contents[0]) == ["000000.parquet", "000001.parquet"]
 
 
-class WaitingCodec(NullCodec):
-    """Decodes nothing until the test lets it."""
-
-    def __init__(self) -> None:
-        self.gate = threading.Event()
-
-    def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
-        assert self.gate.wait(60)
-        return super().decode_all(sequences, special_tokens)
-
-
-def test_a_file_that_is_being_written_holds_nobody_up_and_has_no_name_yet(tmp_path: Path) -> None:
-    codec = WaitingCodec()
-    files = TrajectoryFiles(tmp_path / "trajectories", 0, codec, threaded=True)
-    files.write(rows_of(None))
-    files.flush()  # would hang here
-    assert not list((tmp_path / "trajectories").iterdir())
-    codec.gate.set()
-    files.settle()
-    assert [file.name for file in (tmp_path / "trajectories").iterdir()] == ["000000.parquet"]
-    files.close()
-
-
 class BrokenCodec(NullCodec):
     def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
         raise OSError("no space left")
@@ -140,22 +104,3 @@ def test_what_cannot_be_written_is_raised_before_a_checkpoint_counts_on_it(tmp_p
         files.flush()
         files.settle()
     assert not list((tmp_path / "trajectories").iterdir())
-
-
-def test_what_a_killed_run_was_writing_is_removed(tmp_path: Path) -> None:
-    (tmp_path / ".trajectories.partial").write_text("half a file")
-    TrajectoryFiles(tmp_path / "trajectories", 0)
-    assert [path.name for path in tmp_path.iterdir()] == ["trajectories"]
-
-
-def test_a_flipped_bit_of_a_page_and_a_torn_end_are_noticed_when_the_file_is_read(tmp_path: Path) -> None:
-    written(tmp_path, rows_of(tokens_of_batch()))
-    file = tmp_path / "trajectories" / "000000.parquet"
-    content = file.read_bytes()
-    chunk = pq.read_metadata(file).row_group(0).column(0)
-    begin = chunk.dictionary_page_offset or chunk.data_page_offset
-    place = begin + chunk.total_compressed_size - 1  # behind the header of a page
-    for damaged in (content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :], content[:-7]):
-        file.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"000000.parquet: cannot be read as Parquet"):
-            read_trajectories(file, ["fate"])

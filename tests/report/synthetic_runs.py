@@ -27,14 +27,12 @@ def write_run(
     accuracy: float = 0.5,
     suites: Sequence[str] = ("held_out",),
     eval_every: int = 5,
-    is_old: bool = False,
     is_finished: bool = True,
 ) -> Path:
     """Write one run: its accuracy rises from 0.1 to about `accuracy`, and every step has `TOKENS` tokens in 2 s.
 
     Args:
         settings: `section.field=value`, as of --set.
-        is_old: without the metrics that not every version of arl has recorded.
     """
     directory.mkdir(parents=True)
     write_recipe(directory, settings, seed)
@@ -42,8 +40,7 @@ def write_run(
     age = _age(settings)
     lines = [evaluation(0, dict.fromkeys(suites, 0.1))]
     for step in range(1, steps + 1):
-        line = old_step(step, age, float(rng.normal(0, 0.01)))
-        lines.append(line if is_old else line | new_step(step, age))
+        lines.append(step_record(step, age, float(rng.normal(0, 0.01))))
         if step % eval_every == 0 or step == steps:
             lines.append(evaluation(step, {suite: _learned(accuracy, step, steps, rng) for suite in suites}))
     write_metrics(directory, lines)
@@ -84,8 +81,10 @@ def evaluation(version: int, accuracies: dict[str, float]) -> Line:
     return line
 
 
-def old_step(step: int, age: int, noise: float = 0.0) -> Line:
-    """Return what every version of arl has recorded of a step."""
+def step_record(step: int, age: int, noise: float = 0.0) -> Line:
+    """Return what is recorded of a step. The trainer waits 1 s of 2 s, of which 0.8 s for late groups."""
+    bucket = min(age, 3)
+    trained = TOKENS * step
     return {
         "step": step,
         "policy_version": step,
@@ -117,14 +116,6 @@ def old_step(step: int, age: int, noise: float = 0.0) -> Line:
         "audit/length_trained": 100.0,
         "audit/reward_generated": 0.4,
         "audit/reward_trained": 0.5,
-    }
-
-
-def new_step(step: int, age: int) -> Line:
-    """Return what newer versions record as well. The trainer waits 1 s of 2 s, of which 0.8 s for late groups."""
-    bucket = min(age, 3)
-    trained = TOKENS * step
-    return {
         "time/step_s": 2.0,
         "time/pack_s": 0.05,
         "groups/generation_s": 1.0,

@@ -45,14 +45,6 @@ def test_fields_that_follow_from_a_kind_do_not_name_an_arm(tmp_path: Path) -> No
     ]
 
 
-def test_a_field_that_a_recipe_of_another_version_lacks_is_no_difference(tmp_path: Path) -> None:
-    write_run(tmp_path / "a")
-    recipe = write_run(tmp_path / "b", seed=1) / "recipe.yaml"
-    recipe.write_text("\n".join(line for line in recipe.read_text().splitlines() if "max_rejected_share" not in line))
-    (arm,) = arms_in(tmp_path).arms
-    assert arm.seeds == [0, 1]
-
-
 def test_of_two_runs_of_one_seed_the_finished_one_counts_and_the_other_is_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a", steps=9, is_finished=False)
     write_run(tmp_path / "b", steps=6)
@@ -62,22 +54,8 @@ def test_of_two_runs_of_one_seed_the_finished_one_counts_and_the_other_is_named(
     assert f"{tmp_path.name}/a: has the recipe and the seed (0) of {tmp_path.name}/b" in "\n".join(found.notes)
 
 
-def test_arms_whose_values_look_alike_when_cut_are_called_by_their_own_names(tmp_path: Path) -> None:
-    shared = "/models/" + "deep/" * 10
-    write_run(tmp_path / "a", [f"model.path={shared}one{shared}"])
-    write_run(tmp_path / "b", [f"model.path={shared}two{shared}"])
-    assert {arm.name for arm in arms_in(tmp_path).arms} == {"a", "b"}
-
-
 def test_runs_that_differ_in_too_much_are_called_by_their_own_names(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     fields = ["train.learning_rate=1e-3", "train.weight_decay=0.5", "engine.slots=3", "train.clip_norm=3"]
     write_run(tmp_path / "b", [*fields, "rollout.temperature=0.5"])
     assert [arm.name for arm in arms_in(tmp_path).arms] == ["b", "a"]  # colder first
-
-
-def test_a_section_that_only_one_arm_has_names_it(tmp_path: Path) -> None:
-    write_run(tmp_path / "plain", ["rollout.staleness=0", "sync.interrupt=true"])
-    write_run(tmp_path / "batched", ["rollout.staleness=0", "rollout.tail_batching={oversample: 1.25}"])
-    names = {arm.name for arm in arms_in(tmp_path).arms}
-    assert names == {"tail_batching=none", "tail_batching=oversample 1.25"}

@@ -9,7 +9,7 @@ from arl.report.assemble import build_report
 from arl.report.parts import Figure, ReportSection
 from arl.report.quantities import Budget
 from arl.report.statistics import widening
-from tests.report.synthetic_runs import evaluation, old_step, write_metrics, write_recipe, write_run
+from tests.report.synthetic_runs import evaluation, step_record, write_metrics, write_recipe
 
 
 def scored_run(directory: Path, accuracy: float, *settings: str, seed: int = 0) -> None:
@@ -17,7 +17,7 @@ def scored_run(directory: Path, accuracy: float, *settings: str, seed: int = 0) 
     directory.mkdir(parents=True)
     write_recipe(directory, settings, seed)
     scores = [evaluation(step, {"held_out": accuracy * step / 10}) for step in (0, 5, 10)]
-    write_metrics(directory, [*(old_step(step, 0) for step in range(1, 11)), *scores])
+    write_metrics(directory, [*(step_record(step, 0) for step in range(1, 11)), *scores])
 
 
 def comparison_of(path: Path) -> ReportSection:
@@ -60,18 +60,3 @@ def test_an_exact_lag_is_an_axis_and_the_learning_rates_are_its_lines(tmp_path: 
     assert figure.layout["xaxis"]["ticktext"] == ["1", "4"]
     assert list(lines(figure)) == ["learning_rate=0.0001", "learning_rate=0.001"]
     assert "error_y" in figure.traces[0]
-
-
-def test_a_lagged_run_is_not_drawn_as_a_run_without_a_bound(tmp_path: Path) -> None:
-    for bound in (0, 4):
-        scored_run(tmp_path / f"bound-{bound}", 0.5, f"rollout.staleness={bound}")
-    scored_run(tmp_path / "lagged", 0.5, "rollout.lag=2", "rollout.staleness=null")
-    figure = comparison_of(tmp_path).items[0]
-    assert isinstance(figure, Figure)
-    assert figure.layout["xaxis"]["ticktext"] == ["0", "4"]
-
-
-def test_without_a_setting_that_is_a_number_there_is_no_such_figure(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", ["objective.kind=ppo"])
-    write_run(tmp_path / "b", ["objective.kind=decoupled_ppo"])
-    assert not [item for item in comparison_of(tmp_path).all_items if item.id.startswith("against-")]

@@ -9,7 +9,7 @@ from arl.report.figures import line_of
 from arl.report.parts import Figure, Table
 from arl.report.quantities import LAST, Budget
 from arl.report.statistics import MeanOfSeeds, widening
-from tests.report.synthetic_runs import evaluation, old_step, write_metrics, write_recipe, write_run, write_sweep
+from tests.report.synthetic_runs import evaluation, step_record, write_metrics, write_recipe, write_sweep
 
 
 def table(report: Report, id: str) -> Table:
@@ -28,7 +28,7 @@ def scored_run(directory: Path, accuracies: dict[int, float], *settings: str, se
     directory.mkdir(parents=True)
     write_recipe(directory, settings, seed)
     evaluations = [evaluation(step, {"held_out": accuracy}) for step, accuracy in accuracies.items()]
-    write_metrics(directory, [*(old_step(step, 0) for step in range(1, 11)), *evaluations])
+    write_metrics(directory, [*(step_record(step, 0) for step in range(1, 11)), *evaluations])
 
 
 def last_value(report: Report, arm: int, name: str = "held_out") -> MeanOfSeeds | None:
@@ -74,22 +74,6 @@ def test_pairing_by_seed_removes_what_seeds_have_in_common(tmp_path: Path) -> No
     assert not found.estimate.holds_zero
 
 
-def test_arms_without_a_common_seed_are_compared_and_it_is_said(tmp_path: Path) -> None:
-    for seed in range(3):
-        scored_run(tmp_path / f"d{seed}", {10: 0.8 + seed / 100}, "objective.kind=decoupled_ppo", seed=seed)
-        scored_run(tmp_path / f"p{seed}", {10: 0.5 + seed / 100}, "objective.kind=ppo", seed=10 + seed)
-    (sentence,) = build_report([tmp_path]).comparison.sentences
-    assert "not the same ones" in sentence
-
-
-def test_one_seed_in_common_does_not_hide_all_others(tmp_path: Path) -> None:
-    for seed in range(3):
-        scored_run(tmp_path / f"d{seed}", {10: 0.8 + seed / 100}, "objective.kind=decoupled_ppo", seed=seed)
-        scored_run(tmp_path / f"p{seed}", {10: 0.5 + seed / 100}, "objective.kind=ppo", seed=2 + seed)
-    (sentence,) = build_report([tmp_path]).comparison.sentences
-    assert "3 seeds each at least" in sentence
-
-
 def test_a_seed_that_crashed_early_and_one_without_an_evaluation_hold_no_other_back(tmp_path: Path) -> None:
     for seed in range(3):
         scored_run(tmp_path / f"d{seed}", {0: 0.1, 10: 0.8}, "objective.kind=decoupled_ppo", seed=seed)
@@ -105,59 +89,10 @@ def test_a_seed_that_crashed_early_and_one_without_an_evaluation_hold_no_other_b
     assert (value.mean, value.seeds) == (0.5, 3)
 
 
-def test_a_budget_at_the_last_step_takes_no_sentence_away(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [8], ["ppo", "decoupled_ppo"], seeds=1)
-    sentences = build_report([tmp_path]).comparison.sentences
-    last = build_report([tmp_path]).arms[0].runs[0].last_step
-    budgets = [Budget("steps", last), Budget("steps", last)]
-    report = build_report([tmp_path], budgets)
-    assert report.comparison.sentences == sentences != []
-    assert report.comparison.budgets == [budgets[0], LAST]
-
-
-def test_an_answer_budget_that_stands_for_another_one_separates_accuracies(tmp_path: Path) -> None:
-    scored_run(tmp_path / "short", {10: 0.7}, "rollout.max_new_tokens=64")
-    scored_run(tmp_path / "long", {10: 0.9}, "rollout.max_new_tokens=128")
-    report = build_report([tmp_path])
-    assert {quantity.letter for quantity in report.comparison.quantities if quantity.is_accuracy} == {"A", "B"}
-    assert not [found for found in report.comparison.differences if found.quantity.is_accuracy]
-    assert any("The runs differ in eval.max_new_tokens" in note for note in report.notes)
-
-
-def test_of_many_pairs_of_one_seed_the_largest_are_said_to_be_of_one_seed(tmp_path: Path) -> None:
-    for bound in range(16):
-        scored_run(tmp_path / f"{bound}", {10: 0.9 - 0.03 * bound}, f"rollout.staleness={bound}")
-    sentences = build_report([tmp_path]).comparison.sentences
-    assert sentences[0].startswith("staleness 0 is 45.0 points above staleness 15 at step 10")
-    assert "one seed has no interval" in sentences[0]
-    assert sentences[-1].startswith("Of 15 pairs, 3 more differ by less; 0 show no difference.")
-
-
-def test_arms_are_compared_at_the_last_step_that_both_have(tmp_path: Path) -> None:
-    scored_run(tmp_path / "d", {0: 0.1, 5: 0.5, 10: 0.9}, "objective.kind=decoupled_ppo")
-    scored_run(tmp_path / "p", {0: 0.1, 5: 0.3}, "objective.kind=ppo")
-    (sentence,) = build_report([tmp_path]).comparison.sentences
-    assert sentence.startswith("decoupled_ppo is 20.0 points above ppo at step 5,")
-
-
 def test_values_between_evaluations_are_marked_and_none_is_given_beyond_them(tmp_path: Path) -> None:
     scored_run(tmp_path / "run", {0: 0.1, 5: 0.5, 10: 0.7})
     report = build_report([tmp_path], [Budget("steps", at) for at in (5, 6, 11)])
     assert table(report, "values-accuracy-on-held_out").rows[0][2:] == ["50.0", "≈ 54.0", "–", "70.0"]
-
-
-def test_a_line_from_before_to_after_training_is_no_measurement(tmp_path: Path) -> None:
-    scored_run(tmp_path / "run", {0: 0.1, 10: 0.7})
-    report = build_report([tmp_path], [Budget("steps", 5)])
-    assert table(report, "values-accuracy-on-held_out").rows[0][2:] == ["–", "70.0"]
-
-
-def test_budgets_may_be_trained_tokens(tmp_path: Path) -> None:
-    scored_run(tmp_path / "run", {0: 0.1, 5: 0.5, 10: 0.7})
-    report = build_report([tmp_path], [Budget("tokens", 5000)])
-    shown = table(report, "values-accuracy-on-held_out")
-    assert (shown.header[2], shown.rows[0][2]) == ("5,000 tokens", "50.0")
-    assert table(report, "values-trained-reward").rows[0][2] == "0.505"
 
 
 def test_accuracies_of_unlike_tasks_are_never_compared_and_their_speed_is(tmp_path: Path) -> None:
@@ -186,13 +121,6 @@ def test_the_papers_table_has_a_row_for_each_bound_and_a_column_for_each_objecti
     ]
     assert [row[0] for row in shown.rows] == ["0", "8"]
     assert [row[-2:] for row in shown.rows] == [["500", "500"]] * 2
-
-
-def test_without_an_axis_of_staleness_there_is_no_such_table(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", ["objective.kind=ppo"])
-    write_run(tmp_path / "b")
-    ids = [item.id for section in build_report([tmp_path]).sections for item in section.all_items]
-    assert not [id for id in ids if id.startswith("table-2")]
 
 
 def test_curves_hold_what_was_measured_and_a_band_for_the_seeds(tmp_path: Path) -> None:
@@ -234,23 +162,3 @@ def test_objectives_are_compared_whatever_their_own_fields_and_a_cap_in_the_plac
     assert any(line.startswith("loglinear at staleness 0 with decoupled_ppo is 10.0") for line in sentences)
     shown = table(report, "table-2-last-0")
     assert [row[:4] for row in shown.rows] == [["0", "70.0", "60.0", "50.0"], ["8", "70.0", "60.0", "50.0"]]
-
-
-def test_one_seed_on_which_two_arms_are_equal_puts_none_above_the_other(tmp_path: Path) -> None:
-    scored_run(tmp_path / "d", {10: 0.5}, "objective.kind=decoupled_ppo")
-    scored_run(tmp_path / "p", {10: 0.5}, "objective.kind=ppo")
-    (sentence,) = build_report([tmp_path]).comparison.sentences
-    assert sentence == "ppo and decoupled_ppo: equal at step 10, accuracy on held_out, 1 seed."
-
-
-def test_of_many_pairs_the_largest_differences_are_said_and_the_others_counted(tmp_path: Path) -> None:
-    for bound in range(16):
-        loss = 0.03 * max(0, bound - 1)
-        for seed in range(2):
-            accuracy = 0.9 - loss + 0.001 * seed
-            scored_run(tmp_path / f"{bound}-{seed}", {10: accuracy}, f"rollout.staleness={bound}", seed=seed)
-    report = build_report([tmp_path])
-    sentences = report.comparison.sentences
-    assert len(report.comparison.sentences) == 13
-    assert sentences[0].startswith("staleness 0 is 42.0 points [42.0, 42.0] above staleness 15")
-    assert sentences[-1].startswith("Of 15 pairs, 2 more differ by less; 1 shows no difference.")

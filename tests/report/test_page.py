@@ -10,8 +10,7 @@ from arl.report.assemble import Report, build_report
 from arl.report.comparison import Comparison
 from arl.report.page import render_page
 from arl.report.parts import Figure, Prose, ReportSection, Table
-from arl.report.shown_episodes import MAX_TOKENS, ShownEpisode, choose_episodes, spread
-from arl.report.token_texts import find_tokenizer
+from arl.report.shown_episodes import MAX_TOKENS, ShownEpisode, choose_episodes
 from tests.report import synthetic_runs, written_runs
 
 MARKUP = "</script></title><img src=x onerror=alert(1)>"
@@ -74,27 +73,10 @@ def test_episodes_are_spread_over_steps_and_outcomes_with_the_text_of_the_runs_o
 
 def test_a_long_episode_is_cut_and_a_damaged_file_is_named(tmp_path: Path) -> None:
     arm = arm_with_trajectories(tmp_path / "run", 1)
-    written_runs.write_file(tmp_path / "run", 0, [written_runs.episode(token_ids=[1] * (MAX_TOKENS + 7))])
+    written_runs.write_file(tmp_path / "run", 0, [written_runs.episode(0, 0, 0, "4", [1] * (MAX_TOKENS + 7))])
     (tmp_path / "run" / "trajectories" / "000001.parquet").write_bytes(b"PAR1")
     notes: list[str] = []
     (shown,) = choose_episodes([arm], notes)
     assert len(shown.tokens) == MAX_TOKENS
     (note,) = notes
     assert note.startswith("run/trajectories/000001.parquet: cannot be read")
-
-
-def test_the_tokenizer_of_the_recipes_model_is_found(tmp_path: Path) -> None:
-    written_runs.write_tokenizer(tmp_path / "base")
-    model = tmp_path / "base" / "checkpoints" / "step_1"
-    assert find_tokenizer(tmp_path / "run", model) == model / "tokenizer.json"
-    assert find_tokenizer(tmp_path / "run", tmp_path / "removed") is None
-
-
-@pytest.mark.parametrize("available", [0, 1, 5, 60])
-@pytest.mark.parametrize("count", [0, 1, 2, 7])
-def test_a_spread_choice_keeps_order_and_both_ends(available: int, count: int) -> None:
-    chosen = spread(range(available), count)
-    assert len(chosen) == min(available, count)
-    assert chosen == sorted(set(chosen))
-    if count > 1 and available:
-        assert (chosen[0], chosen[-1]) == (0, min(available - 1, chosen[-1]))

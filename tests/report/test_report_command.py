@@ -3,7 +3,6 @@
 import io
 import itertools
 import json
-import os
 from pathlib import Path
 
 import msgspec
@@ -15,12 +14,10 @@ from arl.cli import app
 from arl.config.recipe_file import load_recipe
 from arl.metrics.console import ConsoleDisplay
 from arl.report.assemble import build_report
-from arl.report.numbers_json import numbers_of
-from arl.report.page import write_page
 from arl.report.parts import Prose, ReportSection, Table
 from arl.report.terminal import print_report
 from arl.run.train import train
-from tests.report.synthetic_runs import old_step, write_metrics, write_recipe, write_run, write_sweep
+from tests.report.synthetic_runs import write_run
 from tests.run.virtual.test_virtual import RECIPE
 
 
@@ -61,41 +58,6 @@ def test_a_report_of_real_runs_says_what_they_recorded(study: Path) -> None:
     assert [found["at"] for found in scores] == ["step 4"]
 
 
-def test_the_terminal_shows_every_question_with_its_answer(study: Path) -> None:
-    result = report(str(study))
-    assert result.exit_code == 0
-    titles = [section.title for section in build_report([study]).sections]
-    assert [title for title in titles if title in result.stdout] == titles
-    assert "staleness=0" in result.stdout
-
-
-def test_the_same_files_give_the_same_bytes_without_a_path_of_this_machine(study: Path) -> None:
-    one = msgspec.json.encode(build_report([study]).sections)
-    two = msgspec.json.encode(build_report([study]).sections)
-    assert one == two
-    assert str(study.parent).encode() not in one
-
-
-def test_a_report_of_a_moved_sweep_is_the_same(tmp_path: Path) -> None:
-    write_sweep(tmp_path / "here" / "study", [0, 2], ["ppo"], seeds=2)
-    before = msgspec.json.encode(build_report([tmp_path / "here" / "study"]).sections)
-    (tmp_path / "there").mkdir()
-    (tmp_path / "here" / "study").rename(tmp_path / "there" / "study")
-    assert msgspec.json.encode(build_report([tmp_path / "there" / "study"]).sections) == before
-
-
-def test_a_run_that_grows_while_it_is_reported_is_reported_as_far_as_it_was(tmp_path: Path) -> None:
-    run = tmp_path / "run"
-    run.mkdir()
-    write_recipe(run, [], seed=0)
-    write_metrics(run, [old_step(1, 0)])
-    with (run / "metrics.jsonl").open("a") as file:
-        for step in range(2, 6):
-            file.write(json.dumps(old_step(step, 0)) + "\n")
-            file.flush()
-            assert build_report([run]).runs[0].last_step == step
-
-
 def test_budgets_are_columns_and_bad_ones_are_refused(tmp_path: Path) -> None:
     write_run(tmp_path / "run")
     shown = report(str(tmp_path), "--at-steps", "5,10", "--at-tokens", "1e3").stdout
@@ -109,7 +71,7 @@ def test_budgets_are_columns_and_bad_ones_are_refused(tmp_path: Path) -> None:
 
 def test_bad_input_is_refused_by_name(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    for name, rule in {"nowhere": "is no directory", "file": "is no directory", "n" * 300: "cannot be looked"}.items():
+    for name, rule in {"nowhere": "is no directory", "file": "is no directory"}.items():
         refused = report(str(tmp_path / name))
         assert refused.exit_code == 2
         assert f"{tmp_path / name}: {rule}" in refused.output.replace("\n", "")
@@ -128,38 +90,10 @@ def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_m
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
 
 
-def test_a_page_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    refused = report(str(tmp_path / "run"), "--out", str(tmp_path / "nowhere" / "page.html"))
-    assert refused.exit_code == 2
-    assert "cannot be written (No such file or directory)" in refused.output.replace("\n", "")
-
-
 def test_a_directory_is_refused_as_the_page_before_runs_are_read(tmp_path: Path) -> None:
     refused = report(str(tmp_path / "nowhere"), "--out", str(tmp_path))
     assert refused.exit_code == 2
     assert f"--out {tmp_path}: is a directory; name a file in it" in refused.output.replace("\n", "")
-
-
-def test_a_page_takes_the_place_of_no_fifo_and_of_no_link(tmp_path: Path) -> None:
-    write_run(tmp_path / "run")
-    os.mkfifo(tmp_path / "fifo")
-    refused = report(str(tmp_path / "run"), "--out", str(tmp_path / "fifo"))
-    assert refused.exit_code == 2
-    assert "is no regular file" in refused.output
-    assert (tmp_path / "fifo").is_fifo()
-    (tmp_path / "link.html").symlink_to("page.html")
-    write_page(build_report([tmp_path / "run"]), tmp_path / "link.html")
-    assert (tmp_path / "link.html").is_symlink()
-    assert (tmp_path / "page.html").read_text().startswith("<!")
-
-
-def test_a_torn_trajectory_file_is_named_once_on_the_page(tmp_path: Path) -> None:
-    torn = write_run(tmp_path / "run") / "trajectories" / "000000.parquet"
-    torn.parent.mkdir()
-    torn.write_bytes(b"PAR1")
-    write_page(build_report([tmp_path / "run"]), tmp_path / "page.html")
-    assert (tmp_path / "page.html").read_text().count("run/trajectories/000000.parquet: cannot be read") == 1
 
 
 @pytest.mark.parametrize("name", ["exp[lr3]", "exp[/x]", ":bug:"])
@@ -171,9 +105,3 @@ def test_a_name_is_printed_as_it_is_and_never_as_markup(tmp_path: Path, name: st
     output = io.StringIO()
     print_report(built, Console(file=output))
     assert output.getvalue().count(name) == 5
-
-
-def test_a_run_whose_path_is_not_utf8_is_reported(tmp_path: Path) -> None:
-    write_run(tmp_path / "run").rename(tmp_path / os.fsdecode(b"run-\xff"))
-    (arm,) = json.loads(numbers_of(build_report([tmp_path])))["arms"]
-    assert arm["runs"] == [f"{tmp_path.name}/run-?"]

@@ -15,9 +15,6 @@ from arl.types import LATE, NOT_SAMPLED, TRAINED
 
 CHARACTERS = "0123456789+= "
 PROMPT = "2+2="
-GROUP_SIZE = 2
-GROUPS_OF_A_STEP = 4
-STEP_SECONDS = 1.0
 
 
 def character_ids(text: str) -> list[int]:
@@ -35,73 +32,47 @@ def write_tokenizer(run: Path) -> None:
 
 
 def episode(
-    group: int = 0,
-    sample: int = 0,
-    trained_at: int | None = 0,
-    response: str = "4",
-    token_ids: Sequence[int] | None = None,
-    versions: Sequence[int] | None = None,
-    is_right: bool = True,
-    **columns: Any,
+    group: int, sample: int, trained_at: int | None, response: str, token_ids: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Make a row; tokens are those of the response unless they are given."""
+    """Make a row of an episode that a version three before its step sampled; the first sample is right."""
     prompt = character_ids(PROMPT)
-    ids = list(token_ids if token_ids is not None else character_ids(response))
-    own_versions = list(versions if versions is not None else [max(0, (trained_at or 0) - 1)] * len(ids))
+    ids = list(token_ids or character_ids(response))
     is_trained = trained_at is not None
+    reward = float(sample == 0)
     none = [None] * len(prompt)
-    row = {
+    return {
         "fate": TRAINED if is_trained else LATE,
         "trained_at": trained_at,
         "group_id": group,
         "problem_id": f"problem-{group}",
         "sample": sample,
-        "dispatch_version": min(own_versions, default=0),
-        "dispatch_time": float(trained_at or 0) - 0.8,
-        "arrival_version": trained_at or 0,
-        "arrival_time": float(trained_at or 0) - 0.1,
         "prompt_length": len(prompt),
         "prompt": PROMPT,
         "response": response,
         "answer": "4",
-        "reward": float(is_right),
-        "unshaped_reward": float(is_right),
-        "reward_parts": [("correct", float(is_right))],
+        "reward": reward,
+        "unshaped_reward": reward,
+        "reward_parts": [("correct", reward)],
         "reward_error": "",
         "truncated": False,
-        "advantage": (1.0 if is_right else -1.0) if is_trained else None,
-        "advantages": None,
+        "advantage": 2 * reward - 1 if is_trained else None,
         "token_ids": prompt + ids,
         "behavior_logprobs": [0.0] * len(prompt) + [-0.5] * len(ids),
-        "policy_versions": [NOT_SAMPLED] * len(prompt) + own_versions,
+        "policy_versions": [NOT_SAMPLED] * len(prompt) + [max(0, (trained_at or 0) - 2)] * len(ids),
         "loss_mask": [False] * len(prompt) + [True] * len(ids),
         "proximal_logprobs": none + [-0.6] * len(ids) if is_trained else None,
         "current_logprobs": none + [-0.4] * len(ids) if is_trained else None,
     }
-    return row | columns
 
 
 def steps(first: int, count: int) -> list[dict[str, Any]]:
     """Make the episodes of some steps: half of them right, and one of each step lost."""
-    rows = []
-    for step in range(first, first + count):
-        for place in range(GROUPS_OF_A_STEP):
-            group = step * GROUPS_OF_A_STEP + place
-            for sample in range(GROUP_SIZE):
-                is_lost = place == 3 and sample == 1
-                row = episode(
-                    group=group,
-                    sample=sample,
-                    trained_at=None if is_lost else step,
-                    response=f"{step}+{place}",
-                    versions=[max(0, step - 2), max(0, step - 1), max(0, step - 1)][: len(f"{step}+{place}")]
-                    + [max(0, step - 1)] * (len(f"{step}+{place}") - 3),
-                    is_right=sample == 0,
-                    dispatch_time=step * STEP_SECONDS - 1.6 + 0.1 * place,
-                    arrival_time=step * STEP_SECONDS - 0.2,
-                )
-                rows.append(row)
-    return rows
+    return [
+        episode(4 * step + place, sample, None if place == 3 and sample == 1 else step, f"{step}+{place}")
+        for step in range(first, first + count)
+        for place in range(4)
+        for sample in range(2)
+    ]
 
 
 def write_file(run: Path, number: int, rows: Sequence[dict[str, Any]]) -> Path:

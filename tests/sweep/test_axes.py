@@ -4,18 +4,11 @@ from typing import Any
 
 import pytest
 from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.config.yaml_loader import load_yaml
 from arl.errors import InputError
 from arl.sweep.axes import make_axis, parse_axis, write_override
 from tests.config.test_yaml_loader import values
-
-
-@given(st.lists(values, min_size=1, max_size=5))
-def test_values_are_read_as_they_were_written(listed: list[Any]) -> None:
-    text = ",".join(write_override("a.b", value).removeprefix("a.b=") for value in listed)
-    assert parse_axis(f"a.b={text}") == ("a.b", listed)
 
 
 @given(values)

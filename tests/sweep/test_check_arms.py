@@ -7,9 +7,7 @@ import pytest
 
 from arl.errors import InputError
 from arl.sweep.check_arms import CheckedSweep, check_arms
-from arl.sweep.combinations import combine
 from arl.sweep.request import SweepOptions, read_request
-from tests.forks import ROOT
 
 
 def check(recipe: Path, *axes: str) -> CheckedSweep:
@@ -32,13 +30,6 @@ def check(recipe: Path, *axes: str) -> CheckedSweep:
 def test_an_axis_that_is_no_field_is_refused_with_the_nearest_one(recipe: Path, axis: str, complaint: str) -> None:
     with pytest.raises(InputError, match=re.escape(complaint)):
         check(recipe, axis)
-
-
-def test_an_unknown_field_is_complained_of_once_for_all_of_its_values(recipe: Path) -> None:
-    with pytest.raises(InputError) as refused:
-        check(recipe, "rollout.stalenes=1,2,{a: 3}")
-    complaint, _ = str(refused.value).splitlines()
-    assert complaint.startswith("3 arms (stalenes=1; stalenes=2; a=3): rollout.stalenes: unknown key")
 
 
 @pytest.mark.parametrize(
@@ -71,13 +62,6 @@ def test_without_seeds_the_arms_have_the_seed_of_the_recipe(recipe: Path) -> Non
     assert check(recipe, "rollout.staleness=0,1").seeds == [7]
 
 
-def test_a_recipe_that_is_swept_by_seeds_alone_is_one_arm(recipe: Path) -> None:
-    notes: list[str] = []
-    checked = check_arms(read_request(recipe, SweepOptions(seeds="5")), notes.append)
-    assert [arm.name for arm in checked.arms] == ["base"]
-    assert checked.seeds == [0, 1, 2, 3, 4]
-
-
 def test_a_recipe_that_only_its_arms_complete_is_refused_with_the_remedy(recipe: Path) -> None:
     recipe.write_text(recipe.read_text().replace("hidden_size: 32", "hidden_size: 0"))
     with pytest.raises(InputError, match=r"(?s)small.yaml:4: .*small.yaml: must be a valid recipe also without"):
@@ -104,14 +88,6 @@ def test_all_arms_that_cannot_run_are_named_with_value_rule_and_remedy(recipe: P
     assert not (recipe.parent / "runs").exists()
 
 
-def test_each_arm_has_the_recipe_of_its_settings(recipe: Path) -> None:
-    checked = check(recipe, "objective={kind: ppo},{kind: decoupled_ppo, proximal: loglinear}", "train.steps=1,2")
-    kinds = {arm.name: (arm.recipe.objective.kind, arm.recipe.train.steps) for arm in checked.arms}
-    assert kinds["kind=ppo,steps=1"] == ("ppo", 1)
-    assert kinds["kind=decoupled_ppo,proximal=loglinear,steps=2"] == ("decoupled_ppo", 2)
-    assert checked.base.objective.kind == "decoupled_ppo"
-
-
 @pytest.mark.parametrize(
     ("axis", "twins"),
     [
@@ -122,23 +98,3 @@ def test_each_arm_has_the_recipe_of_its_settings(recipe: Path) -> None:
 def test_two_arms_that_compute_the_same_are_refused(recipe: Path, axis: str, twins: str) -> None:
     with pytest.raises(InputError, match=f"arms {twins}: their recipes are equal; leave one of the two out"):
         check(recipe, axis)
-
-
-def test_arms_add_their_labels_to_those_of_the_recipe(recipe: Path) -> None:
-    options = SweepOptions(axes=["rollout.staleness=8"], overrides=["output.wandb_tags=[mine]"])
-    notes: list[str] = []
-    (arm,) = check_arms(read_request(recipe, options), notes.append).arms
-    assert arm.recipe.output.wandb_tags == ("mine", "staleness=8")
-    assert arm.recipe.output.wandb_group == "small-sweep"
-    own = SweepOptions(axes=["rollout.staleness=8"], overrides=["output.wandb_group=theirs"])
-    (arm,) = check_arms(read_request(recipe, own), notes.append).arms
-    assert arm.recipe.output.wandb_group == "theirs"
-
-
-def test_the_study_of_staleness_has_every_objective_under_every_bound() -> None:
-    request = read_request(Path(ROOT, "recipes/study/staleness.yaml"), SweepOptions())
-    base = {"rollout.max_groups": None}
-    names = [arm.name for arm in combine(request.axes, request.named, base=base)]
-    assert len(names) == 21
-    assert {"naive,staleness=0", "recompute,staleness=16", "loglinear,staleness=null,max_groups=1024"} < set(names)
-    assert request.seeds == [0, 1, 2, 3, 4]

@@ -41,12 +41,6 @@ def test_an_arm_is_named_by_what_it_sets() -> None:
     assert combine([KIND, both_kinds], {})[0].name == "objective.kind=ppo,advantage.kind=grpo"
 
 
-def test_what_stays_null_is_not_in_the_name() -> None:
-    capped = make_axis({"rollout.staleness": [4, None], "rollout.max_groups": [None, 64]}, "")
-    arms = combine([capped], {}, base={"rollout.max_groups": None, "rollout.staleness": 4})
-    assert [arm.name for arm in arms] == ["staleness=4", "staleness=null,max_groups=64"]
-
-
 def test_a_section_is_an_axis_and_its_fields_are_the_settings() -> None:
     axis = make_axis({"objective": [{"kind": "ppo"}, {"kind": "decoupled_ppo", "proximal": "loglinear"}]}, "")
     first, second = combine([axis], {})
@@ -68,10 +62,6 @@ def test_combinations_are_left_out_by_value_list_and_named_arm() -> None:
         return [arm.name for arm in combine([STALENESS, KIND], {}, **rules)]
 
     assert len(names(exclude=[{"rollout.staleness": [4, None], "objective.kind": "ppo"}])) == 4
-    assert names(only=[{"rollout.staleness": 0}]) == ["staleness=0,kind=ppo", "staleness=0,kind=decoupled_ppo"]
-    assert names(only=[{"rollout.staleness": 0}], exclude=[{"objective.kind": "ppo"}]) == [
-        "staleness=0,kind=decoupled_ppo"
-    ]
     left = combine([STALENESS], {"a": {"train.steps": 1}, "b": {"train.steps": 2}}, exclude=[{"arm": "a"}])
     assert {arm.name.partition(",")[0] for arm in left} == {"b"}
 
@@ -80,18 +70,13 @@ def test_combinations_are_left_out_by_value_list_and_named_arm() -> None:
     ("rules", "complaint"),
     [
         ({"exclude": [{"train.steps": 1}]}, "train.steps is no axis; the axes are objective.kind, rollout.staleness"),
-        ({"only": [{"rollout.staleness": 5}]}, "no combination has these values"),
+        ({"exclude": [{"rollout.staleness": 5}]}, "no combination has these values"),
         ({"exclude": [{"objective.kind": ["ppo", "decoupled_ppo"]}]}, "the sweep has no arm"),
     ],
 )
 def test_a_rule_that_cannot_be_meant_is_refused(rules: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=re.escape(complaint)):
         combine([STALENESS, KIND], {}, **rules)
-
-
-def test_a_rule_of_a_sweep_without_axes_is_refused() -> None:
-    with pytest.raises(InputError, match=r"train\.steps is no axis; the sweep has no axes or arms: add them"):
-        combine([], {}, exclude=[{"train.steps": 1}])
 
 
 def test_a_field_belongs_to_one_axis() -> None:
@@ -103,8 +88,3 @@ def test_a_field_belongs_to_one_axis() -> None:
     ]:
         with pytest.raises(InputError, match="two axes set it"):
             combine(axes, named)
-
-
-def test_without_axes_and_named_arms_there_is_one_arm() -> None:
-    (arm,) = combine([], {})
-    assert (arm.name, arm.given) == ("base", {})

@@ -1,17 +1,14 @@
 """Each run of a sweep is a process of its own, with its share of the machine."""
 
-import asyncio
 import os
 import sys
 from pathlib import Path
-from typing import BinaryIO
 
 import pytest
 from rich.console import Console
 
 from arl import clock
 from arl.config.recipe_file import load_recipe
-from arl.launch.file_lock import try_lock
 from arl.launch.shares import Share
 from arl.sweep import run_arms
 from arl.sweep.check_arms import CheckedArm
@@ -53,12 +50,6 @@ def test_a_run_keeps_to_the_cores_of_its_share(recipe: Path, monkeypatch: pytest
     assert run.log.read_text() == f"cores [{core}]\n"
 
 
-def test_a_run_goes_to_its_directory_whatever_that_is_called(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (run,) = runs_of(recipe, recipe.parent / "a #b: c" / "study")
-    assert not run_with(TRAIN, [run], Share(), monkeypatch)
-    assert run.state == "finished"
-
-
 def test_a_resumed_run_that_fails_is_reported_with_the_directory_to_remove(
     recipe: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,36 +58,3 @@ def test_a_resumed_run_that_fails_is_reported_with_the_directory_to_remove(
     (failure,) = run_with("print('no checkpoint is intact'); exit(2)", [run], Share(), monkeypatch)
     assert f"exited with code 2: no checkpoint is intact; log {run.log}" in failure.why
     assert failure.why.endswith(f"; to run it anew, remove {run.directory}")
-
-
-def test_the_reason_of_a_failure_is_shown_and_not_how_one_would_resume_the_run_by_hand(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fails = "print('arl: engine-0 exited with code 1'); print('resume with: arl train r/recipe.yaml --resume'); exit(3)"
-    (failure,) = run_with(fails, runs_of(recipe, recipe.parent / "study"), Share(), monkeypatch)
-    assert "exited with code 3: arl: engine-0 exited with code 1; log" in failure.why
-
-
-def test_a_run_waits_until_the_process_of_a_killed_sweep_is_gone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    lock = tmp_path / "run.lock"
-    has_waited = asyncio.Event()
-
-    def try_and_tell(file: BinaryIO) -> bool:
-        is_locked = try_lock(file)
-        if not is_locked:
-            has_waited.set()
-        return is_locked
-
-    async def let_go() -> None:
-        with lock.open("wb") as held:
-            assert try_lock(held)
-            waiting = asyncio.create_task(run_arms._wait_until_gone(lock))
-            await has_waited.wait()
-            assert not waiting.done()
-        await waiting
-
-    monkeypatch.setattr(run_arms, "try_lock", try_and_tell)
-    monkeypatch.setattr(run_arms, "POLL_SECONDS", 0.01)
-    clock.run(let_go)

@@ -46,15 +46,10 @@ class Sweeps:
     def plan(self) -> PlannedSweep:
         return PlannedSweep(read_request(self.file, SweepOptions()), Console(quiet=True))
 
-    def start_held(self, call: int) -> ForkedCommand:
-        """Start it, and wait until both runs stay at their reward's `call`."""
-        with self.wait_until_held(call) as environment:
-            return ForkedCommand(["sweep", str(self.file)], ROOT, environment)
-
     def kill_runs(self, call: int) -> None:
         """Start its runs alone, as it does, and kill them when both stay at their reward's `call`."""
         planned = self.plan()
-        with open_directory(planned.directory, planned.request, planned.checked):
+        with open_directory(planned.directory, planned.checked):
             pass
         with self.wait_until_held(call) as environment:
             arguments = [_argv(run, is_resumed=False)[len(PROGRAM) :] for run in planned.runs]
@@ -123,34 +118,6 @@ def test_runs_that_were_killed_end_as_those_that_nothing_interrupted(sweeps: Swe
         assert contents(sweeps.directory / arm / "seed-0") == expected
 
 
-@pytest.mark.long  # its six runs are processes that import everything, 10 s of CPU time each
-def test_a_sweep_that_is_killed_twice_ends_as_one_that_nothing_interrupted(sweeps: Sweeps) -> None:
-    command = sweeps.start_held(50)
-    refused = arl("sweep", str(sweeps.file), env=sweeps.environment)
-    assert refused.returncode == 2
-    assert "another process runs this sweep" in refused.stderr
-    command.kill()
-    assert command.wait(SECONDS) == -signal.SIGKILL
-    assert sweeps.states() == {"stale": "begun", "fresh": "begun"}
-    assert sweeps.num_checkpoints("stale") == 0, "it is to start anew"
-    assert sweeps.num_checkpoints("fresh") > 0, "it is to go on"
-
-    command = sweeps.start_held(60)
-    command.send_signal(signal.SIGTERM)
-    assert command.wait(SECONDS) == 130
-    assert "the same command goes on with this sweep" in command.stdout.read()
-
-    output = sweeps.end()
-    assert output.count("goes on after step") == 2
-    assert output.splitlines()[-1] == f"arl report {sweeps.directory}"
-    assert "2 of 2 runs are finished" in sweeps.end()
-
-    for arm in ("stale", "fresh"):
-        expected = contents(train_alone(sweeps, arm))
-        assert len(expected) > 8
-        assert contents(sweeps.directory / arm / "seed-0") == expected
-
-
 def test_runs_of_world_virtual_see_every_core_however_many_go_on_at_a_time(recipe: Path) -> None:
     """So each has the warm-up that `arl train` alone gives it, whose weights depend on the number of cores."""
     cores = {}
@@ -183,7 +150,7 @@ directory.mkdir(parents=True)
 """
 SUMMARY = """{
 "directory": "", "accuracy_before": null, "accuracy_after": 0.5, "eval_problems": 4, "seconds": 1, "steps": 2,
-"training_seconds": 1, "tokens_trained": 9, "tokens_generated": 9, "tokens_recomputed": 0, "pause": {},
+"training_seconds": 1, "tokens_trained": 9, "tokens_generated": 9, "pause": {},
 "token_ages": {}, "trajectories_spanning_versions": 0, "groups": {},
 "selection": {}, "selection_bias": [], "idle_trainer": 0, "idle_engine": 0, "weights_sha256": ""}
 """

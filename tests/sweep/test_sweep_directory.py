@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from arl.errors import DataError, InputError
-from arl.metrics.run_files import SWEEP_MANIFEST
+from arl.errors import InputError
 from arl.sweep.check_arms import check_arms
 from arl.sweep.request import SweepOptions, read_request
 from arl.sweep.sweep_directory import (
@@ -27,27 +26,15 @@ def begin(recipe: Path, axis: str, seeds: str = "2", *overrides: str) -> SweepMa
     request = read_request(recipe, SweepOptions(name="study", axes=[axis], seeds=seeds, overrides=overrides))
     checked = check_arms(request, note)
     directory = sweep_path(request, checked)
-    with open_directory(directory, request, checked):
+    with open_directory(directory, checked):
         return read_manifest(directory)
-
-
-def test_the_manifest_says_where_each_run_is(recipe: Path) -> None:
-    manifest = begin(recipe, "rollout.staleness=0,2")
-    assert manifest.axes == {"rollout.staleness": [0, 2]}
-    assert manifest.seeds == [0, 1]
-    assert [arm.name for arm in manifest.arms] == ["staleness=0", "staleness=2"]
-    assert manifest.arms[1].settings == {"rollout.staleness": 2}
-    assert manifest.arms[1].runs == {0: "staleness=2/seed-0", 1: "staleness=2/seed-1"}
-    assert manifest.recipe["train"]["steps"] == 6
 
 
 def test_arms_and_seeds_may_be_added_and_none_is_lost(recipe: Path) -> None:
     begin(recipe, "rollout.staleness=0,2")
     manifest = begin(recipe, "rollout.staleness=2,4", "1,3")
-    assert manifest.seeds == [0, 1, 3]
-    assert manifest.axes == {"rollout.staleness": [0, 2, 4]}
-    runs = {arm.name: list(arm.runs) for arm in manifest.arms}
-    assert runs == {"staleness=0": [0, 1], "staleness=2": [0, 1, 3], "staleness=4": [1, 3]}
+    assert manifest.recipe["train"]["steps"] == 6
+    assert manifest.arms == {f"staleness={bound}": {"rollout.staleness": bound} for bound in (0, 2, 4)}
 
 
 def test_a_sweep_that_would_compute_something_else_is_refused_with_every_difference(recipe: Path) -> None:
@@ -62,16 +49,10 @@ def test_a_sweep_that_would_compute_something_else_is_refused_with_every_differe
     assert len(begin(recipe, "rollout.staleness=2", "2", "deadlines.step=5").arms) == 2
 
 
-def test_new_arms_of_another_recipe_are_refused(recipe: Path) -> None:
-    begin(recipe, "rollout.staleness=0,2")
-    with pytest.raises(InputError, match=r"the recipe of all arms: train.steps = 7: the sweep has 6"):
-        begin(recipe, "rollout.staleness=8", "2", "train.steps=7")
-
-
 def test_a_field_that_every_arm_sets_may_have_another_value_in_the_recipe(recipe: Path) -> None:
     begin(recipe, "rollout.staleness=0,2")
     manifest = begin(recipe, "rollout.staleness=8", "2", "rollout.staleness=3")
-    assert [arm.name for arm in manifest.arms] == ["staleness=0", "staleness=2", "staleness=8"]
+    assert list(manifest.arms) == ["staleness=0", "staleness=2", "staleness=8"]
 
 
 def test_an_arm_of_the_same_name_and_other_settings_is_refused(recipe: Path) -> None:
@@ -79,7 +60,7 @@ def test_an_arm_of_the_same_name_and_other_settings_is_refused(recipe: Path) -> 
     file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 2}}")
     request = read_request(file, SweepOptions())
     checked = check_arms(request, note)
-    with open_directory(sweep_path(request, checked), request, checked):
+    with open_directory(sweep_path(request, checked), checked):
         pass
     file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 4}}")
     changed = check_arms(read_request(file, SweepOptions()), note)
@@ -105,32 +86,3 @@ def test_a_directory_of_something_else_is_left_alone(recipe: Path) -> None:
     (directory / "notes.txt").touch()
     with pytest.raises(InputError, match=r"study: exists and is no sweep; give the sweep another name by --name"):
         begin(recipe, "rollout.staleness=0,2")
-
-
-def test_a_sweep_that_was_killed_before_its_lock_begins_anew(recipe: Path) -> None:
-    (recipe.parent / "runs" / "study").mkdir(parents=True)
-    assert len(begin(recipe, "rollout.staleness=0,2").arms) == 2
-
-
-def test_a_sweep_that_was_killed_before_its_manifest_begins_anew(recipe: Path) -> None:
-    begin(recipe, "rollout.staleness=0,2")
-    file = recipe.parent / "runs" / "study" / SWEEP_MANIFEST
-    file.unlink()
-    assert len(begin(recipe, "rollout.staleness=0,2").arms) == 2
-
-
-@pytest.mark.parametrize("text", ["", "{", '{"format": 1}'])
-def test_a_torn_manifest_is_named(recipe: Path, text: str) -> None:
-    begin(recipe, "rollout.staleness=0,2")
-    (recipe.parent / "runs" / "study" / SWEEP_MANIFEST).write_text(text)
-    with pytest.raises(DataError, match=r"sweep.json: is not a sweep's manifest"):
-        begin(recipe, "rollout.staleness=0,2")
-
-
-def test_an_arm_cannot_take_the_place_of_the_logs(recipe: Path) -> None:
-    request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0"]))
-    checked = check_arms(request, note)
-    (arm,) = checked.arms
-    renamed = type(checked)(checked.base, [type(arm)(type(arm.arm)("logs", arm.arm.given), arm.recipe)], [0])
-    with pytest.raises(InputError, match="arms: logs: the sweep keeps files in a directory of this name"):
-        check_directory(recipe.parent / "runs" / "study", renamed)

@@ -76,7 +76,7 @@ def test_of_a_killed_run_it_is_said_that_its_process_is_gone_and_its_logs_are_st
     write_status(command.run, msgspec.structs.replace(last, time=last.time - 60.0))  # a minute passes
     shown = arl("top", str(command.run)).stdout
     assert f"(process {command.process.pid} on {last.host}) has not written for" in shown
-    assert "there is no such process any more: it was killed" in shown
+    assert "no process holds the run's lock any more: it was killed" in shown
     assert f"`arl train {command.run}/recipe.yaml --resume` goes on from its newest checkpoint" in shown
     followed = arl("logs", str(command.run), "trainer", "--follow")
     assert followed.returncode == 0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from arl.errors import InputError
 from arl.metrics.run_status import RunStatus
 from arl.watch import liveness
-from arl.watch.run_logs import RoleLog, find_logs, list_logs, show_logs
+from arl.watch.run_logs import RoleLog, find_logs, show_logs
 from tests.watch.statuses import a_run, a_status, writing
 
 
@@ -79,20 +79,8 @@ def test_a_run_of_another_host_is_followed_to_its_end_whatever_its_clock_says(
         assert logs(run, "trainer-0", follow=True) == [f"step {number}" for number in range(10)]
 
 
-def test_of_one_role_the_lines_are_shown_as_they_are(tmp_path: Path) -> None:
-    assert logs(with_logs(tmp_path), "trainer-0", count=2) == ["step 2", "step 3"]
-
-
-def test_roles_are_listed_and_an_unknown_one_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
+def test_an_unknown_role_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     run = with_logs(tmp_path)
-    listed: list[str] = []
-    list_logs(find_logs(run, None), listed.append)
-    assert [line.split()[0] for line in listed] == [
-        "engine-0",
-        "engine-1",
-        "evaluation/engine-0",
-        "trainer-0",
-    ]
     with pytest.raises(InputError, match=r"ROLE .engine-7.: has no log .* engine-0, engine-1, evaluation/engine-0, tr"):
         find_logs(run, "engine-7")
 
@@ -109,7 +97,7 @@ def test_however_a_log_grows_each_line_is_shown_once_and_in_order(
         with file.open("ab") as grown:
             grown.write(piece)
         shown += log.new_lines()
-    shown += log.rest()
+    shown += log.new_lines(is_last=True)
     whole = b"".join(pieces).split(b"\n")
     expected = whole if whole[-1] else whole[:-1]
     assert shown == [line.decode(errors="replace") for line in expected]
@@ -123,41 +111,5 @@ def test_the_last_lines_of_a_log_are_those_at_its_end(
     file.write_text(text)
     log = RoleLog("a", file)
     log.seek_last(count)
-    shown = log.new_lines() + log.rest()
+    shown = log.new_lines(is_last=True)
     assert shown == (text.splitlines()[-count:] if count else [])
-
-
-def test_a_progress_bar_counts_as_one_line(tmp_path: Path) -> None:
-    file = tmp_path / "a.log"
-    file.write_bytes(b"loads\n" + b"".join(b"%d%%\r" % percent for percent in range(100)) + b"\nready\n")
-    log = RoleLog("a", file)
-    log.seek_last(2)
-    bar, ready = log.new_lines()
-    assert bar.startswith("0%\r1%\r")
-    assert ready == "ready"
-
-
-def test_the_last_lines_of_a_log_of_long_lines_are_found(tmp_path: Path) -> None:
-    file = tmp_path / "a.log"
-    lines = [str(number) * 50_000 for number in range(10)]
-    file.write_text("\n".join(lines) + "\n")
-    log = RoleLog("a", file)
-    log.seek_last(5)
-    assert log.new_lines() == lines[-5:]
-
-
-def test_the_logs_of_engines_that_have_joined_are_those_of_engines(tmp_path: Path) -> None:
-    run = with_logs(tmp_path)
-    (run / "logs" / "engine-n3-9ed7-0.log").touch()
-    assert [log.role for log in find_logs(run, "engine")] == ["engine-0", "engine-1", "engine-n3-9ed7-0"]
-    assert [log.role for log in find_logs(run, "engine-1")] == ["engine-1"]
-
-
-def test_following_a_dead_run_ends_though_its_last_status_is_of_the_future(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(liveness, "SILENT_SECONDS", 0.1)
-    run = a_run(tmp_path, a_status(time=time.time() + 1e9))
-    (run / "logs").mkdir()
-    (run / "logs" / "trainer-0.log").write_text("step 0\n")
-    assert logs(run, follow=True) == ["trainer-0 | step 0"]
