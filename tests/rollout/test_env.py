@@ -7,7 +7,7 @@ import pytest
 from arl import clock
 from arl.config.recipe import Rollout
 from arl.engine.base import Engine
-from arl.rollout.env import UNGRADED, Env, Session
+from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
 from arl.types import FAILED_REQUEUED, FinishReason, GenerateRequest, Grade, Increment, Problem, Response, Trajectory
 from tests.fakes import NullCodec, NullRewards
@@ -97,24 +97,6 @@ def test_generating_after_the_end_is_refused_and_names_the_remedy() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         episode(env, length=99)
     assert "check session.is_over before each turn" in str(caught.value.exceptions[0])
-
-
-def test_an_episode_that_is_interrupted_is_truncated() -> None:
-    async def main() -> Trajectory:
-        episodes = Episodes(
-            Speaker(3),  # type: ignore[arg-type]
-            NullCodec(),
-            NullRewards(),
-            turns(),
-            Rollout(group_size=1),
-            seed=0,
-            max_length=20,
-        )
-        (session,) = episodes.open("g0", Problem("p"))
-        await session.generate()
-        return session.trajectory(UNGRADED)
-
-    assert clock.run(main, virtual=True).truncated
 
 
 def test_the_reward_hears_what_the_trajectory_says() -> None:

@@ -8,13 +8,11 @@ import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.metrics.batch import Ages, rollout_metrics
+from arl.metrics.batch import rollout_metrics
 from arl.metrics.ended_groups import EndedGroups
 from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
-from arl.run.evaluation.evaluate import suite_episodes
-from arl.run.evaluation.suite import held_out_suite
 from arl.types import (
     Batch,
     FinishReason,
@@ -118,12 +116,6 @@ def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are
     assert [t.reward_error for t in trajectories] == [""] * 9 + ["broken"] * 3
 
 
-def test_a_reward_of_the_env_is_shaped_like_any_other() -> None:
-    trajectories, episodes = run(score_itself, Shaping(scale=10.0, bias=-0.5, buffer=4))
-    assert [t.reward for t in trajectories][5:7] == [5.0, 4.75]
-    assert episodes.reward_wait_seconds == 0
-
-
 def test_shaping_moves_no_answer_from_right_to_wrong_or_back() -> None:
     trajectories, _ = run(shaping=Shaping(scale=0.1, bias=9.0))  # 1 becomes 1.0, and 0 becomes 0.9
     without_parts = [msgspec.structs.replace(trajectory, reward_parts={}) for trajectory in trajectories]
@@ -153,30 +145,3 @@ def test_an_episode_is_graded_while_others_of_its_group_still_generate() -> None
     asked_at: list[float] = episodes._rewards.asked_at  # type: ignore[attr-defined]
     assert np.diff(asked_at) == pytest.approx(1.0)
     assert episodes.reward_wait_seconds == pytest.approx(3.0)
-
-
-def test_a_batch_of_masked_episodes_alone_has_lengths_and_no_ages() -> None:
-    trajectories, _ = run(score_itself, Shaping(mask_truncated=True))
-    masked = tuple(t for t in trajectories if not t.loss_mask.any())
-    group = TrajectoryGroup(0, Problem("p"), masked, 0, 0.0, 0, 0.0)
-    batch = Batch(1, (group,))
-    metrics = rollout_metrics(batch) | Ages(batch).metrics()
-    assert metrics["length/mean"] == BUDGET
-    assert metrics["tokens/trained"] == 0
-    assert metrics["token_age/histogram"] == []
-    assert "staleness/max" not in metrics
-
-
-def test_an_evaluation_never_shapes_or_masks() -> None:
-    recipe = Recipe.model_validate(
-        {
-            "model": {"tiny": {}},
-            "data": {"task": "running_checksum"},
-            "reward": {"scale": 10, "mask_truncated": True},
-        }
-    )
-
-    suite = held_out_suite(recipe, [Problem("p")])
-    measured = suite_episodes(suite, Talker(), NullCodec(), SlowGrades(), max_length=100)  # type: ignore[arg-type]
-    assert Shaping.of(recipe.reward) == Shaping(scale=10.0, mask_truncated=True)
-    assert measured._shaping == UNSHAPED

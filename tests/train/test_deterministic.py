@@ -56,17 +56,6 @@ def test_torch_accepts_every_operation_of_a_step_with_shared_prompts_and_it_repe
         assert torch.equal(weight, second[name]), name
 
 
-def test_cublas_gets_a_workspace_of_its_own_unless_the_environment_names_one(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train = Train(dtype="float32", deterministic=True)
-    Learner(tiny, train, DecoupledPPO())
-    assert os.environ[CUBLAS_WORKSPACE] == ":4096:8"
-    monkeypatch.setenv(CUBLAS_WORKSPACE, ":16:8")
-    Learner(tiny, train, DecoupledPPO())
-    assert os.environ[CUBLAS_WORKSPACE] == ":16:8"
-
-
 def test_a_trainer_is_not_deterministic_unless_the_recipe_asks_for_it(tiny: Path) -> None:
     Learner(tiny, Train(dtype="float32"), DecoupledPPO())
     assert not torch.are_deterministic_algorithms_enabled()

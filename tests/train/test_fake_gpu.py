@@ -12,7 +12,6 @@ does. tests/train/fake_gpu.py says how; a process of its own computes all cases.
 """
 
 import hashlib
-import itertools
 import json
 import os
 import shutil
@@ -77,12 +76,6 @@ FAULTS = {
     "a_kernel_gets_int32_targets": "targets is torch.int32",
     "ranks_reduce_on_the_cpu": "NCCL wants tensors of a GPU, and of one type",
 }
-DTYPES = ["bfloat16", "float16", "float32"]
-GRIDS: dict[int, dict[str, list[Any]]] = {  # by the number of ranks
-    2: {"dtype": DTYPES, "head": ["auto", "float32"], "checkpointing": ["none", "selective", "full"]},
-    4: {"dtype": DTYPES, "reshard": [False, True], "shard_ranks": [None, 2]},
-}
-Combination = tuple[Any, ...]  # a family, and a value of each axis of a grid
 Compute = Callable[[dict[str, Case]], Results]
 
 
@@ -171,49 +164,3 @@ def test_torch_has_a_deterministic_form_of_every_operation_of_a_step(name: str, 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_an_error_of_type_or_device_is_found(fault: str, results: Results) -> None:
     assert FAULTS[fault] in results[fault].get("error", "no error")
-
-
-@pytest.mark.slow
-def test_every_setting_takes_a_step_beside_every_family_and_every_other_setting(compute: Compute) -> None:
-    take_steps(pairwise, compute)
-
-
-@pytest.mark.long
-def test_every_combination_of_settings_of_every_family_takes_a_step(compute: Compute) -> None:
-    take_steps(lambda *axes: list(itertools.product(*axes)), compute)
-
-
-def pairwise(*axes: list[Any]) -> list[Combination]:
-    """Return combinations in which each value of an axis meets each value of every other one.
-
-    Each is the one with the most pairs that have not met yet, which gives a fifth of all combinations here.
-    """
-    combinations = list(itertools.product(*axes))
-    missing = set().union(*map(pairs, combinations))
-    chosen: list[Combination] = []
-    while missing:
-        best = max(combinations, key=lambda combination: len(missing & pairs(combination)))
-        chosen.append(best)
-        missing -= pairs(best)
-    return chosen
-
-
-def pairs(combination: Combination) -> set[Any]:
-    """Return every two values of a combination, each with the number of its axis."""
-    return set(itertools.combinations(enumerate(combination), 2))
-
-
-def take_steps(choose: Callable[..., list[Combination]], compute: Compute) -> None:
-    """Take a step with each combination, of the families and of the settings of each grid, that `choose` returns."""
-    cases: dict[str, Case] = {}
-    for world_size, grid in GRIDS.items():
-        for family, *chosen in choose(list(FAMILIES), *grid.values()):
-            train = dict(zip(grid, chosen, strict=True))
-            cases[f"{family} {world_size} {train}"] = {
-                "family": family,
-                "world_size": world_size,
-                "train": {"minibatches": 2, **train},
-                "hands_over": True,
-            }
-    failed = {name: result["trace"] for name, result in compute(cases).items() if "error" in result}
-    assert not failed, failed

@@ -130,10 +130,3 @@ def test_the_scale_stays_a_power_of_two_of_at_least_one(overflows: list[bool]) -
     for _ in range(GROWTH_EVERY):
         scale.update(is_overflow=False)
     assert scale.value == 2 * max(1.0, FIRST / 2 ** sum(overflows))
-
-
-def test_other_types_are_not_scaled() -> None:
-    scale = LossScale.of("bfloat16")
-    scale.update(is_overflow=True)
-    assert scale == LossScale(1.0, is_dynamic=False)
-    assert not scale.absorbs(is_overflow=True)

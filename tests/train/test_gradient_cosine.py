@@ -60,14 +60,6 @@ def test_the_cosine_to_the_previous_updates_is_that_of_the_gradient_and_adams_de
     assert number(trained.step(second), "grad_cosine/previous") == pytest.approx(expected.item(), abs=1e-5)
 
 
-def test_the_same_gradient_again_has_cosine_one_although_it_was_clipped(tiny: Path) -> None:
-    train = Train(dtype="float32", learning_rate=1e-12, minibatches=1, clip_norm=1e-3)
-    trained = Learner(tiny, train, PPO(), version=4)
-    trained.step(shard_of(4, 1))
-    again = trained.step(msgspec.structs.replace(shard_of(4, 1), version=5))
-    assert number(again, "grad_cosine/previous") == pytest.approx(1.0, abs=1e-5)
-
-
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.kind}-{getattr(o, 'proximal', '')}")
 def test_the_gradients_of_the_halves_sum_up_to_that_of_the_minibatch(tiny: Path, objective: Objective) -> None:
     trained = learner(tiny, objective)
@@ -115,12 +107,6 @@ def test_measuring_the_halves_leaves_weights_optimizer_and_metrics_as_they_are_t
     a, b = plain.sharded.training_state(), measured.sharded.training_state()
     for one, other in ((a.weights, b.weights), (a.optimizer, b.optimizer)):
         assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
-def test_tokens_of_one_age_have_no_halves(tiny: Path) -> None:
-    trained = learner(tiny, halves_every=1)
-    (shard,), _ = packed(batch(4, groups=8, size=4, max_age=0), 2)
-    assert "grad_cosine/stale_fresh" not in trained.step(shard)
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=40))

@@ -65,14 +65,3 @@ def test_the_thread_is_one_micro_batch_ahead_and_joins_each_once(monkeypatch: py
             list(minibatch.micro_batches)
     joiner.close()
     assert watched.joined == [id(pack) for pack in packs]
-
-
-def test_an_error_of_the_thread_reaches_the_step() -> None:
-    shard = chosen()
-    (first, *_), *_ = (minibatch.packs for minibatch in shard.minibatches)
-    torn = msgspec.structs.replace(first, loss_at=first.loss_at[:-1])
-    minibatch = msgspec.structs.replace(shard.minibatches[0], packs=(torn,))
-    joiner = AheadJoiner()
-    with pytest.raises(IndexError, match="shape mismatch"):
-        joiner.shard(SequenceShard(shard.version, (minibatch,)))
-    joiner.close()

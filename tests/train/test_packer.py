@@ -208,11 +208,3 @@ def test_a_shard_survives_the_channel_bit_for_bit() -> None:
                 continue
             assert a.dtype == b.dtype
             assert np.array_equal(a, b)
-
-
-def test_with_an_entropy_term_groups_of_equal_rewards_are_trained() -> None:
-    full = batch(groups=8, size=4)
-    num_tokens = sum(int(t.loss_mask.sum()) for g in full.groups for t in g.trajectories)
-    (shard,), report = packed(full, minibatches=1, objective=DecoupledPPO(entropy_coefficient=1e-3))
-    assert report["advantage/zero_fraction"] > 0
-    assert sum(len(pack.loss_scores) for pack in shard.minibatches[0].micro_batches) == num_tokens

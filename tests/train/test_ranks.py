@@ -76,16 +76,6 @@ def test_two_launched_ranks_train_as_one_and_listen_on_loopback_alone(tiny: Path
         np.testing.assert_allclose(weight, weights_of_two[name], atol=1e-5, err_msg=name)
 
 
-@pytest.mark.slow
-def test_a_launched_rank_without_others_listens_on_loopback_alone(tiny: Path, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with launched(init(tiny, tmp_path / "published"), 1) as (trainer, ranks):
-            await trainer.step(batch(4, groups=8, size=4))
-            assert listening_addresses(ranks) == {LOOPBACK}
-
-    asyncio.run(scene())
-
-
 @pytest.mark.parametrize(
     ("ranks", "later"),
     [pytest.param(1, 1, marks=pytest.mark.slow), (1, 2), pytest.param(2, 1, marks=pytest.mark.slow)],
