@@ -23,8 +23,7 @@ from transformers import PreTrainedModel
 
 from arl.config.recipe import Train
 from arl.kernels.linear_logprob import linear_logprob
-from arl.kernels.linear_policy_loss import linear_policy_loss
-from arl.kernels.policy_loss import RowLoss
+from arl.kernels.linear_policy_loss import RowLoss, linear_policy_loss
 from arl.kernels.rows import tune_rows
 from arl.models.flash import choose_flash
 from arl.models.load import DTYPES

@@ -12,9 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.kernels import head
 from arl.kernels.linear_logprob import linear_logprob, linear_logprob_ref
-from arl.kernels.linear_policy_loss import linear_policy_loss, linear_policy_loss_ref
+from arl.kernels.linear_policy_loss import LossAndStats, RowLoss, linear_policy_loss, linear_policy_loss_ref
 from arl.kernels.logprob import packed_logprob
-from arl.kernels.policy_loss import LossAndStats, RowLoss, policy_loss
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from tests.examples import examples
 from tests.kernels.conftest import INTERPRETED, PROPORTION, needs_float64
@@ -189,7 +188,6 @@ def largest_of(function: str, rows: int, dtype: torch.dtype) -> int:
         "linear_logprob": lambda: linear_logprob(hidden, weight, targets),
         "linear_policy_loss": lambda: linear_policy_loss(hidden, weight, targets, row_loss),
         "packed_logprob": lambda: packed_logprob(logits, targets),
-        "policy_loss": lambda: policy_loss(logits, targets, row_loss),
     }
     trace = LargestTensor()
     with trace:

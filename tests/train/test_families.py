@@ -1,12 +1,11 @@
 """Every family is filled from safetensors, sharded and scored as transformers would; others are refused by name."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -37,16 +36,11 @@ from tests.examples import examples
 from tests.train.families import FAMILIES, make_family
 from tests.train.gradients import gradient_of, sequences
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 TOLERANCE = 1e-5  # of the gradient's norm, in float32
 LOSS_TOKENS, LOSS_SEQUENCES = 77, 11  # of the minibatch, before anything was left out
 LossOf = Callable[[torch.Tensor, float], torch.Tensor]  # of a sequence's log-ratios (n,) and its advantage
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,11 @@
 """The cosines between gradients, and that measuring them changes nothing."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,21 +17,15 @@ from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
 from arl.train.gradient_halves import halves
 from arl.train.learner import Learner
-from arl.train.rendezvous import init_ranks
 from arl.train.shard import Shard
 from arl.train.sharding import local_part
 from arl.train.step_totals import StepTotals
 from tests.train.gradients import gradient_of
 from tests.train.synthetic import batch, packed
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 OBJECTIVES = [DecoupledPPO(), DecoupledPPO(proximal="loglinear"), PPO(), GSPO(clip_low=0.2, clip_high=0.2)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    init_ranks(deadline_seconds=300)
-    yield
-    dist.destroy_process_group()
 
 
 def learner(model: Path, objective: Objective | None = None, minibatches: int = 2, halves_every: int = 0) -> Learner:

@@ -2,14 +2,12 @@
 
 import gc
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch.profiler import ProfilerActivity, profile
 from transformers import (
     AutoModelForCausalLM,
@@ -31,6 +29,8 @@ from arl.train.loss_sequence import LossSequence
 from arl.train.packer import pack_groups
 from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
 from arl.train.shard import Minibatch, Shard
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 TOLERANCE = 0.10
 TOKENS = 512
@@ -55,13 +55,6 @@ FAMILIES: dict[str, PretrainedConfig] = {
 }
 LARGE_VOCABULARY = LlamaConfig(**SIZES | {"vocab_size": 8_000, "num_hidden_layers": 1})
 MODES = ("none", "selective", "full")
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.fixture(autouse=True)

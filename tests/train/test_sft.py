@@ -4,12 +4,10 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arl.config.recipe import TinyModel, Warmup
@@ -19,15 +17,10 @@ from arl.train import sft
 from arl.train.sft import PairsJob, run, run_job
 from arl.train.warmup import WarmupJob
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 SECONDS = 300  # for a process that imports torch, on a busy machine
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.fixture

@@ -1,12 +1,10 @@
 """What a step computes of its tokens comes back to them, however they were packed, shared and spread over ranks."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,12 +25,7 @@ from arl.train.trained_tokens import TokenLogprobs, trained_tokens
 from arl.types import Batch, TrainedTokens
 from tests.train.synthetic import batch
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def packing_of(minibatches: int, capacity: int, ranks: int = 1, **parts: Any) -> Packing:
