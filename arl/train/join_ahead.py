@@ -9,7 +9,6 @@ minibatch may be computed twice (the proximal pass comes first), but it is joine
 
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import overload
 
 from arl.train.micro_batch import MicroBatch, SequencePack, join
 from arl.train.packer import SequenceShard
@@ -74,13 +73,5 @@ class _Part(Sequence[MicroBatch]):
     def __len__(self) -> int:
         return len(self._places)
 
-    @overload
-    def __getitem__(self, i: int) -> MicroBatch: ...
-
-    @overload
-    def __getitem__(self, i: slice) -> Sequence[MicroBatch]: ...
-
-    def __getitem__(self, i: int | slice) -> MicroBatch | Sequence[MicroBatch]:
-        if isinstance(i, slice):
-            return _Part(self._joined, self._places[i])
+    def __getitem__(self, i: int) -> MicroBatch:  # type: ignore[override]  # no slices
         return self._joined.get(self._places[i])

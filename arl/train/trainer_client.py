@@ -26,28 +26,6 @@ from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.weight_sender import Rendezvous
 from arl.train import channel
 from arl.train.announced_versions import AnnouncedVersions
-from arl.train.channel import (
-    Claim,
-    Claimed,
-    Copied,
-    Failed,
-    Hello,
-    Init,
-    Join,
-    Joined,
-    Leave,
-    Left,
-    Published,
-    Ready,
-    Save,
-    Saved,
-    Send,
-    Sent,
-    Step,
-    Stepped,
-    Stop,
-    Stopped,
-)
 from arl.train.packer import Packing, pack_batch
 from arl.train.rank_connections import RankConnections
 from arl.train.rank_watch import RankWatch, describe_failure
@@ -83,7 +61,7 @@ class TrainerClient:
 
     def __init__(
         self,
-        init: Init,
+        init: channel.Init,
         advantage: AdvantageSection,
         ranks: int,
         trust: RunTrust,
@@ -164,7 +142,7 @@ class TrainerClient:
         assert self._answers is not None
         await self._collect(self._answers, self._deadlines.startup, "to say hello")
         init = self._ranks.with_meeting(self._init)
-        first, *_ = await self._ask([init] * self._num_ranks, Ready, self._deadlines.startup)
+        first, *_ = await self._ask([init] * self._num_ranks, channel.Ready, self._deadlines.startup)
         self.tensors = first.tensors
         if self._init.transport == "broadcast":
             async with self._rank_0_deadline(self._deadlines.startup, "to start the threads that broadcast"):
@@ -182,8 +160,8 @@ class TrainerClient:
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
         began = now()
         shards, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
-        steps = [Step(shard) for shard in shards]
-        answers = await self._ask(steps, Stepped, self._deadlines.step)
+        steps = [channel.Step(shard) for shard in shards]
+        answers = await self._ask(steps, channel.Stepped, self._deadlines.step)
         longest_busy = max(answer.busy_seconds for answer in answers)
         packing["time/pack_s"] = max(now() - began - longest_busy, 0.0)  # our clock may have stood still meanwhile
         sizes = [answer.sizes for answer in answers]
@@ -215,7 +193,7 @@ class TrainerClient:
     async def _claim(self, version: int) -> int:
         """Have rank 0 keep the newest version, `version` at least, until engines are sent a newer one; return it."""
         try:
-            claimed: Claimed = await self._ask_thread(channel.CLAIMS, Claim(version), channel.CLAIMS)
+            claimed: channel.Claimed = await self._ask_thread(channel.CLAIMS, channel.Claim(version), channel.CLAIMS)
         except ConnectionError as error:
             raise TrainerError(f"trainer rank 0 keeps no version for engines: {error}") from error
         return claimed.version
@@ -229,7 +207,7 @@ class TrainerClient:
         if self._saving is not None:
             await self.saved()
         self._saving = self._expect()
-        await self._ask([Save(str(path))] * self._num_ranks, Copied, self._deadlines.step)
+        await self._ask([channel.Save(str(path))] * self._num_ranks, channel.Copied, self._deadlines.step)
 
     async def saved(self) -> None:
         """See Trainer.
@@ -248,7 +226,7 @@ class TrainerClient:
             TrainerError, DeadlineError: a rank raised, or took longer than `deadlines.shutdown` and a margin.
         """
         self._ranks.close()  # because the end of a rank is no failure from here on
-        await self._ask([Stop()] * self._num_ranks, Stopped, self._deadlines.ranks_stop)
+        await self._ask([channel.Stop()] * self._num_ranks, channel.Stopped, self._deadlines.ranks_stop)
 
     # ---- WeightSender
 
@@ -264,17 +242,17 @@ class TrainerClient:
             TrainerError: rank 0 could not open the group. No engine has a part in that.
         """
         try:
-            joined = await self._ask_thread(channel.SENDERS, Join(group, world_size), group)
+            joined = await self._ask_thread(channel.SENDERS, channel.Join(group, world_size), group)
         except (DeadlineError, ConnectionError) as error:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
-        if isinstance(joined, Sent):
+        if isinstance(joined, channel.Sent):
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
         return Rendezvous(joined.host, joined.port, joined.backend)
 
     async def send(self, group: str, version: int) -> None:
         """See WeightSender."""
         try:
-            sent: Sent = await self._ask_thread(group, Send(version), group)
+            sent: channel.Sent = await self._ask_thread(group, channel.Send(version), group)
         except ConnectionError as error:
             raise EngineError(f"group {group}: {error}") from error
         if sent.error:
@@ -283,7 +261,7 @@ class TrainerClient:
     async def leave(self, group: str) -> None:
         """See WeightSender."""
         with contextlib.suppress(ConnectionError):  # the thread has ended with its group
-            await self._connections.send(group, 0, Leave())
+            await self._connections.send(group, 0, channel.Leave())
 
     async def _ask_thread(self, thread: str, message: Struct, answering: str) -> Any:
         """Send `message` to one of rank 0's threads, and wait for an answer of the thread `answering`.
@@ -358,21 +336,21 @@ class TrainerClient:
         """Wait until a rank has died or raised; then end every wait."""
         self._waits.fail(await self._ranks.failure())
 
-    def _deliver(self, sender: Hello, message: channel.FromRank) -> None:
+    def _deliver(self, sender: channel.Hello, message: channel.FromRank) -> None:
         """Give a message to whoever waits for it."""
-        if isinstance(message, Failed):
+        if isinstance(message, channel.Failed):
             self._ranks.raised(describe_failure(sender, message))
-        elif isinstance(message, Published):
+        elif isinstance(message, channel.Published):
             self._announced.add(message.update)
-        elif isinstance(message, Saved):
+        elif isinstance(message, channel.Saved):
             assert self._saving is not None, "nothing was saved"
             self._saving.add(sender.rank, message)
-        elif isinstance(message, Joined | Sent | Claimed):
+        elif isinstance(message, channel.Joined | channel.Sent | channel.Claimed):
             self._thread_answers.add(sender.role, message)
-        elif isinstance(message, Left):
+        elif isinstance(message, channel.Left):
             self._thread_answers.left(sender.role)
         elif sender.role == channel.TRAINER:
-            if isinstance(message, Hello):
+            if isinstance(message, channel.Hello):
                 self._ranks.greeted(message)
             assert self._answers is not None
             self._answers.add(sender.rank, message)

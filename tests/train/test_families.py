@@ -23,11 +23,10 @@ from arl.config.recipe import Train
 from arl.errors import DataError, InputError
 from arl.models.load import empty_model
 from arl.models.weights import fill_model
-from arl.train import memory_check
+from arl.train import sft
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence
-from arl.train.memory_check import check_memory
 from arl.train.packer import pack_groups
 from arl.train.rendezvous import init_ranks
 from arl.train.shard import Minibatch
@@ -172,7 +171,7 @@ def test_a_model_larger_than_memory_is_refused_before_anything_is_loaded(
     large = LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_key_value_heads=8)
     large.architectures = ["LlamaForCausalLM"]
     large.save_pretrained(tmp_path)
-    monkeypatch.setattr(memory_check, "free_memory", lambda: 256 * 10**9)
+    monkeypatch.setattr(sft, "free_memory", lambda: 256 * 10**9)
     with pytest.raises(InputError, match=r"takes \d{4}\.\d GB on 1 ranks .* 512 tokens, and this host has 256.0 GB"):
-        check_memory(tmp_path, Train(dtype="float32", learning_rate=1.5e-4), tokens=512, on_gpu=False)
+        sft.check_memory(tmp_path, Train(dtype="float32", learning_rate=1.5e-4), tokens=512, on_gpu=False)
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
