@@ -38,7 +38,6 @@ class Segment:
     checkpoints: Checkpoints
     gate_meter: GateMeter
     """Also counts the open requests of `groups`."""
-    """How long engines keep a version."""
     drain: Drain | None = None
     """Is closed before weights are loaded; None: loads interrupt episodes."""
     tail: TailRounds | None = None
