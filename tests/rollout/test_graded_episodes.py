@@ -3,7 +3,6 @@
 import asyncio
 
 import msgspec
-import numpy as np
 import pytest
 
 from arl import clock
@@ -58,11 +57,6 @@ class SlowGrades:
 
 async def answer(problem: Problem, session: Session) -> None:
     await session.generate()
-
-
-async def answer_slowly(problem: Problem, session: Session) -> None:
-    completion = await session.generate()
-    await asyncio.sleep(len(completion.token_ids))
 
 
 async def score_itself(problem: Problem, session: Session) -> float:
@@ -138,10 +132,3 @@ def test_a_group_waits_for_its_grades_from_the_end_of_its_last_episode() -> None
     _, episodes = run()
     assert episodes.reward_wait_seconds == pytest.approx(3.0)
     assert episodes.num_graded_groups == 1
-
-
-def test_an_episode_is_graded_while_others_of_its_group_still_generate() -> None:
-    _, episodes = run(answer_slowly, size=9)  # the first ends after one second, the last one after nine
-    asked_at: list[float] = episodes._rewards.asked_at  # type: ignore[attr-defined]
-    assert np.diff(asked_at) == pytest.approx(1.0)
-    assert episodes.reward_wait_seconds == pytest.approx(3.0)

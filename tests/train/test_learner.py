@@ -18,9 +18,7 @@ from arl.train.algorithms.grpo import GRPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
-from arl.train.loss_sequence import LossSequence, loss_sequences
-from arl.train.packer import pack_groups
-from arl.train.shard import Shard
+from arl.train.loss_sequence import loss_sequences
 from arl.types import Batch
 from tests.extending.my_objective import Reinforce as WithPenalty
 from tests.train.one_rank import (
@@ -31,7 +29,6 @@ from tests.train.one_rank import (
     rewarded,
     shard_of,
     weights,
-    with_advantage,
 )
 from tests.train.synthetic import batch, packed
 
@@ -49,28 +46,6 @@ def test_a_few_steps_raise_the_probability_of_rewarded_trajectories(tiny: Path) 
         trained.step(shard_of(on_policy(trained, batch(version, groups=8, size=4))))
     assert logprobs(trained, rewarded(given)).mean() > before + 0.05
     assert trained.version == 8
-
-
-def test_leaving_out_trajectories_without_gradient_does_not_change_the_gradient(tiny: Path) -> None:
-    given = batch(4, groups=4, size=4)
-    equal = tuple(msgspec.structs.replace(t, reward=1.0) for t in given.groups[0].trajectories)
-    given = Batch(4, (msgspec.structs.replace(given.groups[0], trajectories=equal), *given.groups[1:]))
-    (short,) = shard_of(given, minibatches=1).minibatches
-    everything = []
-    for g, kept in zip(given.groups, _kept(given), strict=True):
-        everything.append(kept or [with_advantage(t, 0.0) for t in g.trajectories])
-    (packs,) = pack_groups(everything, 16_384, ranks=1)
-    full = Shard(4, (msgspec.structs.replace(short, micro_batches=packs),))
-    assert len(full.minibatches[0].micro_batches[0].loss_scores) > len(short.micro_batches[0].loss_scores)
-    a, b = learner(tiny, minibatches=1), learner(tiny, minibatches=1)
-    first, second = a.step(Shard(4, (short,))), b.step(full)
-    assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
-    assert first["grad_norm"] == pytest.approx(second["grad_norm"], rel=1e-5)
-    assert_same_weights(weights(a), weights(b), 1e-6)
-
-
-def _kept(given: Batch) -> list[list[LossSequence]]:
-    return [[s for s in group if s.advantages.any()] for group in loss_sequences(given, GRPO())]
 
 
 @pytest.mark.parametrize(

@@ -112,11 +112,6 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
         run_job(PairsJob, fields | {"steps": 0})
 
 
-def test_an_existing_output_is_never_overwritten(tiny: Path, pairs: Path) -> None:
-    with pytest.raises(InputError, match="exists already"):
-        run(PairsJob(model=str(tiny), data=str(pairs), steps=1, output=str(tiny)))
-
-
 def test_a_pair_longer_than_the_capacity_is_refused_before_the_model_is_loaded(
     tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
