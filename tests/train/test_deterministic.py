@@ -1,7 +1,7 @@
 """With train.deterministic a step with shared prompts runs in torch's deterministic mode, and repeats to the last bit.
 
-On a CPU it would repeat anyway. What is shown here is that torch accepts every operation. tests/train/test_fake_gpu.py
-looks for operations that have no deterministic form on a GPU, and tests/train/test_gpu.py compares bits there.
+On a CPU it would repeat anyway. What is shown here is that torch accepts every operation; tests/train/test_gpu.py
+compares bits on a GPU.
 """
 
 import os
