@@ -20,9 +20,8 @@ import zmq
 from arl.launch.address import held_meeting
 from arl.launch.child import leave
 from arl.train import channel
-from arl.train.join_ahead import AheadJoiner
 from arl.train.link import LINGER_SECONDS, Link
-from arl.train.shard import pack_sizes
+from arl.train.shard import AheadJoiner, pack_sizes
 from arl.types import WeightUpdate
 
 if TYPE_CHECKING:

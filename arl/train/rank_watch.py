@@ -101,10 +101,7 @@ class RankWatch:
 
     @contextlib.asynccontextmanager
     async def deadline(
-        self,
-        seconds: float,
-        ranks: Callable[[], Collection[int]],
-        what: Callable[[], str],
+        self, seconds: float, ranks: Callable[[], Collection[int]], what: Callable[[], str]
     ) -> AsyncIterator[None]:
         """Bound a wait for ranks by `seconds`.
 

@@ -76,12 +76,7 @@ class TrainerClient:
         self._deadlines = deadlines
         train, objective = init.sections()
         self._packing = Packing.of(
-            train,
-            objective,
-            advantage,
-            ranks=ranks,
-            flops=model_flops(init.model_path),
-            records=records,
+            train, objective, advantage, ranks=ranks, flops=model_flops(init.model_path), records=records
         )
         self._version = init.version
         self._waits = Waits()
@@ -311,14 +306,7 @@ class TrainerClient:
 
     def _rank_0_deadline(self, seconds: float, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Bound a wait for something that rank 0 alone does."""
-
-        def ranks() -> set[int]:
-            return {0}
-
-        def awaited() -> str:
-            return f"at version {self._version} {what}"
-
-        return self._ranks.deadline(seconds, ranks, awaited)
+        return self._ranks.deadline(seconds, lambda: {0}, lambda: f"at version {self._version} {what}")
 
     # ---- receiving
 
