@@ -2,18 +2,14 @@
 
 import asyncio
 
-import msgspec
 import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.metrics.batch import rollout_metrics
-from arl.metrics.ended_groups import EndedGroups
 from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
 from arl.types import (
-    Batch,
     FinishReason,
     GenerateRequest,
     Grade,
@@ -21,7 +17,6 @@ from arl.types import (
     Problem,
     Response,
     Trajectory,
-    TrajectoryGroup,
 )
 from tests.fakes import NullCodec
 
@@ -108,16 +103,6 @@ def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are
     assert [t.unshaped_reward for t in trajectories] == [1.0] * 9 + [0.0] * 3
     assert [t.reward_parts for t in trajectories] == [{"correct": 1.0}] * 9 + [{}] * 3
     assert [t.reward_error for t in trajectories] == [""] * 9 + ["broken"] * 3
-
-
-def test_shaping_moves_no_answer_from_right_to_wrong_or_back() -> None:
-    trajectories, _ = run(shaping=Shaping(scale=0.1, bias=9.0))  # 1 becomes 1.0, and 0 becomes 0.9
-    without_parts = [msgspec.structs.replace(trajectory, reward_parts={}) for trajectory in trajectories]
-    group = TrajectoryGroup(0, Problem("p"), tuple(without_parts), 0, 0.0, 0, 0.0)
-    ended = EndedGroups().plus(group)
-    assert (ended.scored, ended.all_right, ended.all_wrong) == (1, 0, 0)
-    metrics = rollout_metrics(Batch(1, (group,)))
-    assert (metrics["length/right_mean"], metrics["length/wrong_mean"]) == (5.0, 10.0)
 
 
 def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:

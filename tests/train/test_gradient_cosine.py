@@ -6,8 +6,6 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.config.recipe import Train
 from arl.metrics.names import number
@@ -99,19 +97,3 @@ def test_measuring_the_halves_leaves_weights_optimizer_and_metrics_as_they_are_t
     a, b = plain.sharded.training_state(), measured.sharded.training_state()
     for one, other in ((a.weights, b.weights), (a.optimizer, b.optimizer)):
         assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=40))
-def test_a_cut_between_ages_makes_the_halves_as_equal_as_one_can(tiny: Path, drawn: list[int]) -> None:
-    ages = np.array(drawn)
-    (pack, *_) = shard_of(4, capacity=16_384).minibatches[0].micro_batches
-    pack = msgspec.structs.replace(pack, policy_versions=(9 - ages).astype(np.int32))
-    both = halves([pack], 9, torch.device("cpu"))
-    if len(set(drawn)) == 1:
-        assert both is None
-        return
-    assert both is not None
-    larger = [max((ages > cut).sum(), (ages <= cut).sum()) for cut in range(min(drawn), max(drawn))]
-    stale = int((ages > both[0].oldest_fresh).sum())
-    assert 0 < stale < len(ages)
-    assert max(stale, len(ages) - stale) == min(larger)

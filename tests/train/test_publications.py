@@ -5,22 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from arl.config.recipe import Train
 from arl.sync.file_target import FileTarget
 from arl.sync.publisher import Publisher
-from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.learner import Learner
 from arl.types import WeightUpdate
-from tests.train.one_rank import assert_same_weights, learner, weights
+from tests.train.one_rank import learner
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-
-def test_a_publication_loads_as_the_weights_it_was_made_of(tmp_path: Path, tiny: Path) -> None:
-    trained = learner(tiny)
-    update = FileTarget(tmp_path, trained.config_json()).write(5, trained.snapshot())
-    again = Learner(update.path, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2), DecoupledPPO())
-    assert_same_weights(weights(trained), weights(again), 0.0)
 
 
 def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_few(tmp_path: Path, tiny: Path) -> None:
