@@ -100,7 +100,6 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
         ('{"prompt": 1, "response": "0#0"}', "column prompt is 1"),
         ('{"prompt": [{"role": "user"}], "response": "0#0"}', "column prompt is"),
         ('{"prompt": "1=", "response": 1}', "column response is int"),
-        ('{"prompt": "1=", "response": "\\ud800"}', "half of a surrogate pair"),
     ):
         data.write_text(f"{good}\n{bad}")
         with pytest.raises(DataError, match=f"bad.jsonl:2: .*{complaint}"):
