@@ -6,6 +6,7 @@ Once advantages, proximal log-probabilities and the normalizer are known, a poli
 chunk's gradient needs nothing of the other chunks, and its logits are not computed again in the backward.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -13,8 +14,16 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from arl.kernels.head import HeadGradient, check_head, logit_chunks
-from arl.kernels.policy_loss import Kept, LossAndStats, RowLoss, policy_loss_ref
+from arl.kernels.logprob import packed_logprob_ref
 from arl.kernels.rows import RowGradient, row_gradient, row_stats
+
+Kept = tuple[Tensor, ...]
+# row_loss(logprob (m,), entropy (m,), rows) -> (loss summed over these rows (), tensors to keep, each with one axis).
+# The loss must be a sum over rows; it is differentiated by logprob and, if it reads it, by entropy. `rows` says which
+# rows of all M these are.
+RowLoss = Callable[[Tensor, Tensor, slice], tuple[Tensor, Kept]]
+# loss, logprob, entropy, and what row_loss kept
+LossAndStats = tuple[Tensor, Tensor, Tensor, Kept]
 
 
 def linear_policy_loss(
@@ -67,7 +76,9 @@ def linear_policy_loss_ref(
 ) -> LossAndStats:
     """Compute the same from all logits at once."""
     dtype = logits_dtype or hidden.dtype
-    return policy_loss_ref(hidden.to(dtype) @ weight.to(dtype).T, targets, row_loss, temperature)
+    logprob, entropy = packed_logprob_ref(hidden.to(dtype) @ weight.to(dtype).T, targets, temperature)
+    loss, kept = row_loss(logprob, entropy, slice(0, len(hidden)))
+    return loss, logprob.detach(), entropy.detach(), kept
 
 
 class _LinearPolicyLoss(torch.autograd.Function):

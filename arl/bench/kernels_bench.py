@@ -25,9 +25,8 @@ from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from arl.kernels.linear_logprob import linear_logprob
-from arl.kernels.linear_policy_loss import linear_policy_loss
+from arl.kernels.linear_policy_loss import RowLoss, linear_policy_loss
 from arl.kernels.logprob import packed_logprob, packed_logprob_ref
-from arl.kernels.policy_loss import RowLoss
 from arl.metrics.console import stderr_display
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.objective import TokenColumns

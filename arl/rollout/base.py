@@ -12,19 +12,10 @@ from arl.types import Batch, Problem, StepResult, StepWaits, SwapReport, Traject
 class Groups(Protocol):
     """Open and run the episodes of groups. See arl.rollout.episodes.Episodes."""
 
-    def open(
-        self,
-        name: str,
-        problem: Problem,
-        journals: Sequence[tuple[Turn, ...]] = (),
-    ) -> list[Session]:
+    def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """Open the sessions of group `name`; with `journals`, they continue where a resumed run was."""
 
-    async def run(
-        self,
-        problem: Problem,
-        sessions: Sequence[Session],
-    ) -> tuple[Trajectory, ...]:
+    async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
         """Run the episodes and return their scored trajectories, in the order of `sessions`."""
 
 
@@ -44,23 +35,13 @@ class Observer(Protocol):
     def group_finished(self, group: TrajectoryGroup) -> None:
         """Note that a group is scored and waits in the buffer."""
 
-    def group_lost(
-        self,
-        group: TrajectoryGroup,
-        fate: str,
-        cause: BaseException | None,
-    ) -> None:
+    def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
         """Note that a group will not be trained. Fates are those of arl.types, or a replay's own."""
 
     def swapped(self, report: SwapReport) -> None:
         """Note that the engines have loaded a version."""
 
-    def step_finished(
-        self,
-        batch: Batch,
-        result: StepResult,
-        waits: StepWaits,
-    ) -> None:
+    def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         """Note that the trainer has finished a step, after it had waited."""
 
 
@@ -95,12 +76,7 @@ class Admission(Protocol):
     def admit(self, loaded_version: int) -> int:
         """Count one group in, and return its deadline: the last version that may train it."""
 
-    def restore(
-        self,
-        num_trained: int,
-        loaded_version: int,
-        outstanding: Sequence[tuple[int, int]],
-    ) -> None:
+    def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
         """Go on from a checkpoint.
 
         Args:
@@ -122,12 +98,7 @@ class Admission(Protocol):
             The deadline by which too many groups would remain; None: the step may start.
         """
 
-    def next_version(
-        self,
-        loaded_version: int,
-        version: int,
-        running: int,
-    ) -> int | None:
+    def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
         """Choose what engines at `loaded_version` load next; None: nothing yet.
 
         Args:

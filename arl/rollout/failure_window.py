@@ -10,7 +10,6 @@ tried again one after the other, would look like a bad run.
 """
 
 import math
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
 from msgspec import Struct
@@ -18,6 +17,9 @@ from msgspec import Struct
 from arl.config.recipe import Rollout
 from arl.errors import RunError
 from arl.rollout.problem_queue import Attempt
+
+FAILED_OF = 64  # problems in a row, in order of admission
+REJECTED_OF = 256
 
 
 class WindowState(Struct, frozen=True):
@@ -44,40 +46,23 @@ class FailureWindow:
     def __init__(self, size: int, max_share: float) -> None:
         self.size = size
         self.too_many = math.floor(size * max_share + 1e-9) + 1
-        self.marked: list[tuple[int, str]] = []  # (number, cause) by number
+        self.marked: dict[int, str] = {}  # number -> cause, of the first try that failed
 
     def mark(self, number: int, cause: str) -> list[tuple[int, str]] | None:
-        """Mark problem `number`, and return the marked problems of a window that has too many, or None."""
-        place = bisect_left(self.marked, number, key=_number)
-        if place < len(self.marked) and _number(self.marked[place]) == number:
-            return None  # it was marked at an earlier try
-        self.marked.insert(place, (number, cause))
-        return self._overfull(number)
+        """Mark problem `number`, and return the first marked problems of a window that has too many, or None."""
+        if number in self.marked:
+            return None
+        self.marked[number] = cause
+        near = [item for item in sorted(self.marked.items()) if abs(item[0] - number) < self.size]
+        for first in range(len(near) - self.too_many + 1):
+            chosen = near[first : first + self.too_many]
+            if chosen[-1][0] - chosen[0][0] < self.size:
+                return chosen
+        return None
 
     def forget_before(self, oldest: int) -> None:
         """Forget what no window shares any more with problem `oldest` or a later one."""
-        end = bisect_right(self.marked, oldest - self.size, key=_number)
-        del self.marked[:end]
-
-    def _overfull(self, number: int) -> list[tuple[int, str]] | None:
-        """Return the first `too_many` marked problems that lie in one window with problem `number`, or None."""
-        start = bisect_right(self.marked, number - self.size, key=_number)
-        stop = bisect_left(self.marked, number + self.size, key=_number)
-        near = self.marked[start:stop]
-        for first in range(len(near) - self.too_many + 1):
-            marked = near[first : first + self.too_many]
-            distance = _number(marked[-1]) - _number(marked[0])
-            if distance < self.size:
-                return marked
-        return None
-
-
-def _number(marked: tuple[int, str]) -> int:
-    return marked[0]
-
-
-FAILED_OF = 64  # problems in a row, in order of admission
-REJECTED_OF = 256
+        self.marked = {number: cause for number, cause in self.marked.items() if number > oldest - self.size}
 
 
 class FailureLimits:
@@ -136,9 +121,9 @@ class FailureLimits:
 
     def state(self) -> WindowState:
         """Return what a checkpoint keeps."""
-        return WindowState(tuple(self._failed.marked), tuple(self._rejected.marked))
+        return WindowState(*(tuple(sorted(window.marked.items())) for window in (self._failed, self._rejected)))
 
     def restore(self, state: WindowState) -> None:
         """Go on from a checkpoint."""
-        self._failed.marked = list(state.failed)
-        self._rejected.marked = list(state.rejected)
+        self._failed.marked = dict(state.failed)
+        self._rejected.marked = dict(state.rejected)

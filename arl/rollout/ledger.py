@@ -1,7 +1,9 @@
-"""Count what becomes of every admitted group: admitted = trained + lost, by fate + in flight."""
+"""Count what becomes of every admitted group, admitted = trained + lost, by fate + in flight, and where a run ends."""
 
 from collections import Counter
 from dataclasses import dataclass, field
+
+from arl.types import Batch
 
 
 @dataclass
@@ -17,3 +19,32 @@ class Ledger:
     def in_flight(self) -> int:
         """Return the number of groups that are running, or finished and in the buffer."""
         return self.admitted - self.trained - self.lost.total()
+
+
+class Horizon:
+    """Count trained tokens, and end the run after `steps`, or with the step that reaches `tokens`.
+
+    Args:
+        steps: versions of the run, at most.
+        tokens: loss tokens after which no further step starts; None: only `steps` counts.
+    """
+
+    def __init__(self, steps: int, tokens: int | None) -> None:
+        self.steps = steps
+        self._tokens = tokens
+        self.num_tokens = 0  # trained so far
+
+    def restore(self, version: int, num_tokens: int) -> None:
+        """Go on from a checkpoint, which may be the last one."""
+        self.num_tokens = num_tokens
+        self._end_if_reached(version)
+
+    def count(self, batch: Batch) -> None:
+        """Count what a step is about to train. Its version is the last one if that is enough."""
+        for group in batch.groups:
+            self.num_tokens += sum(int(trajectory.loss_mask.sum()) for trajectory in group.trajectories)
+        self._end_if_reached(batch.version + 1)
+
+    def _end_if_reached(self, version: int) -> None:
+        if self._tokens is not None and self.num_tokens >= self._tokens:
+            self.steps = version

@@ -6,13 +6,33 @@ finished groups ─► choose: P of the earliest deadlines ─► does that brea
 """
 
 import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Literal
 
 from arl.clock import now, outer_deadline
 from arl.rollout.buffer import GroupBuffer
 from arl.rollout.segment import Segment
-from arl.rollout.wait_timer import WaitTimer
+from arl.types import StepWaits
+
+
+class WaitTimer:
+    """Sum the waits of one step by their cause: a field of StepWaits."""
+
+    def __init__(self) -> None:
+        self._seconds: Counter[str] = Counter()
+
+    @contextlib.contextmanager
+    def waiting_for(self, cause: Literal["groups", "bound", "device"]) -> Iterator[None]:
+        """Count the seconds of the block."""
+        began = now()
+        yield
+        self._seconds[cause] += now() - began  # type: ignore[assignment]
+
+    def waits(self) -> StepWaits:
+        """Return the sums."""
+        return StepWaits(**self._seconds)
 
 
 class NextBatch:

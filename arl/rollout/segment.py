@@ -7,9 +7,9 @@ from arl.data.problems import ProblemOrder
 from arl.engine.base import Engine
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease, Observer
 from arl.rollout.controller_state import ControllerState
-from arl.rollout.drain import Drain
 from arl.rollout.filters import Filter
 from arl.rollout.gate_meter import GateMeter
+from arl.rollout.lease import Drain
 from arl.rollout.tail_rounds import TailRounds
 from arl.train.base import Trainer
 
@@ -38,7 +38,6 @@ class Segment:
     checkpoints: Checkpoints
     gate_meter: GateMeter
     """Also counts the open requests of `groups`."""
-    """How long engines keep a version."""
     drain: Drain | None = None
     """Is closed before weights are loaded; None: loads interrupt episodes."""
     tail: TailRounds | None = None

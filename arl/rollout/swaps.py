@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from arl.clock import now, outer_deadline
-from arl.rollout.horizon import Horizon
+from arl.rollout.ledger import Horizon
 from arl.rollout.segment import Segment
 
 

@@ -28,12 +28,11 @@ from arl.metrics.recorder import Display
 from arl.metrics.run_status import ProcessStatus
 from arl.reward.shaping import Shaping
 from arl.rollout.base import Admission, Checkpoints, Groups, Lease
-from arl.rollout.drain import Drain
 from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.gate_meter import GateMeter
-from arl.rollout.lease import DrainedDeviceLease, NoLease, SharedDeviceLease
+from arl.rollout.lease import Drain, DrainedDeviceLease, NoLease, SharedDeviceLease
 from arl.rollout.staleness import StalenessGate
 from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.run.checkpoint import RunCheckpoints

@@ -20,12 +20,7 @@ FEW = 2048  # items; with more of them there are many waves, and trying a second
 Bins = list[list[int]]
 
 
-def balance(
-    tokens: np.ndarray,
-    flops: np.ndarray,
-    capacity: int,
-    ranks: int,
-) -> list[Bins]:
+def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) -> list[Bins]:
     """Deal n items to R ranks: [rank][micro-batch][item], each rank's heaviest micro-batch first.
 
     Every rank has equally many micro-batches, at least one, of at most `capacity` tokens. Their number is the least
@@ -106,13 +101,7 @@ def martello_toth(tokens: np.ndarray, capacity: int) -> int:
     return int(len(ascending) - num_small + more_bins.max())
 
 
-def _pack(
-    sizes: Sequence[int],
-    work: Sequence[float],
-    capacity: int,
-    ranks: int,
-    least: int,
-) -> Bins:
+def _pack(sizes: Sequence[int], work: Sequence[float], capacity: int, ranks: int, least: int) -> Bins:
     """Put items, largest first, into bins whose number is a multiple of `ranks` and not below `least`."""
     items = range(len(sizes))
     spread = _spread(items, sizes, work, least, ranks, capacity)
@@ -190,14 +179,7 @@ class _OpenWaves:
     its lightest open bin minus that of its fullest bin: 0 or negative.
     """
 
-    def __init__(
-        self,
-        bins: Bins,
-        sizes: Sequence[int],
-        work: Sequence[float],
-        wave_size: int,
-        capacity: int,
-    ) -> None:
+    def __init__(self, bins: Bins, sizes: Sequence[int], work: Sequence[float], wave_size: int, capacity: int) -> None:
         self._bins = bins
         self._wave_size = wave_size
         self._room: list[int] = []
@@ -268,13 +250,7 @@ class _OpenWaves:
             heappush(self._gaps, (self._gap(wave), wave))
 
 
-def _respread(
-    bins: Bins,
-    sizes: Sequence[int],
-    work: Sequence[float],
-    ranks: int,
-    capacity: int,
-) -> Bins:
+def _respread(bins: Bins, sizes: Sequence[int], work: Sequence[float], ranks: int, capacity: int) -> Bins:
     """Spread the items of each wave anew, where that makes its largest bin smaller."""
     result: Bins = []
     for wave in _waves(bins, work, ranks):

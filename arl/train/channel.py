@@ -1,7 +1,7 @@
 """Messages between the controller and the trainer ranks: frozen, in msgpack, with arrays as raw buffers.
 
 controller (ROUTER, one port)                        rank r (DEALER, and one for each thread that reports)
-                                 ◄── Hello           role, rank, host and pid; the run key is a frame before it
+                                 ◄── Hello           role, rank, host and pid; its connection has shown the run key
     Init ──► … Ready ◄──                             the model is loaded
     Step ──► … Stepped ◄──                           version v + 1 exists, its snapshot is taken
                Published ◄──                         by rank 0's publisher, while the next step may run
@@ -9,17 +9,16 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
                Saved ◄──                             by every rank, from the thread that writes its part
     Join ──► … Joined ◄──                            a group of engines, by rank 0: arl.sync.broadcast_threads
     Send ──► … Sent ◄──                              by the thread of that group; Leave ends it
-    Claim ──► … Claimed ◄──                          by rank 0's thread that keeps what engines need: arl.train.claims
+    Claim ──► … Claimed ◄──                          by rank 0's thread that keeps what engines need
     Stop ──► … Stopped ◄──
                Failed ◄──                            instead of any answer: the rank's traceback; it then ends
                Left ◄──                              ends every connection
 """
 
 import traceback
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
@@ -38,8 +37,6 @@ SAVER = "saver"  # role of the thread that writes a rank's part of a checkpoint
 PUBLISHER = "publisher"  # role of rank 0's thread that publishes versions
 SENDERS = "senders"  # role of rank 0's thread that waits for Join
 CLAIMS = "claims"  # role of rank 0's thread that waits for Claim
-LONGEST_NAME = 256  # characters
-FRAME_BYTES = 1 << 20  # a rank's message travels in frames of this size, so that the controller can refuse longer ones
 
 
 class _Message(Struct, frozen=True, tag=True):
@@ -49,22 +46,16 @@ class _Message(Struct, frozen=True, tag=True):
 class Hello(_Message, frozen=True):
     """Open every connection, and say who has connected."""
 
-    role: Annotated[str, Meta(max_length=LONGEST_NAME)]  # "trainer", or one of a rank's threads
+    role: str  # "trainer", or one of a rank's threads
     rank: int
-    host: Annotated[str, Meta(max_length=LONGEST_NAME)]  # name of its machine
-    pid: Annotated[int, Meta(ge=0)]
-    address: Annotated[str, Meta(max_length=LONGEST_NAME)] = ""  # main thread of rank 0: where the ranks meet
-    port: Annotated[int, Meta(ge=0, le=65535)] = 0
+    host: str  # name of its machine
+    pid: int
+    address: str = ""  # main thread of rank 0: where the ranks meet
+    port: int = 0
 
     def __str__(self) -> str:
         """Name the sender, as in "trainer of trainer rank 0 (pid 17 on node-3)"."""
         return f"{self.role} of trainer rank {self.rank} (pid {self.pid} on {self.host})"
-
-
-class Refused(_Message, frozen=True):
-    """Answer what does not begin with the Hello of a rank."""
-
-    reason: str
 
 
 class Init(_Message, frozen=True):
@@ -99,11 +90,6 @@ class Init(_Message, frozen=True):
         train = Train.model_validate(self.train)
         objective = ObjectiveSection.model_validate(self.objective)
         return train, objective
-
-    def update_of(self, version: int) -> WeightUpdate:
-        """Return what rank 0 announces of a version, without its checksums."""
-        path = "" if self.transport == "broadcast" else str(Path(self.publish_directory) / f"v{version}")
-        return WeightUpdate(version, path, self.transport)
 
 
 class Ready(_Message, frozen=True):
@@ -200,45 +186,12 @@ class Left(_Message, frozen=True):
     """Closes a connection: nothing follows, and the controller forgets who it was."""
 
 
-_KINDS_OF_RANKS: dict[str, tuple[type[Struct], ...]] = {
-    TRAINER: (Hello, Ready, Stepped, Copied, Stopped, Failed, Left),
-    SAVER: (Hello, Saved, Failed, Left),
-}
-_KINDS_OF_RANK_0: dict[str, tuple[type[Struct], ...]] = {
-    PUBLISHER: (Hello, Published, Failed, Left),
-    CLAIMS: (Hello, Claimed, Failed, Left),
-    SENDERS: (Hello, Failed, Left),
-}
-_KINDS_OF_GROUPS = (Hello, Joined, Sent, Failed, Left)  # rank 0's other threads; a role is the name of a group
-
-ToRank = Refused | Init | Step | Join | Send | Leave | Claim | Save | Stop
+ToRank = Init | Step | Join | Send | Leave | Claim | Save | Stop
 FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Claimed | Copied | Saved | Stopped | Failed | Left
-
-
-def refuse_wrong_sender(sender: Hello, message: FromRank) -> None:
-    """Check that threads with the role and the rank of `sender` send messages of this kind.
-
-    Raises:
-        TypeError: they do not.
-    """
-    if sender.role in _KINDS_OF_RANKS:
-        kinds = _KINDS_OF_RANKS[sender.role]
-    elif sender.rank == 0:
-        kinds = _KINDS_OF_RANK_0.get(sender.role, _KINDS_OF_GROUPS)
-    else:
-        raise TypeError(f"{type(message).__name__} of a thread that only rank 0 has")
-    if not isinstance(message, kinds):
-        raise TypeError(f"{type(message).__name__}, which is for another thread to send")
 
 
 def encode(message: Struct) -> bytes:
     return _encoder.encode(message)
-
-
-def frames(message: Struct) -> list[memoryview]:
-    """Encode a rank's message, in the frames in which it travels."""
-    data = memoryview(_encoder.encode(message))
-    return [data[start : start + FRAME_BYTES] for start in range(0, len(data), FRAME_BYTES)]
 
 
 def decode_to_rank(data: bytes) -> ToRank:

@@ -1,14 +1,8 @@
 """Admit to the trainer's channel only who knows the run key, before ZeroMQ takes a message of theirs.
 
-    loopback     PLAIN    a password, in the clear, because no byte leaves the machine
-    beyond it    CURVE    key pairs of both sides, and everything is encrypted
-    run key ─► derive ─► the password; secret of the server, secret of the clients ─► their public halves
-
-ZeroMQ bounds frames, and whole messages that wait, but not the frames of one message. Without a mechanism anybody could
-send a message that never ends. During the handshake of these two ZeroMQ takes no frame but the command that comes next.
-
-With CURVE a stranger cannot even begin, because its first message is encrypted for the server's public key, which is
-never sent.
+loopback     PLAIN    a password, in the clear, because no byte leaves the machine
+beyond it    CURVE    key pairs of both sides, and everything is encrypted
+run key ─► derive ─► the password; secret of the server, secret of the clients ─► their public halves
 """
 
 import hmac
@@ -64,7 +58,7 @@ def is_encrypted(address: str) -> bool:
 
 
 def guard_server(socket: "zmq.Socket[Any]", address: str, run_key: str) -> None:
-    """Have a socket that will be bound to `address` accept nobody but those whom `authenticator` admits."""
+    """Have a socket that will be bound to `address` accept only those whom AdmissionByKey admits."""
     socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MILLISECONDS)
     if not is_encrypted(address):
         socket.setsockopt(zmq.PLAIN_SERVER, 1)
@@ -76,7 +70,7 @@ def guard_server(socket: "zmq.Socket[Any]", address: str, run_key: str) -> None:
 def show_key(socket: "zmq.Socket[Any]", address: str, run_key: str) -> None:
     """Have a socket that will be connected to `address` show that it knows the run key.
 
-    Beyond loopback it talks to nobody but the controller of the run.
+    Beyond loopback it talks only to the controller of the run.
     """
     if not is_encrypted(address):
         socket.setsockopt(zmq.PLAIN_USERNAME, USER.encode())
@@ -96,9 +90,9 @@ class AdmissionByKey:
     """
 
     def __init__(self, context: zmq.asyncio.Context, run_key: str) -> None:
-        self._known = {
-            b"PLAIN": [USER.encode(), password(run_key).encode()],
-            b"CURVE": [z85.decode(client_keys(run_key).public)],
+        self._secrets = {
+            b"PLAIN": password(run_key).encode(),
+            b"CURVE": z85.decode(client_keys(run_key).public),
         }
         self._questions = context.socket(zmq.REP)
         self._questions.bind(ZAP)
@@ -107,12 +101,8 @@ class AdmissionByKey:
         """Answer for each connection. Waits for the next; unblocked by it."""
         while True:
             version, number, _domain, _address, _identity, mechanism, *shown = await self._questions.recv_multipart()
-            status = [b"200", b"OK"] if self._knows(mechanism, shown) else [b"400", b"it does not know the run key"]
+            secret = self._secrets.get(mechanism)
+            # In constant time, so that a stranger cannot find it byte by byte.
+            knows = secret is not None and hmac.compare_digest(secret, shown[-1])
+            status = [b"200", b"OK"] if knows else [b"400", b"it does not know the run key"]
             await self._questions.send_multipart([version, number, *status, b"", b""])
-
-    def _knows(self, mechanism: bytes, shown: list[bytes]) -> bool:
-        """Return whether credentials are the run's; in constant time, so that they cannot be found byte by byte."""
-        known = self._known.get(mechanism)
-        if known is None or len(known) != len(shown):
-            return False
-        return all([hmac.compare_digest(ours, theirs) for ours, theirs in zip(known, shown, strict=True)])  # noqa: C419

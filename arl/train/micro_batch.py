@@ -2,7 +2,7 @@
 
     LossSequence, several ─► SequencePack, on its way to a rank ─► join ─► MicroBatch
 
-The controller chooses the sequences, and a rank joins its own (arl.train.join_ahead). The arrays of a MicroBatch are a
+The controller chooses the sequences, and a rank joins its own (arl.train.shard). The arrays of a MicroBatch are a
 prefix tree (arl.models.prefix_tree), so that a token which several trajectories share in the same context, the whole
 prompt first of all, is computed once.
 """

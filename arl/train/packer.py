@@ -3,7 +3,7 @@
     Batch ─► advantages ─► minibatches (whole groups, fixed here) ─► bundles ─► packs of sequences ─► a shard per rank
 
 Ranks wait for the packing, so it only counts and chooses: each rank joins the sequences of its own micro-batches while
-it computes (arl.train.join_ahead).
+it computes (arl.train.shard).
 
 A bundle is what is left of a group. If the objective says that advantage 0 means gradient 0, trajectories whose
 advantages are all exactly 0 are left out; the loss is still divided by the number of tokens before that. A micro-batch

@@ -30,9 +30,8 @@ from arl.sync.published_versions import FILE_BUFFERS, BufferPlace, buffer_place
 from arl.sync.publisher import Announce, Publisher
 from arl.sync.version_buffers import VersionBuffers
 from arl.train.channel import Init
-from arl.train.claims import start_claims
 from arl.train.learner import Learner
-from arl.train.sender_link import SenderLink
+from arl.train.rank_threads import SenderLink, start_claims
 
 
 class Publication:

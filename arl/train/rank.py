@@ -20,21 +20,8 @@ import zmq
 from arl.launch.address import held_meeting
 from arl.launch.child import leave
 from arl.train import channel
-from arl.train.channel import (
-    Copied,
-    Init,
-    Published,
-    Ready,
-    Save,
-    Saved,
-    Step,
-    Stepped,
-    Stop,
-    Stopped,
-)
-from arl.train.join_ahead import AheadJoiner
 from arl.train.link import LINGER_SECONDS, Link
-from arl.train.shard import pack_sizes
+from arl.train.shard import AheadJoiner, pack_sizes
 from arl.types import WeightUpdate
 
 if TYPE_CHECKING:
@@ -44,7 +31,7 @@ if TYPE_CHECKING:
 class Rank:
     """Serve the controller's messages after Init."""
 
-    def __init__(self, link: Link, init: Init) -> None:
+    def __init__(self, link: Link, init: channel.Init) -> None:
         from arl.train.learner import Learner
         from arl.train.publication import Publication
 
@@ -68,13 +55,13 @@ class Rank:
 
     def serve(self) -> None:
         """Consumes the controller's messages; waits for the next; unblocked by it, or by the controller's death."""
-        ready = Ready(self.learner.tensors())
+        ready = channel.Ready(self.learner.tensors())
         self._log(f"ready; {self.learner.sharded.attention}")
         self._link.send(ready)
         while True:
             message = self._link.receive()
             self._log(f"{type(message).__name__} received")
-            if isinstance(message, Stop):
+            if isinstance(message, channel.Stop):
                 break
             answer = self._answer(message)
             self._link.send(answer)
@@ -82,13 +69,13 @@ class Rank:
         self._joiner.close()
         self._saver.shutdown()  # the controller has waited for what it saved
         self._publication.close(self._init.shutdown_seconds)
-        self._link.send(Stopped())
+        self._link.send(channel.Stopped())
         self._log("Stopped sent")
 
-    def _answer(self, message: channel.ToRank) -> Stepped | Copied:
-        if isinstance(message, Step):
+    def _answer(self, message: channel.ToRank) -> channel.Stepped | channel.Copied:
+        if isinstance(message, channel.Step):
             return self._step(message)
-        if isinstance(message, Save):
+        if isinstance(message, channel.Save):
             return self._save(message)
         raise ValueError(f"unexpected {type(message).__name__}")
 
@@ -97,7 +84,7 @@ class Rank:
         who = f"trainer rank {self._link.rank} (pid {os.getpid()})"
         print(f"{clock} {who} at version {self.learner.version}: {what}", flush=True)
 
-    def _step(self, message: Step) -> Stepped:
+    def _step(self, message: channel.Step) -> channel.Stepped:
         from arl.train.token_log import TokenLog
 
         log = TokenLog()
@@ -110,7 +97,7 @@ class Rank:
         if self._init.takes_turns:
             self.learner.sharded.give_back()
         metrics["sync/blocking_seconds"] = time.perf_counter() - start
-        return Stepped(
+        return channel.Stepped(
             self.learner.version,
             metrics,
             sizes=pack_sizes(shard, self.learner.flops),
@@ -118,19 +105,19 @@ class Rank:
             logprobs=log.logprobs(),
         )
 
-    def _save(self, message: Save) -> Copied:
+    def _save(self, message: channel.Save) -> channel.Copied:
         """Copy this rank's share. The controller asks for no copy while a rank still writes the one before."""
         sharded = self.learner.sharded
         state = sharded.training_state()
         if self._init.takes_turns:
             sharded.give_back()
         self._saver.submit(self._write, state, Path(message.path), self.learner.version)
-        return Copied()
+        return channel.Copied()
 
     def _write(self, state: "TrainingState", path: Path, version: int) -> None:
         try:
             self.learner.sharded.write(state, path, tokenizer_path=self._init.model_path)
-            self._announce_save(Saved(version))
+            self._announce_save(channel.Saved(version))
         except Exception as error:
             self._announce_save(error)
 
@@ -143,14 +130,14 @@ class _Announcer:
         self._role = role
         self._version = version
 
-    def __call__(self, outcome: WeightUpdate | Saved | Exception) -> None:
+    def __call__(self, outcome: WeightUpdate | channel.Saved | Exception) -> None:
         if self._link is None:
             self._link = Link(self._role)
         if isinstance(outcome, Exception):
             self._link.send(channel.failed(self._version, outcome))
             return
         self._version = outcome.version
-        self._link.send(Published(outcome) if isinstance(outcome, WeightUpdate) else outcome)
+        self._link.send(channel.Published(outcome) if isinstance(outcome, WeightUpdate) else outcome)
 
 
 def main() -> NoReturn:
@@ -169,7 +156,7 @@ def _serve(link: Link) -> int:
     code = 0
     try:
         init = link.receive(float(os.environ[channel.STARTUP_SECONDS]))  # Init comes when every rank has said hello
-        if not isinstance(init, Init):
+        if not isinstance(init, channel.Init):
             raise PermissionError(f"the controller answered {init}")
         if init.master_port:
             os.environ["MASTER_ADDR"] = init.master_address

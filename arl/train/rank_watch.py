@@ -7,7 +7,7 @@ a rank's traceback (Failed)      ─┘
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection
 
 import msgspec
 
@@ -49,18 +49,6 @@ class RankWatch:
         """Note the failure that a rank has sent before it exits."""
         self._raised = self._raised or error
         self._changed.set()
-
-    def refuse_other_versions(self, versions: Sequence[int], made: int) -> None:
-        """Raise TrainerError if a rank's step has made another version than `made`.
-
-        Args:
-            versions: that the ranks report, in their order.
-        """
-        others = {rank: version for rank, version in enumerate(versions) if version != made}
-        if others:
-            who = self.describe(others)
-            reported = ", ".join(str(version) for version in others.values())
-            raise TrainerError(f"{who} made version {reported} in the step that makes version {made}")
 
     def close(self) -> None:
         """Stop watching: from here on the ranks may exit."""
@@ -113,10 +101,7 @@ class RankWatch:
 
     @contextlib.asynccontextmanager
     async def deadline(
-        self,
-        seconds: float,
-        ranks: Callable[[], Collection[int]],
-        what: Callable[[], str],
+        self, seconds: float, ranks: Callable[[], Collection[int]], what: Callable[[], str]
     ) -> AsyncIterator[None]:
         """Bound a wait for ranks by `seconds`.
 

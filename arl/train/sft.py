@@ -21,12 +21,16 @@ from pydantic import TypeAdapter, ValidationError
 
 from arl.config.recipe import Train
 from arl.config.section import NonNegative, Positive, PositiveFloat, Section
+from arl.data.model_limits import model_config
+from arl.data.model_shape import ModelShape
 from arl.data.model_source import check_model_source
 from arl.data.row_problems import MalformedRow, prompt_of
 from arl.data.table_rows import Row, read_rows
 from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
-from arl.train.memory_check import check_memory
+from arl.launch.host_memory import free_memory
+from arl.models.load import empty_model
+from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes
 from arl.train.schedule import Schedule
 from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
 from arl.train.warmup import WarmupJob, warm_up
@@ -106,6 +110,37 @@ def tune_pairs(job: PairsJob) -> None:
         if step % SAY_EVERY == 0 or step == job.steps:
             say(step=step, loss=round(loss, 4), seconds=round(time.perf_counter() - start, 2))
     tuner.sharded.save(Path(job.output), tokenizer_path=job.model)
+
+
+def check_memory(path: str | Path, train: Train, tokens: int, on_gpu: bool) -> None:
+    """Refuse a model that cannot fit, before anything is loaded. RL has a planner: arl.run.memory.
+
+    Args:
+        tokens: of the largest micro-batch.
+
+    Raises:
+        InputError: the model needs more than one GPU's memory on each rank, or than this host has free on all of them.
+        DataError: there is no model, or not one that arl supports.
+    """
+    parameters = ParameterCounts.of(empty_model(path))
+    shape = ModelShape.of(model_config(str(path)))
+    work = Workload(tokens, accumulates=True, device="cuda" if on_gpu else "cpu")
+    per_rank = rank_bytes(parameters, shape, train, work).peak
+    if on_gpu:
+        where = "a GPU"
+        needed = per_rank
+        devices = range(torch.cuda.device_count())
+        available = min(torch.cuda.get_device_properties(i).total_memory for i in devices)
+    else:
+        where = "this host"
+        needed = per_rank * train.ranks
+        available = free_memory()
+    if needed > available:
+        raise InputError(
+            f"model.path {path}: training takes {needed / 1e9:.1f} GB on {train.ranks} ranks with micro-batches of "
+            f"{tokens:,} tokens, and {where} has {available / 1e9:.1f} GB: choose a smaller model, shorter "
+            "pairs, or more ranks"
+        )
 
 
 def schedule_of_pairs(job: PairsJob) -> Schedule:

@@ -23,8 +23,7 @@ from transformers import PreTrainedModel
 
 from arl.config.recipe import Train
 from arl.kernels.linear_logprob import linear_logprob
-from arl.kernels.linear_policy_loss import linear_policy_loss
-from arl.kernels.policy_loss import RowLoss
+from arl.kernels.linear_policy_loss import RowLoss, linear_policy_loss
 from arl.kernels.rows import tune_rows
 from arl.models.flash import choose_flash
 from arl.models.load import DTYPES
@@ -66,13 +65,7 @@ class ShardedModel(ShardedWeights):
         device: of this rank.
     """
 
-    def __init__(
-        self,
-        path: str | Path,
-        train: Train,
-        temperature: float,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, path: str | Path, train: Train, temperature: float, device: torch.device) -> None:
         super().__init__(path, train, device)
         self.temperature = temperature
         self.clip_norm = train.clip_norm
@@ -115,11 +108,7 @@ class ShardedModel(ShardedWeights):
 
     def _forward(self, batch: MicroBatch, head: Callable[[Tensor, Tensor], T]) -> T:
         """Return what `head` makes of the hidden states (M, D) of the scored positions and its weight (V, D)."""
-        context = PackedContext(
-            batch.query_offsets,
-            batch.key_offsets,
-            batch.key_indices,
-        )
+        context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices)
         inputs = {
             "input_ids": self.tensor(batch.token_ids)[None],
             "position_ids": self.tensor(batch.position_ids)[None],
@@ -200,11 +189,7 @@ class ShardedModel(ShardedWeights):
         if self._world > 1:
             dist.all_reduce(summed)
         squared, squared_mean, dot, total = summed.tolist()
-        return Update(
-            loss=total,
-            grad_norm=math.sqrt(squared),
-            cosine=_cosine(squared, squared_mean, dot),
-        )
+        return Update(loss=total, grad_norm=math.sqrt(squared), cosine=_cosine(squared, squared_mean, dot))
 
     def _gradient(self) -> list[Tensor]:
         grads = [local_part(p.grad) for p in self._shards.values() if p.grad is not None]

@@ -69,12 +69,7 @@ class ShardedWeights:
 
     def _make_optimizer(self, train: Train) -> torch.optim.Optimizer:
         """Make AdamW with moments of zero: a checkpoint may come before the first update that is not skipped."""
-        optimizer = torch.optim.AdamW(
-            self._groups(train),
-            betas=train.betas,
-            eps=train.eps,
-            fused=True,
-        )
+        optimizer = torch.optim.AdamW(self._groups(train), betas=train.betas, eps=train.eps, fused=True)
         for local in self._local:
             state = {"step": torch.zeros((), device=self.device)}
             for moment in MOMENTS:
@@ -94,10 +89,7 @@ class ShardedWeights:
                 decayed.append(local)
             else:
                 others.append(local)
-        return [
-            {"params": decayed, "weight_decay": train.weight_decay},
-            {"params": others, "weight_decay": 0.0},
-        ]
+        return [{"params": decayed, "weight_decay": train.weight_decay}, {"params": others, "weight_decay": 0.0}]
 
     def _make_copy(self) -> TrainingCopy:
         specs = []
@@ -159,10 +151,7 @@ class ShardedWeights:
     def _optimizer_state(self) -> dict[str, Tensor]:
         """Return this rank's rows of AdamW's state by the names that they have in a file, and the loss scale."""
         any_state = self._optimizer.state[self._local[0]]
-        found = {
-            "step": any_state["step"],
-            LOSS_SCALE: torch.tensor([self.loss_scale.value, self.loss_scale.num_good]),
-        }
+        found = {"step": any_state["step"], LOSS_SCALE: torch.tensor([self.loss_scale.value, self.loss_scale.num_good])}
         for name, _, local in self._parameters():
             state = self._optimizer.state[local]
             for moment in MOMENTS:

@@ -46,18 +46,8 @@ def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPMod
             block.forward = _checkpointed(block.forward, train.checkpointing == "selective")
         num_parameters = sum(p.numel() for p in block.parameters())
         if num_parameters >= WORTH_A_COLLECTIVE:
-            fully_shard(
-                block,
-                mesh=mesh,
-                mp_policy=precision,
-                reshard_after_forward=train.reshard,
-            )
-    fully_shard(
-        model,
-        mesh=mesh,
-        mp_policy=precision,
-        reshard_after_forward=False,
-    )
+            fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=train.reshard)
+    fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
     assert isinstance(model, FSDPModule)
     return model
 
@@ -78,11 +68,7 @@ def whole_tensor(local: Tensor, sharded: Tensor) -> Tensor:
     if dist.get_world_size() == 1 or not isinstance(sharded, DTensor):
         return local
     whole = DTensor.from_local(
-        local,
-        sharded.device_mesh,
-        sharded.placements,
-        shape=sharded.shape,
-        stride=sharded.stride(),
+        local, sharded.device_mesh, sharded.placements, shape=sharded.shape, stride=sharded.stride()
     )
     return whole.full_tensor()
 
@@ -102,12 +88,7 @@ def _mesh(train: Train, device: torch.device) -> DeviceMesh:
 
 def _checkpointed(forward: Callable[..., Any], selective: bool) -> Callable[..., Any]:
     """Return a `forward` that keeps its inputs, with `selective` also what KEPT computes, and recomputes the rest."""
-    recomputed = functools.partial(
-        checkpoint,
-        forward,
-        use_reentrant=False,
-        preserve_rng_state=False,
-    )
+    recomputed = functools.partial(checkpoint, forward, use_reentrant=False, preserve_rng_state=False)
     if not selective:
         return recomputed
     contexts = functools.partial(create_selective_checkpoint_contexts, _policy)

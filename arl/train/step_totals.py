@@ -167,12 +167,7 @@ def _unique(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _reduced(
-    tokens: list[float],
-    sums: list[float],
-    squares: list[float] | None,
-    by_age: bool,
-) -> MetricValue | None:
+def _reduced(tokens: list[float], sums: list[float], squares: list[float] | None, by_age: bool) -> MetricValue | None:
     """Compute a mean, or with squares an effective sample size, of each age bucket or of all tokens."""
     if not by_age:
         of_all = None if squares is None else sum(squares)

@@ -3,13 +3,13 @@
     Batch ─► pack_batch ─► one Step per rank ─► Stepped from every rank ─► StepResult
                                           rank 0's publisher: Published ─► weights(version)
 
-One task receives every message and gives it to whoever waits for it, and others wait for a rank to die or to raise
-(RankWatch) and for the network to cut a connection. The first failure ends every wait, present and future (Waits).
+One task receives every message and gives it to whoever waits for it, and another waits for a rank to die or to raise
+(RankWatch). The first failure ends every wait, present and future (Waits).
 """
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
@@ -19,45 +19,20 @@ from msgspec import Struct
 from arl.clock import now
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.errors import DeadlineError, EngineError, RunError, TrainerError
+from arl.errors import DeadlineError, EngineError, TrainerError
 from arl.launch.base import Process
 from arl.launch.trust import RunTrust
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.weight_sender import Rendezvous
 from arl.train import channel
 from arl.train.announced_versions import AnnouncedVersions
-from arl.train.channel import (
-    Claim,
-    Claimed,
-    Copied,
-    Failed,
-    Hello,
-    Init,
-    Join,
-    Joined,
-    Leave,
-    Left,
-    Published,
-    Ready,
-    Save,
-    Saved,
-    Send,
-    Sent,
-    Step,
-    Stepped,
-    Stop,
-    Stopped,
-)
 from arl.train.packer import Packing, pack_batch
 from arl.train.rank_connections import RankConnections
 from arl.train.rank_watch import RankWatch, describe_failure
 from arl.train.shard import packing_report
-from arl.train.thread_answers import ThreadAnswers
 from arl.train.trained_tokens import trained_tokens
-from arl.train.waits import Answers, Waits, WatchedTasks, set_if_waiting
+from arl.train.waits import Answers, ThreadAnswers, Waits, WatchedTasks, set_if_waiting
 from arl.types import Batch, StepResult, WeightUpdate
-
-NETWORK = "trainer network"  # name of the task that finds cut connections
 
 
 class TrainerClient:
@@ -86,7 +61,7 @@ class TrainerClient:
 
     def __init__(
         self,
-        init: Init,
+        init: channel.Init,
         advantage: AdvantageSection,
         ranks: int,
         trust: RunTrust,
@@ -101,19 +76,14 @@ class TrainerClient:
         self._deadlines = deadlines
         train, objective = init.sections()
         self._packing = Packing.of(
-            train,
-            objective,
-            advantage,
-            ranks=ranks,
-            flops=model_flops(init.model_path),
-            records=records,
+            train, objective, advantage, ranks=ranks, flops=model_flops(init.model_path), records=records
         )
         self._version = init.version
         self._waits = Waits()
         known = {**(published or {}), init.version: init.model_path}
-        self._announced = AnnouncedVersions(init.version, known, init.kept_versions, self._waits, init.update_of)
+        self._announced = AnnouncedVersions(known, init.kept_versions, self._waits)
         self._ranks = RankWatch()
-        self._connections = RankConnections(ranks, trust, host)
+        self._connections = RankConnections(trust, host)
         self._one_at_a_time = asyncio.Lock()  # one request to all ranks
         self._one_claim_at_a_time = asyncio.Lock()
         self._answers: Answers | None = None
@@ -129,13 +99,12 @@ class TrainerClient:
         self.tensors: tuple[TensorSpec, ...] = ()  # of every version that is published; known when `ready`
 
     async def __aenter__(self) -> Self:
-        self._answers = self._expect(Hello)
+        self._answers = self._expect()
         for role in (channel.SENDERS, channel.CLAIMS):
             self._connected[role] = self._waits.new()
         self._tasks.begin("trainer admission", self._connections.admit())
         self._tasks.begin("trainer messages", self._listen())
-        self._tasks.begin("trainer deaths", self._fail_with(self._ranks.failure()))
-        self._tasks.begin(NETWORK, self._fail_with(self._connections.cut()))
+        self._tasks.begin("trainer deaths", self._watch_ranks())
         return self
 
     async def __aexit__(
@@ -168,7 +137,7 @@ class TrainerClient:
         assert self._answers is not None
         await self._collect(self._answers, self._deadlines.startup, "to say hello")
         init = self._ranks.with_meeting(self._init)
-        first, *_ = await self._ask([init] * self._num_ranks, Ready, self._deadlines.startup)
+        first, *_ = await self._ask([init] * self._num_ranks, channel.Ready, self._deadlines.startup)
         self.tensors = first.tensors
         if self._init.transport == "broadcast":
             async with self._rank_0_deadline(self._deadlines.startup, "to start the threads that broadcast"):
@@ -186,16 +155,14 @@ class TrainerClient:
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
         began = now()
         shards, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
-        steps = [Step(shard) for shard in shards]
-        self._announced.begin(self._version + 1)
-        answers = await self._ask(steps, Stepped, self._deadlines.step)
+        steps = [channel.Step(shard) for shard in shards]
+        answers = await self._ask(steps, channel.Stepped, self._deadlines.step)
         longest_busy = max(answer.busy_seconds for answer in answers)
         packing["time/pack_s"] = max(now() - began - longest_busy, 0.0)  # our clock may have stood still meanwhile
         sizes = [answer.sizes for answer in answers]
         packing |= packing_report(batch, sizes, self._packing)
         self._version += 1
         self._announced.made(self._version)
-        self._ranks.refuse_other_versions([answer.version for answer in answers], self._version)
         of_ranks = [answer.logprobs for answer in answers]
         tokens = trained_tokens(batch, shards, of_ranks, self._packing)
         return StepResult(self._version, answers[0].metrics | packing, tokens)
@@ -221,7 +188,7 @@ class TrainerClient:
     async def _claim(self, version: int) -> int:
         """Have rank 0 keep the newest version, `version` at least, until engines are sent a newer one; return it."""
         try:
-            claimed: Claimed = await self._ask_thread(channel.CLAIMS, Claim(version), channel.CLAIMS, Claimed)
+            claimed: channel.Claimed = await self._ask_thread(channel.CLAIMS, channel.Claim(version), channel.CLAIMS)
         except ConnectionError as error:
             raise TrainerError(f"trainer rank 0 keeps no version for engines: {error}") from error
         return claimed.version
@@ -234,8 +201,8 @@ class TrainerClient:
         """
         if self._saving is not None:
             await self.saved()
-        self._saving = self._expect(Saved)
-        await self._ask([Save(str(path))] * self._num_ranks, Copied, self._deadlines.step)
+        self._saving = self._expect()
+        await self._ask([channel.Save(str(path))] * self._num_ranks, channel.Copied, self._deadlines.step)
 
     async def saved(self) -> None:
         """See Trainer.
@@ -254,9 +221,7 @@ class TrainerClient:
             TrainerError, DeadlineError: a rank raised, or took longer than `deadlines.shutdown` and a margin.
         """
         self._ranks.close()  # because the end of a rank is no failure from here on
-        self._tasks.cancel(NETWORK)  # nor is that of its connection
-        self._tasks.begin("trainer ends of connections", self._connections.ignore_ends())
-        await self._ask([Stop()] * self._num_ranks, Stopped, self._deadlines.ranks_stop)
+        await self._ask([channel.Stop()] * self._num_ranks, channel.Stopped, self._deadlines.ranks_stop)
 
     # ---- WeightSender
 
@@ -272,17 +237,17 @@ class TrainerClient:
             TrainerError: rank 0 could not open the group. No engine has a part in that.
         """
         try:
-            joined = await self._ask_thread(channel.SENDERS, Join(group, world_size), group, Joined, Sent)
+            joined = await self._ask_thread(channel.SENDERS, channel.Join(group, world_size), group)
         except (DeadlineError, ConnectionError) as error:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
-        if isinstance(joined, Sent):
+        if isinstance(joined, channel.Sent):
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
         return Rendezvous(joined.host, joined.port, joined.backend)
 
     async def send(self, group: str, version: int) -> None:
         """See WeightSender."""
         try:
-            sent = await self._ask_thread(group, Send(version), group, Sent)
+            sent: channel.Sent = await self._ask_thread(group, channel.Send(version), group)
         except ConnectionError as error:
             raise EngineError(f"group {group}: {error}") from error
         if sent.error:
@@ -291,31 +256,38 @@ class TrainerClient:
     async def leave(self, group: str) -> None:
         """See WeightSender."""
         with contextlib.suppress(ConnectionError):  # the thread has ended with its group
-            await self._connections.send(group, 0, Leave())
+            await self._connections.send(group, 0, channel.Leave())
 
-    async def _ask_thread(self, thread: str, message: Struct, answering: str, *kinds: type[Struct]) -> Any:
+    async def _ask_thread(self, thread: str, message: Struct, answering: str) -> Any:
         """Send `message` to one of rank 0's threads, and wait for an answer of the thread `answering`.
-
-        Args:
-            kinds: of the answer.
 
         Raises:
             ConnectionError: a thread is gone, or has never connected.
         """
-        with self._thread_answers.next(answering, *kinds) as answered:
+        answered = self._thread_answers.next(answering)
+        try:
             async with self._rank_0_deadline(self._deadlines.swap, f"to answer {message}"):
-                await self._connections.send(thread, 0, message)
+                await self._send_question(thread, message, answering)
                 return await answered
+        finally:
+            answered.cancel()
+
+    async def _send_question(self, thread: str, message: Struct, answering: str) -> None:
+        try:
+            await self._connections.send(thread, 0, message)
+        except ConnectionError:
+            self._thread_answers.not_asked(answering)
+            raise
 
     # ---- waiting
 
-    def _expect(self, kind: type[Struct]) -> Answers:
-        return Answers(kind, self._num_ranks, self._waits.new())
+    def _expect(self) -> Answers:
+        return Answers(self._num_ranks, self._waits.new())
 
     async def _ask(self, messages: Sequence[Struct], answer: type[Any], seconds: float) -> list[Any]:
         """Send message r to rank r, and wait for one `answer` from each, in the order of ranks."""
         async with self._one_at_a_time:
-            self._answers = self._expect(answer)
+            self._answers = self._expect()
             for rank, message in enumerate(messages):
                 # A rank whose connection is gone has died. RankWatch reports that, and ends the wait below.
                 with contextlib.suppress(ConnectionError):
@@ -334,14 +306,7 @@ class TrainerClient:
 
     def _rank_0_deadline(self, seconds: float, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Bound a wait for something that rank 0 alone does."""
-
-        def ranks() -> set[int]:
-            return {0}
-
-        def awaited() -> str:
-            return f"at version {self._version} {what}"
-
-        return self._ranks.deadline(seconds, ranks, awaited)
+        return self._ranks.deadline(seconds, lambda: {0}, lambda: f"at version {self._version} {what}")
 
     # ---- receiving
 
@@ -353,42 +318,29 @@ class TrainerClient:
         """
         while True:
             sender, message = await self._connections.receive()
-            try:
-                self._deliver(sender, message)
-            except TypeError as error:
-                raise TrainerError(f"{sender} has sent a message that is not due: {error}") from None
+            self._deliver(sender, message)
 
-    async def _fail_with(self, failure: Coroutine[Any, Any, RunError]) -> None:
-        """Wait for the first failure of one kind; then end every wait."""
-        self._waits.fail(await failure)
+    async def _watch_ranks(self) -> None:
+        """Wait until a rank has died or raised; then end every wait."""
+        self._waits.fail(await self._ranks.failure())
 
-    def _deliver(self, sender: Hello, message: channel.FromRank) -> None:
-        """Give a message to whoever waits for it; TypeError: it is not due."""
-        channel.refuse_wrong_sender(sender, message)
-        if isinstance(message, Failed):
+    def _deliver(self, sender: channel.Hello, message: channel.FromRank) -> None:
+        """Give a message to whoever waits for it."""
+        if isinstance(message, channel.Failed):
             self._ranks.raised(describe_failure(sender, message))
-        elif isinstance(message, Published):
+        elif isinstance(message, channel.Published):
             self._announced.add(message.update)
-        elif isinstance(message, Saved):
-            if self._saving is None:
-                raise TypeError("nothing was to be saved")
+        elif isinstance(message, channel.Saved):
+            assert self._saving is not None, "nothing was saved"
             self._saving.add(sender.rank, message)
-        elif isinstance(message, Joined | Sent | Claimed):
+        elif isinstance(message, channel.Joined | channel.Sent | channel.Claimed):
             self._thread_answers.add(sender.role, message)
-        elif isinstance(message, Left):
+        elif isinstance(message, channel.Left):
             self._thread_answers.left(sender.role)
         elif sender.role == channel.TRAINER:
-            if isinstance(message, Hello):
+            if isinstance(message, channel.Hello):
                 self._ranks.greeted(message)
             assert self._answers is not None
             self._answers.add(sender.rank, message)
-        else:
-            assert isinstance(message, Hello), "other kinds are refused above"
-            self._greet_thread(sender.role)
-
-    def _greet_thread(self, role: str) -> None:
-        """Note that a thread has connected; TypeError: nobody has asked for such a group."""
-        if role in self._connected:
-            set_if_waiting(self._connected[role], None)
-        elif role not in (channel.SAVER, channel.PUBLISHER) and not self._thread_answers.expects(role):
-            raise TypeError("Hello of a group that nobody has asked to open")
+        elif sender.role in self._connected:
+            set_if_waiting(self._connected[sender.role], None)

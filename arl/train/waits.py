@@ -1,6 +1,7 @@
 """Wait for what trainer ranks report. The first failure ends every wait, present and future."""
 
 import asyncio
+from collections import defaultdict, deque
 from collections.abc import Coroutine
 from typing import Any, NoReturn
 
@@ -48,7 +49,7 @@ class Waits:
         waiting = [future for future in self._pending if not future.done()]  # one that has just ended is removed later
         for future in waiting:
             future.set_exception(error)
-            future.exception()  # marks it as seen: nobody may be waiting for it
+            future.exception()  # marks it as seen: no task may be waiting for it
 
     async def failure(self) -> NoReturn:
         """Wait for the failure, and raise it."""
@@ -62,23 +63,19 @@ class WatchedTasks:
 
     def __init__(self, waits: Waits) -> None:
         self._waits = waits
-        self._tasks: dict[str, asyncio.Task[None]] = {}  # by name
+        self._tasks: list[asyncio.Task[None]] = []
 
     def begin(self, name: str, work: Coroutine[Any, Any, None]) -> None:
         """Begin a task."""
         task = asyncio.create_task(work, name=name)
         task.add_done_callback(self._note_end)
-        self._tasks[name] = task
-
-    def cancel(self, name: str) -> None:
-        """Cancel one task."""
-        self._tasks[name].cancel()
+        self._tasks.append(task)
 
     async def close(self) -> None:
         """Cancel all tasks, and wait for their ends."""
-        for task in self._tasks.values():
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(*self._tasks.values(), return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()
@@ -91,22 +88,13 @@ class WatchedTasks:
 class Answers:
     """Collect one answer from each rank to a message that all of them were sent."""
 
-    def __init__(self, kind: type[Struct], num_ranks: int, complete: asyncio.Future[Any]) -> None:
-        self.kind = kind
+    def __init__(self, num_ranks: int, complete: asyncio.Future[Any]) -> None:
         self.by_rank: dict[int, Any] = {}
         self.complete = complete
         self._num_ranks = num_ranks
 
     def add(self, rank: int, answer: Struct) -> None:
-        """Add the answer of `rank`, and complete the wait with the last one.
-
-        Raises:
-            TypeError: it answers something else, or again.
-        """
-        if not isinstance(answer, self.kind):
-            raise TypeError(f"{type(answer).__name__} from rank {rank} instead of {self.kind.__name__}")
-        if rank in self.by_rank:
-            raise TypeError(f"a second {type(answer).__name__} from rank {rank}")
+        """Add the answer of `rank`, and complete the wait with the last one."""
         self.by_rank[rank] = answer
         if not self.missing():
             set_if_waiting(self.complete, None)
@@ -114,6 +102,38 @@ class Answers:
     def missing(self) -> set[int]:
         """Return the ranks that have not answered."""
         return set(range(self._num_ranks)) - self.by_rank.keys()
+
+
+class ThreadAnswers:
+    """Hold the questions that threads of rank 0 have not answered, by role. A thread answers them in their order.
+
+    A question may be given up, at its deadline or by a cancellation. Its answer is still due, and is then dropped.
+    """
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._asked: defaultdict[str, deque[asyncio.Future[Any]]] = defaultdict(deque)
+
+    def next(self, role: str) -> asyncio.Future[Any]:
+        """Return the future of the next answer of the thread `role`, whose question is about to be sent."""
+        answered = self._waits.new()
+        self._asked[role].append(answered)
+        return answered
+
+    def not_asked(self, role: str) -> None:
+        """Forget the newest question, which could not be sent."""
+        self._asked[role].pop().cancel()
+
+    def add(self, role: str, answer: Struct) -> None:
+        """Answer the oldest question. If there is none, its group has broken; the next question finds that."""
+        if self._asked[role]:
+            set_if_waiting(self._asked[role].popleft(), answer)
+
+    def left(self, role: str) -> None:
+        """Forget a thread that has ended; ConnectionError ends the wait for an answer that it has not given."""
+        for answered in self._asked.pop(role, ()):
+            if not answered.done():
+                answered.set_exception(ConnectionError(f"{role} of rank 0 has ended without an answer"))
 
 
 def set_if_waiting(future: asyncio.Future[Any], value: Any) -> None:

@@ -6,9 +6,8 @@ from torch import Tensor
 
 from arl.kernels import head as chunked_head
 from arl.kernels.linear_logprob import linear_logprob
-from arl.kernels.linear_policy_loss import linear_policy_loss
+from arl.kernels.linear_policy_loss import RowLoss, linear_policy_loss
 from arl.kernels.logprob import packed_logprob, packed_logprob_ref
-from arl.kernels.policy_loss import RowLoss
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: pytest -m gpu")]
 VOCAB = 151_936

@@ -12,9 +12,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.kernels import head
 from arl.kernels.linear_logprob import linear_logprob, linear_logprob_ref
-from arl.kernels.linear_policy_loss import linear_policy_loss, linear_policy_loss_ref
-from arl.kernels.logprob import packed_logprob, packed_logprob_ref
-from arl.kernels.policy_loss import LossAndStats, RowLoss, policy_loss
+from arl.kernels.linear_policy_loss import LossAndStats, RowLoss, linear_policy_loss, linear_policy_loss_ref
+from arl.kernels.logprob import packed_logprob
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from tests.examples import examples
 from tests.kernels.conftest import INTERPRETED, PROPORTION, needs_float64
@@ -136,21 +135,6 @@ def test_a_loss_of_the_entropy_has_the_gradient_of_autograd(rows: int, vocab: in
         torch.testing.assert_close(one.double(), other, rtol=1e-4, atol=1e-4)
 
 
-def test_ruled_out_tokens_have_no_part_in_the_gradient_of_the_entropy() -> None:
-    logits = torch.tensor([[0.5, -1.0, float("-inf"), 2.0], [0.0, float("-inf"), 0.0, 0.0]], dtype=torch.float32)
-    targets = torch.tensor([0, 3])
-    ruled_out = logits == float("-inf")
-    found = []
-    for function in (packed_logprob, packed_logprob_ref):
-        leaf = logits.clone().requires_grad_()
-        _, entropy = function(leaf, targets, 0.7)
-        (gradient,) = torch.autograd.grad(entropy.sum(), leaf)
-        found.append(gradient)
-    assert (found[0][ruled_out] == 0).all()
-    torch.testing.assert_close(found[0][~ruled_out], found[1][~ruled_out])
-    torch.testing.assert_close(found[0][1, [0, 2, 3]], torch.zeros(3))  # equal probabilities have the most entropy
-
-
 @needs_float64
 def test_float64_is_computed_in_float64() -> None:
     hidden, weight, targets = tensors = inputs(40, 53, 6, torch.float64)
@@ -161,30 +145,6 @@ def test_float64_is_computed_in_float64() -> None:
     results = [with_gradients(f, tensors, row_loss) for f in (linear_policy_loss, linear_policy_loss_ref)]
     torch.testing.assert_close(results[0], results[1])
     assert torch.autograd.gradcheck(lambda h, w: linear_logprob(h, w, targets)[0], (hidden, weight))
-
-
-@pytest.mark.usefixtures("unwritten_memory_is_nan")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_of_logits_may_lie_apart(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What lies between them has no effect, whatever it is."""
-    tensors = inputs(20, 53, 6, dtype)
-    row_loss = ppo_near(*tensors)
-    expected = with_gradients(linear_policy_loss, tensors, row_loss)
-    monkeypatch.setattr(head, "MULTIPLE", {"cpu": 8})
-    torch.testing.assert_close(with_gradients(linear_policy_loss, tensors, row_loss), expected)
-
-
-@pytest.mark.parametrize("frozen", [0, 1])
-def test_only_what_requires_a_gradient_gets_one(frozen: int) -> None:
-    both = inputs(20, 53, 6)
-    row_loss = ppo_near(*both)
-    expected = torch.autograd.grad(linear_policy_loss(*both, row_loss)[0], both[:2])[1 - frozen]
-    both[frozen].requires_grad_(False)
-    for loss in (linear_policy_loss(*both, row_loss)[0], linear_policy_loss_ref(*both, row_loss)[0]):
-        loss.backward()  # type: ignore[no-untyped-call]
-        assert both[frozen].grad is None
-        torch.testing.assert_close(both[1 - frozen].grad, expected)
-        both[1 - frozen].grad = None
 
 
 def test_without_gradients_nothing_of_the_backward_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,34 +163,6 @@ def test_backward_only_scales_and_may_be_repeated() -> None:
     once = torch.autograd.grad(loss, (hidden, weight), retain_graph=True)
     twice = torch.autograd.grad(2 * loss, (hidden, weight))
     torch.testing.assert_close([2 * x for x in once], list(twice))
-
-
-def test_the_objective_sees_every_row_once_and_in_order() -> None:
-    hidden, weight, targets = inputs(50, 101, 4)
-    seen: list[int] = []
-
-    def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
-        seen.extend(range(rows.start, rows.stop))
-        assert len(logprob) == rows.stop - rows.start < 50
-        return logprob.sum(), ()
-
-    loss, logprob, _, kept = linear_policy_loss(hidden, weight, targets, row_loss)
-    assert seen == list(range(50))
-    assert kept == ()
-    torch.testing.assert_close(loss, logprob.sum())
-
-
-def test_several_tokens_may_share_a_row_and_a_row_may_have_none() -> None:
-    tensors = inputs(50, 101, 4)
-    token_rows = torch.tensor([0, 0, 0, 11, 30, 30, 49])  # sorted
-
-    def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
-        start, stop = torch.searchsorted(token_rows, torch.tensor([rows.start, rows.stop])).tolist()
-        current = logprob[token_rows[start:stop] - rows.start]
-        return -current.exp().sum(), (current.detach(),)
-
-    results = [with_gradients(f, tensors, row_loss) for f in (linear_policy_loss, linear_policy_loss_ref)]
-    torch.testing.assert_close(results[0], results[1])
 
 
 class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -256,7 +188,6 @@ def largest_of(function: str, rows: int, dtype: torch.dtype) -> int:
         "linear_logprob": lambda: linear_logprob(hidden, weight, targets),
         "linear_policy_loss": lambda: linear_policy_loss(hidden, weight, targets, row_loss),
         "packed_logprob": lambda: packed_logprob(logits, targets),
-        "policy_loss": lambda: policy_loss(logits, targets, row_loss),
     }
     trace = LargestTensor()
     with trace:
@@ -270,15 +201,6 @@ def largest_of(function: str, rows: int, dtype: torch.dtype) -> int:
 def test_no_operation_makes_as_many_elements_as_all_logits(function: str, dtype: torch.dtype) -> None:
     sizes = [largest_of(function, rows, dtype) for rows in (30, 60)]
     assert sizes == [1009 * 4] * 2  # d weight; a chunk has one row of 1009
-
-
-@own_memory
-@pytest.mark.parametrize("function", ["packed_logprob", "policy_loss"])
-def test_from_given_logits_only_their_gradient_is_as_large(function: str) -> None:
-    assert largest_of(function, 120, torch.float32) == 120 * 1009
-    with torch.no_grad(), LargestTensor() as trace:
-        packed_logprob(torch.zeros(120, 1009), torch.zeros(120, dtype=torch.int64))
-    assert trace.elements <= 120 * 1009  # the zeros above
 
 
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter cuts bfloat16 off where the device rounds")
@@ -295,19 +217,6 @@ def test_bfloat16_is_no_less_exact_than_pytorch() -> None:
         error = (ours[name].double() - truth).square().mean().sqrt()
         theirs = (eager[name].double() - truth).square().mean().sqrt()
         assert error <= 1.5 * theirs + 1e-6, f"{name}: {error:.2e} beside {theirs:.2e}"
-
-
-@pytest.mark.parametrize("wrong", ["dtype", "width", "targets", "temperature"])
-def test_wrong_input_is_refused(wrong: str) -> None:
-    hidden, weight, targets = inputs(5, 11, 4)
-    if wrong == "dtype":
-        weight = weight.bfloat16()
-    if wrong == "width":
-        weight = weight[:, :3]
-    if wrong == "targets":
-        targets = targets[:4]
-    with pytest.raises(AssertionError):
-        linear_logprob(hidden, weight, targets, 0.0 if wrong == "temperature" else 1.0)
 
 
 @pytest.mark.usefixtures("unwritten_memory_is_nan")

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.kernels.logprob import packed_logprob, packed_logprob_ref
-from arl.kernels.policy_loss import policy_loss, policy_loss_ref
 from tests.examples import examples
 from tests.kernels.conftest import INTERPRETED, PROPORTION, needs_float64
 
@@ -75,18 +74,6 @@ def test_ruled_out_tokens_have_no_probability_and_no_gradient() -> None:
     assert torch.isfinite(logits.grad).all()
 
 
-def test_a_ruled_out_target_is_minus_infinity_and_has_the_gradient_of_log_softmax() -> None:
-    values = torch.tensor([[0.0, -INF, 1.0]])
-    gradients: list[torch.Tensor] = []
-    for function in (packed_logprob, packed_logprob_ref):
-        logits = values.clone().requires_grad_()
-        logprob, _ = function(logits, torch.tensor([1]))
-        assert logprob.tolist() == [-INF]
-        gradients += torch.autograd.grad(logprob.exp() + 2 * logprob, logits)
-    torch.testing.assert_close(gradients[0], gradients[1])
-    assert gradients[0][0, 1] == 2.0
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_mask_of_the_most_negative_number_is_as_good_as_minus_infinity(dtype: torch.dtype) -> None:
     targets = torch.tensor([0, 1, 39])
@@ -129,21 +116,3 @@ def test_bfloat16_logits_lose_no_more_than_in_pytorch() -> None:
     ours = packed_logprob(exact.bfloat16(), targets)[0]
     theirs = torch.log_softmax(exact.bfloat16(), -1).gather(1, targets[:, None])[:, 0]
     assert (ours - truth).abs().mean() <= (theirs.double() - truth).abs().mean()
-
-
-def test_policy_loss_is_the_objective_of_the_logprobs() -> None:
-    values, targets = case(9, 31, 2.0, torch.float32)
-
-    def row_loss(
-        logprob: torch.Tensor, entropy: torch.Tensor, rows: slice
-    ) -> tuple[torch.Tensor, tuple[torch.Tensor, ...]]:
-        ratio = torch.exp(logprob + 3)
-        return -ratio.clamp(max=1.2).sum(), (ratio.detach(), (ratio > 1.2).detach())
-
-    results = []
-    for function in (policy_loss, policy_loss_ref):
-        logits = values.detach().clone().requires_grad_()
-        result = function(logits, targets, row_loss, 0.9)
-        assert not result[1].requires_grad
-        results.append((result, torch.autograd.grad(result[0], logits)))
-    torch.testing.assert_close(results[0], results[1])

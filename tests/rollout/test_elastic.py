@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
-import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.engine.router import Router
@@ -207,24 +206,3 @@ def test_whichever_engines_come_and_go_every_token_is_exactly_as_old_as_was_draw
     s: dict[str, Any], elastic: dict[str, Any]
 ) -> None:
     run_with_exact_lag(s, elastic)
-
-
-@pytest.mark.long
-def test_two_thousand_schedules_of_engines_that_come_and_go_violate_nothing() -> None:
-    counts = Counter[str]()
-
-    @settings(max_examples=1400)
-    @given(bounded_schedules, elastic_schedules)
-    def bounded(s: dict[str, Any], elastic: dict[str, Any]) -> None:
-        counts.update(run_with_a_bound(s, elastic), schedules=1)
-
-    @settings(max_examples=600)
-    @given(test_exact_lag.schedules, elastic_schedules)
-    def exact(s: dict[str, Any], elastic: dict[str, Any]) -> None:
-        counts.update(run_with_exact_lag(s, elastic), schedules=1)
-
-    bounded()
-    exact()
-    print(dict(counts))
-    assert counts["schedules"] >= 2000
-    assert min(counts[change] for change in ("joined", "remove", "die", "die and be noticed")) > 2000

@@ -133,9 +133,3 @@ def test_on_any_schedule_a_run_ends_with_the_first_step_that_reaches_its_tokens(
     state = msgpack_arrays.decoder(ControllerState).decode(world.checkpoints.states[last + 1][1])
     longer = scheduled(s, rules(s), 6, tokens=tokens + 50, restored=state).run()
     assert longer.controller.version == 6 or longer.controller.state().tokens_trained >= tokens + 50
-
-
-def test_the_last_version_is_always_saved_and_others_as_often_as_asked() -> None:
-    rollout = Rollout(problems_per_step=2, group_size=2)
-    assert list(World(rollout, 5).run().checkpoints.states) == [5]
-    assert list(World(rollout, 5, checkpoint_every=2).run().checkpoints.states) == [2, 4, 5]

@@ -7,9 +7,9 @@ import pytest
 from arl import clock
 from arl.config.recipe import Rollout
 from arl.engine.base import Engine
-from arl.rollout.env import UNGRADED, Env, Session
+from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
-from arl.types import FAILED_REQUEUED, FinishReason, GenerateRequest, Grade, Increment, Problem, Response, Trajectory
+from arl.types import FAILED_REQUEUED, FinishReason, GenerateRequest, Increment, Problem, Trajectory
 from tests.fakes import NullCodec, NullRewards
 from tests.rollout.controller_world import World
 
@@ -97,41 +97,6 @@ def test_generating_after_the_end_is_refused_and_names_the_remedy() -> None:
     with pytest.raises(ExceptionGroup) as caught:
         episode(env, length=99)
     assert "check session.is_over before each turn" in str(caught.value.exceptions[0])
-
-
-def test_an_episode_that_is_interrupted_is_truncated() -> None:
-    async def main() -> Trajectory:
-        episodes = Episodes(
-            Speaker(3),  # type: ignore[arg-type]
-            NullCodec(),
-            NullRewards(),
-            turns(),
-            Rollout(group_size=1),
-            seed=0,
-            max_length=20,
-        )
-        (session,) = episodes.open("g0", Problem("p"))
-        await session.generate()
-        return session.trajectory(UNGRADED)
-
-    assert clock.run(main, virtual=True).truncated
-
-
-def test_the_reward_hears_what_the_trajectory_says() -> None:
-    heard: list[bool] = []
-
-    class Listening(NullRewards):
-        async def score(self, problem: Problem, response: Response) -> Grade:
-            heard.append(response.truncated)
-            return Grade(1.0)
-
-    async def main() -> tuple[Trajectory, ...]:
-        engine: Engine = Speaker(5)  # type: ignore[assignment]
-        rollout = Rollout(group_size=2, max_new_tokens=10)
-        episodes = Episodes(engine, NullCodec(), Listening(), turns(limit=2), rollout, seed=0, max_length=20)
-        return await episodes.run(Problem("p"), episodes.open("g0", Problem("p")))
-
-    assert [t.truncated for t in clock.run(main, virtual=True)] == heard == [False, False]
 
 
 def test_an_overflowing_env_fails_no_group() -> None:

@@ -2,21 +2,14 @@
 
 import asyncio
 
-import msgspec
-import numpy as np
 import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.metrics.batch import Ages, rollout_metrics
-from arl.metrics.ended_groups import EndedGroups
 from arl.reward.shaping import UNSHAPED, Shaping
 from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
-from arl.run.evaluation.evaluate import suite_episodes
-from arl.run.evaluation.suite import held_out_suite
 from arl.types import (
-    Batch,
     FinishReason,
     GenerateRequest,
     Grade,
@@ -24,7 +17,6 @@ from arl.types import (
     Problem,
     Response,
     Trajectory,
-    TrajectoryGroup,
 )
 from tests.fakes import NullCodec
 
@@ -60,11 +52,6 @@ class SlowGrades:
 
 async def answer(problem: Problem, session: Session) -> None:
     await session.generate()
-
-
-async def answer_slowly(problem: Problem, session: Session) -> None:
-    completion = await session.generate()
-    await asyncio.sleep(len(completion.token_ids))
 
 
 async def score_itself(problem: Problem, session: Session) -> float:
@@ -118,22 +105,6 @@ def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are
     assert [t.reward_error for t in trajectories] == [""] * 9 + ["broken"] * 3
 
 
-def test_a_reward_of_the_env_is_shaped_like_any_other() -> None:
-    trajectories, episodes = run(score_itself, Shaping(scale=10.0, bias=-0.5, buffer=4))
-    assert [t.reward for t in trajectories][5:7] == [5.0, 4.75]
-    assert episodes.reward_wait_seconds == 0
-
-
-def test_shaping_moves_no_answer_from_right_to_wrong_or_back() -> None:
-    trajectories, _ = run(shaping=Shaping(scale=0.1, bias=9.0))  # 1 becomes 1.0, and 0 becomes 0.9
-    without_parts = [msgspec.structs.replace(trajectory, reward_parts={}) for trajectory in trajectories]
-    group = TrajectoryGroup(0, Problem("p"), tuple(without_parts), 0, 0.0, 0, 0.0)
-    ended = EndedGroups().plus(group)
-    assert (ended.scored, ended.all_right, ended.all_wrong) == (1, 0, 0)
-    metrics = rollout_metrics(Batch(1, (group,)))
-    assert (metrics["length/right_mean"], metrics["length/wrong_mean"]) == (5.0, 10.0)
-
-
 def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
     trajectories, _ = run(score_itself, Shaping(mask_truncated=True))
     assert [bool(t.loss_mask.any()) for t in trajectories] == [True] * 10 + [False] * 2
@@ -146,37 +117,3 @@ def test_a_group_waits_for_its_grades_from_the_end_of_its_last_episode() -> None
     _, episodes = run()
     assert episodes.reward_wait_seconds == pytest.approx(3.0)
     assert episodes.num_graded_groups == 1
-
-
-def test_an_episode_is_graded_while_others_of_its_group_still_generate() -> None:
-    _, episodes = run(answer_slowly, size=9)  # the first ends after one second, the last one after nine
-    asked_at: list[float] = episodes._rewards.asked_at  # type: ignore[attr-defined]
-    assert np.diff(asked_at) == pytest.approx(1.0)
-    assert episodes.reward_wait_seconds == pytest.approx(3.0)
-
-
-def test_a_batch_of_masked_episodes_alone_has_lengths_and_no_ages() -> None:
-    trajectories, _ = run(score_itself, Shaping(mask_truncated=True))
-    masked = tuple(t for t in trajectories if not t.loss_mask.any())
-    group = TrajectoryGroup(0, Problem("p"), masked, 0, 0.0, 0, 0.0)
-    batch = Batch(1, (group,))
-    metrics = rollout_metrics(batch) | Ages(batch).metrics()
-    assert metrics["length/mean"] == BUDGET
-    assert metrics["tokens/trained"] == 0
-    assert metrics["token_age/histogram"] == []
-    assert "staleness/max" not in metrics
-
-
-def test_an_evaluation_never_shapes_or_masks() -> None:
-    recipe = Recipe.model_validate(
-        {
-            "model": {"tiny": {}},
-            "data": {"task": "running_checksum"},
-            "reward": {"scale": 10, "mask_truncated": True},
-        }
-    )
-
-    suite = held_out_suite(recipe, [Problem("p")])
-    measured = suite_episodes(suite, Talker(), NullCodec(), SlowGrades(), max_length=100)  # type: ignore[arg-type]
-    assert Shaping.of(recipe.reward) == Shaping(scale=10.0, mask_truncated=True)
-    assert measured._shaping == UNSHAPED

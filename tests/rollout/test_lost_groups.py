@@ -1,21 +1,16 @@
 """Groups that are rejected or fail are counted, replaced or tried again, and end the run if there are too many."""
 
-import asyncio
 import itertools
-import random
 from collections import Counter
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.config.recipe import Deadlines, Rollout
 from arl.errors import Rejected, RunError, leaves
 from arl.rollout import failure_window
 from arl.rollout.env import Session, single_turn
 from arl.types import FAILED, FAILED_REQUEUED, REJECTED, Problem, Trajectory
-from tests.examples import examples
 from tests.rollout.controller_world import World
 
 
@@ -50,20 +45,6 @@ def test_rejects_end_the_run_with_a_diagnosis(monkeypatch: pytest.MonkeyPatch) -
     assert "by mine:never, had the rewards [1.0]" in str(cause)
 
 
-def test_one_failed_reward_fails_its_group_and_gives_its_number_back() -> None:
-    failed: list[str] = []
-
-    def score(problem: Problem) -> float:
-        if problem.prompt == "13" and not failed:
-            failed.append(problem.id)
-            raise ValueError("no opinion")
-        return 1.0
-
-    world = World(Rollout(problems_per_step=5, group_size=2, staleness=1), 10, score=score).run()
-    assert world.controller.ledger.lost == Counter({FAILED_REQUEUED: 1})
-    assert failed[0] in {group.problem.id for batch in world.trainer.batches for group in batch.groups}
-
-
 def test_a_run_whose_every_episode_fails_ends_soon_and_names_the_first_cause() -> None:
     heard = itertools.count()
 
@@ -79,26 +60,6 @@ def test_a_run_whose_every_episode_fails_ends_soon_and_names_the_first_cause() -
     first = min((group for group, _ in world.observer.lost), key=lambda group: group.group_id)
     assert f"the first, problem {first.problem.id}: ValueError: never any opinion" in str(cause)
     assert world.controller.ledger.admitted <= 3 * 33 + 6
-
-
-@given(st.integers(0, 10_000))
-@examples(0.2)
-def test_a_run_of_which_one_episode_in_a_hundred_raises_finishes(seed: int) -> None:
-    """Failures are a hundred times faster than successes, and so outrun them."""
-    draw = random.Random(seed)
-
-    async def env(problem: Problem, session: Session) -> None:
-        if draw.random() < 0.01:
-            await asyncio.sleep(0.1)
-            raise ValueError("this episode fails")
-        await single_turn(problem, session)
-
-    rollout = Rollout(problems_per_step=32, group_size=8, staleness=4)
-    world = World(rollout, 3, lambda seed: 5 + seed % 7, env=env).run()
-    ledger = world.controller.ledger
-    assert len(world.trainer.batches) == 3
-    assert ledger.lost[FAILED_REQUEUED] > 0
-    assert ledger.admitted == ledger.trained + ledger.lost.total() + ledger.in_flight
 
 
 def test_a_failed_problem_is_tried_again_and_then_given_up() -> None:

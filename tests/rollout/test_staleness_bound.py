@@ -61,12 +61,6 @@ def test_without_a_bound_the_mean_age_of_a_group_follows_from_the_cap() -> None:
         assert sum(ages) / len(ages) == pytest.approx(versions, abs=0.2)
 
 
-def test_staleness_zero_is_synchronous() -> None:
-    world = World(Rollout(problems_per_step=4, group_size=2, staleness=0), steps=5).run()
-    assert set(world.ages()) == {0}
-    assert min(world.observer.waits) > 0
-
-
 def test_with_staleness_generation_runs_while_the_trainer_trains() -> None:
     synchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=0), steps=10).run()
     asynchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=2), steps=10).run()
@@ -90,19 +84,3 @@ def test_late_drop_abandons_the_straggler_and_requeues_its_problem() -> None:
     assert world.controller.ledger.lost[LATE_REQUEUED] > 0
     assert world.seconds < waiting.seconds
     assert max(world.ages()) <= 1
-
-
-def test_a_trajectory_may_span_versions_and_says_so() -> None:
-    world = World(Rollout(problems_per_step=2, group_size=2, staleness=3), 10, lambda seed: 5 + seed % 40).run()
-    versions = [
-        set(t.policy_versions[t.loss_mask]) for b in world.trainer.batches for g in b.groups for t in g.trajectories
-    ]
-    assert any(len(v) > 1 for v in versions)
-
-
-def test_the_schedule_repeats_exactly() -> None:
-    def trained() -> list[list[int]]:
-        world = World(Rollout(problems_per_step=3, group_size=2, staleness=2), 8, heavy_tailed(7, 10)).run()
-        return [[group.group_id for group in batch.groups] for batch in world.trainer.batches]
-
-    assert trained() == trained()

@@ -164,12 +164,6 @@ def test_the_token_that_completes_the_string_is_recorded_whole_and_the_text_ends
     assert response.text == "42"
 
 
-def test_a_long_turn_of_tokens_without_text_hides_no_string() -> None:
-    codec = ByteLevelCodec([b"ab", *[SPECIAL] * 100, b"cd"])
-    completion, _ = run(codec, ["bc"])
-    assert completion.finish_reason == "stop"
-
-
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_window_that_begins_within_a_character_hides_no_string(size: int) -> None:
     """The fallback's decoder gives up the whole row of bytes, and with it the string."""
@@ -222,9 +216,3 @@ def test_extra_stop_tokens_are_sent_to_the_engine_and_left_out_of_the_text() -> 
 def test_a_string_that_no_text_can_contain_is_refused(string: str) -> None:
     with pytest.raises(ValidationError, match="at least one character, and no U"):
         Rollout(stop=(string,))
-
-
-@pytest.mark.parametrize("name", ["top_p", "top_k", "min_p"])
-def test_training_takes_no_truncated_sampling_and_says_why(name: str) -> None:
-    with pytest.raises(ValidationError, match=r"behavior_logprobs say.*eval\.top_p"):
-        Rollout.model_validate({name: 0.9})

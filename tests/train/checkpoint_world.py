@@ -10,9 +10,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from arl.config.recipe import Train
@@ -28,7 +29,6 @@ from arl.train.rendezvous import init_ranks
 from arl.train.sharded_weights import MOMENTS
 from arl.train.sharding import local_part, whole_tensor
 from arl.train.training_copy import TrainingCopy
-from tests.train.gather_world import Shapes
 
 STEP = 7.0
 SCALE = LossScale(1024.0, is_dynamic=True, num_good=5)
@@ -78,6 +78,19 @@ def resume(directories: list[str], train: dict[str, Any]) -> None:
         for state in held.sharded._optimizer.state.values():
             assert state["step"].item() == STEP, directory
         assert held.sharded.loss_scale == SCALE, directory
+
+
+class Shapes(nn.Module):
+    """Hold parameters of drawn shapes; every rank draws the same."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        rng = np.random.default_rng(seed)
+        torch.manual_seed(seed)
+        self.weights = nn.ParameterList()
+        for _ in range(rng.integers(1, 9)):
+            shape = rng.integers(1, 12, size=rng.integers(1, 4))
+            self.weights.append(nn.Parameter(torch.randn(*shape.tolist())))
 
 
 def copy_drawn_shapes() -> None:

@@ -9,15 +9,13 @@ Values that are read back are all 1. What stands in the way of that, and what ta
     torch.cuda raises in a CPU build                             functions and streams that do nothing
     host memory is pinned by its address                         nothing is pinned
     DeviceMesh, safetensors compute with values of a CPU         they run outside of the mode
-    Triton launches a kernel by the address of its tensors       arguments are compared with the kernel's signature
+    Triton launches a kernel by the address of its tensors       nothing is launched
     FakeTensorMode multiplies matrices of different types        `_Checks` refuses them, as cuBLAS does
-    the collectives of the backend "fake" check nothing          `_Checks` refuses what NCCL does
 """
 
 import contextlib
-import inspect
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -38,14 +36,6 @@ from arl.train import optimizer_files, sharding
 
 aten = torch.ops.aten
 HALVES = (torch.bfloat16, torch.float16)
-FLOATS = (torch.float32, *HALVES)
-# What each pointer of the kernels in arl.kernels.triton_rows points to.
-POINTERS = {
-    "logits": FLOATS,
-    "out": FLOATS,
-    "targets": (torch.int64,),
-    **dict.fromkeys(("results", "peak", "log_total", "of_logprob", "of_entropy", "entropy"), (torch.float32,)),
-}
 PRODUCTS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2), "dot": (0, 1), "mv": (0, 1)}  # operands
 
 
@@ -59,8 +49,8 @@ def fake_gpu() -> Iterator[Counter[str]]:
         patch.setattr(FakeTensorMode, "avoid_device_init", True)
         _patch_cuda(patch)
         _patch_values(patch)
-        patch.setattr(triton_rows, "row_stats_kernel", _Kernel(triton_rows.row_stats_kernel))
-        patch.setattr(triton_rows, "row_gradient_kernel", _Kernel(triton_rows.row_gradient_kernel))
+        patch.setattr(triton_rows, "row_stats_kernel", _Kernel())
+        patch.setattr(triton_rows, "row_gradient_kernel", _Kernel())
         mode = FakeTensorMode(allow_non_fake_inputs=True)  # arrays of numpy are copied to the device
         with torch.autograd.set_multithreading_enabled(False), mode, _Checks() as checks, _ValuesAreOne():
             yield checks.computed
@@ -132,24 +122,10 @@ def _patch_values(patch: pytest.MonkeyPatch) -> None:
 
 
 class _Kernel:
-    """Compare what a Triton kernel is launched with with its parameters."""
+    """Take the place of a Triton kernel: tests/kernels/test_triton.py compiles them."""
 
-    def __init__(self, tuned: Any) -> None:
-        self._signature: inspect.Signature = tuned.fn.signature
-        self._chosen = tuned.configs[0].kwargs
-
-    def __getitem__(self, grid: Any) -> Any:
-        return self._launch
-
-    def _launch(self, *args: object, **constants: object) -> None:
-        given = self._signature.bind(*args, **constants, **self._chosen).arguments
-        assert given.keys() == self._signature.parameters.keys()
-        for name, value in given.items():
-            assert isinstance(value, Tensor) == (name in POINTERS), name
-            if isinstance(value, Tensor):
-                assert value.is_cuda, f"{name} is on {value.device}"
-                assert value.dtype in POINTERS[name], f"{name} is {value.dtype}"
-                assert value.stride(-1) == 1, f"{name} has strides {value.stride()}"
+    def __getitem__(self, grid: object) -> Callable[..., None]:
+        return lambda *_, **__: None
 
 
 class _ValuesAreOne(TorchFunctionMode):
@@ -180,8 +156,6 @@ class _Checks(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return 1.0 if args[0].is_floating_point() else 1
         if name in PRODUCTS:
             _check_product(func, [args[i] for i in PRODUCTS[name]], args, kwargs)
-        elif func.namespace == "c10d":
-            _check_collective(func, args)
         return func(*args, **kwargs)
 
 
@@ -203,21 +177,3 @@ def _check_product(func: Any, operands: list[Tensor], args: Any, kwargs: Any) ->
         is_operand = any(tensor is x for x in operands)
         if isinstance(tensor, Tensor) and not is_operand and tensor.dtype != result:
             raise RuntimeError(f"{func}: {other} is {tensor.dtype}, the product {result}")
-
-
-def _check_collective(func: Any, args: Any) -> None:
-    """Refuse tensors of a CPU, of two types, with gaps, or of sizes that do not fit."""
-    tensors = [x for x in torch.utils._pytree.tree_leaves(args) if isinstance(x, Tensor)]
-    kinds = {(x.device.type, x.dtype) for x in tensors}
-    if len(kinds) > 1 or any(not x.is_cuda for x in tensors):
-        raise RuntimeError(f"{func}: {kinds}; NCCL wants tensors of a GPU, and of one type")
-    if not all(x.is_contiguous() for x in tensors):
-        raise RuntimeError(f"{func}: NCCL wants tensors without gaps")
-    sizes = [x.numel() for x in tensors]
-    splits = [sum(x) for x in args if isinstance(x, list) and x and isinstance(x[0], int)]
-    if splits and splits != sizes:  # of an all-to-all: what is received, and what is sent
-        raise RuntimeError(f"{func}: {sizes} elements, and parts of {splits}")
-    if not splits and "base" in func._schema.name:
-        sizes.sort()
-        if sizes[0] and sizes[-1] % sizes[0]:
-            raise RuntimeError(f"{func}: {sizes} elements")

@@ -9,27 +9,21 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
-from torch import Tensor
 
 from arl.config.recipe import Train
-from arl.kernels import head, triton_rows
-from arl.kernels.linear_policy_loss import linear_policy_loss
 from arl.launch.child import leave
 from arl.sync.bucket_memory import allocate_buckets
 from arl.sync.buckets import make_buckets
-from arl.train import sharded_model, sharding
+from arl.train import sharding
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
 from arl.train.learner import Learner
-from arl.train.sharded_model import ShardedModel
 from tests.train.fake_gpu import fake_gpu, fake_ranks
 from tests.train.synthetic import batch, packed
 
@@ -42,68 +36,6 @@ BUCKET_BYTES = 1 << 13
 CAPACITY = 100  # tokens
 
 
-def columns_stay_on_the_cpu(patch: pytest.MonkeyPatch) -> None:
-    def tensor(self: ShardedModel, array: Any) -> Tensor:
-        made = torch.from_numpy(array)
-        if array.dtype.kind == "i":
-            return made.to(self.device, torch.int64)
-        return made
-
-    patch.setattr(ShardedModel, "tensor", tensor)
-
-
-def the_head_is_float32(patch: pytest.MonkeyPatch) -> None:
-    def loss(hidden: Tensor, weight: Tensor, *given: Any) -> Any:
-        return linear_policy_loss(hidden, weight.float(), *given)
-
-    patch.setattr("arl.kernels.linear_policy_loss.check_head", lambda *_: None)
-    patch.setattr(sharded_model, "linear_policy_loss", loss)
-
-
-def sums_of_the_head_are_bfloat16(patch: pytest.MonkeyPatch) -> None:
-    make = head.HeadGradient.__init__
-
-    def init(self: head.HeadGradient, *given: Any, **told: Any) -> None:
-        make(self, *given, **told)
-        if self.weight is not None:
-            self.weight = self.weight.bfloat16()
-        self._has_sum = True
-
-    def add(self: head.HeadGradient, sums: Tensor, dlogits: Tensor, hidden: Tensor) -> None:
-        torch.addmm(sums, dlogits.T, hidden, out_dtype=torch.float32, out=sums)
-
-    patch.setattr(head.HeadGradient, "__init__", init)
-    patch.setattr(head.HeadGradient, "_add_to_weight", add)
-
-
-def sums_are_reduced_on_the_cpu(patch: pytest.MonkeyPatch) -> None:
-    products = ShardedModel._products
-    patch.setattr(ShardedModel, "_products", lambda *given: products(*given).cpu())
-
-
-def a_kernel_gets_int32_targets(patch: pytest.MonkeyPatch) -> None:
-    launch = triton_rows.row_stats
-    patch.setattr(triton_rows, "row_stats", lambda logits, targets, *given: launch(logits, targets.int(), *given))
-
-
-def ranks_reduce_on_the_cpu(patch: pytest.MonkeyPatch) -> None:
-    reduce = dist.all_reduce
-    patch.setattr(dist, "all_reduce", lambda tensor, *given: reduce(tensor.cpu(), *given))
-
-
-FAULTS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
-    fault.__name__: fault
-    for fault in (
-        columns_stay_on_the_cpu,
-        the_head_is_float32,
-        sums_of_the_head_are_bfloat16,
-        sums_are_reduced_on_the_cpu,
-        a_kernel_gets_int32_targets,
-        ranks_reduce_on_the_cpu,
-    )
-}
-
-
 def train(case: dict[str, Any]) -> Counter[str]:
     """Take a step. If the case `hands_over`, copy what a checkpoint holds, and gather the weights as each transport
     does. Return how often each operation was computed."""
@@ -114,8 +46,6 @@ def train(case: dict[str, Any]) -> Counter[str]:
     shards, _ = packed(groups, settings["minibatches"], CAPACITY, world_size, objective=objective)
     with fake_gpu() as computed, fake_ranks(world_size), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "WORTH_A_COLLECTIVE", 1)  # every block is a unit of its own, as in a real model
-        if fault := case.get("fault"):
-            FAULTS[fault](patch)
         learner = Learner(case["model"], Train.model_validate(settings), objective, version=4)
         learner.step(shards[0])
         check_state(learner)

@@ -75,25 +75,6 @@ def test_the_bound_is_that_of_hand_worked_examples() -> None:
     assert martello_toth(np.array([4, 4, 4]), 10) == 2
 
 
-def test_slack_is_used_to_keep_ranks_in_step() -> None:
-    lengths = np.random.default_rng(0).lognormal(8, 0.9, 512).clip(1, 32_768).astype(np.int64)
-    flops = lengths * 3e9 + lengths.astype(np.float64) ** 2 * 9e4
-    shares = balance(lengths, flops, 32_768, ranks=8)
-    assert sum(map(len, shares)) == least_micro_batches(lengths, 32_768, 8)
-    assert synchronous_time(shares, flops) < 1.05 * least_time(flops, 8)
-
-
-@pytest.mark.parametrize("few", [0, balancer.FEW])
-def test_where_spreading_leaves_an_item_without_room_first_fit_stands(
-    few: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(balancer, "FEW", few)
-    sizes = [50, 50, 40, 30, 30]  # largest first into the emptier of two: 50+40, 50+30, and no room for a 30
-    assert balancer._spread(range(5), sizes, sizes, 2, 1, CAPACITY) is None
-    ((a, b),) = balance(np.array(sizes), np.array(sizes, np.float64), CAPACITY, ranks=1)
-    assert {tuple(sorted(a)), tuple(sorted(b))} == {(0, 1), (2, 3, 4)}
-
-
 def test_an_item_that_cannot_fit_is_refused_with_both_numbers() -> None:
     with pytest.raises(InputError, match="101 tokens does not fit a capacity of 100"):
         balance(np.array([3, 101]), np.array([3.0, 101.0]), CAPACITY, ranks=2)

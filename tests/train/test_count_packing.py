@@ -11,7 +11,7 @@ from arl.config.recipe import Train
 from arl.errors import InputError
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import GRPO
-from arl.train.count_packing import algorithm_1, deal_evenly, fixed_count
+from arl.train.count_packing import algorithm_1, fixed_count
 from arl.train.micro_batch import MicroBatch
 from arl.train.packer import Packing, pack_batch
 from arl.train.shard import join_shard, pack_sizes, packing_report
@@ -34,19 +34,6 @@ def test_algorithm_1_fills_the_fitting_bin_with_the_fewest_sequences() -> None:
     bins = algorithm_1(np.array([5, 9, 4, 3, 1]), 10, 2)
     assert bins == [[1, 4], [0, 2], [3]]
     assert algorithm_1(np.array([2, 2, 2, 2, 2]), 10, 3) == [[0, 3], [1, 4], [2]]
-
-
-@given(lengths, st.integers(1, 9), st.integers(1, 4))
-def test_a_fixed_number_of_sequences_is_dealt_to_ranks_that_have_equally_many(
-    drawn: np.ndarray, count: int, ranks: int
-) -> None:
-    bins = fixed_count(drawn, 1000, count)
-    assert all(len(members) == count for members in bins[:-1])
-    shares = deal_evenly(bins, drawn.astype(float), ranks)
-    dealt = [item for share in shares for members in share for item in members]
-    assert sorted(dealt) == list(range(len(drawn)))
-    assert len({len(share) for share in shares}) == 1
-    assert len(shares[0]) >= 1
 
 
 def test_more_sequences_than_fit_are_refused_with_the_remedy() -> None:

@@ -1,12 +1,10 @@
 """train.decayed: matrices keeps norms, biases and embeddings of every family from decaying."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
 
 import pytest
 import torch
-import torch.distributed as dist
 from transformers import AutoModelForCausalLM
 
 from arl.config.recipe import Train
@@ -15,14 +13,9 @@ from arl.train.sharded_model import ShardedModel
 from arl.train.sharded_weights import matrices
 from tests.train.families import FAMILIES, make_family
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 PROJECTIONS = [f"self_attn.{name}_proj" for name in "qkvo"] + [f"mlp.{name}_proj" for name in ("gate", "up", "down")]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize("name", FAMILIES)

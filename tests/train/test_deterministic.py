@@ -1,7 +1,7 @@
 """With train.deterministic a step with shared prompts runs in torch's deterministic mode, and repeats to the last bit.
 
-On a CPU it would repeat anyway. What is shown here is that torch accepts every operation. tests/train/test_fake_gpu.py
-looks for operations that have no deterministic form on a GPU, and tests/train/test_gpu.py compares bits there.
+On a CPU it would repeat anyway. What is shown here is that torch accepts every operation; tests/train/test_gpu.py
+compares bits on a GPU.
 """
 
 import os
@@ -54,17 +54,6 @@ def test_torch_accepts_every_operation_of_a_step_with_shared_prompts_and_it_repe
     second = stepped(tiny, objective, train)
     for name, weight in first.items():
         assert torch.equal(weight, second[name]), name
-
-
-def test_cublas_gets_a_workspace_of_its_own_unless_the_environment_names_one(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    train = Train(dtype="float32", deterministic=True)
-    Learner(tiny, train, DecoupledPPO())
-    assert os.environ[CUBLAS_WORKSPACE] == ":4096:8"
-    monkeypatch.setenv(CUBLAS_WORKSPACE, ":16:8")
-    Learner(tiny, train, DecoupledPPO())
-    assert os.environ[CUBLAS_WORKSPACE] == ":16:8"
 
 
 def test_a_trainer_is_not_deterministic_unless_the_recipe_asks_for_it(tiny: Path) -> None:

@@ -5,20 +5,17 @@ head and the objective, reduces the gradient, clips, updates with fused AdamW, a
 does. tests/train/fake_gpu.py says how; a process of its own computes all cases. What this cannot find:
 
     values, races of streams, memory: nothing is computed
-    how Triton compiles: tests/kernels/test_triton.py compiles for sm_90; here only arguments are checked
+    how Triton compiles: tests/kernels/test_triton.py compiles for sm_90, and nothing is launched here
     fused attention of a pack with one segment: it becomes plain products, because only CUDA's build chooses a kernel
     collectives that ranks enter in different order: there is one rank, and the others are assumed
     train.compile, and what calls CUDA's runtime itself: pinned memory, handles, mem_get_info
 """
 
-import hashlib
-import itertools
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +30,9 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("g++") is None, reason="no g++, which compiles fake_gpu.cpp"),
 ]
 HERE = Path(__file__).parent
-ROOT = HERE.parent.parent
 VARLEN = "torch_attn._varlen_attn.default"
-VARLEN_BACKWARD = "torch_attn._varlen_attn_backward.default"
-Case = dict[str, Any]
-Results = dict[str, dict[str, Any]]
-# Each family and each setting once; the grids have them in many combinations.
-STEPS: dict[str, Case] = {
+COMPUTED = ("aten._fused_adamw_.default", "c10d._allgather_base_.default", "c10d._reduce_scatter_base_.default")
+STEPS: dict[str, dict[str, Any]] = {  # each family and each setting once
     "bfloat16": {"family": "qwen3", "train": {"minibatches": 2}, "hands_over": True},
     "float32": {"family": "llama", "train": {"dtype": "float32"}, "groups": 6},  # two micro-batches in the update
     "float16": {
@@ -56,164 +49,48 @@ STEPS: dict[str, Case] = {
     # Groups of one have no advantage: this rank computes nothing, in step with others.
     "nothing": {"family": "mistral", "objective": "sequences", "train": {"head": "float32"}, "group_size": 1},
 }
-# Operations that raise on a GPU under torch.use_deterministic_algorithms(True), of those that sequences may want. The
-# documentation of that function has all of them. cuDNN's attention is refused in the choice of an implementation.
-NOT_DETERMINISTIC = {
-    "_cudnn_attention_backward",
-    "bincount",
-    "cumsum",
-    "histc",
-    "kthvalue",
-    "median",
-    "nll_loss_forward",
-    "put",
-    "scatter_reduce",
-}
-FAULTS = {
-    "columns_stay_on_the_cpu": "at least two devices, cuda:0 and cpu",
-    "the_head_is_float32": "mm.out: expected operands of one type",
-    "sums_of_the_head_are_bfloat16": "self is torch.bfloat16, the product torch.float32",
-    "sums_are_reduced_on_the_cpu": "at least two devices, cpu and cuda:0",
-    "a_kernel_gets_int32_targets": "targets is torch.int32",
-    "ranks_reduce_on_the_cpu": "NCCL wants tensors of a GPU, and of one type",
-}
-DTYPES = ["bfloat16", "float16", "float32"]
-GRIDS: dict[int, dict[str, list[Any]]] = {  # by the number of ranks
-    2: {"dtype": DTYPES, "head": ["auto", "float32"], "checkpointing": ["none", "selective", "full"]},
-    4: {"dtype": DTYPES, "reshard": [False, True], "shard_ranks": [None, 2]},
-}
-Combination = tuple[Any, ...]  # a family, and a value of each axis of a grid
-Compute = Callable[[dict[str, Case]], Results]
 
 
 @pytest.fixture(scope="module")
-def compute(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Compute:
-    """Return a function that computes cases in a process of its own."""
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    """Compute all cases in a process of its own."""
     directory = tmp_path_factory.mktemp("fake_gpu")
-    cache = request.config.cache
-    library = compiled(directory if cache is None else cache.mkdir("fake_gpu"))
     models = {name: str(make_family(name, directory / name)) for name in FAMILIES}
-
-    def run(cases: dict[str, Case]) -> Results:
-        given = {name: {**case, "model": models[case["family"]]} for name, case in cases.items()}
-        file = directory / "cases.json"
-        file.write_text(json.dumps(given))
-        command = [sys.executable, "-m", "tests.train.fake_steps", str(file)]
-        environment = os.environ | {"LD_PRELOAD": str(library)}
-        done = subprocess.run(
-            command, env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=1500
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
-        results: Results = json.loads(done.stdout.splitlines()[-1])
-        return results
-
-    return run
-
-
-def compiled(directory: Path) -> Path:
-    """Return fake_gpu.cpp compiled against this torch, from `directory` if it is there."""
-    source = HERE / "fake_gpu.cpp"
+    cases = {name: {**case, "model": models[case["family"]]} for name, case in STEPS.items()}
+    (directory / "cases.json").write_text(json.dumps(cases))
+    library = directory / "fake_gpu.so"
     torch_directory = Path(torch.__file__).parent
     libraries = torch_directory / "lib"
-    made_of = [source.read_text(), torch.__version__, str(libraries)]
-    digest = hashlib.sha256("\n".join(made_of).encode()).hexdigest()
-    library = directory / f"{digest}.so"
-    if library.exists():
-        return library
-    temporary = library.with_suffix(f".{os.getpid()}")
-    command = ["g++", "-std=c++20", "-shared", "-fPIC", f"-I{torch_directory / 'include'}"]
-    command += [str(source), "-o", str(temporary)]
-    command += [f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    run("g++", "-std=c++20", "-shared", "-fPIC", f"-I{torch_directory / 'include'}", str(HERE / "fake_gpu.cpp"),
+        "-o", str(library), f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}")  # fmt: skip
+    said = run(sys.executable, "-m", "tests.train.fake_steps", str(directory / "cases.json"), LD_PRELOAD=str(library))
+    found: dict[str, dict[str, Any]] = json.loads(said.splitlines()[-1])
+    return found
+
+
+def run(*command: str, **environment: str) -> str:
+    """Return what a command that succeeds prints."""
+    done = subprocess.run(
+        command,
+        env=os.environ | environment,
+        cwd=HERE.parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=900,
+    )
     assert done.returncode == 0, done.stderr[-4000:]
-    temporary.rename(library)  # at once, because other test processes may look for it
-    return library
-
-
-@pytest.fixture(scope="module")
-def results(compute: Compute) -> Results:
-    faults = {name: {"family": "qwen3", "fault": name} for name in FAULTS}
-    return compute(STEPS | faults)
+    return done.stdout
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_a_rank_takes_a_step_on_a_gpu(name: str, results: Results) -> None:
+def test_a_rank_takes_a_step_on_a_gpu(name: str, results: dict[str, dict[str, Any]]) -> None:
     result = results[name]
     assert "error" not in result, result["trace"]
     computed = result["computed"]
-    for operation in (
-        "aten._fused_adamw_.default",
-        "c10d._allgather_base_.default",
-        "c10d._reduce_scatter_base_.default",
-    ):
-        assert computed[operation], operation
-    dtype = STEPS[name].get("train", {}).get("dtype", "bfloat16")
-    is_half = dtype != "float32"
+    assert computed.keys() >= set(COMPUTED)
+    train = STEPS[name].get("train", {})
+    is_half = train.get("dtype", "bfloat16") != "float32"
     assert (VARLEN in computed) == (is_half and name != "nothing")
     assert ("aten.addmm.dtype_out" in computed) == is_half  # d weight in float32 of products in half precision
-    has_wide_head = STEPS[name].get("train", {}).get("head") == "float32"
-    assert ("aten.mm.dtype_out" in computed) == (has_wide_head and is_half)
-
-
-def test_selective_checkpointing_keeps_flash_attention_and_full_computes_it_twice(results: Results) -> None:
-    for checkpointing, name, times in (("selective", "HSDP", 1), ("full", "float16", 2)):
-        computed = results[name]["computed"]
-        assert computed[VARLEN] == times * computed[VARLEN_BACKWARD], checkpointing
-
-
-@pytest.mark.parametrize("name", STEPS)
-def test_torch_has_a_deterministic_form_of_every_operation_of_a_step(name: str, results: Results) -> None:
-    computed = {operation.split(".")[1].rstrip("_") for operation in results[name]["computed"]}
-    assert "index_select" in computed
-    assert not computed & NOT_DETERMINISTIC
-
-
-@pytest.mark.parametrize("fault", FAULTS)
-def test_an_error_of_type_or_device_is_found(fault: str, results: Results) -> None:
-    assert FAULTS[fault] in results[fault].get("error", "no error")
-
-
-@pytest.mark.slow
-def test_every_setting_takes_a_step_beside_every_family_and_every_other_setting(compute: Compute) -> None:
-    take_steps(pairwise, compute)
-
-
-@pytest.mark.long
-def test_every_combination_of_settings_of_every_family_takes_a_step(compute: Compute) -> None:
-    take_steps(lambda *axes: list(itertools.product(*axes)), compute)
-
-
-def pairwise(*axes: list[Any]) -> list[Combination]:
-    """Return combinations in which each value of an axis meets each value of every other one.
-
-    Each is the one with the most pairs that have not met yet, which gives a fifth of all combinations here.
-    """
-    combinations = list(itertools.product(*axes))
-    missing = set().union(*map(pairs, combinations))
-    chosen: list[Combination] = []
-    while missing:
-        best = max(combinations, key=lambda combination: len(missing & pairs(combination)))
-        chosen.append(best)
-        missing -= pairs(best)
-    return chosen
-
-
-def pairs(combination: Combination) -> set[Any]:
-    """Return every two values of a combination, each with the number of its axis."""
-    return set(itertools.combinations(enumerate(combination), 2))
-
-
-def take_steps(choose: Callable[..., list[Combination]], compute: Compute) -> None:
-    """Take a step with each combination, of the families and of the settings of each grid, that `choose` returns."""
-    cases: dict[str, Case] = {}
-    for world_size, grid in GRIDS.items():
-        for family, *chosen in choose(list(FAMILIES), *grid.values()):
-            train = dict(zip(grid, chosen, strict=True))
-            cases[f"{family} {world_size} {train}"] = {
-                "family": family,
-                "world_size": world_size,
-                "train": {"minibatches": 2, **train},
-                "hands_over": True,
-            }
-    failed = {name: result["trace"] for name, result in compute(cases).items() if "error" in result}
-    assert not failed, failed
+    assert ("aten.mm.dtype_out" in computed) == (train.get("head") == "float32" and is_half)

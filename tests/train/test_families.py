@@ -1,12 +1,11 @@
 """Every family is filled from safetensors, sharded and scored as transformers would; others are refused by name."""
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
@@ -20,16 +19,14 @@ from transformers import (
     MistralConfig,
 )
 
-from arl.config.recipe import Recipe, Train
+from arl.config.recipe import Train
 from arl.errors import DataError, InputError
 from arl.models.load import empty_model
 from arl.models.weights import fill_model
-from arl.run.preflight import preflight
-from arl.train import memory_check
+from arl.train import sft
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence
-from arl.train.memory_check import check_memory
 from arl.train.packer import pack_groups
 from arl.train.rendezvous import init_ranks
 from arl.train.shard import Minibatch
@@ -37,18 +34,12 @@ from arl.train.sharded_model import ShardedModel
 from tests.examples import examples
 from tests.train.families import FAMILIES, make_family
 from tests.train.gradients import gradient_of, sequences
-from tests.train.world import SEQUENCES
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 TOLERANCE = 1e-5  # of the gradient's norm, in float32
 LOSS_TOKENS, LOSS_SEQUENCES = 77, 11  # of the minibatch, before anything was left out
 LossOf = Callable[[torch.Tensor, float], torch.Tensor]  # of a sequence's log-ratios (n,) and its advantage
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
@@ -73,13 +64,6 @@ def test_loss_and_gradient_of_any_packing_are_those_of_the_unpacked_sequences(
     _assert_packed_as_unpacked(learners[name], models[name], sequences(seed), capacity, _naive_ppo)
 
 
-@settings(examples(0.3), suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(seed=st.integers(0, 1 << 16), capacity=st.integers(30, 200))
-def test_so_are_those_of_an_objective_of_whole_sequences(models: dict[str, Path], seed: int, capacity: int) -> None:
-    learner = Learner(models["qwen2-tied"], Train(dtype="float32", learning_rate=1.5e-4, minibatches=1), SEQUENCES)
-    _assert_packed_as_unpacked(learner, models["qwen2-tied"], sequences(seed), capacity, _gspo)
-
-
 def _assert_packed_as_unpacked(
     learner: Learner, path: Path, groups: list[list[LossSequence]], capacity: int, loss_of: LossOf
 ) -> None:
@@ -99,10 +83,6 @@ def _naive_ppo(log_ratio: torch.Tensor, advantage: float) -> torch.Tensor:
     edge = 1.2 if advantage > 0 else 0.8
     assume(bool(((ratio - edge).abs() > 1e-4).all()))  # so near it, rounding decides whether a token has a gradient
     return -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).sum() / LOSS_TOKENS
-
-
-def _gspo(log_ratio: torch.Tensor, advantage: float) -> torch.Tensor:
-    return _naive_ppo(log_ratio.mean(), advantage) * LOSS_TOKENS / LOSS_SEQUENCES
 
 
 def _unpacked(path: Path, groups: list[list[LossSequence]], loss_of: LossOf) -> tuple[float, dict[str, torch.Tensor]]:
@@ -139,15 +119,6 @@ def test_what_is_saved_generates_as_the_model_it_came_from(models: dict[str, Pat
     sharded.save(tmp_path / "saved", tokenizer_path=tmp_path / "model")
     saved = GenerationConfig.from_pretrained(tmp_path / "saved")
     assert (saved.eos_token_id, saved.temperature, saved.do_sample) == ([3, 5], 0.7, True)
-
-
-def test_stored_bfloat16_becomes_float32_master_weights(models: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(models["qwen3"], tmp_path, dirs_exist_ok=True)
-    half = {key: tensor.bfloat16() for key, tensor in load_file(tmp_path / "model.safetensors").items()}
-    save_file(half, tmp_path / "model.safetensors")
-    sharded = ShardedModel(tmp_path, Train(dtype="float32", learning_rate=1.5e-4), 1.0, init_ranks(60))
-    for key, weight in sharded.full_state(torch.float32).items():
-        torch.testing.assert_close(weight, half[key].float(), rtol=0, atol=0)
 
 
 def test_weights_that_cannot_be_read_are_refused_with_what_is_wrong(models: dict[str, Path], tmp_path: Path) -> None:
@@ -194,21 +165,13 @@ def test_an_architecture_that_would_be_computed_wrongly_is_refused_by_name(
         empty_model(tmp_path)
 
 
-def test_a_model_without_safetensors_is_refused_before_anything_starts(models: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(models["llama"], tmp_path, dirs_exist_ok=True)
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    recipe = {"model": {"path": str(tmp_path)}, "data": {"task": "running_checksum"}, "rollout": {"max_new_tokens": 8}}
-    with pytest.raises(DataError, match=r"has no model.safetensors; load it with transformers"):
-        preflight(Recipe.model_validate(recipe))
-
-
 def test_a_model_larger_than_memory_is_refused_before_anything_is_loaded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     large = LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_key_value_heads=8)
     large.architectures = ["LlamaForCausalLM"]
     large.save_pretrained(tmp_path)
-    monkeypatch.setattr(memory_check, "free_memory", lambda: 256 * 10**9)
+    monkeypatch.setattr(sft, "free_memory", lambda: 256 * 10**9)
     with pytest.raises(InputError, match=r"takes \d{4}\.\d GB on 1 ranks .* 512 tokens, and this host has 256.0 GB"):
-        check_memory(tmp_path, Train(dtype="float32", learning_rate=1.5e-4), tokens=512, on_gpu=False)
+        sft.check_memory(tmp_path, Train(dtype="float32", learning_rate=1.5e-4), tokens=512, on_gpu=False)
     assert [file.name for file in tmp_path.iterdir()] == ["config.json"]

@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from torch.nn.attention import varlen
 from torch.nn.functional import scaled_dot_product_attention
 
-from arl.models.packed import PackedContext, _Gathered, _Layout, _Varlen
+from arl.models.packed import _Gathered, _Layout, _Varlen
 from arl.models.prefix_tree import prefix_tree
 
 HEADS, DIM = 4, 8
@@ -65,16 +65,3 @@ def test_this_torch_takes_the_call_and_its_backward(kv_heads: int) -> None:
         assert (out.shape, out.dtype) == (q.shape, torch.bfloat16)
         gradients = torch.autograd.grad(out.sum(), (q, k, v))
     assert [g.shape for g in gradients] == [q.shape, k.shape, v.shape]
-
-
-@pytest.mark.skipif(torch.version.cuda is None, reason="this torch is built for CPUs")
-@pytest.mark.parametrize(
-    ("dtype", "dim", "flash"),
-    [(torch.bfloat16, 64, True), (torch.bfloat16, 12, False), (torch.float32, 64, False)],
-)
-def test_flash_attention_gets_the_types_and_widths_it_knows(dtype: torch.dtype, dim: int, flash: bool) -> None:
-    context = PackedContext(TREE.query_offsets, TREE.key_offsets, TREE.key_indices)
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        q, k = (torch.empty(1, n, len(TREE.token_ids), dim, dtype=dtype, device="cuda") for n in (4, 2))
-        assert context.attend(0, q, k, k, 1.0).shape == (1, len(TREE.token_ids), 4, dim)
-    assert (context._varlen is not None) == flash

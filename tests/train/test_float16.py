@@ -1,13 +1,11 @@
 """Training in float16 takes the steps of float32, and an overflow costs an update, not the run."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -20,12 +18,7 @@ from arl.train.shard import Shard
 from arl.types import Batch
 from tests.train.synthetic import batch, packed
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def learner(model: Path, **train: Any) -> Learner:
@@ -130,10 +123,3 @@ def test_the_scale_stays_a_power_of_two_of_at_least_one(overflows: list[bool]) -
     for _ in range(GROWTH_EVERY):
         scale.update(is_overflow=False)
     assert scale.value == 2 * max(1.0, FIRST / 2 ** sum(overflows))
-
-
-def test_other_types_are_not_scaled() -> None:
-    scale = LossScale.of("bfloat16")
-    scale.update(is_overflow=True)
-    assert scale == LossScale(1.0, is_dynamic=False)
-    assert not scale.absorbs(is_overflow=True)

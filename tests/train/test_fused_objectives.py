@@ -1,11 +1,9 @@
 """The head that makes the gradient in its forward honors every setting of an objective."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from arl.config.recipe import Train
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
@@ -14,6 +12,8 @@ from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from tests.train.columns import comparable
 from tests.train.synthetic import batch, packed
+
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 class UnfusedPPO(PPO):
@@ -41,12 +41,6 @@ CASES = [
     (DecoupledPPO, UnfusedDecoupledPPO, MASKED),
     (DecoupledPPO, UnfusedDecoupledPPO, MASKED | {"proximal": "loglinear", "dual_clip": 1.1}),
 ]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(("fused", "unfused", "settings"), CASES)

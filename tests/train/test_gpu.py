@@ -2,13 +2,11 @@
 
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from transformers import AutoModelForCausalLM, Qwen2Config
 
@@ -24,7 +22,11 @@ from arl.train.learner import Learner
 from arl.train.packer import pack_groups
 from arl.train.shard import Minibatch, Shard
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: pytest -m gpu")]
+pytestmark = [
+    pytest.mark.usefixtures("alone"),
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: pytest -m gpu"),
+]
 VOCAB, TOKENS = 1000, 4096
 OPEN_HANDLES = """
 import pickle, sys, torch
@@ -70,13 +72,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     AutoModelForCausalLM.from_config(config).save_pretrained(directory)
     return directory
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.mark.parametrize(("heads", "kv_heads", "dim"), [(12, 2, 128), (14, 2, 64), (8, 1, 256), (4, 4, 32)])

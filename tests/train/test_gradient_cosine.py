@@ -1,15 +1,11 @@
 """The cosines between gradients, and that measuring them changes nothing."""
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.config.recipe import Train
 from arl.metrics.names import number
@@ -19,21 +15,15 @@ from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
 from arl.train.gradient_halves import halves
 from arl.train.learner import Learner
-from arl.train.rendezvous import init_ranks
 from arl.train.shard import Shard
 from arl.train.sharding import local_part
 from arl.train.step_totals import StepTotals
 from tests.train.gradients import gradient_of
 from tests.train.synthetic import batch, packed
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 OBJECTIVES = [DecoupledPPO(), DecoupledPPO(proximal="loglinear"), PPO(), GSPO(clip_low=0.2, clip_high=0.2)]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    init_ranks(deadline_seconds=300)
-    yield
-    dist.destroy_process_group()
 
 
 def learner(model: Path, objective: Objective | None = None, minibatches: int = 2, halves_every: int = 0) -> Learner:
@@ -58,14 +48,6 @@ def test_the_cosine_to_the_previous_updates_is_that_of_the_gradient_and_adams_de
     _, gradient = gradient_of(trained, second.minibatches[0])
     expected = torch.cosine_similarity(flat(gradient).double(), mean.double(), dim=0)
     assert number(trained.step(second), "grad_cosine/previous") == pytest.approx(expected.item(), abs=1e-5)
-
-
-def test_the_same_gradient_again_has_cosine_one_although_it_was_clipped(tiny: Path) -> None:
-    train = Train(dtype="float32", learning_rate=1e-12, minibatches=1, clip_norm=1e-3)
-    trained = Learner(tiny, train, PPO(), version=4)
-    trained.step(shard_of(4, 1))
-    again = trained.step(msgspec.structs.replace(shard_of(4, 1), version=5))
-    assert number(again, "grad_cosine/previous") == pytest.approx(1.0, abs=1e-5)
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.kind}-{getattr(o, 'proximal', '')}")
@@ -115,25 +97,3 @@ def test_measuring_the_halves_leaves_weights_optimizer_and_metrics_as_they_are_t
     a, b = plain.sharded.training_state(), measured.sharded.training_state()
     for one, other in ((a.weights, b.weights), (a.optimizer, b.optimizer)):
         assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
-
-
-def test_tokens_of_one_age_have_no_halves(tiny: Path) -> None:
-    trained = learner(tiny, halves_every=1)
-    (shard,), _ = packed(batch(4, groups=8, size=4, max_age=0), 2)
-    assert "grad_cosine/stale_fresh" not in trained.step(shard)
-
-
-@given(st.lists(st.integers(0, 9), min_size=1, max_size=40))
-def test_a_cut_between_ages_makes_the_halves_as_equal_as_one_can(tiny: Path, drawn: list[int]) -> None:
-    ages = np.array(drawn)
-    (pack, *_) = shard_of(4, capacity=16_384).minibatches[0].micro_batches
-    pack = msgspec.structs.replace(pack, policy_versions=(9 - ages).astype(np.int32))
-    both = halves([pack], 9, torch.device("cpu"))
-    if len(set(drawn)) == 1:
-        assert both is None
-        return
-    assert both is not None
-    larger = [max((ages > cut).sum(), (ages <= cut).sum()) for cut in range(min(drawn), max(drawn))]
-    stale = int((ages > both[0].oldest_fresh).sum())
-    assert 0 < stale < len(ages)
-    assert max(stale, len(ages) - stale) == min(larger)

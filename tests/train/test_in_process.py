@@ -108,19 +108,3 @@ def test_with_a_lag_every_version_is_published_and_the_trainer_waits_for_a_place
     assert clock.run(main, virtual=True) == pytest.approx([0, 0, 18, 19])
     left = {"config.json"} if transport == "memory" else {"v2", "v3", "v4"}
     assert {path.name for path in tmp_path.iterdir()} == left
-
-
-def test_a_trainer_that_is_told_of_published_versions_gives_them_out(tiny: Path, tmp_path: Path) -> None:
-    recipe = recipe_for(tiny, lag=2, transport="file")
-
-    async def main() -> None:
-        versions = StartingVersions(str(tiny), 0, {-2: "older", -1: "old"})
-        trainer = InProcessTrainer(recipe, versions, tmp_path, tmp_path / "logs", load_lags(recipe))
-        assert [(await trainer.weights(v)).path for v in (-2, -1, 0)] == [
-            *("older", "old"),
-            str(tmp_path / "v0"),  # whose publication begins again
-        ]
-        await trainer.step(batch(0, groups=4, size=4))
-        assert [(await trainer.weights(v)).version for v in (-2, -1, 0, 1)] == [-2, -1, 0, 1]
-
-    clock.run(main, virtual=True)

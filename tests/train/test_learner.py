@@ -18,9 +18,7 @@ from arl.train.algorithms.grpo import GRPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
-from arl.train.loss_sequence import LossSequence, loss_sequences
-from arl.train.packer import pack_groups
-from arl.train.shard import Shard
+from arl.train.loss_sequence import loss_sequences
 from arl.types import Batch
 from tests.extending.my_objective import Reinforce as WithPenalty
 from tests.train.one_rank import (
@@ -31,7 +29,6 @@ from tests.train.one_rank import (
     rewarded,
     shard_of,
     weights,
-    with_advantage,
 )
 from tests.train.synthetic import batch, packed
 
@@ -49,49 +46,6 @@ def test_a_few_steps_raise_the_probability_of_rewarded_trajectories(tiny: Path) 
         trained.step(shard_of(on_policy(trained, batch(version, groups=8, size=4))))
     assert logprobs(trained, rewarded(given)).mean() > before + 0.05
     assert trained.version == 8
-
-
-@pytest.mark.parametrize("objective", [DecoupledPPO(), GSPO(clip_low=0.2, clip_high=0.2)], ids=lambda o: o.kind)
-def test_micro_batches_do_not_change_the_step(tiny: Path, objective: Objective) -> None:
-    whole, cut = learner(tiny, objective), learner(tiny, objective)
-    given = batch(4, groups=8, size=4)
-    a, b = whole.step(shard_of(given)), cut.step(shard_of(given, capacity=64))
-    assert a["loss"] == pytest.approx(b["loss"], rel=1e-5)
-    assert a["grad_norm"] == pytest.approx(b["grad_norm"], rel=1e-4)
-    assert_same_weights(weights(whole), weights(cut), 1e-5)
-
-
-def test_leaving_out_trajectories_without_gradient_does_not_change_the_gradient(tiny: Path) -> None:
-    given = batch(4, groups=4, size=4)
-    equal = tuple(msgspec.structs.replace(t, reward=1.0) for t in given.groups[0].trajectories)
-    given = Batch(4, (msgspec.structs.replace(given.groups[0], trajectories=equal), *given.groups[1:]))
-    (short,) = shard_of(given, minibatches=1).minibatches
-    everything = []
-    for g, kept in zip(given.groups, _kept(given), strict=True):
-        everything.append(kept or [with_advantage(t, 0.0) for t in g.trajectories])
-    (packs,) = pack_groups(everything, 16_384, ranks=1)
-    full = Shard(4, (msgspec.structs.replace(short, micro_batches=packs),))
-    assert len(full.minibatches[0].micro_batches[0].loss_scores) > len(short.micro_batches[0].loss_scores)
-    a, b = learner(tiny, minibatches=1), learner(tiny, minibatches=1)
-    first, second = a.step(Shard(4, (short,))), b.step(full)
-    assert first["loss"] == pytest.approx(second["loss"], rel=1e-5)
-    assert first["grad_norm"] == pytest.approx(second["grad_norm"], rel=1e-5)
-    assert_same_weights(weights(a), weights(b), 1e-6)
-
-
-def _kept(given: Batch) -> list[list[LossSequence]]:
-    return [[s for s in group if s.advantages.any()] for group in loss_sequences(given, GRPO())]
-
-
-def test_a_batch_without_any_gradient_still_makes_a_version(tiny: Path) -> None:
-    trained = learner(tiny)
-    given = batch(4, groups=4, size=1)
-    before = weights(trained)
-    metrics = trained.step(shard_of(given))
-    assert metrics["loss"] == 0.0
-    assert metrics["grad_norm"] == 0.0
-    assert trained.version == 5
-    assert_same_weights(before, weights(trained), 0.0)
 
 
 @pytest.mark.parametrize(
@@ -123,17 +77,6 @@ def silent(given: Batch) -> Batch:
     return Batch(given.version, tuple(groups))
 
 
-def test_naive_and_decoupled_agree_on_a_policys_own_samples_and_differ_on_old_ones(tiny: Path) -> None:
-    def loss(objective: Objective, own: bool) -> float:
-        trained = learner(tiny, objective, minibatches=1)
-        given = batch(4, groups=4, size=4)
-        shard = shard_of(on_policy(trained, given) if own else given, minibatches=1)
-        return number(trained.step(shard), "grad_norm")
-
-    assert loss(PPO(), own=True) == pytest.approx(loss(DecoupledPPO(), own=True), rel=1e-4)
-    assert loss(PPO(), own=False) != pytest.approx(loss(DecoupledPPO(), own=False), rel=1e-2)
-
-
 def test_the_second_minibatch_is_centered_on_the_weights_before_the_step(tiny: Path) -> None:
     """One update moves the policy; the proximal policy stays behind, so ratios leave 1 by as much as it moved."""
     given = on_policy(learner(tiny), batch(4, groups=4, size=4))
@@ -154,30 +97,6 @@ def test_loglinear_runs_no_proximal_pass_and_centers_between_behavior_and_curren
         for p in PROXIMALS
     }
     assert 0 < kl["loglinear"] < kl["recompute"]
-
-
-def test_the_first_forward_on_own_samples_finds_ratio_and_weight_one(tiny: Path) -> None:
-    trained = learner(tiny, minibatches=1)
-    metrics = trained.step(shard_of(on_policy(trained, batch(4, groups=4, size=4)), 1))
-    assert metrics["ratio/max"] == pytest.approx(1.0, abs=1e-5)
-    assert metrics["behavior_weight/mean"] == pytest.approx(1.0, abs=1e-5)
-    assert metrics["kl/behavior_proximal"] == pytest.approx(0.0, abs=1e-6)
-
-
-def test_bfloat16_computes_nearly_the_same_step_on_float32_master_weights(tiny: Path) -> None:
-    given = batch(4, groups=8, size=4)
-    exact = learner(tiny).step(shard_of(given))
-    half = learner(tiny, dtype="bfloat16")
-    metrics = half.step(shard_of(given))
-    assert metrics["loss"] == pytest.approx(exact["loss"], rel=0.03)
-    assert metrics["grad_norm"] == pytest.approx(exact["grad_norm"], rel=0.03)
-    assert {w.dtype for w in weights(half).values()} == {torch.float32}
-    assert {w.dtype for w in half.snapshot().values()} == {torch.bfloat16}
-
-
-def test_the_learning_rate_ramps_linearly(tiny: Path) -> None:
-    trained = learner(tiny, learning_rate=0.1, ramp_steps=40)  # at version 4 there have been 8 updates
-    assert trained.step(shard_of(batch(4, groups=4, size=4)))["learning_rate"] == pytest.approx(0.025)
 
 
 def test_compiled_and_checkpointed_blocks_train_as_others_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

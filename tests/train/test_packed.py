@@ -2,8 +2,6 @@
 
 import copy
 import random
-from pathlib import Path
-from typing import Any
 from unittest import mock
 
 import numpy as np
@@ -19,7 +17,7 @@ from transformers import (
 )
 
 from arl.models import packed
-from arl.models.attention import ATTENTION, attention
+from arl.models.attention import ATTENTION
 from arl.models.packed import PackedContext
 from arl.train.loss_sequence import LossSequence
 from arl.train.micro_batch import MicroBatch
@@ -147,47 +145,3 @@ def test_segments_of_any_sizes_around_the_fused_path_attend_as_each_does_alone(
         hidden = torch.ones(scores.shape[1:]).triu(len(seen) - scores.shape[1] + 1).bool()
         alone = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v[0, :, seen]
         torch.testing.assert_close(out[queries], alone.transpose(0, 1), rtol=1e-5, atol=1e-5)  # parts add in float32
-
-
-def test_a_model_that_keeps_a_cache_is_refused() -> None:
-    (share,) = pack_groups([group(random.Random(1), 5, [4, 4])], 1000, ranks=1)
-    batch, m = share[0], model("llama", ATTENTION)
-    context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices)
-    tokens = torch.from_numpy(batch.token_ids).long()[None]
-    cache = m(input_ids=tokens, use_cache=True, context=context).past_key_values
-    with pytest.raises(AssertionError, match="use_cache=False"):
-        m(input_ids=tokens, past_key_values=cache, use_cache=True, context=context)
-
-
-def test_what_silently_computes_another_model_elsewhere_changes_nothing_here() -> None:
-    """A default cache, and a mask of ones: transformers' own packed attention then sees across sequences."""
-    (share,) = pack_groups([group(random.Random(1), 5, [4, 4]), group(random.Random(2), 3, [6])], 1000, ranks=1)
-    batch, m = share[0], model("llama", ATTENTION)
-
-    def logits(**wrong: Any) -> torch.Tensor:
-        context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices)
-        inputs = {"input_ids": torch.from_numpy(batch.token_ids), "position_ids": torch.from_numpy(batch.position_ids)}
-        out: torch.Tensor = m(**{k: v.long()[None] for k, v in inputs.items()}, context=context, **wrong).logits
-        return out
-
-    right = logits(use_cache=False)
-    torch.testing.assert_close(logits(), right, rtol=0, atol=0)
-    ones = torch.ones(1, len(batch.token_ids), dtype=torch.long)
-    torch.testing.assert_close(logits(use_cache=False, attention_mask=ones), right, rtol=0, atol=0)
-
-
-def test_a_mask_that_reaches_the_attention_is_refused() -> None:
-    (share,) = pack_groups([group(random.Random(1), 5, [4, 4])], 1000, ranks=1)
-    context = PackedContext(share[0].query_offsets, share[0].key_offsets, share[0].key_indices)
-    q = torch.zeros(1, 2, len(share[0].token_ids), 4)
-    with pytest.raises(AssertionError, match="a mask would silently override"):
-        attention(torch.nn.Identity(), q, q, q, torch.ones(1), 1.0, context)
-
-
-def test_a_tiny_model_file_gives_the_same_scores_in_bfloat16_within_its_rounding(tiny: Path) -> None:
-    (share,) = pack_groups([group(random.Random(1), 9, [4, 8, 12], vocab=16)], 1000, ranks=1)
-    exact = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.float32, attn_implementation=ATTENTION)
-    half = AutoModelForCausalLM.from_pretrained(tiny, dtype=torch.bfloat16, attn_implementation=ATTENTION)
-    with torch.no_grad():
-        expected = packed_loss(exact, share[0]).item()
-        assert packed_loss(half, share[0]).item() == pytest.approx(expected, rel=0.02, abs=0.02)

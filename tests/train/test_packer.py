@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 from arl.config.recipe import Train
 from arl.data.model_limits import Flops
 from arl.errors import InputError
-from arl.models.prefix_tree import prefix_tree
 from arl.train import channel
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import GRPO
 from arl.train.loss_sequence import LossSequence
 from arl.train.micro_batch import MicroBatch, SequencePack
-from arl.train.packer import Packing, bundles_of, pack_batch, pack_groups
+from arl.train.packer import Packing, pack_batch, pack_groups
 from tests.train.synthetic import batch, packed
 
 Token = tuple[tuple[int, ...], int, float, int, float]  # context, target, behavior logprob, version, advantage
@@ -92,26 +91,6 @@ def test_every_loss_token_appears_exactly_once_in_its_own_context(
     assert all(0 < len(p.token_ids) <= capacity for p in packs)
     assert all((np.diff(p.loss_scores) >= 0).all() for p in packs), "a range of scores has a range of loss tokens"
     assert Counter(token for p in packs for token in found(p)) == expected(groups)
-
-
-@given(st.integers(0, 10**6), st.integers(1, 6), st.integers(2, 4), st.integers(20, 60))
-def test_bundles_are_as_long_as_their_tree_allows_and_know_its_size(
-    seed: int, count: int, vocab: int, capacity: int
-) -> None:
-    for group in groups_of(seed, count, vocab):
-        left = sorted(group, key=lambda s: s.token_ids[: s.loss_at[-1]].tobytes())
-        for bundle in bundles_of(group, capacity):
-            stored = [s.token_ids[: s.loss_at[-1]] for s in left]
-            members = len(bundle.sequences)
-            tree = prefix_tree(stored[:members])
-            assert [id(s) for s in bundle.sequences] == [id(s) for s in left[:members]]
-            assert bundle.num_tokens == len(tree.token_ids) <= capacity
-            queries = np.diff(tree.query_offsets)
-            keys = np.diff(tree.key_offsets)
-            assert bundle.num_keys == sum(sum(range(k - q + 1, k + 1)) for q, k in zip(queries, keys, strict=True))
-            del left[:members]
-            assert not left or len(prefix_tree(stored[: members + 1]).token_ids) > capacity
-        assert not left
 
 
 def test_a_prompt_and_equal_responses_are_stored_once() -> None:
@@ -208,11 +187,3 @@ def test_a_shard_survives_the_channel_bit_for_bit() -> None:
                 continue
             assert a.dtype == b.dtype
             assert np.array_equal(a, b)
-
-
-def test_with_an_entropy_term_groups_of_equal_rewards_are_trained() -> None:
-    full = batch(groups=8, size=4)
-    num_tokens = sum(int(t.loss_mask.sum()) for g in full.groups for t in g.trajectories)
-    (shard,), report = packed(full, minibatches=1, objective=DecoupledPPO(entropy_coefficient=1e-3))
-    assert report["advantage/zero_fraction"] > 0
-    assert sum(len(pack.loss_scores) for pack in shard.minibatches[0].micro_batches) == num_tokens

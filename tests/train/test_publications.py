@@ -5,53 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from arl.config.recipe import Train
 from arl.sync.file_target import FileTarget
 from arl.sync.publisher import Publisher
-from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.learner import Learner
 from arl.types import WeightUpdate
-from tests.train.one_rank import assert_same_weights, learner, weights
+from tests.train.one_rank import learner
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-
-def test_a_publication_loads_as_the_weights_it_was_made_of(tmp_path: Path, tiny: Path) -> None:
-    trained = learner(tiny)
-    update = FileTarget(tmp_path, trained.config_json()).write(5, trained.snapshot())
-    again = Learner(update.path, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2), DecoupledPPO())
-    assert_same_weights(weights(trained), weights(again), 0.0)
-
-
-def test_a_publisher_of_every_version_lets_one_snapshot_stand_in_line(tmp_path: Path, tiny: Path) -> None:
-    trained, announced = learner(tiny), list[int]()
-    first, busy, in_line = threading.Event(), threading.Event(), threading.Event()
-
-    def announce(outcome: WeightUpdate | Exception) -> None:
-        assert isinstance(outcome, WeightUpdate)
-        announced.append(outcome.version)
-        first.set()
-        busy.wait(300)
-
-    publisher = Publisher(FileTarget(tmp_path, trained.config_json()), kept=3, announce=announce, every_version=True)
-
-    def publish_two_more() -> None:
-        publisher.publish(6, trained.snapshot())
-        in_line.set()
-        publisher.publish(7, trained.snapshot())
-
-    publisher.publish(5, trained.snapshot())
-    assert first.wait(300)
-    trainer = threading.Thread(target=publish_two_more)
-    trainer.start()
-    assert in_line.wait(300)
-    trainer.join(0.2)
-    assert trainer.is_alive()  # waits for 6 to leave the line
-    busy.set()
-    trainer.join(300)
-    publisher.close(300)
-    assert announced == [5, 6, 7]
-    assert {path.name for path in tmp_path.iterdir()} == {"v5", "v6", "v7"}
 
 
 def test_the_publisher_skips_what_a_newer_version_overtook_and_keeps_the_last_few(tmp_path: Path, tiny: Path) -> None:

@@ -7,20 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Train
-from arl.tasks.base import WarmupStage
 from arl.train.schedule import schedule_of
 from arl.train.sft import PairsJob, schedule_of_pairs
-from arl.train.warmup import schedule_of_stage
 
 
 def rates(train: Train, *updates: int) -> list[float]:
     schedule = schedule_of(train)
     return [schedule.rate(update) for update in updates]
-
-
-def test_the_learning_rate_falls_linearly_to_its_share() -> None:
-    train = Train(learning_rate=0.1, steps=3, minibatches=2, decay_to=0.5)
-    assert rates(train, 0, 5, 99) == pytest.approx([0.1, 0.05, 0.05])
 
 
 def test_the_learning_rate_falls_along_a_cosine_to_its_share() -> None:
@@ -60,17 +53,3 @@ def test_fine_tuning_ramps_to_the_peak_then_falls_to_a_tenth_at_its_last_step() 
     assert [schedule.rate(step) for step in (0, 24, 49, 99, 150)] == pytest.approx(
         [0.02, 0.5, 1.0, 0.5545, 0.1], abs=1e-4
     )
-
-
-STAGE = WarmupStage(
-    name="skill",
-    demonstrate=lambda rng, count: [],
-    ask=lambda rng, count: [],
-    steps=800,
-    learning_rate=1.0,
-)
-
-
-def test_a_warm_up_ramps_under_its_decay() -> None:
-    schedule = schedule_of_stage(STAGE)
-    assert [schedule.rate(step) for step in (0, 24, 49, 400, 800)] == pytest.approx([0.02, 0.5, 0.944875, 0.55, 0.1])

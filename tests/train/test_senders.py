@@ -75,23 +75,6 @@ def test_engines_get_what_was_trained_and_one_that_stops_in_between_costs_the_ot
     asyncio.run(scene())
 
 
-def test_a_group_that_nobody_joins_is_given_up_and_the_trainer_steps_on(tiny: Path, tmp_path: Path) -> None:
-    short = msgspec.structs.replace(init(tiny, tmp_path), transport="broadcast", broadcast_seconds=5.0)
-
-    async def scene() -> None:
-        async with forked(short, 1) as (trainer, (rank,)):
-            rendezvous = await trainer.join("lonely", 2)
-            assert (rendezvous.host, rendezvous.backend) == ("127.0.0.1", "gloo")
-            with pytest.raises(EngineError, match="lonely"):
-                await trainer.send("lonely", 5)
-            await trainer.leave("lonely")
-            assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
-            await trainer.stop()
-            assert rank.wait(300) == 0, "threads that wait for engines do not spoil its end"
-
-    asyncio.run(scene())
-
-
 def test_a_rank_that_engines_hold_up_prints_which_version_is_needed_and_waits_until_the_controller_goes_on(
     tiny: Path, tmp_path: Path, servers: list[ServerProcess]
 ) -> None:

@@ -4,12 +4,10 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from arl.config.recipe import TinyModel, Warmup
@@ -19,15 +17,10 @@ from arl.train import sft
 from arl.train.sft import PairsJob, run, run_job
 from arl.train.warmup import WarmupJob
 
+pytestmark = pytest.mark.usefixtures("alone")
+
 SECONDS = 300  # for a process that imports torch, on a busy machine
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
 
 
 @pytest.fixture
@@ -107,7 +100,6 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
         ('{"prompt": 1, "response": "0#0"}', "column prompt is 1"),
         ('{"prompt": [{"role": "user"}], "response": "0#0"}', "column prompt is"),
         ('{"prompt": "1=", "response": 1}', "column response is int"),
-        ('{"prompt": "1=", "response": "\\ud800"}', "half of a surrogate pair"),
     ):
         data.write_text(f"{good}\n{bad}")
         with pytest.raises(DataError, match=f"bad.jsonl:2: .*{complaint}"):
@@ -117,11 +109,6 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
         run_job(PairsJob, fields)
     with pytest.raises(InputError, match="steps"):
         run_job(PairsJob, fields | {"steps": 0})
-
-
-def test_an_existing_output_is_never_overwritten(tiny: Path, pairs: Path) -> None:
-    with pytest.raises(InputError, match="exists already"):
-        run(PairsJob(model=str(tiny), data=str(pairs), steps=1, output=str(tiny)))
 
 
 def test_a_pair_longer_than_the_capacity_is_refused_before_the_model_is_loaded(

@@ -8,7 +8,6 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.metrics.names import number
-from arl.train import learner as learner_module
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
@@ -72,9 +71,3 @@ def test_nobody_waits_for_the_device_until_an_update_has_its_norm(tiny: Path, ob
         gradient_of(trained, minibatch)
     assert len(minibatch.micro_batches) > 2
     assert asked.numbers == 1  # the loss, which this test asked for
-
-
-def test_the_mfu_is_of_the_peak_that_a_known_device_promises(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(learner_module, "peak_flops", lambda *_: 2e12)
-    metrics = learner(tiny).step(shard_of(batch(4, groups=4, size=4)))
-    assert metrics["hardware/mfu"] == pytest.approx(number(metrics, "hardware/tflops") / 2)

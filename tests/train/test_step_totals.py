@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.objective_section import Statistic
-from arl.metrics.names import AGE_BUCKETS, FIRST_AGES
+from arl.metrics.names import FIRST_AGES
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.rendezvous import init_ranks
 from arl.train.sharded_model import Update
@@ -107,22 +107,6 @@ def test_every_reduction_is_its_definition_however_the_step_is_cut(tokens: list[
         assert comparable(found[name]) == pytest.approx(comparable(value), rel=WIDTH), name
 
 
-@given(tokens=DRAWN)
-def test_an_effective_sample_is_a_fraction_and_the_buckets_hold_every_token(tokens: list[Token]) -> None:
-    step = totals()
-    add(step, tokens)
-    step.close_update(update(), 0.1)
-    found = step.metrics()
-    sizes = found["objective/size_by_age"]
-    counts = found["by_age/tokens"]
-    assert isinstance(sizes, list)
-    assert isinstance(counts, list)
-    assert len(sizes) == len(counts) == len(AGE_BUCKETS)
-    assert all(0 < one <= 1 + WIDTH for one in sizes if one is not None)
-    assert [one is None for one in sizes] == [count == 0 for count in counts]
-    assert sum(count or 0 for count in counts) == len(tokens)
-
-
 def test_a_skipped_update_is_left_out_of_every_metric() -> None:
     step = totals()
     kept = [(0, 1.0, 0.5), (4, 3.0, 1.5)]
@@ -141,7 +125,3 @@ def test_a_step_without_a_token_has_no_metric_of_tokens() -> None:
     add(step, [])
     step.close_update(update(), 0.1)
     assert set(step.metrics()) == {"learning_rate", "train/skipped_updates", "loss", "grad_norm"}
-
-
-def test_the_buckets_begin_at_the_ages_that_their_labels_name() -> None:
-    assert [int(label.split("-")[0].removesuffix("+")) for label in AGE_BUCKETS] == list(FIRST_AGES)

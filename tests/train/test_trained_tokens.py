@@ -1,19 +1,14 @@
 """What a step computes of its tokens comes back to them, however they were packed, shared and spread over ranks."""
 
-import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import numpy as np
 import pytest
-import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Train
-from arl.train import channel
 from arl.train.algorithms.advantage import Advantage
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import GRPO
@@ -24,20 +19,13 @@ from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence, loss_sequences
 from arl.train.micro_batch import MicroBatch
 from arl.train.packer import Packing, pack_batch, pack_groups
-from arl.train.shard import PackSizes, Shard, join_shard
+from arl.train.shard import Shard, join_shard
 from arl.train.token_log import TokenLog
 from arl.train.trained_tokens import TokenLogprobs, trained_tokens
 from arl.types import Batch, TrainedTokens
-from tests.extending.my_advantage import Growing
 from tests.train.synthetic import batch
-from tests.train.workers import forked, init
 
-
-@pytest.fixture(autouse=True, scope="module")
-def _alone() -> Iterator[None]:
-    yield
-    if dist.is_initialized():
-        dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def packing_of(minibatches: int, capacity: int, ranks: int = 1, **parts: Any) -> Packing:
@@ -152,56 +140,3 @@ def test_current_logprobs_follow_the_updates_of_the_step_and_proximal_ones_do_no
     np.testing.assert_allclose(tokens.proximal_logprobs[computed], before[computed], atol=1e-5)
     np.testing.assert_allclose(tokens.current_logprobs[first], before[first], atol=1e-5)
     assert np.abs(tokens.current_logprobs[second] - before[second]).max() > 1e-2
-
-
-@pytest.mark.slow
-def test_two_ranks_report_what_one_does(tiny: Path, tmp_path: Path) -> None:
-    drawn = batch(4, groups=8, size=4, seed=3)
-
-    async def by_ranks() -> TrainedTokens:
-        first = init(tiny, tmp_path / "published", capacity=64)
-        async with forked(first, ranks=2, records=True) as (trainer, _):
-            result = await trainer.step(drawn)
-            await trainer.stop()
-        assert result.tokens is not None
-        return result.tokens
-
-    found = asyncio.run(by_ranks())
-    expected = trained(tiny, drawn, packing_of(2, 64), DecoupledPPO(), rate=1.5e-4)
-    assert np.array_equal(found.advantages, expected.advantages)
-    for name in ("current_logprobs", "proximal_logprobs"):
-        np.testing.assert_allclose(getattr(found, name), getattr(expected, name), atol=1e-5)
-
-
-def test_advantages_of_tokens_come_back_as_such(tiny: Path) -> None:
-    drawn = batch(4, groups=4, size=4)
-    advantage = Growing(kind="growing")
-    tokens = trained(tiny, drawn, packing_of(1, 16_384, advantage=advantage), DecoupledPPO(), rate=1e-3)
-    expected = np.concatenate([s.advantages for group in loss_sequences(drawn, advantage) for s in group])
-    assert tokens.per_token
-    assert np.array_equal(tokens.advantages, expected)
-
-
-def test_a_run_that_writes_no_trajectories_pays_nothing(tiny: Path) -> None:
-    packing = msgspec.structs.replace(packing_of(2, 16_384), records=False)
-    drawn = batch(4, groups=4, size=4)
-    (chosen,), _ = pack_batch(drawn, packing)
-    shard = join_shard(chosen)
-    assert all(pack.places is None for pack in micro_batches(shard))
-    log = TokenLog()
-    Learner(tiny, Train(dtype="float32", learning_rate=1.5e-4, minibatches=2), DecoupledPPO(), version=4).step(
-        shard, log
-    )
-    assert log.logprobs() is None
-    assert trained_tokens(drawn, [chosen], [None], packing) is None
-
-
-def test_logprobs_survive_the_channel_bit_for_bit() -> None:
-    sent = TokenLogprobs(np.arange(3, dtype=np.int32), np.array([-0.5, -np.inf, np.nan], np.float32))
-    sizes = PackSizes(np.array([3]), np.array([1e9]))
-    received = channel.decode_from_rank(channel.encode(channel.Stepped(5, {}, sizes, busy_seconds=0.5, logprobs=sent)))
-    assert isinstance(received, channel.Stepped)
-    assert received.logprobs is not None
-    assert received.logprobs.proximal is None
-    assert np.array_equal(received.logprobs.places, sent.places)
-    assert np.array_equal(received.logprobs.current, sent.current, equal_nan=True)

@@ -9,11 +9,15 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from msgspec import structs
 from safetensors.torch import save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.config.recipe import Train
 from arl.launch.child import leave
+from arl.models.load import DTYPES
+from arl.sync.buckets import bucket_bytes_of, make_buckets
+from arl.sync.loading import unflatten_all
 from arl.train import sharding
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
@@ -43,7 +47,22 @@ def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricVal
         packed(batch(v, groups=8, size=4, seed=v), 2, 64, dist.get_world_size())[0][dist.get_rank()]
         for v in range(STEPS)
     ]
-    return [learner.step(shard) for shard in shards], learner.sharded.full_state(torch.float32)
+    metrics = [learner.step(shard) for shard in shards]
+    check_published(learner)
+    return metrics, learner.sharded.full_state(torch.float32)
+
+
+def check_published(learner: Learner) -> None:
+    """Compare the buckets that are published, on rank 0 and everywhere, with the whole tensors, bit by bit."""
+    for dtype, everywhere in itertools.product(("bfloat16", "float32"), (False, True)):
+        specs = [structs.replace(spec, dtype=dtype) for spec in learner.tensors()]
+        buckets = make_buckets(specs, 10_000)
+        keeps = everywhere or dist.get_rank() == 0
+        flats = [torch.empty(bucket_bytes_of(b), dtype=torch.uint8) for b in buckets] if keeps else None
+        learner.sharded.gather(buckets, flats, everywhere)
+        whole = learner.sharded.full_state(DTYPES[dtype])  # on rank 0
+        found = {} if flats is None else unflatten_all(flats, buckets)
+        assert all(torch.equal(found[name], tensor) for name, tensor in whole.items())
 
 
 def gradients(model: str, train: dict[str, Any], capacity: int) -> tuple[list[float], dict[str, torch.Tensor]]:

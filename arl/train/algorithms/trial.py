@@ -29,23 +29,14 @@ def try_algorithms(recipe: Recipe) -> None:
 
 
 def try_advantage(advantage: Advantage) -> None:
-    """Compute the advantages of two groups, one with equal rewards, with an episode that has no loss token.
-
-    Raises:
-        RecipeError: see `try_algorithms`.
-    """
+    """Compute the advantages of two groups, one with equal rewards, with an episode that has no loss token."""
     size = max(2, advantage.smallest_group)
-    rewards = np.arange(2.0 * size)
-    rewards[size:] = 1.0
     num_loss_tokens = np.arange(2 * size)
-    values = None
-    if "values" in advantage.columns:
-        values = np.zeros(num_loss_tokens.sum(), np.float32)
     episodes = EpisodeColumns(
-        rewards=rewards,
+        rewards=np.minimum(np.arange(2.0 * size), size),
         group_sizes=np.array([size, size]),
         num_loss_tokens=num_loss_tokens,
-        values=values,
+        values=np.zeros(num_loss_tokens.sum(), np.float32) if "values" in advantage.columns else None,
     )
     try:
         advantages_per_token(advantage, episodes)
@@ -59,11 +50,7 @@ def try_advantage(advantage: Advantage) -> None:
 
 
 def try_objective(objective: Objective) -> None:
-    """Compute the loss of three tokens of two sequences, and its gradient.
-
-    Raises:
-        RecipeError: see `try_algorithms`.
-    """
+    """Compute the loss of three tokens of two sequences, and its gradient."""
     try:
         fault = _fault(objective)
     except Exception as error:  # user code may fail in any way
@@ -79,12 +66,10 @@ def _fault(objective: Objective) -> str:
     """Say what is wrong with the loss of an example; empty if nothing is."""
     import torch
 
-    current = torch.tensor([-1.0, -0.5, -2.0], requires_grad=True)
-    entropy = torch.tensor([1.5, 0.8, 2.5], requires_grad=True)
     optional = {name: torch.tensor([-1.1, -0.4, -2.0]) for name in objective.needed_columns}
     tokens = TokenColumns(
-        current_logprobs=current,
-        entropy=entropy,
+        current_logprobs=torch.tensor([-1.0, -0.5, -2.0], requires_grad=True),
+        entropy=torch.tensor([1.5, 0.8, 2.5], requires_grad=True),
         behavior_logprobs=torch.tensor([-1.2, -0.6, -1.9]),
         advantages=torch.tensor([1.0, 1.0, -1.0]),
         policy_versions=torch.tensor([2, 3, 3]),
@@ -92,11 +77,8 @@ def _fault(objective: Objective) -> str:
         version=3,
         **optional,
     )
-    result: object = objective.loss(tokens)
-    if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], dict):
-        return "loss did not return (loss, metrics by name)"
-    loss, per_token = result
-    if not isinstance(loss, torch.Tensor) or loss.shape != () or not loss.requires_grad:
+    loss, per_token = objective.loss(tokens)
+    if loss.shape != () or not loss.requires_grad:
         return "the loss is not a sum, a tensor of shape () with a gradient"
     declared = {statistic.value for statistic in objective.statistics.values()}
     if per_token.keys() != declared:
@@ -105,7 +87,7 @@ def _fault(objective: Objective) -> str:
         if not name.startswith(OF_OBJECTIVE) and name not in LOGGED_BY_BUILT_INS:
             return f"the metric {name} must be one of arl's own for objectives, or begin with {OF_OBJECTIVE}"
     for name, values in per_token.items():
-        if values.shape != current.shape or values.requires_grad:
+        if values.shape != (3,) or values.requires_grad:
             return f"the value {name} is not one number for each token, (N,), without gradient"
-    torch.autograd.grad(loss, current)
+    torch.autograd.grad(loss, tokens.current_logprobs)
     return ""
