@@ -60,14 +60,6 @@ def test_an_option_that_cannot_be_served_is_refused_with_what_fits(
         parse(["--model", old.path, option, value])
 
 
-def test_a_model_that_is_no_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    os.mkfifo(tmp_path / "fifo")
-    for name in ("file", "fifo"):
-        with pytest.raises(InputError, match=f"{name} is no directory"):
-            parse(["--model", str(tmp_path / name)])
-
-
 def test_a_key_is_made_and_printed_behind_the_address(old: Weights) -> None:
     environment = {name: value for name, value in os.environ.items() if name != RUN_KEY}
     output, its_output = pipe()
@@ -104,25 +96,3 @@ def test_a_group_at_a_dead_address_is_given_up_and_holds_up_nobody(old: Weights,
 
     within(scenario)
     assert own.end() == 0
-
-
-def test_what_sglang_has_defaults_for_may_be_left_out(server: ServerProcess) -> None:
-    async def scenario() -> None:
-        code, answer = await post(server, "/generate", {"input_ids": [1], "return_logprob": None, "rid": None})
-        assert (code, answer["meta_info"]["prompt_tokens"]) == (200, 1)
-        assert (await post(server, "/pause_generation", {}))[0] == 200
-        assert (await post(server, "/release_memory_occupation", {}))[0] == 200
-        assert (await post(server, "/resume_memory_occupation", {}))[0] == 200
-        assert (await post(server, "/continue_generation", {}))[0] == 200
-
-    within(scenario)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-38, 1e-7])
-def test_a_temperature_too_low_to_divide_by_is_greedy(server: ServerProcess, temperature: float) -> None:
-    def asking(**sampling: float) -> dict[str, object]:
-        return {"input_ids": [1, 2], "sampling_params": {**SAMPLING, **sampling}}
-
-    _, greedy = within(lambda: post(server, "/generate", asking(top_k=1)))
-    _, cold = within(lambda: post(server, "/generate", asking(temperature=temperature)))
-    assert cold["output_ids"] == greedy["output_ids"]

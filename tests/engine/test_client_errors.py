@@ -1,13 +1,11 @@
 """An answer that cannot be read, or never comes, is an error that names server and request."""
 
-import asyncio
-import contextlib
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from arl.errors import DeadlineError, EngineError
+from arl.errors import EngineError
 from arl.types import WeightUpdate
 from tests.engine.conftest import ask, complete, within
 from tests.engine.scripted_server import DONE, event, refuse, talking_to
@@ -35,70 +33,6 @@ def test_garbage_is_an_error_that_names_server_and_request(answer: bytes, messag
         async with talking_to(write) as (engine, _):
             with pytest.raises(EngineError, match=f"{engine.url}: request odd: .*{message}"):
                 await complete(engine, ask("odd"))
-
-    within(scenario)
-
-
-IMPOSSIBLE = {
-    "future version": (event([1]).replace(b'"1"', b'"2"'), "version 2 is said to have sampled a token, and 1 is"),
-    "version too large": (event([1]).replace(b'"1"', b'"2147483648"'), "must be an integer from 0"),
-    "positive logprob": (event([1]).replace(b"-0.5", b"0.5"), "logprob 0.5 must be a finite number, at most 0"),
-    "infinite logprob": (event([1]).replace(b"-0.5", b"-1e400"), "out of range"),
-    "large id": (event([16]), "id 16 is outside the vocabulary"),
-    "negative id": (event([-1]), "id -1 is outside the vocabulary"),
-    "another's index": (
-        event([1]).replace(b'"meta_info"', b'"index": 5, "meta_info"'),
-        "of request 5, which has ended",
-    ),
-    "no progress": (event([]) * 20_000, "increments brought no token"),
-    "endless event": (b"data: [" + b"1," * (5 << 20), "an event is longer than"),
-    "deep nesting": (b'data: {"a":' + b"[" * 100_000 + b"\n\n", "recursion depth|truncated"),
-}
-
-
-@pytest.mark.parametrize("kind", IMPOSSIBLE)
-def test_an_answer_that_cannot_be_is_an_error_that_names_server_and_request(kind: str) -> None:
-    answer, message = IMPOSSIBLE[kind]
-
-    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
-        with contextlib.suppress(ConnectionError):  # the client has seen enough
-            await response.write(answer)
-
-    async def scenario() -> None:
-        async with talking_to(write) as (engine, _):
-            with pytest.raises(EngineError, match=f"{engine.url}: request odd: .*({message})") as raised:
-                await complete(engine, ask("odd"))
-            assert len(str(raised.value)) < 4000
-
-    within(scenario)
-
-
-def test_silence_ends_at_its_deadline_and_says_who_waits() -> None:
-    async def silent(_: dict[str, Any], __: web.StreamResponse) -> None:
-        await asyncio.Event().wait()
-
-    async def scenario() -> None:
-        async with talking_to(silent, generate_seconds=0.2) as (engine, _):
-            with pytest.raises(DeadlineError, match=f"{engine.url}/generate, request quiet"):
-                await complete(engine, ask("quiet"))
-
-    within(scenario)
-
-
-def test_a_report_that_cannot_be_read_is_an_error_that_quotes_it() -> None:
-    async def scenario() -> None:
-        async with talking_to(refuse) as (engine, _):
-            with pytest.raises(EngineError, match=r"/v1/loads answered 200: .*missing required field.*\{\}"):
-                await engine.report()
-
-    within(scenario)
-
-
-def test_checksums_that_cannot_be_read_are_an_error_that_quotes_them() -> None:
-    async def scenario() -> None:
-        async with talking_to(refuse) as (engine, _):
-            with pytest.raises(EngineError, match=r"/weights_checker: .*missing required field.*\{\}"):
-                await engine.update_weights(WeightUpdate(1, "weights", checksums={"a": "b"}))
 
     within(scenario)
 

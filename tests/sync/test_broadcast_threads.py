@@ -111,22 +111,6 @@ def test_each_engine_receives_the_version_that_it_asks_for_and_its_thread_ends_w
     controller.listener.requests.put(None)
 
 
-def test_a_version_that_is_not_published_is_reported_and_the_other_groups_go_on() -> None:
-    target = BroadcastTarget(BUCKET_BYTES)
-    state = {"a": torch.ones(3)}
-    target.write(1, state)
-    controller = Controller(target, "wrong", "right")
-    receivers = {group: join(group, controller.open(group)) for group in ("wrong", "right")}
-    controller.links["wrong"].versions.put(7)
-    assert controller.links["wrong"].answers.get(timeout=SECONDS) == "KeyError(7)"
-    assert controller.links["wrong"].closed.get(timeout=SECONDS)
-    controller.links["right"].versions.put(1)
-    assert torch.equal(receive(receivers["right"], "right", state)["a"], state["a"])
-    for link in (controller.links["right"], controller.listener):
-        link.versions.put(None)
-        link.requests.put(None)
-
-
 def test_a_group_that_an_engine_has_left_is_closed_even_if_the_engine_was_receiving() -> None:
     target = BroadcastTarget(BUCKET_BYTES)
     state = {"a": torch.ones(3)}
