@@ -1,10 +1,8 @@
 """Check who may ask the embedded server, and what may be asked of it."""
 
-import asyncio
 import os
 import re
 import threading
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -13,7 +11,7 @@ from arl.engine.embedded.server import parse
 from arl.engine.http import wire
 from arl.errors import InputError
 from arl.launch.child import RUN_KEY
-from tests.engine.conftest import KEY, ServerProcess, Weights, start_server, within
+from tests.engine.conftest import KEY, ServerProcess, Weights, within
 from tests.engine.test_server import SAMPLING, post
 from tests.forks import Fork, pipe
 
@@ -72,27 +70,3 @@ def test_a_key_is_made_and_printed_behind_the_address(old: Weights) -> None:
     assert within(lambda: post(server, "/generate", body, {}))[0] == 401
     assert within(lambda: post(server, "/generate", body, {"Authorization": found[2]}))[0] == 200
     assert server.end() == 0
-
-
-@pytest.mark.parametrize("version", ["2147483648", "1099511627776", "9" * 5000, "-1", "1.0", "٣", "", " 1", "default"])
-def test_a_version_that_does_not_fit_is_refused(server: ServerProcess, old: Weights, version: str) -> None:
-    body = {"model_path": old.path, "weight_version": version, "flush_cache": False}
-    code, answer = within(lambda: post(server, "/update_weights_from_disk", body))
-    assert code == 400
-    assert "must be an integer from 0 to 2147483647" in answer["error"]["message"]
-
-
-def test_a_group_at_a_dead_address_is_given_up_and_holds_up_nobody(old: Weights, tmp_path: Path) -> None:
-    """SIGTERM ends the server within its deadline while it still tries."""
-    own = start_server(old.path, tmp_path / "log", broadcast_seconds=1.0)
-    group = {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2, "backend": "gloo"}
-
-    async def scenario() -> None:
-        joining = [asyncio.create_task(post(own, "/init_weights_update_group", group)) for _ in range(9)]
-        assert (await post(own, "/generate", {"input_ids": [1], "sampling_params": SAMPLING}))[0] == 200
-        answers = await asyncio.gather(*joining)
-        assert {status for status, _ in answers} == {400}
-        asyncio.create_task(post(own, "/init_weights_update_group", group)).add_done_callback(lambda _: None)
-
-    within(scenario)
-    assert own.end() == 0

@@ -17,7 +17,7 @@ from arl.kernels.logprob import packed_logprob, packed_logprob_ref
 from arl.kernels.policy_loss import LossAndStats, RowLoss, policy_loss
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from tests.examples import examples
-from tests.kernels.conftest import INTERPRETED, PROPORTION, needs_float64
+from tests.kernels.conftest import INTERPRETED, PROPORTION
 from tests.train.columns import token_columns
 
 KERNELS = examples(PROPORTION)
@@ -149,18 +149,6 @@ def test_ruled_out_tokens_have_no_part_in_the_gradient_of_the_entropy() -> None:
     assert (found[0][ruled_out] == 0).all()
     torch.testing.assert_close(found[0][~ruled_out], found[1][~ruled_out])
     torch.testing.assert_close(found[0][1, [0, 2, 3]], torch.zeros(3))  # equal probabilities have the most entropy
-
-
-@needs_float64
-def test_float64_is_computed_in_float64() -> None:
-    hidden, weight, targets = tensors = inputs(40, 53, 6, torch.float64)
-    entropies = with_gradients(linear_policy_loss, tensors, entropic(torch.randn(40)))
-    assert entropies[1][0].dtype == torch.float64
-    assert torch.autograd.gradcheck(lambda h, w: linear_logprob(h, w, targets, 0.8), (hidden, weight))
-    row_loss = ppo_near(*tensors)
-    results = [with_gradients(f, tensors, row_loss) for f in (linear_policy_loss, linear_policy_loss_ref)]
-    torch.testing.assert_close(results[0], results[1])
-    assert torch.autograd.gradcheck(lambda h, w: linear_logprob(h, w, targets)[0], (hidden, weight))
 
 
 @pytest.mark.usefixtures("unwritten_memory_is_nan")

@@ -1,25 +1,20 @@
 """Rank 0's threads broadcast to engines that join, each in a group of its own; queues stand for the controller."""
 
-import asyncio
 import re
 import threading
 from queue import Queue
-from typing import cast
 
 import pytest
 import torch
 
-from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.routes import EngineRoutes
 from arl.errors import EngineError
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.broadcast_threads import GroupRequest, start_broadcast_threads
 from arl.sync.buckets import make_buckets
 from arl.sync.loading import specs_of
-from arl.sync.process_group import Group, Receiver
+from arl.sync.process_group import Receiver
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
 from arl.sync.weight_sender import Rendezvous
-from tests.engine.served import served
 
 HOST = "127.0.0.1"
 BUCKET_BYTES = 100
@@ -136,32 +131,3 @@ def test_a_group_that_an_engine_has_left_is_closed_even_if_the_engine_was_receiv
     with pytest.raises(EngineError, match="group left is not one of"):
         receiver.leave("left")
     controller.listener.requests.put(None)
-
-
-def test_a_group_that_does_not_close_is_answered_by_an_error_and_the_engine_answers_others_meanwhile() -> None:
-    """NCCL's abort may hang; nothing else does."""
-    let_go = threading.Event()
-
-    class HangingGroup(Group):
-        def __init__(self) -> None:
-            """Join nothing."""
-
-        def close(self) -> None:
-            let_go.wait()
-
-    async def ask() -> None:
-        routes = EngineRoutes(cast(EmbeddedEngine, None), "model", (), broadcast_seconds=0.5)
-        receiver = routes.weights._receiver
-        receiver._groups["stuck"] = HangingGroup()
-        receiver._staged["stuck"] = {}
-        async with served(routes) as client:
-            leaving = asyncio.create_task(client.post("/destroy_weights_update_group", json={"group_name": "stuck"}))
-            assert (await client.get("/health")).status == 200
-            answer = await leaving
-            assert answer.status == 400
-            assert "group stuck: it was left, and is not closed after 0.5 s" in await answer.text()
-
-    try:
-        asyncio.run(ask())
-    finally:
-        let_go.set()

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from arl.bench import packing_bench as packing
-from arl.bench.packing_bench import CAPACITY, areal, bench_packing, karmarkar_karp, next_fit
+from arl.bench.packing_bench import CAPACITY, areal, bench_packing, karmarkar_karp
 
 
 def test_every_case_is_one_row_and_only_differencing_may_overfill(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,7 +13,7 @@ def test_every_case_is_one_row_and_only_differencing_may_overfill(monkeypatch: p
     assert len(report["rows"]) == 4 * 2 * 3
     for values in report["rows"]:
         row = dict(zip(report["columns"], values, strict=True))
-        for packer in ("arl", "areal", "next_fit"):
+        for packer in ("arl", "areal"):
             assert row["least_micro_batches"] <= row[f"{packer}.micro_batches"]
             assert row[f"{packer}.micro_batches"] * 2 % row["ranks"] == 0
             assert row[f"{packer}.fullest_to_capacity"] <= 1.0
@@ -27,6 +27,5 @@ def test_rivals_pack_hand_worked_examples() -> None:
         (bins,) = packer(lengths, lengths.astype(float), 1)
         return sorted(sorted(shares[i] for i in members) for members in bins)
 
-    assert packed(next_fit, [8, 9, 7, 1]) == [[1], [7, 9], [8]]
     assert packed(areal, [12, 5, 5, 2]) == [[2, 12], [5, 5]], "2 goes where fewer are, not where most room is"
     assert packed(karmarkar_karp, [8, 7, 6, 5, 4]) == [[4, 5, 7], [6, 8]], "the textbook's example"
