@@ -17,7 +17,7 @@ from typing import Any
 
 from arl.metrics.console import stderr_display
 from arl.reward.pool import RewardPool
-from arl.reward.ungraded import UngradedLog
+from arl.reward.scorer import UngradedLog
 from arl.types import Problem, Response
 
 FUNCTION = "arl.reward.math.grader:score"

@@ -50,11 +50,7 @@ class Router:
     """
 
     def __init__(
-        self,
-        replicas: Sequence[ReplicaEngine | None],
-        *,
-        sender: GroupSender | None = None,
-        in_turn: bool = False,
+        self, replicas: Sequence[ReplicaEngine | None], *, sender: GroupSender | None = None, in_turn: bool = False
     ) -> None:
         assert replicas, "a router needs at least one replica"
         self._recovers = None in replicas

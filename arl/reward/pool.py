@@ -28,8 +28,7 @@ from arl.launch.process_log import open_log
 from arl.launch.process_state import describe_exit, describe_state, state_of
 from arl.launch.spawn import kill_session, spawn
 from arl.reward.grading import Verdict
-from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
-from arl.reward.ungraded import UngradedLog
+from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer, UngradedLog
 from arl.reward.worker import FIRST_CALL, READ_BYTES, READY, Answer, RewardCall, Settings
 from arl.types import Problem, Response
 

@@ -72,10 +72,7 @@ def serve_model(arguments: list[str] | None) -> None:
     dtype = best if options.dtype == "auto" else options.dtype
     model = load_model(options.model, dtype, "cuda" if on_gpu else "cpu", options.head)
     engine = EmbeddedEngine(
-        model,
-        slots=options.slots,
-        stream_interval=options.stream_interval,
-        version=options.version,
+        model, slots=options.slots, stream_interval=options.stream_interval, version=options.version
     )
     eos = end_token_ids(options.model)
     routes = EngineRoutes(engine, str(Path(options.model)), eos, options.broadcast_seconds)

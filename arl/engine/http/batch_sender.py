@@ -17,7 +17,7 @@ from typing import Any
 from arl.clock import deadline, now
 from arl.engine.continuation import Continuation
 from arl.engine.http import wire
-from arl.engine.http.calls import Call, Known, decode
+from arl.engine.http.calls import Call, decode
 from arl.engine.http.connection import Http
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.types import GenerateRequest
@@ -38,7 +38,6 @@ class BatchSender:
         self._silence_seconds = silence_seconds
         self._keys_cache = keys_cache
         self.version = 0  # that the server has loaded
-        self.known = Known()
         self.idle = asyncio.Event()  # no POST is in flight
         self.idle.set()
         self.recomputed_tokens = 0  # by the server, because pauses have cut calls short
@@ -56,7 +55,7 @@ class BatchSender:
 
     def open(self, request: GenerateRequest) -> Call:
         """Open a call, which is sent with the others of this event-loop iteration."""
-        call = Call(Continuation(request), next(self._serials), self.known)
+        call = Call(Continuation(request), next(self._serials))
         self._enqueue(call)
         return call
 
@@ -78,6 +77,12 @@ class BatchSender:
         self._is_paused = False
         self._extend_all()
         self._schedule()
+
+    def take_recomputed(self) -> int:
+        """Return the tokens that the server computes again because of pauses since the last call."""
+        recomputed = self.recomputed_tokens
+        self.recomputed_tokens = 0
+        return recomputed
 
     async def close(self) -> None:
         """Cancel what is in flight."""
@@ -210,12 +215,8 @@ class BatchSender:
             left: see `_bounded`
             num_pauses, version: when the batch was put together
         """
-        if chunk.index not in left:
-            raise EngineError(f"an increment is said to be of request {chunk.index}, which has ended or never was")
         call = left[chunk.index]
-        was_paused = num_pauses != self._num_pauses
-        was_swapped = version != self.version
-        cut_short = call.take(chunk, paused=was_paused, swapped=was_swapped)
+        cut_short = call.take(chunk, paused=num_pauses != self._num_pauses, swapped=version != self.version)
         if chunk.meta_info.finish_reason is not None:
             del left[chunk.index]
         if cut_short:
@@ -263,7 +264,7 @@ def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
     for call in calls:
         request = call.continuation.request
         size = len(request.input_ids) + call.continuation.num_sampled + len(request.sampling.stop_token_ids)
-        if batch and (len(batch) == wire.MOST_REQUESTS or tokens + size > wire.MOST_TOKENS):
+        if batch and (len(batch) == wire.MAX_REQUESTS or tokens + size > wire.MAX_TOKENS):
             yield batch
             batch = []
             tokens = 0

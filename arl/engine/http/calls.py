@@ -1,13 +1,11 @@
 """Check the increments of one generate() call over HTTP, and hand them to its caller. Torch-free."""
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
-from msgspec import Struct
 
 from arl.engine.continuation import Continuation
 from arl.engine.http import wire
@@ -15,16 +13,7 @@ from arl.errors import EngineError, RunError, short_message
 from arl.sync.weight_messages import version_number
 from arl.types import FinishReason, Increment
 
-ROUNDING = 1e-3  # by which a server's logprob may exceed 0: SGLang takes the log of rounded probabilities
-
 _chunks = msgspec.json.Decoder(wire.Chunk)
-
-
-class Known(Struct):
-    """Hold what a client knows of its server, by which answers are checked."""
-
-    vocab_size: int = 2**31 - 1
-    newest_version: int = 0  # that the server was given
 
 
 def decode(data: bytes) -> wire.Chunk:
@@ -45,7 +34,6 @@ class Call:
 
     continuation: Continuation
     serial: int  # in order of arrival
-    known: Known = field(default_factory=Known)
     rid: str = ""  # its id on the wire; new each time it is sent, because a server may still hold the last one
     received: int = 0  # tokens since it was last sent
     unsettled_ids: list[int] = field(default_factory=list)  # sampled by a version that is not known yet
@@ -90,10 +78,9 @@ class Call:
         meta = chunk.meta_info
         finish = meta.finish_reason
         ids, logprobs = self._new_tokens(chunk)
-        self._refuse_impossible(ids, logprobs)
         self.received += len(ids)
         self.unsettled_ids += ids
-        self.unsettled_logprobs += [min(logprob, 0.0) for logprob in logprobs]
+        self.unsettled_logprobs += [min(logprob, 0.0) for logprob in logprobs]  # SGLang rounds probabilities up to 1
         self.continuation.add(ids)
         if finish is None:
             if meta.weight_versions or not swapped:
@@ -138,36 +125,18 @@ class Call:
             raise EngineError(f"{len(ids)} ids came with {len(triples)} logprobs of their own")
         return ids, logprobs
 
-    def _refuse_impossible(self, ids: Sequence[int], logprobs: Sequence[float]) -> None:
-        """Check the values of new tokens.
-
-        Raises:
-            EngineError: an id is outside the vocabulary, or a logprob is no logarithm of a probability.
-        """
-        for token in ids:
-            if not 0 <= token < self.known.vocab_size:
-                raise EngineError(f"id {token} is outside the vocabulary of {self.known.vocab_size}")
-        for logprob in logprobs:
-            if not -math.inf < logprob <= ROUNDING:  # NaN fails, too
-                raise EngineError(f"logprob {logprob} must be a finite number, at most 0")
-
     def _versions(self, meta: wire.MetaInfo, count: int) -> tuple[int, ...]:
         """Return which version sampled each of the last `count` tokens.
 
         Raises:
-            EngineError: the server names none, or one that it was never given.
+            EngineError: the server names none.
         """
         try:
             if meta.weight_versions is not None:
-                versions = wire.versions_of(meta.weight_versions, count)
-            else:
-                versions = (version_number(meta.weight_version),) * count if count else ()
+                return wire.versions_of(meta.weight_versions, count)
+            return (version_number(meta.weight_version),) * count if count else ()
         except ValueError as error:
             raise EngineError(str(error)) from None
-        newest = self.known.newest_version
-        if versions and max(versions) > newest:
-            raise EngineError(f"version {max(versions)} is said to have sampled a token, and {newest} is the newest")
-        return versions
 
     def _settle(self, meta: wire.MetaInfo, swapped: bool, reason: FinishReason | None) -> None:
         """Hand on the unsettled tokens, with their versions.

@@ -213,7 +213,6 @@ class HttpEngine:
             raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
         async with self._lock:
             start = now()
-            self._batches.known.newest_version = update.version  # before the server answers that it is loaded
             pauses_itself = self._paused_since is None
             await self._loader.prepare(update)
             await self._pause()
@@ -231,11 +230,7 @@ class HttpEngine:
             if pauses_itself:
                 await self._resume()
             report = SwapReport(
-                update.version,
-                now() - since,
-                now() - start,
-                self._take_recomputed(),
-                parts=self._timer.parts,
+                update.version, now() - since, now() - start, self._batches.take_recomputed(), parts=self._timer.parts
             )
             await self._loader.check(update)
             return report
@@ -269,19 +264,11 @@ class HttpEngine:
         self._context = self._context or info.context_length or 0
         if not self._vocab_size or not self._context:
             raise EngineError(f"{self.url} does not report its vocabulary and context: give vocab_size and context")
-        self._batches.known.vocab_size = self._vocab_size
-
-    def _take_recomputed(self) -> int:
-        """Return the tokens that the server computes again because of pauses since the last load."""
-        recomputed = self._batches.recomputed_tokens
-        self._batches.recomputed_tokens = 0
-        return recomputed
 
     def _set_version(self, version: int) -> None:
         """Remember the version that the server has loaded."""
         self._version = version
         self._batches.version = version
-        self._batches.known.newest_version = version
 
     async def _pause(self) -> None:
         if self._paused_since is not None:
