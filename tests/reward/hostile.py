@@ -172,8 +172,6 @@ HALVES: dict[str, Callable[[Problem, Response], Any]] = {  # strange, and graded
 }
 DEEDS: dict[str, Callable[[Problem, Response], Any]] = {
     "honest": lambda problem, response: float(response.text.partition(" ")[2] or 1),
-    "pid": lambda problem, response: float(os.getpid()),
-    "threads": lambda problem, response: float(os.environ["OMP_NUM_THREADS"]),
     "raise": _raise,
     "overflow": _overflow,
     "hang": _hang,

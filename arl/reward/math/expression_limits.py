@@ -31,10 +31,7 @@ def is_too_hard(text: str) -> bool:
         or _has_huge_power(text)
         or any(_is_huge_factorial(match, text) for match in _FACTORIAL.finditer(text))
         or _HUGE_BINOMIAL.search(text) is not None
-        or (
-            _LOOP.search(text) is not None
-            and any(len(digits) > MOST_DIGITS_IN_SUM for digits in _INTEGER.findall(text))
-        )
+        or (_LOOP.search(text) is not None and any(len(digits) > MOST_DIGITS_IN_SUM for digits in integers))
     )
 
 
