@@ -11,10 +11,9 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from arl.clock import now, run
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.request_rows import Stream
 from arl.errors import EngineError
 from arl.models.load import load_model
-from arl.types import Completion, Increment, WeightUpdate
+from arl.types import Completion, WeightUpdate
 from tests.engine.conftest import Weights, ask, complete, within
 
 SHAPE = {
@@ -77,34 +76,6 @@ def test_pause_mode_abort_ends_open_requests_with_what_they_have(old: Weights) -
             assert (await waiting).token_ids == ()
             await engine.resume()
             assert (await later).finish_reason == "length"
-
-    within(scenario)
-
-
-def test_a_reader_that_leaves_ends_its_own_requests_and_no_later_ones_of_the_same_names(old: Weights) -> None:
-    async def reasons(stream: Stream) -> set[str | None]:
-        found: dict[int, str | None] = {}
-        while len(found) < len(stream.names):
-            for index, event in await stream.take():
-                assert isinstance(event, Increment)
-                if event.finish_reason is not None:
-                    found[index] = event.finish_reason
-        return set(found.values())
-
-    async def scenario() -> None:
-        async with EmbeddedEngine(load_model(old.path, "float32"), slots=2) as engine:
-            for is_aborted in (False, True):
-                names = ("running", "running as well", "waiting")
-                gone = engine.submit([ask(name) for name in names])
-                if is_aborted:
-                    engine.abort(names)
-                assert await reasons(gone) == {"abort" if is_aborted else "length"}
-                later = engine.submit([ask(name, tokens=40) for name in names])
-                engine.leave(gone)
-                assert await reasons(later) == {"length"}
-            left = engine.submit([ask(name, tokens=400) for name in names])
-            engine.leave(left)
-            assert await reasons(left) == {"abort"}
 
     within(scenario)
 

@@ -36,7 +36,6 @@ from tests.engine.conftest import (
     start_server,
     within,
 )
-from tests.engine.test_server import post
 from tests.sync.sender import ThreadSender
 
 SPECS = st.lists(st.integers(1, 60), min_size=1, max_size=30).map(
@@ -193,27 +192,6 @@ def test_an_engine_lost_in_mid_broadcast_is_given_up_and_the_others_get_the_vers
             np.testing.assert_allclose(after.logprobs, new.logprobs((1, 2, 3), after.token_ids), rtol=0, atol=2e-4)
 
     within(scenario)
-
-
-@pytest.mark.parametrize(
-    ("change", "rule"),
-    [
-        ({"names": ["stranger"]}, "stranger is no parameter of this model"),
-        ({"shapes": [[3]]}, r"has shape \(3,\), the model's is"),
-        ({"group_name": "theirs"}, "group theirs is not one of"),
-    ],
-)
-def test_a_bucket_that_cannot_be_taken_is_refused_before_it_is_waited_for(
-    server: ServerProcess, old: Weights, change: dict[str, object], rule: str
-) -> None:
-    spec = specs_of(read_weights(old.path))[0]
-    body: dict[str, object] = {"names": [spec.name], "dtypes": [spec.dtype], "shapes": [list(spec.shape)]}
-    body |= {"group_name": "ours"}
-    body |= {"load_format": "flattened_bucket", "flush_cache": False}
-    status, answer = within(lambda: post(server, "/update_weights_from_distributed", body | change))
-    assert status == 400
-    with pytest.raises(EngineError, match=rule):
-        raise EngineError(answer["error"]["message"])
 
 
 @pytest.mark.parametrize(("kind", "transport"), CARRIED, indirect=["kind"])

@@ -91,36 +91,6 @@ def test_the_row_gradient_compiles_to_wide_accesses_without_spills(
         assert out == "fp32" or f"cvt.rn.{out.replace('fp', 'f')}" in ptx  # rounded, not cut off
 
 
-def test_where_a_chunk_begins_and_how_long_it_is_is_no_reason_to_compile_anew() -> None:
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler import make_backend
-    from triton.runtime.jit import create_function_from_signature
-
-    from arl.kernels.triton_rows import row_gradient_kernel, row_stats_kernel
-
-    def variant(tuned: Any, *arguments: object, **constants: int) -> str:
-        kernel = tuned.fn
-        bind = create_function_from_signature(kernel.signature, kernel.params, make_backend(GPUTarget("cuda", 90, 32)))
-        return str(bind(*arguments, **constants)[1])
-
-    logits = torch.zeros(9, 16).bfloat16()
-    targets = torch.zeros(9, dtype=torch.int64)
-    results = torch.zeros(4, 9)
-    normalizer = torch.zeros(2, 9)
-    shape = (16, 16, 16, 1.0)
-    stats = set()
-    gradient = set()
-    for rows in (slice(0, 1), slice(1, 9), slice(3, 5)):
-        stats.add(
-            variant(row_stats_kernel, logits, targets[rows], results, 16, rows.stop - rows.start, 16, 1.0, LANES=512)
-        )
-        peak, log_total = normalizer[:, rows]
-        of_rows = (results[0, rows], results[1, rows], results[2, rows])
-        given = (logits, targets[rows], peak, log_total, *of_rows, logits)
-        gradient.add(variant(row_gradient_kernel, *given, *shape, HAS_ENTROPY=False, BLOCK=4096))
-    assert len(stats) == len(gradient) == 1
-
-
 def compiled(
     kernel: Any,
     types: dict[str, str],

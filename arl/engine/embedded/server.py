@@ -158,20 +158,15 @@ async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPl
         async with asyncio.TaskGroup() as group:
             running = group.create_task(engine.run())
             await web.SockSite(runner, place.listener, ssl_context=place.tls, backlog=BACKLOG).start()
-            print(_ready_line(address, port, place), flush=True)
+            host = f"[{address}]" if ":" in address else address  # of IPv6
+            scheme = "http" if place.tls is None else "https"
+            shown = f" with Authorization: Bearer {place.key}" if place.shows_key else ""
+            print(f"ready {scheme}://{host}:{port}{shown}", flush=True)
             await ended.wait()
             await engine.pause("abort")
             running.cancel()
     finally:
         await runner.cleanup()
-
-
-def _ready_line(address: str, port: int, place: ListeningPlace) -> str:
-    """Say where the server answers, and the key if it is new."""
-    host = f"[{address}]" if ":" in address else address  # of IPv6
-    scheme = "http" if place.tls is None else "https"
-    ready = f"ready {scheme}://{host}:{port}"
-    return f"{ready} with Authorization: Bearer {place.key}" if place.shows_key else ready
 
 
 if __name__ == "__main__":

@@ -117,13 +117,9 @@ class Call:
             triples = triples[len(triples) - count :]
         if count != len(ids):
             raise EngineError("increments do not add up: SGLang needs --incremental-streaming-output")
-        logprobs: Sequence[float] = ()
-        their_ids: Sequence[int] = ()
-        if triples:
-            logprobs, their_ids, _ = zip(*triples, strict=True)
-        if list(their_ids) != ids:
-            raise EngineError(f"{len(ids)} ids came with {len(triples)} logprobs of their own")
-        return ids, logprobs
+        if len(triples) != len(ids):
+            raise EngineError(f"{len(ids)} ids came with {len(triples)} logprobs")
+        return ids, [logprob for logprob, _, _ in triples]
 
     def _versions(self, meta: wire.MetaInfo, count: int) -> tuple[int, ...]:
         """Return which version sampled each of the last `count` tokens.
