@@ -33,7 +33,7 @@ from arl.reward.worker import FIRST_CALL, READ_BYTES, READY, Answer, RewardCall,
 from arl.types import Problem, Response
 
 TRIES = 2  # of a call
-OPEN_CALLS = 8  # of a worker, so that it waits for no event loop between two of them
+OPEN_CALLS = 16  # of a worker, so that it waits for no event loop between two of them
 GRACE = 10.0  # seconds beyond the deadlines of a call in which a zygote that owes an answer must say something
 END_SECONDS = 10.0  # for a zygote to kill what it has started, and exit
 CANNOT_SEND = "it cannot be sent to a reward worker"

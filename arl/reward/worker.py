@@ -37,7 +37,7 @@ from arl.reward.grading import RewardCallable, Verdict, judge
 from arl.types import Problem, Response
 
 READ_BYTES = 1 << 16  # at once from a connection
-MAX_SENT = 4  # calls of a worker, so that it waits for nothing between two of them
+MAX_SENT = 8  # calls of a worker, so that it waits for nothing between two of them
 MAX_ANSWER_BYTES = 1 << 20  # that a worker may send
 READY = 0  # id of the answer of a zygote that has imported its functions; calls count from 1
 FIRST_CALL = 3  # deadlines, for the first call of a function in a worker: it may import and compile
