@@ -320,9 +320,7 @@ def _how_it_ended(keeper: int) -> str:
         with contextlib.suppress(ChildProcessError):
             pid, status = os.waitpid(keeper, os.WNOHANG)
             if pid:
-                code = os.waitstatus_to_exitcode(status)
-                hint = ", from outside or because memory was short" if code == -signal.SIGKILL else ""
-                return f"its process {describe_exit(code)}{hint}"
+                return f"its process {describe_exit(os.waitstatus_to_exitcode(status))}"
         time.sleep(PAUSE)
     return "it closed the file descriptors of its process"
 

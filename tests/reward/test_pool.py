@@ -30,7 +30,7 @@ CAUSES = {  # why there is no grade
     "system-exit": "SystemExit: good-bye (<lambda>, line ",
     "exit": "its process exited with code 9",
     "segfault": "its process was killed by SIGSEGV",
-    "kill-group": "its process was killed by SIGKILL, from outside or because memory was short",
+    "kill-group": "its process was killed by SIGKILL, perhaps because memory was short",
     "kill-keeper": "its process was killed by SIGKILL",
     "memory": "MemoryError (_memory, line ",
     "close-everything": "its process exited with code 1",
