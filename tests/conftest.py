@@ -33,7 +33,6 @@ ON_ONE_SERVER = {
     "test_agreement.py",
     "test_contract.py",
     "test_collocated_handles.py",
-    "test_killed.py",
     "test_transport.py",
 }
 

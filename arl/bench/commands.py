@@ -14,10 +14,7 @@ def engine(
     threads: Annotated[int, typer.Option(min=1, help="Of each side.")] = 1,
     repeats: Annotated[int, typer.Option(min=1, help="Of all sides, interleaved, after one warm-up.")] = 3,
 ) -> None:
-    """Measure the embedded engine beside other engines.
-
-    Beside SGLang and Hugging Face generate; also compares its logprobs with the trainer's.
-    """
+    """Measure the embedded engine beside SGLang and Hugging Face generate."""
     from arl.bench import to_json
     from arl.bench.engine_bench import bench_engine
 
@@ -80,12 +77,10 @@ def kernels(
     typer.echo(to_json(report))
 
 
-def packing(
-    draws: Annotated[int, typer.Option(min=1, help="Of each case; equal seeds for every packer.")] = 5,
-) -> None:
+def packing(draws: Annotated[int, typer.Option(min=1, help="Of each case; equal seeds for every packer.")] = 5) -> None:
     """Measure the balancer of micro-batches beside other algorithms.
 
-    Beside AReaL's Algorithm 1, Karmarkar-Karp and next-fit; one row a case.
+    Beside AReaL's Algorithm 1 and Karmarkar-Karp; one row a case.
     """
     from arl.bench import to_json
     from arl.bench.packing_bench import bench_packing
@@ -113,16 +108,13 @@ def sync(
     size: Annotated[
         list[str] | None, typer.Option(help="Parameters of the model: 0.4M, 25M or 135M; several times. Default: all.")
     ] = None,
-    engines: Annotated[
-        list[int] | None, typer.Option(min=1, help="Servers that one broadcast reaches; several times. Default: 1 2 4.")
-    ] = None,
 ) -> None:
     """Measure weight transports: GB/s, and the pause of a swap."""
     from arl.bench import to_json
     from arl.bench.sync_bench import SHAPES, bench_sync
     from arl.metrics.console import stderr_display
 
-    report = bench_sync(repeats, size or list(SHAPES), engines or (1, 2, 4), stderr_display().note)
+    report = bench_sync(repeats, size or list(SHAPES), stderr_display().note)
     typer.echo(to_json(report))
 
 
@@ -139,13 +131,4 @@ def rewards(
     typer.echo(to_json(report))
 
 
-COMMANDS: list[Callable[..., None]] = [
-    engine,
-    async_,
-    controller,
-    kernels,
-    packing,
-    trainer,
-    sync,
-    rewards,
-]
+COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, packing, trainer, sync, rewards]

@@ -10,11 +10,7 @@ gate lets in.
     shorter ones, ever more episodes open    ─► groups: microseconds of this process for each, side by side
 """
 
-import contextlib
-import gc
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
@@ -57,22 +53,6 @@ class Run(Struct, frozen=True):
         return self.cpu_seconds * 1e6 * GROUP_SIZE / self.episodes
 
 
-@contextlib.contextmanager
-def _no_collections() -> Iterator[None]:
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.enable()
-
-
-COLLECTORS: dict[str, Callable[[], AbstractContextManager[None]]] = {
-    "no garbage collector": _no_collections,
-    "garbage collector, rare as in a run": rare_collections,
-    "garbage collector, Python's default": contextlib.nullcontext,
-}
-
-
 def bench_controller(concurrent: int, episodes: int, repeats: int) -> dict[str, Any]:
     """Measure the long run first, while the process is small, then the sizes in interleaved repeats.
 
@@ -81,23 +61,20 @@ def bench_controller(concurrent: int, episodes: int, repeats: int) -> dict[str, 
         episodes: of the long run.
         repeats: of the shorter ones, each of which fills and empties the largest size four times.
     """
-    with stderr_display() as display:
+    with stderr_display() as display, rare_collections():  # as in a run
         display.note(f"{concurrent} open, {episodes} episodes")
-        with rare_collections():
-            long = _run(concurrent, episodes)
+        long = _run(concurrent, episodes)
         sizes = [concurrent // 8, concurrent, concurrent * 8]
-        runs: dict[str, dict[int, list[Run]]] = {name: {size: [] for size in sizes} for name in COLLECTORS}
+        runs: dict[int, list[Run]] = {size: [] for size in sizes}
         for repeat in range(repeats):
             for size in sizes:
                 display.note(f"repeat {repeat}: {size} open")
-                for name, collector in COLLECTORS.items():
-                    with collector():
-                        runs[name][size].append(_run(size, 4 * sizes[-1]))
+                runs[size].append(_run(size, 4 * sizes[-1]))
     return {
         "group_size": GROUP_SIZE,
         "staleness": STALENESS,
         "throughput": _throughput(long),
-        "groups": {name: _groups(of_name) for name, of_name in runs.items()},
+        "groups": _groups(runs),
         "memory": _memory(long.resident),
     }
 
@@ -191,15 +168,13 @@ def _throughput(run: Run) -> dict[str, Any]:
 
 
 def _memory(resident: list[tuple[int, int]]) -> dict[str, Any]:
-    """Report how memory grows after the run is warm; the slope is least squares over these samples."""
+    """Report the memory after the run is warm, and at its end."""
     warm = np.array(resident[int(WARM * len(resident)) :], dtype=float)
-    slope = float(np.polyfit(warm[:, 0], warm[:, 1], 1)[0]) if len(warm) > 1 else 0.0
     mib = [round(size / 2**20, 1) for _, size in resident]
     return {
         "warm_after_episodes": int(warm[0, 0]),
         "warm_mib": round(warm[0, 1] / 2**20, 2),
         "end_mib": round(warm[-1, 1] / 2**20, 2),
-        "slope_bytes_per_episode": round(slope, 3),
         "resident_mib": mib,
     }
 

@@ -5,8 +5,7 @@
                                                         └► generate, here, in batches of so many    ─► tokens/s, latency
 
 All sample from the same random weights of one tiny model, with lengths imposed: in float32 on the CPU, in bfloat16 on
-one GPU where there is one. The logprobs that engines record are then compared with stock transformers' float32 forward,
-one sequence at a time, and with the trainer's packed forward.
+one GPU where there is one. That engines record the trainer's own logprobs is shown by tests/engine/test_agreement.py.
 """
 
 import asyncio
@@ -25,7 +24,7 @@ from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from arl import clock
 from arl.bench import sglang_version
-from arl.config.recipe import Recipe, TinyModel, Train
+from arl.config.recipe import Recipe, TinyModel
 from arl.engine.base import Engine
 from arl.launch.address import new_key
 from arl.launch.base import Resources
@@ -37,10 +36,6 @@ from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
 from arl.tasks.running_checksum import CHARACTERS
-from arl.train.loss_sequence import LossSequence
-from arl.train.packer import pack_groups
-from arl.train.rendezvous import init_ranks
-from arl.train.sharded_model import ShardedModel
 from arl.types import GenerateRequest, SamplingParams, StartingVersions
 
 PROMPT_TOKENS = 26  # of the quickstart's task, bos included
@@ -50,20 +45,11 @@ AT_A_TIME = (1, 8, 32, 128)
 ROUNDS = 32  # so many times the requests at a time are enough to measure
 
 
-class EngineAnswer(Struct, frozen=True):
-    """Hold what an engine recorded of one request."""
-
-    prompt: tuple[int, ...]
-    sampled: tuple[int, ...]
-    logprobs: np.ndarray  # (L,) float32, one for each sampled token
-
-
 class Measured(Struct):
     """Hold one measurement of all requests, so many at a time."""
 
     seconds: float
     latencies: list[float]  # seconds from a request to its last token, one for each
-    responses: list[EngineAnswer] = []  # of an engine
 
 
 Side = Callable[[list[GenerateRequest], int], Awaitable[Measured]]
@@ -74,9 +60,8 @@ def bench_engine(num_requests: int, threads: int, repeats: int) -> dict[str, Any
     """Measure all sides in interleaved repeats after a warm-up.
 
     Returns:
-        For each number of requests at a time: useful tokens/s and latencies of each side, and their ratios. The
-        lengths, and how far logprobs differ. The version of SGLang is "absent" if its environment is not found; then
-        it is not measured.
+        For each number of requests at a time: useful tokens/s and latencies of each side, and their ratios. The version
+        of SGLang is "absent" if its environment is not found; then it is not measured.
     """
     torch.set_num_threads(threads)
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory:
@@ -85,10 +70,9 @@ def bench_engine(num_requests: int, threads: int, repeats: int) -> dict[str, Any
 
 
 async def _measure(directory: Path, num_requests: int, threads: int, repeats: int) -> dict[str, Any]:
-    device = init_ranks(deadline_seconds=60.0)
-    has_gpu = device.type == "cuda"
-    train = Train(dtype="bfloat16" if has_gpu else "float32")
-    stock = _load_stock(directory / "model", train.dtype, device)
+    has_gpu = torch.cuda.is_available()
+    dtype = "bfloat16" if has_gpu else "float32"
+    stock = _load_stock(directory / "model", dtype, torch.device("cuda" if has_gpu else "cpu"))
     requests = _requests(num_requests, stock.config.vocab_size)
     sglang = sglang_version()
     kinds = {"arl": "embedded"}
@@ -98,7 +82,7 @@ async def _measure(directory: Path, num_requests: int, threads: int, repeats: in
     async with contextlib.AsyncExitStack() as stack:
         sides: dict[str, Side] = {}
         for name, kind in kinds.items():
-            sides[name] = await _served(stack, directory, kind, train.dtype, resources)
+            sides[name] = await _served(stack, directory, kind, dtype, resources)
         sides["hf_generate"] = _HfGenerate(stock)
         await _measure_round(sides, requests)  # warms up
         rounds = [await _measure_round(sides, requests) for _ in range(repeats)]
@@ -107,12 +91,11 @@ async def _measure(directory: Path, num_requests: int, threads: int, repeats: in
     return {
         "sglang": sglang,
         "device": torch.cuda.get_device_name() if has_gpu else "CPU",
-        "dtype": train.dtype,
+        "dtype": dtype,
         "threads": threads,
         "length_p50": float(p50),
         "length_p99": float(p99),
         "at_a_time": at_a_time,
-        **_compare_logprobs(directory / "model", train, stock, rounds[-1], list(kinds)),
     }
 
 
@@ -138,29 +121,6 @@ def _share(requests: list[GenerateRequest], count: int) -> list[GenerateRequest]
     return requests[: count * ROUNDS]
 
 
-def _compare_logprobs(
-    model: Path,
-    train: Train,
-    stock: PreTrainedModel,
-    last: Round,
-    engines: list[str],
-) -> dict[str, Any]:
-    """Compare what engines recorded, with the most requests at a time, with two other forwards."""
-    stock.float()
-    trained = ShardedModel(str(model), train, 1.0, stock.device)
-    most = last[AT_A_TIME[-1]]
-    beside_stock = {}
-    beside_packed = {}
-    for name in engines:
-        responses = most[name].responses
-        beside_stock[name] = _beside_stock_forward(stock, responses)
-        beside_packed[name] = _beside_packed_forward(trained, responses)
-    return {
-        "logprobs_beside_stock_forward": beside_stock,
-        "logprobs_beside_packed_forward": beside_packed,
-    }
-
-
 def _requests(count: int, vocab_size: int) -> list[GenerateRequest]:
     """Draw distinct prompts of the quickstart's length, with lognormal budgets."""
     random = np.random.default_rng(0)
@@ -177,11 +137,7 @@ def _requests(count: int, vocab_size: int) -> list[GenerateRequest]:
 
 
 async def _served(
-    stack: contextlib.AsyncExitStack,
-    directory: Path,
-    kind: str,
-    dtype: str,
-    resources: Resources,
+    stack: contextlib.AsyncExitStack, directory: Path, kind: str, dtype: str, resources: Resources
 ) -> Side:
     """Start a server as a run does; `stack` stops it."""
     model = str(directory / "model")
@@ -206,31 +162,21 @@ async def _served(
 async def _generate(engine: Engine, requests: list[GenerateRequest], count: int) -> Measured:
     """Let `count` callers each ask for the next request when their last one is over."""
     line = iter(requests)
-    responses: list[EngineAnswer] = []
     latencies: list[float] = []
 
     async def call() -> None:
         for request in line:
-            ids: list[int] = []
-            logprobs: list[float] = []
             begin = perf_counter()
-            async for increment in engine.generate(request):
-                ids += increment.token_ids
-                logprobs += increment.logprobs
+            async for _ in engine.generate(request):
+                pass
             latencies.append(perf_counter() - begin)
-            answer = EngineAnswer(
-                prompt=request.input_ids,
-                sampled=tuple(ids),
-                logprobs=np.array(logprobs, np.float32),
-            )
-            responses.append(answer)
 
     start = perf_counter()
     async with asyncio.TaskGroup() as callers:
         for _ in range(count):
             callers.create_task(call())
     seconds = perf_counter() - start
-    return Measured(seconds, latencies, responses)
+    return Measured(seconds, latencies)
 
 
 class _HfGenerate:
@@ -256,58 +202,9 @@ class _HfGenerate:
         prompts = torch.tensor([request.input_ids for request in batch], device=self._model.device)
         longest = max(request.sampling.max_new_tokens for request in batch)
         generated = self._model.generate(
-            prompts,
-            attention_mask=torch.ones_like(prompts),
-            do_sample=True,
-            top_k=0,
-            max_new_tokens=longest,
+            prompts, attention_mask=torch.ones_like(prompts), do_sample=True, top_k=0, max_new_tokens=longest
         )
         assert generated.shape[1] == PROMPT_TOKENS + longest
-
-
-@torch.inference_mode()
-def _beside_stock_forward(model: PreTrainedModel, responses: list[EngineAnswer]) -> dict[str, float]:
-    """Compare recorded logprobs with transformers' own forward, one sequence at a time."""
-    differences = []
-    for response in responses:
-        token_ids = torch.tensor([response.prompt + response.sampled], device=model.device)
-        first = len(response.prompt) - 1
-        logits = model(token_ids).logits[0, first:-1].cpu()
-        every_logprob = torch.log_softmax(logits, -1)
-        sampled = torch.tensor(response.sampled)[:, None]
-        logprobs = every_logprob.gather(1, sampled)[:, 0]
-        differences.append(logprobs.numpy() - response.logprobs)
-    return _size(differences)
-
-
-@torch.no_grad()
-def _beside_packed_forward(model: ShardedModel, responses: list[EngineAnswer]) -> dict[str, float]:
-    """Compare recorded logprobs, which travel with their tokens, with the trainer's forward of packed sequences."""
-    groups = [[_loss_sequence(response)] for response in responses]
-    (packs,) = pack_groups(groups, capacity=4096, ranks=1)
-    differences = []
-    for pack in packs:
-        every_logprob = model.score(pack)[0].cpu().numpy()
-        logprobs = every_logprob[pack.loss_scores]
-        differences.append(logprobs - pack.behavior_logprobs)
-    return _size(differences)
-
-
-def _loss_sequence(response: EngineAnswer) -> LossSequence:
-    prompt_length = len(response.prompt)
-    length = len(response.sampled)
-    return LossSequence(
-        token_ids=np.array(response.prompt + response.sampled, np.int32),
-        loss_at=np.arange(prompt_length, prompt_length + length),
-        behavior_logprobs=response.logprobs,
-        policy_versions=np.zeros(length, np.int32),
-        advantages=np.ones(length, np.float32),
-    )
-
-
-def _size(differences: list[np.ndarray]) -> dict[str, float]:
-    absolute = np.abs(np.concatenate(differences))
-    return {"mean": float(absolute.mean()), "max": float(absolute.max())}
 
 
 def _report(requests: list[GenerateRequest], count: int, rounds: list[Round]) -> dict[str, Any]:

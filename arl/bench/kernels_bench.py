@@ -5,15 +5,15 @@
     log-probability without gradient, from hidden states     floor 2·T·V·D FLOPs
     log-probability from given logits                        floor: the logits moved once; with backward, three times
 
-Each is called once to compile, once to measure its memory, and then in turn with the others. Liger-Kernel computes
-only a cross entropy, without entropy and objective. CCE has no entropy. All others compute the same decoupled PPO loss.
+Each is called once to compile, on a GPU once to measure its memory, and then in turn with the others. Liger-Kernel
+computes only a cross entropy, without entropy and objective. CCE has no entropy. All others compute the same decoupled
+PPO loss.
 """
 
 import importlib.util
-import os
 import shutil
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from time import process_time
 from typing import Any
@@ -21,7 +21,6 @@ from typing import Any
 import torch
 from msgspec import Struct
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 from torch.utils.checkpoint import checkpoint
 
 from arl.kernels.linear_logprob import linear_logprob
@@ -175,12 +174,7 @@ def _cce(head: Head) -> Call:
 
     def loss() -> Tensor:
         cross_entropy = linear_cross_entropy(
-            head.hidden,
-            head.weight,
-            head.targets,
-            reduction="none",
-            impl="cce",
-            filter_eps=None,
+            head.hidden, head.weight, head.targets, reduction="none", impl="cce", filter_eps=None
         )
         return head.loss(-cross_entropy.float())
 
@@ -194,10 +188,7 @@ def _bench_logits(rows: int, vocab: int, dtype: torch.dtype, repeats: int) -> di
     nbytes = float(logits.numel() * logits.element_size())
     forward: dict[str, Call] = {"copy": detached.clone}
     both: dict[str, Call] = {}
-    contestants = {
-        "arl packed_logprob": packed_logprob,
-        "PyTorch, eager": packed_logprob_ref,
-    }
+    contestants = {"arl packed_logprob": packed_logprob, "PyTorch, eager": packed_logprob_ref}
     for name, function in contestants.items():
         forward[name] = partial(function, detached, targets)
         summed = partial(_summed, function, logits, targets)
@@ -235,7 +226,7 @@ def _rated(measured: dict[str, Any], floor: float, of: str, ceiling: float) -> d
 
 
 def _measure(calls: dict[str, Call], repeats: int) -> dict[str, Any]:
-    """Return a row for each call: its seconds, and the most bytes it held beyond its inputs; a text if it failed."""
+    """Return a row for each call: seconds, and on a GPU the most bytes held beyond its inputs; a text if it failed."""
     rows: dict[str, Any] = {}
     with stderr_display() as display:
         for name, call in calls.items():
@@ -252,7 +243,7 @@ def _measure(calls: dict[str, Call], repeats: int) -> dict[str, Any]:
 
 
 def _first_call(name: str, call: Call) -> dict[str, Any] | str:
-    """Let it compile, then measure its memory; return why it fails, because that is a result as well."""
+    """Let it compile, then measure its memory on a GPU; return why it fails, because that is a result as well."""
     try:
         call()
     except torch.OutOfMemoryError:  # all logits at once are too many for some GPUs
@@ -261,7 +252,8 @@ def _first_call(name: str, call: Call) -> dict[str, Any] | str:
         if name.startswith("arl"):
             raise
         return f"fails: {error!r}"[:500]
-    return {"peak_bytes": _peak_bytes(call), "repeats": []}
+    memory = {"peak_bytes": _peak_bytes(call)} if CUDA else {}
+    return {**memory, "repeats": []}
 
 
 def _seconds(call: Call) -> float:
@@ -280,27 +272,8 @@ def _seconds(call: Call) -> float:
 
 def _peak_bytes(call: Call) -> int:
     """Return the most bytes that a call holds at once beyond its inputs; gradients that it returns are part of it."""
-    if CUDA:
-        torch.cuda.synchronize()
-        before = torch.cuda.memory_allocated()
-        torch.cuda.reset_peak_memory_stats()
-        call()
-        return torch.cuda.max_memory_allocated() - before
-    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # silences the profiler's own log
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        call()
-    assert profiled.profiler is not None and profiled.profiler.kineto_results is not None
-    held = 0
-    peak = 0
-    for _, size in sorted(_allocations(profiled.profiler.kineto_results.experimental_event_tree())):
-        held += size
-        peak = max(peak, held)
-    return peak
-
-
-def _allocations(events: list[Any]) -> Iterator[tuple[int, int]]:
-    """Yield the nanosecond and the bytes, negative when freed, of everything that the CPU allocator did."""
-    for event in events:
-        if event.name == "[memory]":
-            yield event.start_time_ns, event.extra_fields.alloc_size
-        yield from _allocations(event.children)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    call()
+    return torch.cuda.max_memory_allocated() - before

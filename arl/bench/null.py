@@ -16,7 +16,7 @@ from arl.config.worlds import WorldTraits
 from arl.engine.base import Load
 from arl.engine.router import Router
 from arl.rollout.controller_state import ControllerState
-from arl.run.world import Parts, RunSnapshot, Start, recipe_parts
+from arl.run.world import Parts, Start, recipe_parts
 from arl.types import (
     Accuracy,
     Batch,
@@ -64,13 +64,8 @@ class NullWorld:
             trainer=NullTrainer(),
             codec=NullCodec(),
             rewards=NullRewards(),
-            make_checkpoints=_no_checkpoints,
+            make_checkpoints=lambda _: NullCheckpoints(),
         )
-
-
-def _no_checkpoints(snapshot: RunSnapshot) -> "NullCheckpoints":
-    del snapshot
-    return NullCheckpoints()
 
 
 class NullEngine:

@@ -4,7 +4,6 @@
 
 No sequence has more than CAPACITY tokens. The other packers are:
 
-next_fit        in the given order; a sequence that does not fit begins the next bin
 areal           Algorithm 1 of AReaL, arXiv 2505.24298: longest first; a new bin while there are fewer than asked for,
                 or if it fits nowhere; else to the bin of fewest sequences that has room. Again, with more bins asked
                 for, until their number is a multiple of R
@@ -41,9 +40,7 @@ VOCAB = 151_936
 ATTENTION_WEIGHTS = 2 * HIDDEN * (HIDDEN + KEY_VALUE)
 MLP_WEIGHTS = 3 * HIDDEN * MLP
 SHAPE = Flops(
-    token=2.0 * LAYERS * (ATTENTION_WEIGHTS + MLP_WEIGHTS),
-    key=4.0 * LAYERS * HIDDEN,
-    score=2.0 * HIDDEN * VOCAB,
+    token=2.0 * LAYERS * (ATTENTION_WEIGHTS + MLP_WEIGHTS), key=4.0 * LAYERS * HIDDEN, score=2.0 * HIDDEN * VOCAB
 )
 
 Packer = Callable[[np.ndarray, np.ndarray, int], list[Bins]]  # lengths, FLOPs, ranks ─► [rank][micro-batch][item]
@@ -126,19 +123,6 @@ def ours(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[Bins]:
     return balance(lengths, flops, CAPACITY, ranks)
 
 
-def next_fit(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[Bins]:
-    """Fill one bin after another, in the given order."""
-    bins: Bins = [[]]
-    room = CAPACITY
-    for item, length in enumerate(lengths.tolist()):
-        if length > room:
-            bins.append([])
-            room = CAPACITY
-        bins[-1].append(item)
-        room -= length
-    return _completed(bins, flops, ranks)
-
-
 def areal(lengths: np.ndarray, flops: np.ndarray, ranks: int) -> list[Bins]:
     """Ask for more and more bins until their number is a multiple of `ranks`."""
     asked = ranks
@@ -213,12 +197,7 @@ def _completed(bins: Bins, flops: np.ndarray, ranks: int) -> list[Bins]:
     return deal(bins + empty, flops.tolist(), ranks)
 
 
-PACKERS: dict[str, Packer] = {
-    "arl": ours,
-    "next_fit": next_fit,
-    "areal": areal,
-    "karmarkar_karp": karmarkar_karp,
-}
+PACKERS: dict[str, Packer] = {"arl": ours, "areal": areal, "karmarkar_karp": karmarkar_karp}
 
 
 def _lognormal(rng: np.random.Generator, n: int) -> np.ndarray:

@@ -17,7 +17,7 @@ from typing import Any
 
 from arl.metrics.console import stderr_display
 from arl.reward.pool import RewardPool
-from arl.reward.ungraded import UngradedLog
+from arl.reward.scorer import UngradedLog
 from arl.types import Problem, Response
 
 FUNCTION = "arl.reward.math.grader:score"
@@ -30,11 +30,7 @@ MakeGroup = Callable[[random.Random], Group]
 
 def bench_rewards(workers: int, groups: int, repeats: int) -> dict[str, Any]:
     """Return verifications a second of each mixture: the median, and all repeats."""
-    mixtures: dict[str, MakeGroup] = {
-        "exact": _exact_group,
-        "algebra": _algebra_group,
-        "mixture": _group_of_mixture,
-    }
+    mixtures: dict[str, MakeGroup] = {"exact": _exact_group, "algebra": _algebra_group, "mixture": _group_of_mixture}
     rates: dict[str, list[float]] = {name: [] for name in mixtures}
     for repeat in range(repeats):
         for name, make in mixtures.items():

@@ -1,12 +1,11 @@
 """Measure how fast each transport brings new weights to an engine, beside a plain copy: `arl bench sync`.
 
     one trainer rank for each transport ─► step ─► publish ─► one engine server loads from all of them, in turn
-    one trainer rank that broadcasts    ─► step ─► publish ─► 1, 2 and 4 servers: in one group, a group each, in turn
 
 GB/s are of the whole way: from the end of a step until the engine serves the new weights. The pause is the time during
 which no token was generated for requests that stay open. Most of it is the pass under way, so an empty pause, without
-weights, is measured beside each, and the part that waits for that pass (drain) is told apart. Servers, ranks and
-clients are those of a run; `memory` has one process.
+weights, is measured beside each, and the parts of the pause are told apart. Servers, ranks and clients are those of a
+run.
 """
 
 import asyncio
@@ -29,21 +28,17 @@ from arl import clock
 from arl.bench import sglang_version
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.base import Engine
-from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.router import Router
 from arl.errors import InputError
 from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.local import LocalLauncher
 from arl.launch.trust import RunTrust
-from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights
-from arl.sync.memory_target import MemoryTarget
 from arl.sync.publication_target import State
 from arl.sync.weight_folders import SHARED_MEMORY
 from arl.tasks.running_checksum import CHARACTERS
@@ -67,7 +62,6 @@ SHAPES = {
     "135M": TinyModel(hidden_size=768, layers=19, heads=12, intermediate_size=2048),
 }
 CARRIED: dict[str, tuple[Transport, ...]] = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
-WAYS = ("one group", "a group each", "in turn")
 POLICIES = ("recompute", "keep")
 OPEN = 8  # requests; more make each pass longer, and with it what waits for a pass
 PROMPT = 2 * tuple(range(len(CHARACTERS)))
@@ -91,17 +85,12 @@ class Swap(Struct, frozen=True):
     empty_pause: float  # without weights, just before
     parts: PauseParts
 
-    @property
-    def beyond_drain_and_copy(self) -> float:
-        return self.pause - self.parts.drain - self.plain_copy
 
-
-def bench_sync(repeats: int, sizes: Sequence[str], engines: Sequence[int], note: Note) -> dict[str, Any]:
+def bench_sync(repeats: int, sizes: Sequence[str], note: Note) -> dict[str, Any]:
     """Measure medians over `repeats` rounds, after one that warms up; with SGLang where its environment is found.
 
     Args:
         sizes: of the model; names of SHAPES.
-        engines: numbers of servers that one broadcast reaches; none: only the transports to one server are measured.
         note: is called with a line about what is measured next.
 
     Raises:
@@ -117,23 +106,18 @@ def bench_sync(repeats: int, sizes: Sequence[str], engines: Sequence[int], note:
     for size in sizes:
         with tempfile.TemporaryDirectory(prefix="arl-bench-", dir=SHARED_MEMORY) as directory:
             make_tiny_model(SHAPES[size], CHARACTERS, 0, Path(directory) / "model")
-            measure = functools.partial(_measure, Path(directory), repeats, kinds, engines, note)
+            measure = functools.partial(_measure, Path(directory), repeats, kinds, note)
             document[f"{size} parameters"] = clock.run(measure)
     return document
 
 
-async def _measure(
-    directory: Path, repeats: int, kinds: Sequence[str], engines: Sequence[int], note: Note
-) -> dict[str, Any]:
+async def _measure(directory: Path, repeats: int, kinds: Sequence[str], note: Note) -> dict[str, Any]:
     state = read_weights(directory / "model")
     megabytes = round(_num_bytes(state) / 1e6, 1)
     found: dict[str, Any] = {"megabytes": megabytes}
-    for policy in POLICIES:
-        note(f"{megabytes} MB: one process, {policy}")
-        found[f"one process, {policy}"] = await _in_one_process(directory, policy, state, repeats)
     for kind in kinds:
         note(f"{megabytes} MB: starting one {kind} server, and a trainer rank for each transport")
-        async with _system(directory, kind, CARRIED[kind], 1) as (servers, (url,), ranks):
+        async with _system(directory, kind, CARRIED[kind]) as (servers, url, ranks):
             stepped = {transport: _steps(rank) for transport, rank in ranks.items()}
             for policy in POLICIES:
                 note(f"{megabytes} MB: {kind}, {policy}")
@@ -142,46 +126,7 @@ async def _measure(
                 sender = GroupSender(ranks["broadcast"], recipe.deadlines.swap)
                 async with dataclasses.replace(servers, recipe=recipe).connect(url, sender) as engine:
                     found[f"{kind}, {policy}"] = await _swaps(engine, stepped, state, repeats)
-        for count in engines:
-            note(f"{megabytes} MB: a broadcast to {count} {kind} servers")
-            async with _system(directory, kind, ("broadcast",), count) as system:
-                found[f"{kind}, {count} engines"] = await _groups(*system, state, repeats)
     return found
-
-
-async def _groups(
-    servers: EngineServers, urls: Sequence[str], ranks: Mapping[str, TrainerClient], state: State, repeats: int
-) -> dict[str, Any]:
-    """Measure a broadcast to several servers: in one group, in a group each, and in turn."""
-    trainer = ranks["broadcast"]
-    seconds = servers.recipe.deadlines.swap
-    stepped = {"broadcast": _steps(trainer)}
-    found = {}
-    for way in WAYS:
-        shared = GroupSender(trainer, seconds)
-        async with contextlib.AsyncExitStack() as stack:
-            engines = []
-            for url in urls:
-                sender = GroupSender(trainer, seconds) if way == "a group each" else shared
-                engines.append(await stack.enter_async_context(servers.connect(url, sender)))
-            router = Router(engines, sender=None if way == "a group each" else shared, in_turn=way == "in turn")
-            measured = await _swaps(router, stepped, state, repeats)
-            found[way] = measured["broadcast"]
-    if len(urls) > 1:
-        one, each = (found[way]["swap_ms"] for way in ("one group", "a group each"))
-        found["swap in one group to swap in a group each"] = round(one / each, 3)
-    return found
-
-
-async def _in_one_process(directory: Path, policy: str, state: State, repeats: int) -> dict[str, Any]:
-    async with EmbeddedEngine(
-        load_model(directory / "model", "float32"),
-        slots=OPEN,
-        stream_interval=4,
-        kv_policy=policy,  # type: ignore[arg-type]
-    ) as engine:
-        published = {"memory": _in_memory(directory, state)}
-        return await _swaps(engine, published, state, repeats)
 
 
 def _num_bytes(state: State) -> int:
@@ -190,9 +135,9 @@ def _num_bytes(state: State) -> int:
 
 @contextlib.asynccontextmanager
 async def _system(
-    directory: Path, kind: str, transports: Sequence[Transport], count: int
-) -> AsyncIterator[tuple[EngineServers, list[str], dict[str, TrainerClient]]]:
-    """Start `count` servers, and a trainer rank for each transport."""
+    directory: Path, kind: str, transports: Sequence[Transport]
+) -> AsyncIterator[tuple[EngineServers, str, dict[str, TrainerClient]]]:
+    """Start a server, and a trainer rank for each transport."""
     recipe = Recipe.model_validate(
         {
             "model": {"path": str(directory / "model")},
@@ -210,16 +155,16 @@ async def _system(
         explain_deaths(launcher),
         contextlib.AsyncExitStack() as stack,
     ):
-        servers = EngineServers(recipe, versions, [RESOURCES] * count, launcher, trust)
-        started = await servers.start_all()
-        urls = [await server.ready(recipe.deadlines.startup) for server in started]
+        servers = EngineServers(recipe, versions, [RESOURCES], launcher, trust)
+        server = await servers.start(0)
+        url = await server.ready(recipe.deadlines.startup)
         ranks: dict[str, TrainerClient] = {}
         for transport in transports:
             weights = Path(tempfile.mkdtemp(dir=directory))
             opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, trust, None, transport)
             ranks[transport] = await stack.enter_async_context(opened)
             await ranks[transport].ready()
-        yield servers, urls, ranks
+        yield servers, url, ranks
 
 
 def _steps(rank: TrainerClient) -> Publish:
@@ -263,16 +208,6 @@ def _batch_of(version: int) -> Batch:
     return Batch(version, (group,))
 
 
-def _in_memory(directory: Path, state: State) -> Publish:
-    target = MemoryTarget(directory, "{}")
-    versions = itertools.count(1)
-
-    async def publish() -> tuple[WeightUpdate, float]:
-        return target.write(next(versions), state), 0.0
-
-    return publish
-
-
 async def _swaps(engine: Engine, published: Mapping[str, Publish], state: State, repeats: int) -> dict[str, Any]:
     """Measure each transport in turn: first on an idle engine, then with open requests."""
     idle = await _rounds(engine, published, state, repeats, _at_once)
@@ -289,7 +224,6 @@ def _report(gigabytes: float, idle: list[Swap], loaded: list[Swap]) -> dict[str,
     whole_way = publish + swap_seconds
     pause = statistics.median(swap.pause for swap in loaded)
     empty_pause = statistics.median(swap.empty_pause for swap in loaded)
-    beyond_drain = statistics.median(swap.beyond_drain_and_copy for swap in loaded)
     return {
         "publish_ms": round(1e3 * publish, 2),
         "swap_ms": round(1e3 * swap_seconds, 2),
@@ -299,7 +233,6 @@ def _report(gigabytes: float, idle: list[Swap], loaded: list[Swap]) -> dict[str,
         "pause_under_load_ms": round(1e3 * pause, 1),
         "empty_pause_under_load_ms": round(1e3 * empty_pause, 1),
         "pause_beyond_that_and_the_plain_copy_ms": round(1e3 * (pause - empty_pause - copy), 1),
-        "pause_beyond_the_drain_and_the_plain_copy_ms": round(1e3 * beyond_drain, 1),
         "parts_of_the_pause_ms": _median_parts([swap.parts for swap in loaded]),
         "pauses_ms": [round(1e3 * swap.pause, 1) for swap in loaded],
         "empty_pauses_ms": [round(1e3 * swap.empty_pause, 1) for swap in loaded],

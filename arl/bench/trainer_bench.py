@@ -1,22 +1,17 @@
-"""Measure tokens/s and MFU of whole training steps, and the share of forward and backward: `arl bench trainer`.
+"""Measure tokens/s and MFU of whole training steps: `arl bench trainer`.
 
     random weights of a shape ─► safetensors ─► Learner, as in a rank ─► steps over one pack of trajectories
-                                                         policy_loss and backward are timed in each step
 
-A step is everything that a rank does with a shard: forward, objective, backward, norm, clip, AdamW, metrics. Forward
-and backward are timed together, because the head's gradient is made in the forward.
+A step is everything that a rank does with a shard: forward, objective, backward, norm, clip, AdamW, metrics.
 """
 
-import contextlib
 import gc
 import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, ParamSpec, TypeVar
-from unittest.mock import patch
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,10 +25,7 @@ from arl.train.learner import Learner
 from arl.train.loss_sequence import LossSequence
 from arl.train.packer import pack_groups
 from arl.train.shard import Minibatch, Shard
-from arl.train.sharded_model import ShardedModel
 
-P = ParamSpec("P")
-T = TypeVar("T")
 PROMPT = 256  # tokens
 GROUP = 4  # trajectories
 
@@ -78,11 +70,7 @@ def bench_trainer(steps: int, threads: int, checkpointing: str, compiled: bool) 
         InputError: the recipe refuses these settings.
     """
     gpu = torch.cuda.is_available()
-    settings = {
-        "checkpointing": checkpointing,
-        "compile": compiled,
-        "dtype": "bfloat16" if gpu else "float32",
-    }
+    settings = {"checkpointing": checkpointing, "compile": compiled, "dtype": "bfloat16" if gpu else "float32"}
     try:
         train = Train.model_validate({"minibatches": 1, "threads": threads, **settings})
     except ValidationError as error:
@@ -103,11 +91,7 @@ def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any
             torch.cuda.reset_peak_memory_stats()
         learner = Learner(name, train, PPO())
     ((batch,),) = pack_groups(_groups(tokens, SHAPES[shape].vocab_size), tokens, ranks=1)
-    minibatch = Minibatch(
-        (batch,),
-        loss_tokens=len(batch.loss_scores),
-        loss_sequences=int(batch.sequences.max()) + 1,
-    )
+    minibatch = Minibatch((batch,), loss_tokens=len(batch.loss_scores), loss_sequences=int(batch.sequences.max()) + 1)
     rows: list[dict[str, float]] = []
     for version in range(WARMUP_STEPS + steps):
         row = _timed_step(learner, Shard(version, (minibatch,)))
@@ -123,20 +107,18 @@ def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any
         "tokens_per_s": round(len(batch.token_ids) / medians["seconds"], 1),
         "tflops": round(medians["hardware/tflops"], 4),
         "mfu": None if mfu is None else round(mfu, 4),
-        "forward_and_backward_share": round(medians["share"], 4),
         "memory_gb": round(medians["hardware/memory_gb"], 2),
         "repeats": [round(row["seconds"], 4) for row in rows],
     }
 
 
 def _timed_step(learner: Learner, shard: Shard) -> dict[str, float]:
-    """Train one step; return its metrics, its seconds, and the share of them that forward and backward take."""
-    with _timed(learner.sharded) as inside:
-        start = _now()
-        metrics = learner.step(shard)
-        seconds = _now() - start
+    """Train one step; return its metrics and its seconds."""
+    start = _now()
+    metrics = learner.step(shard)
+    seconds = _now() - start
     numbers = {name: value for name, value in metrics.items() if not isinstance(value, list)}
-    return {**numbers, "seconds": seconds, "share": sum(inside) / seconds}
+    return {**numbers, "seconds": seconds}
 
 
 def write_model(shape: str, directory: Path) -> None:
@@ -173,27 +155,6 @@ def _sequence(prompt: np.ndarray, length: int, vocab_size: int, rng: np.random.G
         policy_versions=np.zeros(length, np.int32),
         advantages=np.full(length, rng.normal(), np.float32),
     )
-
-
-@contextlib.contextmanager
-def _timed(sharded: ShardedModel) -> Iterator[list[float]]:
-    """Collect the seconds of every forward with its loss, and of every backward."""
-    inside: list[float] = []
-
-    def timed(function: Callable[P, T]) -> Callable[P, T]:
-        def measured(*args: P.args, **kwargs: P.kwargs) -> T:
-            start = _now()
-            result = function(*args, **kwargs)
-            inside.append(_now() - start)
-            return result
-
-        return measured
-
-    with (
-        patch.object(sharded, "policy_loss", timed(sharded.policy_loss)),
-        patch.object(sharded, "backward", timed(sharded.backward)),
-    ):
-        yield inside
 
 
 def _now() -> float:

@@ -50,11 +50,7 @@ class Router:
     """
 
     def __init__(
-        self,
-        replicas: Sequence[ReplicaEngine | None],
-        *,
-        sender: GroupSender | None = None,
-        in_turn: bool = False,
+        self, replicas: Sequence[ReplicaEngine | None], *, sender: GroupSender | None = None, in_turn: bool = False
     ) -> None:
         assert replicas, "a router needs at least one replica"
         self._recovers = None in replicas
@@ -141,20 +137,14 @@ class Router:
             async with self._lock:
                 self._newest = update
                 reports = []
-                for replicas in self._loading_together():
+                live = self._live
+                for replicas in [[replica] for replica in live] if self._in_turn else [live] if live else []:
                     reports += await self._load(update, replicas, start)
             if reports and self.loaded_version >= update.version:  # some may have loaded it and then been lost
                 slowest = max(reports, key=lambda report: report.pause_seconds)
                 recomputed = sum(report.recomputed_tokens for report in reports)
                 return SwapReport(update.version, slowest.pause_seconds, now() - start, recomputed, parts=slowest.parts)
             await self._any_live.wait()
-
-    def _loading_together(self) -> list[list[Replica]]:
-        """Return the live replicas in the order in which they load new weights: sets of those that load together."""
-        live = self._live
-        if self._in_turn:
-            return [[replica] for replica in live]
-        return [live] if live else []
 
     async def _load(self, update: WeightUpdate, replicas: Sequence[Replica], start: float) -> list[SwapReport]:
         """Load `update` into `replicas` at once. Those that are lost meanwhile report nothing."""

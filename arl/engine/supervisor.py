@@ -10,13 +10,14 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
 from arl.engine.replica_seats import Replica
 from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
+from arl.launch.base import Process
 from arl.launch.process_state import RUNS
 
 RESTART_WINDOW = 3600.0  # seconds
@@ -50,25 +51,6 @@ class RecentLosses:
         return len(self._times) > self._most
 
 
-class Server(Protocol):
-    """Represent what a supervisor needs of a process; see arl.launch.base.Process."""
-
-    @property
-    def exit_code(self) -> int | None: ...
-
-    async def state(self) -> str: ...
-
-    async def ready(self, seconds: float) -> str: ...
-
-    async def ended(self) -> str: ...
-
-    async def died(self) -> ProcessDied: ...
-
-    async def ends_by_itself(self, seconds: float) -> bool: ...
-
-    def last_words(self) -> str: ...
-
-
 @dataclass
 class _End:
     """Describe how one server ended. Nothing of it is left."""
@@ -97,7 +79,7 @@ class EngineSupervisor:
         self,
         router: Router,
         seat: int,
-        start: Callable[[], Awaitable[Server]],
+        start: Callable[[], Awaitable[Process]],
         connect: Callable[[str], AbstractAsyncContextManager[ReplicaEngine]],
         startup_seconds: float,
         max_restarts: int,
@@ -115,7 +97,7 @@ class EngineSupervisor:
         self._last: _End | None = None  # of a server that had served
         self.has_served = has_served or asyncio.Event()
 
-    async def supervise(self, server: Server) -> NoReturn:
+    async def supervise(self, server: Process) -> NoReturn:
         """Replace `server`, and each that follows it, when it ends.
 
         Consumes the ends of its servers; waits for the next; unblocked by a death, or by a loss that the router saw.
@@ -139,7 +121,7 @@ class EngineSupervisor:
             await self._router.may_start(self._seat)
             server = await self._start()
 
-    async def _run_to_end(self, server: Server) -> _End:
+    async def _run_to_end(self, server: Process) -> _End:
         """Seat a server that was started, wait until it is lost, and kill what is left of it.
 
         Raises:
@@ -166,7 +148,7 @@ class EngineSupervisor:
             how = f"{server} {missed} and was killed"
         return _End(how, why, time, died, replica)
 
-    async def _raise_loss(self, server: Server, replica: Replica) -> NoReturn:
+    async def _raise_loss(self, server: Process, replica: Replica) -> NoReturn:
         """Wait until the server has died or the router has lost it, and raise why."""
         died = asyncio.create_task(server.died())
         lost = asyncio.create_task(replica.lost.wait())
@@ -192,7 +174,7 @@ class EngineSupervisor:
         )
 
 
-async def _describe_silence(server: Server, why: RunError) -> str:
+async def _describe_silence(server: Process, why: RunError) -> str:
     """Say why a server is lost that may live on, and what keeps it from running."""
     if not isinstance(why, DeadlineError):
         return "broke its connection"

@@ -19,14 +19,7 @@ ATTENTION = "arl"
 class AttentionContext(Protocol):
     """Compute the attention of every layer in one forward pass."""
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Attend with the new tokens: query (B, H, L, D), key and value (B, H_kv, L, D) ─► output (B, L, H, D)."""
 
 

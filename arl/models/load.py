@@ -29,12 +29,7 @@ NOT_READ = "rotary_emb.inv_freq"  # a buffer in old files
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def load_model(
-    path: str | Path,
-    dtype: str,
-    device: torch.device | str = "cpu",
-    head: str = "auto",
-) -> PreTrainedModel:
+def load_model(path: str | Path, dtype: str, device: torch.device | str = "cpu", head: str = "auto") -> PreTrainedModel:
     """Load the weights of `path` in `dtype` on `device`, in evaluation mode.
 
     Args:
@@ -47,11 +42,7 @@ def load_model(
     check_weights(empty_model(path), path)
     with reading_model(path, "model"):
         model = AutoModelForCausalLM.from_pretrained(
-            path,
-            dtype=DTYPES[dtype],
-            attn_implementation=ATTENTION,
-            use_safetensors=True,
-            trust_remote_code=False,
+            path, dtype=DTYPES[dtype], attn_implementation=ATTENTION, use_safetensors=True, trust_remote_code=False
         )
     if head == "float32":
         model.lm_head.forward = functools.partial(_wide_logits, model.lm_head)

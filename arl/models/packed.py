@@ -60,14 +60,7 @@ class PackedContext:
         self._varlen: _Varlen | None = None
         self._gathered: _Gathered | None = None
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Attend: query (1, H, T, D), key and value (1, H_kv, T, D) ─► (1, T, H, D), in query's dtype."""
         self.calls += 1
         num_tokens = self._layout.num_tokens
@@ -105,13 +98,7 @@ class _Varlen:
         self._most_queries = int(np.diff(layout.query_offsets).max())  # of a segment
         self._most_keys = int(np.diff(layout.key_offsets).max())
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attend: q (T, H, D), k and v (T, H_kv, D) ─► (T, H, D)."""
         options = {}
         if self._wants_gqa_flag:  # with fewer key heads than query heads, torch 2.11 needs no flag; later versions do
@@ -145,13 +132,7 @@ class _Gathered:
             else:
                 self._gathers.append(_gather(bucket, heads, kv_heads, num_tokens))
 
-    def attend(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attend: q (T, H, D), k and v (T, H_kv, D) ─► (T, H, D)."""
         out: Tensor = _GatheredAttention.apply(q, k, v, scale, self._gathers)  # type: ignore[no-untyped-call]
         for bucket in self._large:
@@ -227,13 +208,7 @@ def _bucket(members: np.ndarray, layout: _Layout, device: torch.device) -> _Buck
     )
 
 
-def _fused(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    bucket: _Bucket,
-) -> Tensor:
+def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Tensor:
     """Compute one large segment, (n, H, D), without storing its scores."""
     query_rows = bucket.query_rows[0]
     key_rows = bucket.key_rows[0]
@@ -253,13 +228,7 @@ def _heads_first(x: Tensor, rows: Tensor) -> Tensor:
     return x.index_select(0, rows).transpose(0, 1)[None]
 
 
-def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    scale: float,
-    mask: Tensor | None,
-) -> Tensor:
+def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | None) -> Tensor:
     """Compute torch's fused attention, (1, H, Q, D), which stores no scores. Without a mask it is causal."""
     groups = q.shape[1] // k.shape[1]
     if q.is_cuda and groups > 1 and (q.dtype not in FLASH_DTYPES or mask is not None):
@@ -268,13 +237,7 @@ def _attention(
         v = v.repeat_interleave(groups, 1)
         groups = 1
     return scaled_dot_product_attention(
-        q,
-        k,
-        v,
-        attn_mask=mask,
-        is_causal=mask is None,
-        scale=scale,
-        enable_gqa=groups > 1,
+        q, k, v, attn_mask=mask, is_causal=mask is None, scale=scale, enable_gqa=groups > 1
     )
 
 
@@ -289,12 +252,7 @@ class _Gather:
     batch: int  # N·H_kv
 
 
-def _gather(
-    bucket: _Bucket,
-    heads: int,
-    kv_heads: int,
-    num_tokens: int,
-) -> _Gather:
+def _gather(bucket: _Bucket, heads: int, kv_heads: int, num_tokens: int) -> _Gather:
     queries = _rows_of_heads(bucket.query_rows, heads)
     last_row = num_tokens * heads - 1
     return _Gather(
@@ -320,14 +278,7 @@ class _GatheredAttention(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(
-        ctx: Any,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        scale: float,
-        gathers: list[_Gather],
-    ) -> Tensor:
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, scale: float, gathers: list[_Gather]) -> Tensor:
         num_tokens, heads, dim = q.shape
         out = q.new_empty((num_tokens + 1) * heads, dim)
         saved = []

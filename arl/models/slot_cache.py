@@ -37,13 +37,7 @@ class SlotCache:
     memory when no slot is in use.
     """
 
-    def __init__(
-        self,
-        config: PretrainedConfig,
-        slots: int,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
+    def __init__(self, config: PretrainedConfig, slots: int, dtype: torch.dtype, device: torch.device) -> None:
         config = config.get_text_config()
         heads = config.num_attention_heads
         self._kv_heads: int = getattr(config, "num_key_value_heads", None) or heads
@@ -130,14 +124,7 @@ class SlotCache:
         for layer in self._layers:
             layer[:, target, :, :longest] = layer[:, source, :, :longest]
 
-    def attend(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Attend: query (1, H, T, D), key and value (1, H_kv, T, D) ─► output (1, T, H, D)."""
         plan = self._plan
         n = plan.decode
@@ -153,14 +140,7 @@ class SlotCache:
         decode = self._decode(layer, query[0, :, :n], key[0, :, :n], value[0, :, :n], scale)
         return torch.cat((decode, prefill), dim=1)
 
-    def _decode(
-        self,
-        layer: int,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        scale: float,
-    ) -> Tensor:
+    def _decode(self, layer: int, query: Tensor, key: Tensor, value: Tensor, scale: float) -> Tensor:
         """Attend with one token of each slot: query (H, n, D), key and value (H_kv, n, D) ─► (1, n, H, D)."""
         plan = self._plan
         n = plan.decode

@@ -25,16 +25,9 @@ def character_tokenizer(characters: str) -> PreTrainedTokenizerBase:
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token=PAD))
     tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     tokenizer.decoder = Fuse()
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single=f"{BOS} $A",
-        special_tokens=[(BOS, ids[BOS])],
-    )
+    tokenizer.post_processor = processors.TemplateProcessing(single=f"{BOS} $A", special_tokens=[(BOS, ids[BOS])])
     return PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer,
-        pad_token=PAD,
-        bos_token=BOS,
-        eos_token=EOS,
-        clean_up_tokenization_spaces=False,
+        tokenizer_object=tokenizer, pad_token=PAD, bos_token=BOS, eos_token=EOS, clean_up_tokenization_spaces=False
     )
 
 

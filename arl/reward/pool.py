@@ -28,13 +28,12 @@ from arl.launch.process_log import open_log
 from arl.launch.process_state import describe_exit, describe_state, state_of
 from arl.launch.spawn import kill_session, spawn
 from arl.reward.grading import Verdict
-from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer
-from arl.reward.ungraded import UngradedLog
+from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer, UngradedLog
 from arl.reward.worker import FIRST_CALL, READ_BYTES, READY, Answer, RewardCall, Settings
 from arl.types import Problem, Response
 
 TRIES = 2  # of a call
-OPEN_CALLS = 8  # of a worker, so that it waits for no event loop between two of them
+OPEN_CALLS = 16  # of a worker, so that it waits for no event loop between two of them
 GRACE = 10.0  # seconds beyond the deadlines of a call in which a zygote that owes an answer must say something
 END_SECONDS = 10.0  # for a zygote to kill what it has started, and exit
 CANNOT_SEND = "it cannot be sent to a reward worker"

@@ -1,22 +1,26 @@
 """Grade episodes by one reward function, and decide what an episode without a grade means.
 
 problem, response ─► Calls: worker processes, or this process ─► verdict ─► weights ─► grade
-                                                                   └─► no grade: reward.on_error
+                                                                   └─► no grade: reward.on_error, UngradedLog
 """
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, Protocol
 
 from arl.errors import GradingError, RewardError
+from arl.launch.disk import writing
+from arl.launch.process_log import open_log
 from arl.reward.grading import RewardCallable, Verdict, grade_of, judge, weigh
-from arl.reward.ungraded import UngradedLog
 from arl.types import Grade, Problem, Response
 
 OnError = Literal["zero", "drop", "stop"]
 
 NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
+SHOWN = 60  # characters of the answer, in the log
 MOST_IN_A_ROW = 16  # problems, from one grade to the next
 EPISODES_TO_SEE_PARTS = 64  # after which a weight of a part that never came is reported
 
@@ -26,6 +30,47 @@ class Calls(Protocol):
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
         """Call `function`, once more if that fails, and return the verdict."""
+
+
+class UngradedLog:
+    """Record episodes without a grade.
+
+    Args:
+        log: the file of the reward workers' output; made with its directory when something is to be written.
+        note: shows a line on the console.
+    """
+
+    def __init__(self, log: Path, note: Callable[[str], None]) -> None:
+        self._log = log
+        self._note = note
+        self._counts: Counter[str] = Counter()  # by kind of cause
+
+    def add(self, function: str, problem: Problem, response: Response, verdict: Verdict) -> None:
+        """Record an episode that `function` did not grade.
+
+        Raises:
+            DiskError: the log cannot be written.
+        """
+        line = f"no grade: problem {problem.id}: {verdict.error}; the answer begins {response.text[:SHOWN]!r}\n"
+        with writing(self._log):
+            self._log.parent.mkdir(parents=True, exist_ok=True)
+            with open_log(self._log) as log:
+                log.write(line.encode("utf-8", "backslashreplace"))
+        kind = verdict.error.partition(":")[0]
+        self._counts[kind] += 1
+        total = self._counts.total()
+        if self._counts[kind] == 1:
+            self.note(
+                f"{function} gave an answer to problem {problem.id} no grade: {verdict.error} "
+                f"(reward.on_error; every such answer is in {self._log})"
+            )
+        elif total >= 10 and set(str(total)[1:]) == {"0"} and str(total)[0] == "1":
+            kinds = ", ".join(f"{count:,} × {kind}" for kind, count in self._counts.most_common())
+            self.note(f"{total:,} answers had no grade so far: {kinds}")
+
+    def note(self, text: str) -> None:
+        """Show a line on the console."""
+        self._note(text)
 
 
 class Scorer:
@@ -41,12 +86,7 @@ class Scorer:
     """
 
     def __init__(
-        self,
-        calls: Calls,
-        function: str,
-        weights: Mapping[str, float],
-        on_error: OnError,
-        ungraded: UngradedLog,
+        self, calls: Calls, function: str, weights: Mapping[str, float], on_error: OnError, ungraded: UngradedLog
     ) -> None:
         self._calls = calls
         self._function = function

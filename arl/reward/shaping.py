@@ -77,10 +77,7 @@ class Shaping(Struct, frozen=True, kw_only=True):
         if self.buffer is None:
             return shaped
         return shaped + overlong_penalty(
-            response.num_tokens,
-            budget=response.budget,
-            buffer=self.buffer,
-            penalty=self.penalty,
+            response.num_tokens, budget=response.budget, buffer=self.buffer, penalty=self.penalty
         )
 
     def masks(self, response: Response) -> bool:

@@ -33,18 +33,18 @@ from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, die_with, leave, outlive_parent
 from arl.launch.frames import FrameError, FrameReader, decode, frame, standard_input_socket
 from arl.launch.process_state import describe_exit
-from arl.reward.grading import MAX_VERDICT_BYTES, RewardCallable, Verdict, is_reward, judge
+from arl.reward.grading import RewardCallable, Verdict, judge
 from arl.types import Problem, Response
 
 READ_BYTES = 1 << 16  # at once from a connection
-MAX_SENT = 4  # calls of a worker, so that it waits for nothing between two of them
+MAX_SENT = 8  # calls of a worker, so that it waits for nothing between two of them
+MAX_ANSWER_BYTES = 1 << 20  # that a worker may send
 READY = 0  # id of the answer of a zygote that has imported its functions; calls count from 1
 FIRST_CALL = 3  # deadlines, for the first call of a function in a worker: it may import and compile
 END_SECONDS = 5.0  # for killed processes to end; one that waits for a disk ends later, by itself
 EXIT_SECONDS = 0.5  # for a worker that has closed its connection to exit
 PAUSE = 0.001  # seconds between two looks at them
 FORGED = "something else wrote to its connection"
-POOLS = {"concurrent.futures.process": "ProcessPoolExecutor", "multiprocessing.pool": "Pool"}
 
 
 class Settings(Struct, frozen=True):
@@ -83,7 +83,7 @@ class _Worker:
 
     keeper: int  # process id of its parent
     connection: socket.socket
-    frames: FrameReader = field(default_factory=lambda: FrameReader(MAX_VERDICT_BYTES))
+    frames: FrameReader = field(default_factory=lambda: FrameReader(MAX_ANSWER_BYTES))
     called: set[int] = field(default_factory=set)  # functions whose first call in it has ended
     calls: deque[tuple[CallHead, bytes]] = field(default_factory=deque)  # sent and not answered; it makes the first
     seconds: float = 0.0  # that the first may take
@@ -187,8 +187,7 @@ class Zygote:
         except FrameError as error:
             return self._lose(worker, Verdict(error=f"{FORGED} ({error})"))
         for answer in answers:
-            numbers = [answer.verdict.reward, *answer.verdict.parts.values()]
-            if not worker.calls or answer.id != worker.calls[0][0].id or not all(map(is_reward, numbers)):
+            if not worker.calls or answer.id != worker.calls[0][0].id:
                 return self._lose(worker, Verdict(error=FORGED))
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
@@ -321,9 +320,7 @@ def _how_it_ended(keeper: int) -> str:
         with contextlib.suppress(ChildProcessError):
             pid, status = os.waitpid(keeper, os.WNOHANG)
             if pid:
-                code = os.waitstatus_to_exitcode(status)
-                hint = ", from outside or because memory was short" if code == -signal.SIGKILL else ""
-                return f"its process {describe_exit(code)}{hint}"
+                return f"its process {describe_exit(os.waitstatus_to_exitcode(status))}"
         time.sleep(PAUSE)
     return "it closed the file descriptors of its process"
 
@@ -358,17 +355,6 @@ def _children(pid: int) -> list[int]:
     return found
 
 
-def _refuse_shared_pools() -> None:
-    """End this process if an import has made a pool of processes: all workers would get each other's results."""
-    kinds = tuple(getattr(sys.modules[module], name) for module, name in POOLS.items() if module in sys.modules)
-    found = {type(each).__name__ for each in gc.get_objects() if isinstance(each, kinds)}
-    if found:
-        raise SystemExit(
-            f"a reward function has made a {' and a '.join(sorted(found))} while it was imported or prepared: all "
-            "workers would share its pipes; make it in the first call, as by functools.cache"
-        )
-
-
 def main() -> None:
     """Serve the functions that the command line names."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
@@ -377,7 +363,6 @@ def main() -> None:
     for function in functions:
         if prepare := getattr(function, "prepare", None):
             prepare()
-    _refuse_shared_pools()
     gc.collect()
     gc.freeze()  # so that the collector of a worker does not touch, and so copy, what is imported
     adopt_orphans()

@@ -43,7 +43,6 @@ from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.status_writer import ProcessStates
 from arl.run.world import Parts, Start, recipe_parts
 from arl.sync.publication_directory import publication_directory
-from arl.sync.verify import refuse_other_tensors
 from arl.sync.weight_folders import SHARED_MEMORY
 from arl.types import Accuracy, StartingVersions
 
@@ -110,7 +109,6 @@ async def _start_processes(start: Start, weights: Path, launcher: Launcher, trus
 
             async def ready() -> None:
                 await trainer_start
-                refuse_other_tensors(trainer.tensors, Path(versions.served))
 
             async with (
                 open_rewards(recipe, launcher.logs, start.display.note) as rewards,

@@ -94,14 +94,7 @@ def _broadcast(target: BroadcastTarget, link: BroadcastLink, request: GroupReque
     backend: GroupBackend = "nccl" if torch.cuda.is_available() else "gloo"
     store = serve_store(host, seconds)
     link.opened(Rendezvous(host, store.port, backend))
-    group = Group(
-        store=store,
-        name=request.name,
-        rank=0,
-        size=request.world_size,
-        backend=backend,
-        seconds=seconds,
-    )
+    group = Group(store=store, name=request.name, rank=0, size=request.world_size, backend=backend, seconds=seconds)
     try:
         while (version := link.next_version()) is not None:
             for flat in target.flats(version):

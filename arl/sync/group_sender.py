@@ -13,16 +13,20 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING
 
 from arl.clock import outer_deadline
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.sync.buckets import TensorSpec
 from arl.sync.weight_messages import InitGroup
-from arl.sync.weight_sender import Receiving, Rendezvous, WeightSender
+from arl.sync.weight_sender import Rendezvous, WeightSender
 from arl.types import WeightUpdate
 
-Failures = dict[Receiving, Exception]  # what failed, by engine; the others have succeeded
-Work = Callable[[Sequence[Receiving]], Awaitable[Failures]]
+if TYPE_CHECKING:
+    from arl.sync.weight_loader import WeightLoader
+
+Failures = dict["WeightLoader", Exception]  # what failed, by engine; the others have succeeded
+Work = Callable[[Sequence["WeightLoader"]], Awaitable[Failures]]
 
 
 class CommonSwap:
@@ -36,11 +40,11 @@ class CommonSwap:
 
     def __init__(self, expected: int) -> None:
         self._expected = expected
-        self._waiting: dict[Receiving, asyncio.Future[None]] = {}
+        self._waiting: dict[WeightLoader, asyncio.Future[None]] = {}
         self._work: Work | None = None
         self._task: asyncio.Task[None] | None = None
 
-    async def arrive(self, engine: Receiving, work: Work) -> None:
+    async def arrive(self, engine: "WeightLoader", work: Work) -> None:
         """Wait until all engines have arrived or left; then `work` is done for those that are here.
 
         Raises:
@@ -76,7 +80,7 @@ class CommonSwap:
             self._task = asyncio.create_task(_run(self._work, here))
 
 
-async def _run(work: Work, here: dict[Receiving, asyncio.Future[None]]) -> None:
+async def _run(work: Work, here: dict["WeightLoader", asyncio.Future[None]]) -> None:
     """Do the work, and give each engine its outcome."""
     try:
         failures = await work(list(here))
@@ -109,7 +113,7 @@ class GroupSender:
     def __init__(self, trainer: WeightSender, seconds: float) -> None:
         self._trainer = trainer
         self._seconds = seconds
-        self._groups: dict[str, frozenset[Receiving]] = {}
+        self._groups: dict[str, frozenset[WeightLoader]] = {}
         self._swap: CommonSwap | None = None
 
     @property
@@ -132,7 +136,7 @@ class GroupSender:
             self._swap = None
             await swap.close()
 
-    async def join(self, engine: Receiving) -> None:
+    async def join(self, engine: "WeightLoader") -> None:
         """Wait for the other engines of the swap, and join a group of exactly these, unless there is one.
 
         An engine that lives, and could not join, tries again in `deliver`.
@@ -143,7 +147,7 @@ class GroupSender:
         """
         await self._with_others(engine, self._group_survivors)
 
-    async def deliver(self, engine: Receiving, update: WeightUpdate) -> None:
+    async def deliver(self, engine: "WeightLoader", update: WeightUpdate) -> None:
         """Wait for the other engines of the swap, and receive `update` together with them.
 
         Raises:
@@ -152,17 +156,17 @@ class GroupSender:
             TrainerError, ProcessDied: the trainer has failed.
         """
 
-        async def send(engines: Sequence[Receiving]) -> Failures:
+        async def send(engines: Sequence["WeightLoader"]) -> Failures:
             return await self._send_to_survivors(engines, update)
 
         await self._with_others(engine, send)
 
-    async def forget(self, engine: Receiving) -> None:
+    async def forget(self, engine: "WeightLoader") -> None:
         """Have rank 0 leave the groups of an engine that is gone."""
         for name in self._groups_with([engine]):
             await self._leave(name)
 
-    async def _with_others(self, engine: Receiving, work: Work) -> None:
+    async def _with_others(self, engine: "WeightLoader", work: Work) -> None:
         if self._swap is not None:
             await self._swap.arrive(engine, work)
             return
@@ -172,7 +176,7 @@ class GroupSender:
         finally:
             await alone.close()
 
-    async def _send_to_survivors(self, engines: Sequence[Receiving], update: WeightUpdate) -> Failures:
+    async def _send_to_survivors(self, engines: Sequence["WeightLoader"], update: WeightUpdate) -> Failures:
         """Send `update` until every engine that lives has all of it, and return what became of the others.
 
         Each attempt without a loss is the last but one, because a group may break before its dead engine is known.
@@ -190,14 +194,14 @@ class GroupSender:
             is_last = not dead
         return lost
 
-    async def _attempt(self, engines: Sequence[Receiving], update: WeightUpdate) -> Failures:
+    async def _attempt(self, engines: Sequence["WeightLoader"], update: WeightUpdate) -> Failures:
         """Send `update` once to `engines`, and return what failed."""
         name, failures = await self._group_of(engines)
         if name is None:
             return failures
         return await self._work_in(name, self._send(name, engines, update))
 
-    async def _send(self, name: str, engines: Sequence[Receiving], update: WeightUpdate) -> Failures:
+    async def _send(self, name: str, engines: Sequence["WeightLoader"], update: WeightUpdate) -> Failures:
         """Have rank 0 send, and every engine receive, and return what failed.
 
         What an engine says counts only if rank 0 could send everything, because with NCCL an engine answers before its
@@ -212,7 +216,7 @@ class GroupSender:
         not_sent = EngineError(f"version {update.version} was not sent: {unsent}")
         return dict.fromkeys(engines, not_sent) | failures
 
-    async def _receive(self, engine: Receiving, group: str, update: WeightUpdate) -> None:
+    async def _receive(self, engine: "WeightLoader", group: str, update: WeightUpdate) -> None:
         """Have one engine receive. If it cannot, it leaves the group, so that others stop waiting for it."""
         seconds = 2 * self._seconds  # each of its commands has a deadline of its own
         try:
@@ -224,7 +228,7 @@ class GroupSender:
             await engine.leave_groups()
             raise
 
-    async def _group_survivors(self, engines: Sequence[Receiving]) -> Failures:
+    async def _group_survivors(self, engines: Sequence["WeightLoader"]) -> Failures:
         """Have the engines that live join a group, and return those that are dead."""
         lost: Failures = {}
         left = list(engines)
@@ -239,7 +243,7 @@ class GroupSender:
 
     # ---- groups
 
-    async def _group_of(self, engines: Sequence[Receiving]) -> tuple[str | None, Failures]:
+    async def _group_of(self, engines: Sequence["WeightLoader"]) -> tuple[str | None, Failures]:
         """Return the name of the group of exactly these engines, which is made unless it exists.
 
         Returns:
@@ -252,7 +256,7 @@ class GroupSender:
             await self._leave(name)
         return await self._open_group(engines)
 
-    async def _open_group(self, engines: Sequence[Receiving]) -> tuple[str | None, Failures]:
+    async def _open_group(self, engines: Sequence["WeightLoader"]) -> tuple[str | None, Failures]:
         name = f"arl-{secrets.token_hex(8)}"
         world_size = 1 + sum(engine.workers for engine in engines)
         rendezvous = await self._trainer.join(name, world_size)
@@ -277,7 +281,7 @@ class GroupSender:
             if not is_good:
                 await self._leave(name)
 
-    def _groups_with(self, engines: Sequence[Receiving]) -> list[str]:
+    def _groups_with(self, engines: Sequence["WeightLoader"]) -> list[str]:
         return [name for name, members in self._groups.items() if members & set(engines)]
 
     async def _leave(self, name: str) -> None:
@@ -286,7 +290,7 @@ class GroupSender:
         await self._trainer.leave(name)
 
 
-async def _join_all(engines: Sequence[Receiving], name: str, world_size: int, rendezvous: Rendezvous) -> Failures:
+async def _join_all(engines: Sequence["WeightLoader"], name: str, world_size: int, rendezvous: Rendezvous) -> Failures:
     """Have the workers of all engines join a group, and return what failed."""
     joining = []
     rank = 1
@@ -304,7 +308,7 @@ async def _join_all(engines: Sequence[Receiving], name: str, world_size: int, re
     return _failures_of(engines, await _outcomes_of(joining))
 
 
-def _failures_of(engines: Sequence[Receiving], outcomes: Sequence[Exception | None]) -> Failures:
+def _failures_of(engines: Sequence["WeightLoader"], outcomes: Sequence[Exception | None]) -> Failures:
     """Return what failed, by engine."""
     return {engine: error for engine, error in zip(engines, outcomes, strict=True) if error is not None}
 

@@ -112,10 +112,7 @@ class IpcTarget:
         self._mapped = []
         for number, bucket in enumerate(self._buckets):
             pages = torch.from_file(
-                str(partial / _file_name(number, BYTES)),
-                shared=True,
-                size=bucket_bytes_of(bucket),
-                dtype=torch.uint8,
+                str(partial / _file_name(number, BYTES)), shared=True, size=bucket_bytes_of(bucket), dtype=torch.uint8
             )
             self._mapped.append(pages)
         return self._mapped

@@ -18,10 +18,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from arl.errors import EngineError
-from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
+from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
 from arl.sync.stores import reach_store
-from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
+from arl.sync.weight_messages import InitGroup, UpdateFromDistributed
 
 
 class Group:
@@ -129,9 +129,8 @@ class Receiver:
         """Join the group that the trainer has opened.
 
         Raises:
-            EngineError: nobody answers there, this process cannot be that rank, or the name is taken.
+            EngineError: nobody answers there, or the name is taken.
         """
-        _refuse_impossible(body)
         name = body.group_name
         if name in self._groups:
             raise EngineError(f"group {name}: it is joined already: leave it first")
@@ -170,10 +169,8 @@ class Receiver:
         """Receive one bucket, whose names and shapes the caller has compared with the model's.
 
         Raises:
-            EngineError: this is not a bucket, there is no such group, or the sender has gone.
+            EngineError: there is no such group, or the sender has gone.
         """
-        if body.load_format != BUCKETS:
-            raise EngineError(f"load_format {body.load_format}: only {BUCKETS} is understood")
         group = self._groups.get(body.group_name)  # once: another thread may leave it
         if group is None:
             raise EngineError(f"group {body.group_name} is not one of {sorted(self._groups)}: join it first")
@@ -198,30 +195,7 @@ class Receiver:
             return staged
 
 
-def _refuse_impossible(body: InitGroup) -> None:
-    """Check what torch would not answer with an error of its own.
-
-    Raises:
-        EngineError: there is no such rank, or nobody here speaks NCCL.
-    """
-    if not 0 < body.rank_offset < body.world_size:
-        ranks = f"rank_offset {body.rank_offset} of world_size {body.world_size}"
-        raise EngineError(f"group {body.group_name}: {ranks}: an engine's rank is at least 1, and below the size")
-    if body.backend == "nccl" and not torch.cuda.is_available():
-        raise EngineError(f"group {body.group_name}: backend nccl needs a GPU, which this process lacks: use gloo")
-
-
 def bucket_of(body: UpdateFromDistributed) -> Sequence[TensorSpec]:
-    """Return the tensors that a bucket holds.
-
-    Raises:
-        EngineError: the lists do not belong together, or a dtype is unknown.
-    """
-    counts = {len(body.names), len(body.dtypes), len(body.shapes)}
-    if len(counts) > 1:
-        raise EngineError(f"{len(body.names)} names, {len(body.dtypes)} dtypes and {len(body.shapes)} shapes")
-    unknown = set(body.dtypes) - ITEM_BYTES.keys()
-    if unknown:
-        raise EngineError(f"dtype {min(unknown)}: choose one of {', '.join(ITEM_BYTES)}")
+    """Return the tensors that a bucket holds."""
     columns = zip(body.names, body.dtypes, body.shapes, strict=True)
     return [TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in columns]

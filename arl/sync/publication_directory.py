@@ -74,12 +74,7 @@ def publication_directory(
 
 
 def place_of_weights(
-    recipe: Recipe,
-    model: Path,
-    run_directory: Path,
-    lags: np.ndarray | None,
-    transport: Transport,
-    on_gpus: bool,
+    recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None, transport: Transport, on_gpus: bool
 ) -> Path:
     """Return where `publication_directory` would make its directory now, on one node."""
     needed = _needed_bytes(recipe, model, kept_versions(recipe, lags), transport, on_gpus)

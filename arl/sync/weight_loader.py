@@ -62,13 +62,7 @@ class WeightLoader:
         first_rank: the trainer's rank on the device of the first worker; the others follow. Only needed for handles.
     """
 
-    def __init__(
-        self,
-        server: Commands,
-        sender: GroupSender | None,
-        workers: int,
-        first_rank: int = 0,
-    ) -> None:
+    def __init__(self, server: Commands, sender: GroupSender | None, workers: int, first_rank: int = 0) -> None:
         self._server = server
         self._first_rank = first_rank
         self._sender = sender
@@ -80,7 +74,7 @@ class WeightLoader:
 
     @property
     def url(self) -> str:
-        """See Receiving."""
+        """Return the address of its server, for messages."""
         return self._server.url
 
     async def prepare(self, update: WeightUpdate) -> None:
@@ -149,16 +143,21 @@ class WeightLoader:
         if self._sender is not None:
             await self._sender.forget(self)
 
-    # ---- Receiving: what the sender asks of each engine
+    # ---- what the sender asks of each engine
 
     async def join_group(self, body: InitGroup) -> None:
-        """See Receiving."""
+        """Have its workers join a group. They leave those that they had joined before."""
         await self.leave_groups()
         self._groups.append(body.group_name)
         await self._server.command("/init_weights_update_group", body)
 
     async def receive(self, group: str, update: WeightUpdate) -> None:
-        """See Receiving. The server serves `update` afterwards."""
+        """Have its workers receive every bucket of `update`, while rank 0 sends them; then the server serves it.
+
+        Raises:
+            EngineLost, DeadlineError: it is dead.
+            EngineError: it lives, and could not receive.
+        """
         assert self._sender is not None
         *buckets, last = self._sender.buckets
         self.is_mixed = True
@@ -167,7 +166,7 @@ class WeightLoader:
         await self._receive(group, last, str(update.version))
 
     async def leave_groups(self) -> None:
-        """See Receiving."""
+        """Have its workers leave their groups, so that others stop waiting for them. It never fails."""
         groups = self._groups
         self._groups = []
         for group in groups:

@@ -11,9 +11,9 @@
 """
 
 import re
-from typing import Annotated, Literal
+from typing import Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 MOST_VERSION = 2**31 - 1  # engines and trajectories keep the version of each token in an int32
 
@@ -22,11 +22,6 @@ HANDLES = ".handles"
 BUCKETS = "flattened_bucket"  # SGLang's load format for tensors that lie one after the other in one tensor of bytes
 
 MemoryTag = Literal["weights", "kv_cache"]
-GroupName = Annotated[str, Meta(min_length=1, max_length=200)]
-Port = Annotated[int, Meta(ge=1, le=65_535)]
-Rank = Annotated[int, Meta(ge=0, lt=65_536)]
-Dimension = Annotated[int, Meta(ge=0, le=2**40)]
-
 DEFAULT_GROUP = "weight_update_group"  # SGLang's
 
 
@@ -44,7 +39,7 @@ def version_number(text: str) -> int:
 class Memory(Struct, forbid_unknown_fields=True):
     """Name the memory that a server releases, or takes again."""
 
-    tags: Annotated[list[MemoryTag], Meta(max_length=8)] | None = None  # all of it
+    tags: list[MemoryTag] | None = None  # all of it
 
     @property
     def kinds(self) -> set[MemoryTag]:
@@ -55,7 +50,7 @@ class Memory(Struct, forbid_unknown_fields=True):
 class UpdateFromDisk(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Load the weights of a directory."""
 
-    model_path: Annotated[str, Meta(min_length=1, max_length=4096)]
+    model_path: str
     weight_version: str | None = None  # the server keeps the one it has
     flush_cache: bool = True
     load_format: Literal["auto", "safetensors"] | None = None
@@ -64,18 +59,18 @@ class UpdateFromDisk(Struct, forbid_unknown_fields=True, omit_defaults=True):
 class InitGroup(Struct, forbid_unknown_fields=True):
     """Join a process group whose rank 0 is the trainer's."""
 
-    master_address: Annotated[str, Meta(min_length=1, max_length=255)]
-    master_port: Port
-    rank_offset: Rank  # of the server's first worker
-    world_size: Rank
-    group_name: GroupName = DEFAULT_GROUP
+    master_address: str
+    master_port: int
+    rank_offset: int  # of the server's first worker
+    world_size: int
+    group_name: str = DEFAULT_GROUP
     backend: Literal["gloo", "nccl"] = "nccl"
 
 
 class LeaveGroup(Struct, forbid_unknown_fields=True):
     """Leave a process group, and drop what was received in it without its version."""
 
-    group_name: GroupName = DEFAULT_GROUP
+    group_name: str = DEFAULT_GROUP
 
 
 class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -83,8 +78,8 @@ class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=Tr
 
     names: list[str]
     dtypes: list[str]
-    shapes: list[Annotated[list[Dimension], Meta(max_length=8)]]
-    group_name: GroupName = DEFAULT_GROUP
+    shapes: list[list[int]]
+    group_name: str = DEFAULT_GROUP
     load_format: str | None = None
     weight_version: str | None = None
     flush_cache: bool = True

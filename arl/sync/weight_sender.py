@@ -1,11 +1,9 @@
-"""Define the two ends of weights that are broadcast, as the controller's side reaches them. Torch-free."""
+"""Define the end that broadcasts weights, as the controller's side reaches it. Torch-free."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from arl.sync.buckets import TensorSpec
-from arl.sync.weight_messages import InitGroup
-from arl.types import WeightUpdate
 
 GroupBackend = Literal["gloo", "nccl"]
 
@@ -49,29 +47,3 @@ class WeightSender(Protocol):
 
     async def leave(self, group: str) -> None:
         """Have rank 0 forget the group. It never fails and never waits."""
-
-
-class Receiving(Protocol):
-    """Represent one engine that receives. In a run it is its WeightLoader."""
-
-    @property
-    def url(self) -> str:
-        """Address of its server, for messages."""
-
-    @property
-    def workers(self) -> int:
-        """Number of its processes that hold a part of the weights."""
-
-    async def join_group(self, body: InitGroup) -> None:
-        """Have its workers join a group. It leaves those that it had joined before."""
-
-    async def receive(self, group: str, update: WeightUpdate) -> None:
-        """Have its workers receive every bucket of `update`, while rank 0 sends them.
-
-        Raises:
-            EngineLost, DeadlineError: it is dead.
-            EngineError: it lives, and could not receive.
-        """
-
-    async def leave_groups(self) -> None:
-        """Have its workers leave their groups, so that others stop waiting for them. It never fails."""

@@ -80,7 +80,7 @@ class RankConnections:
         sender = f"a process at {data.get('Peer-Address')} that knows the run key" if hello is None else str(hello)
         try:
             message = channel.decode_from_rank(data.bytes)
-        except msgspec.DecodeError as error:
+        except ValueError as error:
             wrong = f"{sender} has sent what is no message: {short_message(str(error))}"
             raise TrainerError(f"{wrong}; does every node have the same version of arl?") from None
         if isinstance(message, Hello):

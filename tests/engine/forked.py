@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from multiprocessing.connection import Connection
-from typing import Any
+from typing import Any, cast
 
 from arl.engine.http.engine_client import HttpEngine
 from arl.engine.router import Router
@@ -158,9 +158,9 @@ class Servers:
                 for seat in range(self.count):
                     start = partial(self.start, seat)
                     supervisor = EngineSupervisor(
-                        router, seat, start, self.connect, 300, self.max_restarts, self.notes.append
+                        router, seat, cast(Any, start), self.connect, 300, self.max_restarts, self.notes.append
                     )
-                    supervisors.append((supervisor, tasks.create_task(supervisor.supervise(await start()))))
+                    supervisors.append((supervisor, tasks.create_task(supervisor.supervise(cast(Any, await start())))))
                 for supervisor, _ in supervisors:
                     await supervisor.has_served.wait()
                 yield router

@@ -1,10 +1,8 @@
 """Check who may ask the embedded server, and what may be asked of it."""
 
-import asyncio
 import os
 import re
 import threading
-from pathlib import Path
 
 import aiohttp
 import pytest
@@ -13,7 +11,7 @@ from arl.engine.embedded.server import parse
 from arl.engine.http import wire
 from arl.errors import InputError
 from arl.launch.child import RUN_KEY
-from tests.engine.conftest import KEY, ServerProcess, Weights, start_server, within
+from tests.engine.conftest import KEY, ServerProcess, Weights, within
 from tests.engine.test_server import SAMPLING, post
 from tests.forks import Fork, pipe
 
@@ -60,14 +58,6 @@ def test_an_option_that_cannot_be_served_is_refused_with_what_fits(
         parse(["--model", old.path, option, value])
 
 
-def test_a_model_that_is_no_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    os.mkfifo(tmp_path / "fifo")
-    for name in ("file", "fifo"):
-        with pytest.raises(InputError, match=f"{name} is no directory"):
-            parse(["--model", str(tmp_path / name)])
-
-
 def test_a_key_is_made_and_printed_behind_the_address(old: Weights) -> None:
     environment = {name: value for name, value in os.environ.items() if name != RUN_KEY}
     output, its_output = pipe()
@@ -80,49 +70,3 @@ def test_a_key_is_made_and_printed_behind_the_address(old: Weights) -> None:
     assert within(lambda: post(server, "/generate", body, {}))[0] == 401
     assert within(lambda: post(server, "/generate", body, {"Authorization": found[2]}))[0] == 200
     assert server.end() == 0
-
-
-@pytest.mark.parametrize("version", ["2147483648", "1099511627776", "9" * 5000, "-1", "1.0", "٣", "", " 1", "default"])
-def test_a_version_that_does_not_fit_is_refused(server: ServerProcess, old: Weights, version: str) -> None:
-    body = {"model_path": old.path, "weight_version": version, "flush_cache": False}
-    code, answer = within(lambda: post(server, "/update_weights_from_disk", body))
-    assert code == 400
-    assert "must be an integer from 0 to 2147483647" in answer["error"]["message"]
-
-
-def test_a_group_at_a_dead_address_is_given_up_and_holds_up_nobody(old: Weights, tmp_path: Path) -> None:
-    """SIGTERM ends the server within its deadline while it still tries."""
-    own = start_server(old.path, tmp_path / "log", broadcast_seconds=1.0)
-    group = {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2, "backend": "gloo"}
-
-    async def scenario() -> None:
-        joining = [asyncio.create_task(post(own, "/init_weights_update_group", group)) for _ in range(9)]
-        assert (await post(own, "/generate", {"input_ids": [1], "sampling_params": SAMPLING}))[0] == 200
-        answers = await asyncio.gather(*joining)
-        assert {status for status, _ in answers} == {400}
-        asyncio.create_task(post(own, "/init_weights_update_group", group)).add_done_callback(lambda _: None)
-
-    within(scenario)
-    assert own.end() == 0
-
-
-def test_what_sglang_has_defaults_for_may_be_left_out(server: ServerProcess) -> None:
-    async def scenario() -> None:
-        code, answer = await post(server, "/generate", {"input_ids": [1], "return_logprob": None, "rid": None})
-        assert (code, answer["meta_info"]["prompt_tokens"]) == (200, 1)
-        assert (await post(server, "/pause_generation", {}))[0] == 200
-        assert (await post(server, "/release_memory_occupation", {}))[0] == 200
-        assert (await post(server, "/resume_memory_occupation", {}))[0] == 200
-        assert (await post(server, "/continue_generation", {}))[0] == 200
-
-    within(scenario)
-
-
-@pytest.mark.parametrize("temperature", [0.0, 5e-324, 1e-38, 1e-7])
-def test_a_temperature_too_low_to_divide_by_is_greedy(server: ServerProcess, temperature: float) -> None:
-    def asking(**sampling: float) -> dict[str, object]:
-        return {"input_ids": [1, 2], "sampling_params": {**SAMPLING, **sampling}}
-
-    _, greedy = within(lambda: post(server, "/generate", asking(top_k=1)))
-    _, cold = within(lambda: post(server, "/generate", asking(temperature=temperature)))
-    assert cold["output_ids"] == greedy["output_ids"]

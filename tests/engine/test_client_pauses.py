@@ -1,7 +1,6 @@
 """Requests that a pause interrupts go on after it, and nothing reaches a server in the pause."""
 
 import asyncio
-import json
 from itertools import groupby
 from typing import Any
 
@@ -30,40 +29,6 @@ def test_a_request_that_was_over_when_the_pause_aborted_it_is_not_sent_again(
         ),
         1,
     )
-
-
-def test_an_interrupted_request_is_sent_again_with_what_it_said_and_the_rest_of_its_budget() -> None:
-    answer, posts = within(lambda: _interrupted([1, 2], {"tokens": 5}))
-    assert answer.token_ids == (1, 2, 7, 7, 7)
-    assert posts == 2
-
-
-def test_calls_are_sent_again_in_order_of_arrival() -> None:
-    """A pause hands back the calls that wait at once, and those that run only after their pass."""
-    bodies: list[dict[str, Any]] = []
-
-    async def scenario() -> None:
-        asked, aborted = asyncio.Event(), asyncio.Event()
-
-        async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
-            bodies.append(body)
-            if len(bodies) == 1:
-                asked.set()
-                await aborted.wait()
-            for index in (2, 0, 3, 1):
-                data = json.loads(event([], "abort")[6:] if len(bodies) == 1 else event([7], "length")[6:])
-                await response.write(b"data: " + json.dumps(data | {"index": index}).encode() + b"\n\n")
-            await response.write(DONE)
-
-        async with talking_to(write, aborted) as (engine, _):
-            calls = [asyncio.create_task(complete(engine, ask(f"r{i}", (i,), 1))) for i in range(4)]
-            await asked.wait()
-            await engine.pause()
-            await engine.resume()
-            await asyncio.gather(*calls)
-
-    within(scenario)
-    assert [body["input_ids"] for body in bodies] == [[[0], [1], [2], [3]]] * 2
 
 
 async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Completion, int]:

@@ -11,13 +11,10 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from arl.clock import now, run
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.request_rows import Stream
-from arl.engine.router import Router
 from arl.errors import EngineError
 from arl.models.load import load_model
-from arl.sync.loading import load_state, read_weights
-from arl.types import Completion, GenerateRequest, Increment, WeightUpdate
-from tests.engine.conftest import CONTEXT, Weights, ask, complete, within
+from arl.types import Completion, WeightUpdate
+from tests.engine.conftest import Weights, ask, complete, within
 
 SHAPE = {
     "vocab_size": 32,
@@ -83,34 +80,6 @@ def test_pause_mode_abort_ends_open_requests_with_what_they_have(old: Weights) -
     within(scenario)
 
 
-def test_a_reader_that_leaves_ends_its_own_requests_and_no_later_ones_of_the_same_names(old: Weights) -> None:
-    async def reasons(stream: Stream) -> set[str | None]:
-        found: dict[int, str | None] = {}
-        while len(found) < len(stream.names):
-            for index, event in await stream.take():
-                assert isinstance(event, Increment)
-                if event.finish_reason is not None:
-                    found[index] = event.finish_reason
-        return set(found.values())
-
-    async def scenario() -> None:
-        async with EmbeddedEngine(load_model(old.path, "float32"), slots=2) as engine:
-            for is_aborted in (False, True):
-                names = ("running", "running as well", "waiting")
-                gone = engine.submit([ask(name) for name in names])
-                if is_aborted:
-                    engine.abort(names)
-                assert await reasons(gone) == {"abort" if is_aborted else "length"}
-                later = engine.submit([ask(name, tokens=40) for name in names])
-                engine.leave(gone)
-                assert await reasons(later) == {"length"}
-            left = engine.submit([ask(name, tokens=400) for name in names])
-            engine.leave(left)
-            assert await reasons(left) == {"abort"}
-
-    within(scenario)
-
-
 def test_in_virtual_time_a_pass_costs_what_the_cost_model_says(old: Weights) -> None:
     """A prompt of 3 tokens, then 9 passes; a pause waits for the pass under way; runs repeat exactly."""
     model = load_model(old.path, "float32")
@@ -150,55 +119,3 @@ def test_a_request_whose_logits_are_not_finite_fails_alone(old: Weights, tmp_pat
             assert engine.num_open == 0
 
     within(scenario)
-
-
-@pytest.mark.parametrize("fault", ["missing", "shape", "stranger"])
-def test_weights_of_another_model_change_nothing(old: Weights, tmp_path: Path, fault: str) -> None:
-    model = load_model(old.path, "float32")
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    state = {name: tensor + 1 for name, tensor in before.items()}
-    last = list(state)[-1]
-    if fault == "missing":
-        del state[last]
-    elif fault == "shape":
-        state[last] = state[last][:1]
-    else:
-        state["stranger"] = torch.zeros(1)
-    save_file(state, tmp_path / "model.safetensors")
-    with pytest.raises(EngineError, match=f"{last}|stranger"):
-        load_state(model, read_weights(tmp_path), str(tmp_path))
-    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
-
-
-def test_a_router_keeps_groups_together_and_spreads_them(old: Weights, new: Weights) -> None:
-    async def scenario() -> None:
-        async with (
-            EmbeddedEngine(load_model(old.path, "float32")) as one,
-            EmbeddedEngine(load_model(old.path, "float32")) as two,
-        ):
-            router = Router([one, two])
-            requests = [
-                GenerateRequest(f"{group}{i}", (1, 2), ask("", tokens=200).sampling, affinity=group)
-                for group in "abcd"
-                for i in range(3)
-            ]
-            answers = asyncio.gather(*(complete(router, request) for request in requests))
-            while one.num_open + two.num_open < 12:  # noqa: ASYNC110 - there is no event
-                await asyncio.sleep(0)
-            assert (one.num_open, two.num_open) == (6, 6)
-            report = await router.update_weights(WeightUpdate(1, new.path))
-            assert report.version == router.loaded_version == 1
-            assert {v for answer in await answers for v in answer.policy_versions} == {0, 1}
-            await two.update_weights(WeightUpdate(2, new.path))
-            assert router.loaded_version == 1
-
-    within(scenario)
-
-
-def test_the_longest_possible_request_is_served(old: Weights) -> None:
-    async def scenario() -> Completion:
-        async with EmbeddedEngine(load_model(old.path, "float32"), slots=2) as engine:
-            return await complete(engine, ask("long", (1,), CONTEXT - 1))
-
-    answer = within(scenario)
-    np.testing.assert_allclose(answer.logprobs, old.logprobs((1,), answer.token_ids), rtol=0, atol=2e-4)

@@ -13,62 +13,6 @@ from tests.engine.conftest import ask, complete
 from tests.engine.mortal import Mortal, filled, member, opened
 
 
-def test_with_no_replica_left_requests_and_swaps_wait_for_the_next_one_which_begins_with_the_new_weights() -> None:
-    async def main() -> None:
-        first = Mortal()
-        router, (replica,) = await filled(first)
-        (task,) = await opened(router, member("a", 0))
-        swap = asyncio.create_task(router.update_weights(WeightUpdate(7, "seven")))
-        await asyncio.sleep(1)
-        first.die()
-        await asyncio.sleep(100)
-        assert not (task.done() or swap.done())
-        assert replica.cut_short == 1
-        await router.fill(0, Mortal())
-        assert (await swap).seconds > 100
-        assert set((await task).policy_versions) <= {0, 7}
-        assert router.loaded_version == 7
-        assert router.restarts == 1
-
-    clock.run(main, virtual=True)
-
-
-def test_one_that_comes_back_while_the_others_are_paused_is_paused() -> None:
-    async def main() -> None:
-        late = Mortal()
-        router, (replica,) = await filled(Mortal())
-        await router.pause()
-        router.lose(replica, EngineLost("dead"))
-        await router.fill(0, late)
-        assert late.is_paused
-        await router.resume()
-        assert not late.is_paused
-
-    clock.run(main, virtual=True)
-
-
-@pytest.mark.parametrize("ends", ["update", "resume"])
-def test_a_seat_is_filled_in_the_engines_turn_which_lasts_until_it_is(ends: str) -> None:
-    async def main() -> None:
-        router, (replica,) = await filled(Mortal())
-        await router.pause()
-        router.lose(replica, EngineLost("dead"))
-        may_start = asyncio.create_task(router.may_start(0))
-        await asyncio.sleep(100)
-        assert not may_start.done()
-        swap = asyncio.create_task(router.update_weights(WeightUpdate(1, "")) if ends == "update" else router.resume())
-        await may_start
-        pause = asyncio.create_task(router.pause())
-        await asyncio.sleep(100)
-        assert not pause.done()
-        late = Mortal()
-        await router.fill(0, late)
-        await asyncio.gather(swap, pause)
-        assert late.is_paused
-
-    clock.run(main, virtual=True)
-
-
 @pytest.mark.parametrize("dies", [True, False])
 def test_a_strange_answer_is_a_loss_only_if_the_process_behind_it_turns_out_to_die(dies: bool) -> None:
     async def main() -> None:

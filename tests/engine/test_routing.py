@@ -127,26 +127,6 @@ def test_a_group_goes_to_the_live_replica_with_the_most_free_capacity_and_stays_
     clock.run(main, virtual=True)
 
 
-@given(seed=seeds, replicas=st.integers(2, 5))
-def test_between_two_reports_the_router_adds_what_it_has_sent_itself(seed: int, replicas: int) -> None:
-    """Nothing else happens meanwhile, so it always knows; and it asks each replica once."""
-
-    async def main() -> None:
-        rng = random.Random(seed)
-        world = World(rng, replicas)
-        await world.open()
-        begin = clock.now()
-        for group in range(6):
-            free = {i: world.replicas[i].free for i in world.live}
-            (home,) = await world.ask(f"g{group}", rng.randrange(1, 5), rng.randrange(1, 200))
-            assert free[home] == max(free.values())
-        assert clock.now() - begin < REPORT_SECONDS
-        assert [len(replica.reports) for replica in world.replicas] == [1] * replicas
-        await world.close()
-
-    clock.run(main, virtual=True)
-
-
 def test_groups_that_arrive_together_share_one_question_and_are_spread() -> None:
     async def main() -> None:
         world = World(random.Random(0), 4)
@@ -156,54 +136,6 @@ def test_groups_that_arrive_together_share_one_question_and_are_spread() -> None
         await asyncio.gather(*(world.ask(f"g{group}", 4, 10) for group in range(16)))
         assert [len(replica.given) for replica in world.replicas] == [16] * 4
         assert [len(replica.reports) for replica in world.replicas] == [1] * 4
-        await world.close()
-
-    clock.run(main, virtual=True)
-
-
-def test_an_only_replica_is_never_asked() -> None:
-    async def main() -> None:
-        world = World(random.Random(0), 2)
-        await world.open()
-        world.lose(0)
-        for group in range(4):
-            await world.ask(f"g{group}", 2, 10)
-            await asyncio.sleep(2 * REPORT_SECONDS)
-        assert not world.replicas[1].reports
-        await world.close()
-
-    clock.run(main, virtual=True)
-
-
-def test_replicas_that_answer_more_slowly_than_answers_are_good_for_are_asked_once() -> None:
-    class Slow(Loaded):
-        async def report(self) -> Load:
-            await asyncio.sleep(1.2 if self is world.replicas[0] else 2.5)
-            return await super().report()
-
-    async def main() -> None:
-        world.replicas = [Slow(random.Random(i)) for i in range(2)]
-        await world.open()
-        await world.ask("g", 3, 10)
-        await asyncio.sleep(3)
-        assert sorted(len(replica.given) for replica in world.replicas) == [0, 3]
-        await world.close()
-
-    world = World(random.Random(0), 2)
-    clock.run(main, virtual=True)
-
-
-def test_a_replica_that_is_lost_when_asked_is_given_nothing() -> None:
-    class Gone(Loaded):
-        async def report(self) -> Load:
-            raise EngineLost("the connection broke")
-
-    async def main() -> None:
-        world = World(random.Random(0), 2)
-        world.replicas[0] = Gone(random.Random(0))
-        await world.open()
-        assert await world.ask("g", 3, 10) == {1}
-        assert world.live == [1]
         await world.close()
 
     clock.run(main, virtual=True)

@@ -89,24 +89,16 @@ def settings(sglang_python: str, tmp_path_factory: pytest.TempPathFactory) -> li
     return found
 
 
-def test_every_command_line_of_a_cuda_server_is_accepted(settings: list[dict[str, Any]]) -> None:
-    assert [found["device"] for found in settings] == ["cuda"] * len(CASES)
-    assert [found["tp_size"] for found in settings] == [len(share.devices) for share, _ in CASES]
-    assert [found["dtype"] for found in settings] == [engine["dtype"] for _, engine in CASES]
-
-
-def test_graphs_reach_every_slot(settings: list[dict[str, Any]]) -> None:
-    assert {found["largest_graph"] for found in settings} == {384}
-
-
-def test_scheduling_overlaps_except_with_a_kept_cache(settings: list[dict[str, Any]]) -> None:
-    keeps = [engine.get("kv_policy") == "keep" for _, engine in CASES]
-    assert [found["disable_overlap_schedule"] for found in settings] == keeps
-
-
-def test_a_collocated_server_releases_its_memory_and_keeps_to_its_share(settings: list[dict[str, Any]]) -> None:
-    assert [found["enable_memory_saver"] for found in settings] == [share.takes_turns for share, _ in CASES]
-    assert settings[3]["mem_fraction_static"] == 0.55
+def test_sglang_accepts_every_command_line_of_a_cuda_server_and_takes_from_it_what_a_run_needs(
+    settings: list[dict[str, Any]],
+) -> None:
+    """Graphs reach every slot; scheduling overlaps except with a kept cache; a collocated server keeps to its share."""
+    for (share, engine), found in zip(CASES, settings, strict=True):
+        assert (found["device"], found["tp_size"], found["dtype"]) == ("cuda", len(share.devices), engine["dtype"])
+        assert found["largest_graph"] == 384
+        assert found["disable_overlap_schedule"] == (engine.get("kv_policy") == "keep")
+        assert found["enable_memory_saver"] == share.takes_turns
+        assert share.memory_share is None or found["mem_fraction_static"] == share.memory_share
 
 
 def test_the_group_of_a_broadcast_raises_when_nobody_answers_instead_of_ending_the_server(sglang_python: str) -> None:

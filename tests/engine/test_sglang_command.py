@@ -39,16 +39,6 @@ def spec(model: str, share: Resources, **engine: object) -> ServerSpec:
     )
 
 
-@pytest.mark.parametrize(
-    ("share", "expected"),
-    [(Resources(1, ("0",), True), True), (Resources(1, ("0",)), False), (Resources(1, (), True), False)],
-)
-def test_memory_can_be_released_where_a_gpu_has_two_users(model: str, share: Resources, expected: bool) -> None:
-    """Nowhere else: it forbids SGLang some of its own economies."""
-    argv = server_command.command(spec(model, share), "python")
-    assert ("--enable-memory-saver" in argv) == expected
-
-
 def test_a_flag_of_the_user_comes_last_and_so_overrides_that_of_a_cpu(model: str) -> None:
     argv = server_command.command(spec(model, Resources(1), args=["--mem-fraction-static", 0.8]), "python")
     given = [value for flag, value in pairwise(argv) if flag == "--mem-fraction-static"]
@@ -72,25 +62,6 @@ def test_float32_on_a_gpu_asks_for_an_attention_that_takes_it(
 ) -> None:
     argv = server_command.command(spec(model, Resources(1, ("0",)), dtype=dtype), "python")
     assert [value for flag, value in pairwise(argv) if flag == "--attention-backend"] == told
-
-
-def test_on_a_gpu_a_kept_cache_forbids_overlapped_scheduling(model: str) -> None:
-    """Else one token of each open request would be labeled with the version after the one that sampled it."""
-    share = Resources(1, ("0",))
-    assert "--disable-overlap-schedule" in server_command.command(spec(model, share, kv_policy="keep"), "python")
-    assert "--disable-overlap-schedule" not in server_command.command(spec(model, share), "python")
-
-
-def test_every_request_that_may_run_at_once_fits_the_decode_graphs_of_a_gpu(model: str) -> None:
-    argv = server_command.command(spec(model, Resources(1, ("0",)), slots=384), "python")
-    assert argv[argv.index("--cuda-graph-max-bs-decode") + 1] == "384"
-
-
-def test_an_engine_that_shares_its_gpu_says_how_much_of_it_it_may_take(model: str) -> None:
-    shared = server_command.command(spec(model, Resources(1, ("0",), True, memory_share=0.55)), "python")
-    assert shared[shared.index("--mem-fraction-static") + 1] == "0.550"
-    alone = server_command.command(spec(model, Resources(1, ("0",))), "python")
-    assert "--mem-fraction-static" not in alone
 
 
 @pytest.mark.parametrize(

@@ -92,13 +92,3 @@ def test_a_server_that_never_comes_up_ends_it_at_once(old: Weights) -> None:
 
     assert "exited with code 2" in raised(scenario)
     assert not servers.notes
-
-
-def test_a_server_that_cannot_come_back_ends_it_when_its_restarts_are_spent(old: Weights) -> None:
-    async def scenario() -> None:
-        servers = Servers(old.path, count=1, max_restarts=3, stopping=1)
-        async with servers.open() as router:
-            servers.model = "/nowhere"
-            await disturbed(router, LONG, servers, signal.SIGKILL)
-
-    assert "exited with code 2; engine.max_restarts 3 allows no more" in raised(scenario)

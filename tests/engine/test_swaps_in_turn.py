@@ -30,18 +30,3 @@ def test_the_others_generate_meanwhile_and_the_version_counts_when_the_last_engi
         assert firsts[0] < firsts[1] < firsts[2], "each went on under the old version until its turn"
 
     clock.run(main, virtual=True)
-
-
-def test_an_engine_that_is_lost_before_its_turn_holds_up_nobody() -> None:
-    async def main() -> None:
-        engines = [Mortal(swap=LOAD) for _ in range(3)]
-        router = Router([None] * 3, in_turn=True)
-        for seat, engine in enumerate(engines):
-            await router.fill(seat, engine)
-        swap = asyncio.create_task(router.update_weights(WeightUpdate(1, "v1")))
-        await asyncio.sleep(0.5)
-        engines[1].die()
-        assert (await swap).version == router.loaded_version == 1
-        assert [engine.loaded_version for engine in engines] == [1, 0, 1]
-
-    clock.run(main, virtual=True)

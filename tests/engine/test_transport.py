@@ -4,14 +4,12 @@ import asyncio
 import contextlib
 import itertools
 import os
-import pickle
 import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
 import numpy as np
-import psutil
 import pytest
 import torch
 from hypothesis import given
@@ -22,9 +20,7 @@ from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.models.load import DTYPES
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of, make_buckets
-from arl.sync.ipc_target import IpcTarget
 from arl.sync.loading import read_weights, specs_of, unflatten
-from arl.sync.stores import serve_store
 from arl.sync.verify import checksums
 from arl.types import Transport, WeightUpdate
 from tests.engine.conftest import (
@@ -40,7 +36,6 @@ from tests.engine.conftest import (
     start_server,
     within,
 )
-from tests.engine.test_server import post
 from tests.sync.sender import ThreadSender
 
 SPECS = st.lists(st.integers(1, 60), min_size=1, max_size=30).map(
@@ -141,14 +136,6 @@ def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
     within(scenario)
 
 
-def test_groups_meet_where_only_this_machine_can_come() -> None:
-    store = serve_store("127.0.0.1", 5.0)
-    listening = [
-        c.laddr.ip for c in psutil.Process().net_connections() if c.status == "LISTEN" and c.laddr.port == store.port
-    ]
-    assert listening == ["127.0.0.1"], store
-
-
 BLOCKED = 6.0  # seconds: half of the deadline, which only the engine that stops uses up
 
 
@@ -207,38 +194,6 @@ def test_an_engine_lost_in_mid_broadcast_is_given_up_and_the_others_get_the_vers
     within(scenario)
 
 
-@pytest.mark.parametrize(
-    ("change", "rule"),
-    [
-        ({"names": ["stranger"]}, "stranger is no parameter of this model"),
-        ({"shapes": [[3]]}, r"has shape \(3,\), the model's is"),
-        ({"dtypes": ["complex64"]}, "dtype complex64: choose one of"),
-        ({"dtypes": []}, "1 names, 0 dtypes and 1 shapes"),
-        ({"load_format": "flat"}, "only flattened_bucket is understood"),
-        ({"group_name": "theirs"}, "group theirs is not one of"),
-    ],
-)
-def test_a_bucket_that_cannot_be_taken_is_refused_before_it_is_waited_for(
-    server: ServerProcess, old: Weights, change: dict[str, object], rule: str
-) -> None:
-    spec = specs_of(read_weights(old.path))[0]
-    body: dict[str, object] = {"names": [spec.name], "dtypes": [spec.dtype], "shapes": [list(spec.shape)]}
-    body |= {"group_name": "ours"}
-    body |= {"load_format": "flattened_bucket", "flush_cache": False}
-    status, answer = within(lambda: post(server, "/update_weights_from_distributed", body | change))
-    assert status == 400
-    with pytest.raises(EngineError, match=rule):
-        raise EngineError(answer["error"]["message"])
-
-
-def test_a_version_without_its_buckets_changes_nothing(server: ServerProcess, sender: ThreadSender) -> None:
-    body: dict[str, object] = {"names": [], "dtypes": [], "shapes": [], "group_name": "nobody's"}
-    body |= {"load_format": "flattened_bucket", "weight_version": "1000000", "flush_cache": False}
-    status, answer = within(lambda: post(server, "/update_weights_from_distributed", body))
-    assert status == 400
-    assert "is missing: these are not weights of this model" in answer["error"]["message"]
-
-
 @pytest.mark.parametrize(("kind", "transport"), CARRIED, indirect=["kind"])
 def test_checked_weights_pass_when_equal_and_name_the_tensor_that_is_not(
     opened: Opened, publish: Publish, transport: Transport, new: Weights, tmp_path: Path
@@ -263,17 +218,6 @@ def test_checked_weights_pass_when_equal_and_name_the_tensor_that_is_not(
                 await engine.update_weights(msgspec.structs.replace(bad, checksums=expected))
 
     within(scenario)
-
-
-def test_what_one_engine_writes_into_tensors_it_was_handed_the_next_does_not_see(new: Weights, tmp_path: Path) -> None:
-    """SGLang's Gemma adds one to its norms where they lie, before it copies them."""
-    state = read_weights(new.path)
-    update = IpcTarget(tmp_path, 100_000).write(1, state)
-    for _ in range(2):
-        for handles in sorted(Path(update.path).rglob("*.handles")):
-            for name, tensor in pickle.loads(handles.read_bytes()):
-                assert torch.equal(tensor, state[name])
-                tensor.add_(1.0)
 
 
 def test_checksums_are_of_the_engines_dtype(new: Weights) -> None:

@@ -49,37 +49,9 @@ def _digits(draw: random.Random) -> str:
     return draw.choice(["", "-", "−", "."]) + digits + draw.choice(["", "%", "/0", "e999999999", "!", "_7", "²³⁴"])
 
 
-def _no_number(draw: random.Random) -> str:
-    return draw.choice(
-        ["nan", "NaN", "inf", "-inf", r"\frac{0}{0}", r"\frac{1}{0}", "0^0", "0^{-1}", r"\log 0", "1e400", "zoo"]
-    )
-
-
 def _boxes(draw: random.Random) -> str:
     depth = draw.randint(1, 400)
     return r"\boxed{" * depth + draw.choice(["5", "", "}", "{", r"\boxed"]) + "}" * draw.randint(0, depth + 2)
-
-
-def _code(draw: random.Random) -> str:
-    return draw.choice(
-        [
-            "__import__('os').system('sleep 100')",
-            "().__class__.__bases__[0].__subclasses__()",
-            "exec('while True: pass')",
-            "lambda: 0",
-            "import os; os._exit(1)",
-            "eval(input())",
-            "[0]*10**12",
-            r"\input{/etc/passwd}",
-            r"\def\a{\a\a}\a",
-            "'; DROP TABLE answers; --",
-        ]
-    )
-
-
-def _control(draw: random.Random) -> str:
-    characters = ["\0", "\x1b[2J", "\u202e", "\u200b", "\ud7ff", "\ufeff", "\r", "\x7f", "\u2028", "5", "̸", "𒐫"]
-    return "".join(draw.choices(characters, k=draw.choice([5, 500, 5_000])))
 
 
 def _loops(draw: random.Random) -> str:
@@ -104,41 +76,11 @@ def _products(draw: random.Random) -> str:
     return draw.choice(["", r"\cdot "]).join(factors)
 
 
-def _roots(draw: random.Random) -> str:
-    terms = [
-        rf"\sqrt[{draw.randint(2, 9)}]{{{draw.randint(2, 10**6)}+\sqrt{{{draw.randint(2, 99)}}}}}"
-        for _ in range(draw.choice([2, 6, 12]))
-    ]
-    return "+".join(terms)
-
-
 def _matrix(draw: random.Random) -> str:
     size = draw.choice([2, 10, 60])
     row = " & ".join(draw.choice(["1", "x^{99}", r"\frac{1}{x}", r"\sqrt{2}"]) for _ in range(size))
     power = draw.choice(["", "^{-1}", "^{100}", "^{100000}", "!"])
     return r"\begin{pmatrix}" + r"\\".join([row] * size) + r"\end{pmatrix}" + power
-
-
-def _lists(draw: random.Random) -> str:
-    count = draw.choice([5, 70, 3_000])
-    items = [
-        draw.choice([r"\sqrt{%d}", r"%d\pi", "x=%d", r"\pm %d", "x^%d"]) % draw.randint(1, 99) for _ in range(count)
-    ]
-    return draw.choice([r"\{%s\}", "(%s)", "%s", "[%s)"]) % ",".join(items)
-
-
-def _relations(draw: random.Random) -> str:
-    return draw.choice(
-        [
-            r"x^{17}+x^{5}+\sin x<\cos(x^3)",
-            r"\sin(\cos(\tan x))=e^{x^{x}}",
-            r"|x^{9}-|y^{9}-|z|||\geq\sqrt{x+y}",
-            "1<2<3<x<y<5",
-            r"x\in\{y:y\in x\}",
-            "x=x=x=x=x",
-            r"(x,y)\in\mathbb{R}^2, x^{99}+y^{99}=1",
-        ]
-    )
 
 
 FAMILIES: tuple[Family, ...] = (
@@ -149,16 +91,10 @@ FAMILIES: tuple[Family, ...] = (
     _factorial,
     _long_text,
     _digits,
-    _no_number,
     _boxes,
-    _code,
-    _control,
     _loops,
     _products,
-    _roots,
     _matrix,
-    _lists,
-    _relations,
 )
 
 

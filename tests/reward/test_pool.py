@@ -9,12 +9,11 @@ from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
 import pytest
 
 from arl.errors import DeadlineError, ProcessDied
 from arl.reward.pool import CANNOT_SEND, RewardPool
-from arl.reward.ungraded import UngradedLog
+from arl.reward.scorer import UngradedLog
 from arl.types import Grade, Problem, Response
 from tests.forks import ROOT
 from tests.processes import MARK, left_behind
@@ -31,16 +30,14 @@ CAUSES = {  # why there is no grade
     "system-exit": "SystemExit: good-bye (<lambda>, line ",
     "exit": "its process exited with code 9",
     "segfault": "its process was killed by SIGSEGV",
-    "kill-group": "its process was killed by SIGKILL, from outside or because memory was short",
+    "kill-group": "its process was killed by SIGKILL, perhaps because memory was short",
     "kill-keeper": "its process was killed by SIGKILL",
     "memory": "MemoryError (_memory, line ",
     "close-everything": "its process exited with code 1",
-    "write-everywhere": "something else wrote to its connection",
     "nan": "no reward: the reward is nan: return a finite number, from -1e9 to 1e9",
     "text": "no reward: the reward is '0.5': return a finite number",
     "no-parts": "no reward: the reward has no parts",
-    "many-parts": "no reward: the reward has more than 256 parts",
-    "two-lines-name": r"no reward: the reward has a part named 'a\nb': a name is a line of text",
+    "number-name": "no reward: the reward has a part named by int: a name is text",
 }
 
 
@@ -162,17 +159,6 @@ def test_a_first_call_may_take_three_deadlines_because_it_may_import(
     assert slow == Grade(1.0)  # its second try is the first call of another worker
 
 
-def test_what_a_call_has_left_ends_with_it_and_a_worker_goes_on(marked: Path) -> None:
-    async def work(pool: RewardPool) -> None:
-        (before,) = await grade_all(pool, marked, "pid")
-        await grade_all(pool, marked, "daemonize")
-        assert await grade_all(pool, marked, "pid") == [before]
-        of_the_pool = psutil.Process(pool.pid).children(recursive=True)
-        assert len(of_the_pool) == 2  # a keeper and its worker
-
-    with_pool(pool_of(marked), work)
-
-
 def test_nothing_is_left_when_the_pool_closes_while_calls_run(marked: Path) -> None:
     async def work(pool: RewardPool) -> None:
         running = asyncio.create_task(grade_all(pool, marked, *["leave-and-hang"] * 4))
@@ -233,11 +219,6 @@ def test_what_a_function_prints_and_raises_goes_to_the_log_with_one_line_for_eac
     assert count == "10 answers had no grade so far: 5 × ValueError, 5 × no reward"
 
 
-def test_workers_compute_with_one_thread_unless_the_recipe_says_otherwise(tmp_path: Path) -> None:
-    assert obey(pool_of(tmp_path), tmp_path, "threads") == [Grade(1.0)]
-    assert obey(pool_of(tmp_path, environment={"OMP_NUM_THREADS": "3"}), tmp_path, "threads") == [Grade(3.0)]
-
-
 def test_a_problem_that_no_message_can_hold_has_no_grade_and_a_canceled_call_is_no_matter(tmp_path: Path) -> None:
     async def work(pool: RewardPool) -> list[Grade]:
         scorer = pool.scorer(LENGTH)
@@ -256,11 +237,6 @@ def test_a_problem_that_no_message_can_hold_has_no_grade_and_a_canceled_call_is_
 MODULES = {
     "fails": ("raise ValueError('no weights')", ProcessDied, "exited with code 1 while it imported .*; see"),
     "hangs": ("import time; time.sleep(613)", DeadlineError, r"the reward process \(pid \d+\) to import hangs:score"),
-    "pools": (
-        "import multiprocessing; pool = multiprocessing.Pool(1)\ndef score(*_): return 1.0",
-        ProcessDied,
-        "exited with code 1 while it imported",
-    ),
 }
 
 
@@ -275,4 +251,4 @@ def test_a_function_that_cannot_be_imported_is_told_at_the_start(
         obey(pool_of(marked, f"{name}:score", startup=PATIENT if error is ProcessDied else 3.0), marked)
     assert not left_behind(str(marked))
     log = (marked / "reward.log").read_text()
-    assert {"fails": "no weights", "hangs": "", "pools": "has made a Pool while it was imported"}[name] in log
+    assert ("no weights" if name == "fails" else "") in log

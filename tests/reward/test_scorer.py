@@ -8,8 +8,7 @@ import pytest
 
 from arl.errors import GradingError, RewardError
 from arl.reward.grading import RewardCallable
-from arl.reward.scorer import EPISODES_TO_SEE_PARTS, MOST_IN_A_ROW, InlineRewards, OnError, Scorer
-from arl.reward.ungraded import UngradedLog
+from arl.reward.scorer import EPISODES_TO_SEE_PARTS, MOST_IN_A_ROW, InlineRewards, OnError, Scorer, UngradedLog
 from arl.types import Grade, Problem, Response
 from tests.reward.hostile import obey, parts
 
@@ -64,12 +63,6 @@ def test_a_function_that_grades_nothing_ends_the_run_although_errors_are_zeros(t
         grades(broken, "raise", "raise")
 
 
-def test_one_grade_in_between_keeps_the_run_going(tmp_path: Path) -> None:
-    mixed = scorer(tmp_path)
-    for number in range(3 * MOST_IN_A_ROW):
-        grades(mixed, "raise", "honest" if number % (MOST_IN_A_ROW - 1) == 0 else "nan")
-
-
 def test_the_reward_is_the_weighted_sum_of_parts_and_a_part_without_a_weight_counts_1(tmp_path: Path) -> None:
     (grade,) = grades(scorer(tmp_path, parts, {"format": 0.25}), "yes")
     assert grade == Grade(1.25, {"correct": 1.0, "format": 1.0})
@@ -85,14 +78,3 @@ def test_a_weight_without_a_part_is_reported_once_with_the_nearest_name(tmp_path
     (line,) = said
     assert line.startswith("reward.weights formt: mine:score has named no such part in")
     assert line.endswith("(parts: correct, format); did you mean format?")
-
-
-def test_the_console_counts_at_powers_of_ten(tmp_path: Path) -> None:
-    said: list[str] = []
-    given = scorer(tmp_path, note=said.append)
-    grades(given, "honest", *["raise", "nan"] * 60)
-    first, second, ten, hundred = said
-    assert "cannot judge this" in first
-    assert "the reward is nan" in second
-    assert ten == "10 answers had no grade so far: 5 × ValueError, 5 × no reward"
-    assert hundred == "100 answers had no grade so far: 50 × ValueError, 50 × no reward"

@@ -54,12 +54,6 @@ def test_without_settings_a_reward_stays_as_it_is(raw: float) -> None:
     assert Shaping.of(Reward()) == UNSHAPED
 
 
-def test_only_truncated_responses_are_masked() -> None:
-    shaping = Shaping(mask_truncated=True)
-    assert shaping.masks(Response("", truncated=True))
-    assert not shaping.masks(Response("", truncated=False))
-
-
 RECIPE = """\
 model: {tiny: {}}
 data: {task: running_checksum}

@@ -9,8 +9,5 @@ def test_the_benchmark_reports_throughput_groups_and_memory() -> None:
     assert throughput["episodes"] == 2000
     assert throughput["episodes_per_s"] > 0
     assert throughput["mean_open_episodes"] >= 32
-    assert len(report["groups"]) == 3
-    for groups in report["groups"].values():
-        assert list(groups["cpu_us_per_group"]) == [8, 64, 512]
-        assert groups["ratio_to_fewest"][8] == 1.0
+    assert list(report["groups"]["cpu_us_per_group"]) == [8, 64, 512]
     assert report["memory"]["end_mib"] > 0

@@ -1,25 +1,16 @@
 """Rank 0's threads broadcast to engines that join, each in a group of its own; queues stand for the controller."""
 
-import asyncio
-import re
-import threading
 from queue import Queue
-from typing import cast
 
-import pytest
 import torch
 
-from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.routes import EngineRoutes
-from arl.errors import EngineError
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.broadcast_threads import GroupRequest, start_broadcast_threads
 from arl.sync.buckets import make_buckets
 from arl.sync.loading import specs_of
-from arl.sync.process_group import Group, Receiver
+from arl.sync.process_group import Receiver
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
 from arl.sync.weight_sender import Rendezvous
-from tests.engine.served import served
 
 HOST = "127.0.0.1"
 BUCKET_BYTES = 100
@@ -109,75 +100,3 @@ def test_each_engine_receives_the_version_that_it_asks_for_and_its_thread_ends_w
         link.versions.put(None)
         assert link.closed.get(timeout=SECONDS)
     controller.listener.requests.put(None)
-
-
-def test_a_version_that_is_not_published_is_reported_and_the_other_groups_go_on() -> None:
-    target = BroadcastTarget(BUCKET_BYTES)
-    state = {"a": torch.ones(3)}
-    target.write(1, state)
-    controller = Controller(target, "wrong", "right")
-    receivers = {group: join(group, controller.open(group)) for group in ("wrong", "right")}
-    controller.links["wrong"].versions.put(7)
-    assert controller.links["wrong"].answers.get(timeout=SECONDS) == "KeyError(7)"
-    assert controller.links["wrong"].closed.get(timeout=SECONDS)
-    controller.links["right"].versions.put(1)
-    assert torch.equal(receive(receivers["right"], "right", state)["a"], state["a"])
-    for link in (controller.links["right"], controller.listener):
-        link.versions.put(None)
-        link.requests.put(None)
-
-
-def test_a_group_that_an_engine_has_left_is_closed_even_if_the_engine_was_receiving() -> None:
-    target = BroadcastTarget(BUCKET_BYTES)
-    state = {"a": torch.ones(3)}
-    target.write(1, state)
-    controller = Controller(target, "left")
-    receiver = join("left", controller.open("left"), seconds=5.0)
-    failures: Queue[str] = Queue()
-    begun = threading.Event()
-
-    def receive_nothing() -> None:
-        begun.set()
-        with pytest.raises(EngineError) as failed:
-            receive(receiver, "left", state)
-        failures.put(str(failed.value))
-
-    threading.Thread(target=receive_nothing).start()
-    begun.wait()
-    receiver.leave("left")
-    link = controller.links["left"]
-    link.versions.put(1)
-    assert "Connection closed by peer" in link.answers.get(timeout=SECONDS)
-    assert re.search("broke off|join it first", failures.get(timeout=SECONDS))
-    with pytest.raises(EngineError, match="group left is not one of"):
-        receiver.leave("left")
-    controller.listener.requests.put(None)
-
-
-def test_a_group_that_does_not_close_is_answered_by_an_error_and_the_engine_answers_others_meanwhile() -> None:
-    """NCCL's abort may hang; nothing else does."""
-    let_go = threading.Event()
-
-    class HangingGroup(Group):
-        def __init__(self) -> None:
-            """Join nothing."""
-
-        def close(self) -> None:
-            let_go.wait()
-
-    async def ask() -> None:
-        routes = EngineRoutes(cast(EmbeddedEngine, None), "model", (), broadcast_seconds=0.5)
-        receiver = routes.weights._receiver
-        receiver._groups["stuck"] = HangingGroup()
-        receiver._staged["stuck"] = {}
-        async with served(routes) as client:
-            leaving = asyncio.create_task(client.post("/destroy_weights_update_group", json={"group_name": "stuck"}))
-            assert (await client.get("/health")).status == 200
-            answer = await leaving
-            assert answer.status == 400
-            assert "group stuck: it was left, and is not closed after 0.5 s" in await answer.text()
-
-    try:
-        asyncio.run(ask())
-    finally:
-        let_go.set()

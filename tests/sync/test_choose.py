@@ -149,7 +149,3 @@ def test_versions_are_kept_on_a_gpu_only_where_they_are_broadcast_from_one() -> 
     sent = recipe(sync={"buffers": "device", "transport": "broadcast"})
     with pytest.raises(InputError, match=f"{rule}, and the trainer has no GPU; leave it out"):
         chosen(sent, ALL, on_gpus=False)
-
-
-def test_several_engines_may_load_in_turn() -> None:
-    assert recipe(sync={"order": "in_turn"}, engine={"replicas": 2}).sync.order == "in_turn"

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from arl.errors import DeadlineError, EngineError, EngineLost, TrainerError
 from arl.sync.buckets import TensorSpec
-from arl.sync.group_sender import CommonSwap, Failures, GroupSender
+from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_sender import Receiving, Rendezvous
+from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 from tests.sync.group_of_fakes import FakeServer, Network
 
@@ -95,56 +95,6 @@ def test_every_engine_that_lives_ends_with_the_whole_version_and_the_dead_alone_
     asyncio.run(scenario())
 
 
-def test_a_group_is_made_once_and_used_for_every_version_while_its_engines_live() -> None:
-    async def scenario() -> None:
-        network = Network()
-        trainer = Trainer(network)
-        sender = GroupSender(trainer, SECONDS)
-        servers = [FakeServer(network, number, stages=True) for number in range(3)]
-        loaders = [WeightLoader(server, sender, 1) for server in servers]
-        for version in (1, 2, 3):
-            await swap(sender, loaders, WeightUpdate(version, transport="broadcast"))
-        assert len({*trainer.sent}) == 1
-        assert len(trainer.sent) == 3, "rank 0 sends each version once, whatever the number of engines"
-
-    asyncio.run(scenario())
-
-
-def test_an_engine_that_catches_up_alone_is_part_of_the_common_group_from_the_next_swap_on() -> None:
-    async def scenario() -> None:
-        network = Network()
-        trainer = Trainer(network)
-        sender = GroupSender(trainer, SECONDS)
-        servers = [FakeServer(network, number, stages=True) for number in range(3)]
-        first, second, late = (WeightLoader(server, sender, 1) for server in servers)
-        update = WeightUpdate(1, transport="broadcast")
-        await swap(sender, [first, second], update)
-        await late.prepare(update)
-        await late.load(update)
-        assert len({*trainer.sent}) == 2
-        await swap(sender, [first, second, late], WeightUpdate(2, transport="broadcast"))
-        assert len({*trainer.sent}) == 3
-        assert trainer.left == trainer.sent[:2], "groups that are of no more use are left"
-
-    asyncio.run(scenario())
-
-
-def test_a_refusal_is_reported_as_it_is_after_a_second_attempt() -> None:
-    async def scenario() -> None:
-        network = Network()
-        trainer = Trainer(network)
-        sender = GroupSender(trainer, SECONDS)
-        servers = [FakeServer(network, number, stages=True) for number in range(2)]
-        servers[1].refuses = True
-        loaders = [WeightLoader(server, sender, 1) for server in servers]
-        failures = await swap(sender, loaders, WeightUpdate(1, transport="broadcast"))
-        assert "it has no such parameter" in str(failures[1])
-        assert not isinstance(failures[1], EngineLost)
-        assert len(trainer.sent) == 2
-
-    asyncio.run(scenario())
-
-
 @pytest.mark.parametrize("stages", [False, True])
 def test_a_version_that_rank_0_could_not_send_is_sent_again_although_every_engine_says_it_has_it(stages: bool) -> None:
     """With NCCL an engine answers before its GPU has received anything."""
@@ -162,76 +112,6 @@ def test_a_version_that_rank_0_could_not_send_is_sent_again_although_every_engin
         failures = await swap(sender, loaders, WeightUpdate(2, transport="broadcast"))
         assert ["rank 0 lost an engine" in str(failure) for failure in failures] == [True, True]
         assert not any(isinstance(failure, EngineLost) for failure in failures)
-
-    asyncio.run(scenario())
-
-
-def test_an_engine_that_is_dead_is_given_up_before_the_others_pause() -> None:
-    async def scenario() -> None:
-        network = Network()
-        sender = GroupSender(Trainer(network), SECONDS)
-        servers = [FakeServer(network, number, stages=False, dies=0 if number == 1 else None) for number in range(3)]
-        loaders = [WeightLoader(server, sender, 1) for server in servers]
-        update = WeightUpdate(1, transport="broadcast")
-        async with sender.together(len(loaders)):
-            prepared = await asyncio.gather(*(loader.prepare(update) for loader in loaders), return_exceptions=True)
-        assert [type(outcome) for outcome in prepared] == [type(None), EngineLost, type(None)]
-        assert len(network.open_groups()) == 1, "the survivors have joined a group of their own"
-
-    asyncio.run(scenario())
-
-
-def test_a_group_whose_broadcast_was_cancelled_half_way_is_not_used_again() -> None:
-    async def scenario() -> None:
-        network = Network()
-        trainer = Trainer(network)
-        sender = GroupSender(trainer, SECONDS)
-        servers = [FakeServer(network, number, stages=False) for number in range(2)]
-        loaders = [WeightLoader(server, sender, 1) for server in servers]
-        await swap(sender, loaders, WeightUpdate(1, transport="broadcast"))
-        half_way = asyncio.Event()
-
-        async def send_one_bucket(group: str, version: int) -> None:
-            await network.send(group, version, 1)
-            half_way.set()
-            await asyncio.Event().wait()
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, "send", send_one_bucket)
-            cancelled = asyncio.create_task(swap(sender, loaders, WeightUpdate(2, transport="broadcast")))
-            await half_way.wait()
-            cancelled.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await cancelled
-        async with asyncio.timeout(SECONDS):
-            assert await swap(sender, loaders, WeightUpdate(3, transport="broadcast")) == [None, None]
-        assert [server.weights for server in servers] == [dict.fromkeys("abc", 3)] * 2
-        first, second = trainer.sent
-        assert first != second
-        assert first in trainer.left
-
-    asyncio.run(scenario())
-
-
-def test_engines_whose_wait_for_each_other_is_cancelled_start_nothing() -> None:
-    async def scenario() -> None:
-        common = CommonSwap(3)
-        begun = asyncio.Event()
-
-        async def work(engines: Sequence[Receiving]) -> Failures:
-            begun.set()
-            return {}
-
-        sender = GroupSender(Trainer(Network()), SECONDS)
-        loaders = [WeightLoader(FakeServer(Network(), number, stages=True), sender, 1) for number in range(2)]
-        waiting = [asyncio.create_task(common.arrive(loader, work)) for loader in loaders]
-        await asyncio.sleep(0)  # both have arrived
-        for task in waiting:
-            task.cancel()
-        common.leave()  # the third one, cancelled as well, before the others have noticed
-        await asyncio.wait(waiting)
-        await common.close()
-        assert not begun.is_set()
 
     asyncio.run(scenario())
 

@@ -141,22 +141,6 @@ def test_the_trainer_waits_until_engines_are_sent_the_newer_of_two_claimed_versi
         kept.lend(1)
 
 
-def test_a_claim_is_answered_with_the_version_that_took_the_place_of_the_one_asked_for() -> None:
-    kept = buffers()
-    for version in (1, 2):
-        kept.reserve(version, AT_ONCE)
-        kept.offer(version)
-    assert kept.claim(1, AT_ONCE) == 2
-    kept.reserve(3, AT_ONCE)
-    kept.reserve(4, AT_ONCE)  # what waits for its publication may be overwritten
-    with kept.reading(3) as is_there:
-        assert not is_there
-    with pytest.raises(TrainerError, match="version 3 or a newer one was not published within 0 s"):
-        kept.claim(3, AT_ONCE)
-    kept.offer(4)
-    assert kept.claim(3, AT_ONCE) == 4
-
-
 def test_where_none_may_be_skipped_a_version_that_waits_is_kept() -> None:
     kept = buffers(keeps_waiting=True)
     kept.reserve(1, AT_ONCE)

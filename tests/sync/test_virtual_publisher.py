@@ -1,9 +1,5 @@
 """Publish in virtual time: the newest snapshot that waits is written, and no wait is without an end."""
 
-import asyncio
-
-import pytest
-
 from arl import clock
 from arl.sync.publication_target import State
 from arl.sync.virtual_publisher import VirtualPublisher
@@ -54,13 +50,3 @@ def test_when_every_version_counts_a_snapshot_waits_for_the_one_before_it() -> N
     assert clock.run(scenario, virtual=True) == 3 * SECONDS
     assert target.written == [1, 2, 3]
     assert target.discarded == [1]
-
-
-def test_a_version_that_nobody_publishes_is_not_waited_for() -> None:
-    async def scenario() -> None:
-        publisher = VirtualPublisher(Target(), kept=2, seconds=SECONDS, published={0: "model"})
-        async with asyncio.timeout(1):
-            await publisher.published(1)
-
-    with pytest.raises(AssertionError, match="nothing is being published"):
-        clock.run(scenario, virtual=True)

@@ -76,10 +76,6 @@ def commands_of(update: WeightUpdate) -> list[str]:
     return asyncio.run(load())
 
 
-def test_files_are_loaded_by_one_command() -> None:
-    assert commands_of(WeightUpdate(3, "v3")) == ["|", "/update_weights_from_disk 3"]
-
-
 def test_handles_are_sent_by_buckets_and_the_last_one_has_the_version(tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
     for number in (1, 2):
@@ -97,39 +93,6 @@ def test_a_group_is_joined_before_the_pause_and_the_last_bucket_has_the_version(
     assert commands_of(update) == ["/init_weights_update_group", "|", path, f"{path} 3"]
 
 
-def test_memory_is_resumed_only_if_it_was_released_and_the_weights_with_their_content() -> None:
-    async def scenario() -> list[str]:
-        server = Recorded()
-        loader = WeightLoader(server, None, workers=1)
-        await loader.load(WeightUpdate(3, "v3"))
-        await loader.resume_memory()
-        await loader.release_memory()
-        await loader.resume_memory()
-        return server.sent
-
-    assert asyncio.run(scenario()) == [
-        "/update_weights_from_disk 3",
-        "/release_memory_occupation weights kv_cache",
-        "/resume_memory_occupation weights",
-        "/update_weights_from_disk 3",
-        "/resume_memory_occupation kv_cache",
-    ]
-
-
-def test_a_broadcast_that_fails_does_not_count_as_loaded_and_leaves_mixed_weights() -> None:
-    async def scenario() -> None:
-        server = Recorded(refused="/update_weights_from_distributed")
-        loader = WeightLoader(server, GroupSender(Sender(is_broken=True), 5.0), workers=1)
-        update = WeightUpdate(3, transport="broadcast")
-        await loader.prepare(update)
-        with pytest.raises(EngineError, match="update_weights_from_distributed refused"):
-            await loader.load(update)
-        assert loader.loaded is None
-        assert loader.is_mixed
-
-    asyncio.run(scenario())
-
-
 def test_a_bucket_of_handles_that_is_refused_leaves_mixed_weights_until_a_version_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
     (tmp_path / "0" / "1.handles").write_bytes(b"handles")
@@ -142,20 +105,6 @@ def test_a_bucket_of_handles_that_is_refused_leaves_mixed_weights_until_a_versio
         assert loader.is_mixed
         await loader.load(WeightUpdate(3, "v3"))
         assert not loader.is_mixed
-
-    asyncio.run(scenario())
-
-
-def test_a_broadcast_needs_a_sender_whose_group_is_left_at_the_end() -> None:
-    async def scenario() -> None:
-        update = WeightUpdate(3, transport="broadcast")
-        with pytest.raises(EngineError, match="this client was given no sender"):
-            await WeightLoader(Recorded(), None, workers=1).prepare(update)
-        trainer = Sender()
-        loader = WeightLoader(Recorded(), GroupSender(trainer, 5.0), workers=1)
-        await loader.prepare(update)
-        await loader.close()
-        assert trainer.left == trainer.joined
 
     asyncio.run(scenario())
 

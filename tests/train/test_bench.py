@@ -14,7 +14,7 @@ def _alone() -> Iterator[None]:
     dist.destroy_process_group()
 
 
-def test_the_bench_counts_every_token_of_a_full_pack_and_times_a_part_of_each_step(
+def test_the_bench_counts_every_token_of_a_full_pack(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(trainer.SHAPES, "tiny", trainer._qwen2(64, 32, 64, 1, 2))
@@ -24,6 +24,5 @@ def test_the_bench_counts_every_token_of_a_full_pack_and_times_a_part_of_each_st
     assert report["train"]["checkpointing"] == "full"
     assert 1024 < row["scored_tokens"] < row["packed_tokens"] <= 2048
     assert len(row["repeats"]) == 2
-    assert 0 < row["forward_and_backward_share"] < 1
     assert row["tokens_per_s"] > 0
     assert row["mfu"] is None  # of a CPU nobody knows the peak

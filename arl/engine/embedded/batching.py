@@ -30,7 +30,6 @@ from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.sync.buckets import TensorSpec
 from arl.sync.loading import load_state, read_weights, refuse_foreign_tensors
 from arl.sync.verify import checksums, refuse_difference
-from arl.sync.weight_messages import MOST_VERSION
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 PauseMode = Literal["abort", "in_place", "retract"]
@@ -234,8 +233,6 @@ class EmbeddedEngine:
         Raises:
             EngineError: `update` is older than the loaded weights, incomplete, or of another shape.
         """
-        if update.version > MOST_VERSION:
-            raise EngineError(f"version {update.version} does not fit: versions go up to {MOST_VERSION}")
         async with self._boundary:
             if update.version < self._version:
                 raise EngineError(f"version {update.version} is older than the loaded version {self._version}")

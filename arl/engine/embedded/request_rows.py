@@ -201,16 +201,7 @@ class Rows:
         longest = int(self.length[source].max(initial=0))
         for tokenwise in (self.tokens, self.logprobs, self.versions):
             tokenwise[target, :longest] = tokenwise[source, :longest]
-        columns = (
-            self.length,
-            self.sent,
-            self.limit,
-            self.seed,
-            self.temperature,
-            self.top_k,
-            self.top_p,
-            self.stops,
-        )
+        columns = (self.length, self.sent, self.limit, self.seed, self.temperature, self.top_k, self.top_p, self.stops)
         for column in columns:
             column[target] = column[source]
         for i, j in zip(source.tolist(), target.tolist(), strict=True):

@@ -4,14 +4,12 @@
     POST /pause_generation, /continue_generation, /abort_request, /flush_cache
     POST /release_memory_occupation, /resume_memory_occupation
     POST … that concern weights: see weight_routes
-    GET  /health, /server_info, /model_info, /v1/loads
+    GET  /health, /model_info, /v1/loads
 
 Requests are answered between two passes of the engine's loop. Bad input gets a 4xx (http_app).
 """
 
-import asyncio
 import secrets
-from collections.abc import Iterator
 from typing import cast
 
 import msgspec
@@ -38,18 +36,11 @@ class EngineRoutes:
         broadcast_seconds: after which a broadcast that does not move is given up
     """
 
-    def __init__(
-        self,
-        engine: EmbeddedEngine,
-        model_path: str,
-        eos: tuple[int, ...],
-        broadcast_seconds: float,
-    ) -> None:
+    def __init__(self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], broadcast_seconds: float) -> None:
         self._engine = engine
         self._model_path = model_path
         self._eos = eos
         self._released: set[MemoryTag] = set()
-        self._names = _new_names()
         self.weights = WeightRoutes(engine, broadcast_seconds)
 
     def routes(self) -> list[web.RouteDef]:
@@ -63,7 +54,6 @@ class EngineRoutes:
             web.post("/release_memory_occupation", self._release),
             web.post("/resume_memory_occupation", self._resume_memory),
             web.get("/health", self._health),
-            web.get("/server_info", self._server_info),
             web.get("/model_info", self._model_info),
             web.get("/v1/loads", self._loads),
             *self.weights.routes(),
@@ -71,10 +61,9 @@ class EngineRoutes:
 
     async def _generate(self, request: Request) -> StreamResponse:
         body = await read_body(request, wire.Generate)
-        await asyncio.sleep(0)  # others have their turns between the decoding of a large batch and its checks
         if self._released:
             raise EngineError("memory is released: /resume_memory_occupation comes first")
-        requests = _requests_of(body, self._names, self._eos)
+        requests = _requests_of(body, self._eos)
         stream = self._engine.submit(requests)
         try:
             if body.stream:
@@ -189,9 +178,6 @@ class EngineRoutes:
     async def _health(self, request: Request) -> Response:
         return Response()
 
-    async def _server_info(self, request: Request) -> Response:
-        return json_answer({"open_requests": self._engine.num_open, "busy_seconds": self._engine.busy_seconds})
-
     async def _loads(self, request: Request) -> Response:
         load = await self._engine.report()
         own = wire.RankLoad(
@@ -217,36 +203,19 @@ def _event(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
-def _new_names() -> Iterator[str]:
-    """Yield ids for requests that bring none. No caller can guess one and take it first."""
-    while True:
-        yield secrets.token_hex(16)
-
-
-def _requests_of(body: wire.Generate, names: Iterator[str], eos: tuple[int, ...]) -> list[GenerateRequest]:
-    """Return the requests of one POST.
+def _requests_of(body: wire.Generate, eos: tuple[int, ...]) -> list[GenerateRequest]:
+    """Return the requests of one POST. Those that bring no id get one.
 
     Args:
         body: one request, or a batch
-        names: ids for requests that bring none
         eos: stop tokens of the model, which end every request that does not ignore them
 
     Raises:
         EngineError: the parts of the batch do not belong together.
     """
     inputs = _inputs(body)
-    if len(inputs) > wire.MOST_REQUESTS:
-        raise EngineError(
-            f"{len(inputs)} requests in one POST: {wire.MOST_REQUESTS} may be, send the others in another"
-        )
-    num_tokens = sum(map(len, inputs))
-    if num_tokens > wire.MOST_TOKENS:
-        raise EngineError(f"{num_tokens} input_ids in one POST: {wire.MOST_TOKENS} may be, send the others in another")
-    if body.rid is None:
-        ids = [next(names) for _ in inputs]
-    else:
-        given_ids = body.rid if isinstance(body.rid, list) else [body.rid]
-        ids = [name or next(names) for name in given_ids]
+    given_ids = body.rid if isinstance(body.rid, list) else [body.rid or ""] * len(inputs)
+    ids = [name or secrets.token_hex(16) for name in given_ids]
     given = body.sampling_params or wire.Sampling()
     samplings = given if isinstance(given, list) else [given] * len(inputs)
     if not len(inputs) == len(ids) == len(samplings):

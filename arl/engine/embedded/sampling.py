@@ -39,10 +39,7 @@ def uniforms(seeds: np.ndarray, positions: np.ndarray) -> np.ndarray:
 
 
 def sample(
-    logits: Tensor,
-    temperature: Tensor,
-    uniform: Tensor,
-    truncation: tuple[Tensor, Tensor] | None = None,
+    logits: Tensor, temperature: Tensor, uniform: Tensor, truncation: tuple[Tensor, Tensor] | None = None
 ) -> tuple[Tensor, Tensor]:
     """Draw one token a row.
 

@@ -72,10 +72,7 @@ def serve_model(arguments: list[str] | None) -> None:
     dtype = best if options.dtype == "auto" else options.dtype
     model = load_model(options.model, dtype, "cuda" if on_gpu else "cpu", options.head)
     engine = EmbeddedEngine(
-        model,
-        slots=options.slots,
-        stream_interval=options.stream_interval,
-        version=options.version,
+        model, slots=options.slots, stream_interval=options.stream_interval, version=options.version
     )
     eos = end_token_ids(options.model)
     routes = EngineRoutes(engine, str(Path(options.model)), eos, options.broadcast_seconds)
@@ -161,20 +158,15 @@ async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPl
         async with asyncio.TaskGroup() as group:
             running = group.create_task(engine.run())
             await web.SockSite(runner, place.listener, ssl_context=place.tls, backlog=BACKLOG).start()
-            print(_ready_line(address, port, place), flush=True)
+            host = f"[{address}]" if ":" in address else address  # of IPv6
+            scheme = "http" if place.tls is None else "https"
+            shown = f" with Authorization: Bearer {place.key}" if place.shows_key else ""
+            print(f"ready {scheme}://{host}:{port}{shown}", flush=True)
             await ended.wait()
             await engine.pause("abort")
             running.cancel()
     finally:
         await runner.cleanup()
-
-
-def _ready_line(address: str, port: int, place: ListeningPlace) -> str:
-    """Say where the server answers, and the key if it is new."""
-    host = f"[{address}]" if ":" in address else address  # of IPv6
-    scheme = "http" if place.tls is None else "https"
-    ready = f"ready {scheme}://{host}:{port}"
-    return f"{ready} with Authorization: Bearer {place.key}" if place.shows_key else ready
 
 
 if __name__ == "__main__":

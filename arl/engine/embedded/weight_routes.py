@@ -11,8 +11,6 @@ Weights take effect all at once.
 
 import asyncio
 import os
-from collections.abc import Coroutine
-from typing import Any, TypeVar
 
 from aiohttp import web
 from aiohttp.web import Request, Response
@@ -33,8 +31,6 @@ from arl.sync.weight_messages import (
     version_number,
 )
 from arl.types import WeightUpdate
-
-T = TypeVar("T")
 
 
 class WeightRoutes:
@@ -65,13 +61,9 @@ class WeightRoutes:
     async def _update(self, request: Request) -> Response:
         body = await read_body(request, UpdateFromDisk)
         version = self._version(body.weight_version)
-        self._refuse_flush(body.flush_cache)
-
-        async def read_and_load() -> None:
+        async with self._turn:
             state = await in_thread(self._engine.read_weights, _directory(body.model_path))
             await self._engine.load(WeightUpdate(version, body.model_path, state=state))
-
-        await self._alone(read_and_load())
         return _served(version)
 
     async def _join(self, request: Request) -> Response:
@@ -92,23 +84,15 @@ class WeightRoutes:
         if body.weight_version is None:
             return json_answer({"success": True, "message": "to take effect with the version"})
         version = self._version(body.weight_version)
-        self._refuse_flush(body.flush_cache)
-        await self._alone(self._engine.load(WeightUpdate(version, state=self._receiver.take(body.group_name))))
+        async with self._turn:
+            await self._engine.load(WeightUpdate(version, state=self._receiver.take(body.group_name)))
         return _served(version)
 
     async def _check_weights(self, request: Request) -> Response:
         await read_body(request, CheckWeights)
-        found = await self._alone(in_thread(self._engine.checksums))
+        async with self._turn:
+            found = await in_thread(self._engine.checksums)
         return json_answer(Checked([Checksums(found)]))
-
-    async def _alone(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do `work` when no other of these is done. It goes on when its caller goes away, as its thread does."""
-
-        async def in_turn() -> T:
-            async with self._turn:
-                return await work
-
-        return await asyncio.shield(asyncio.create_task(in_turn()))
 
     def _version(self, given: str | None) -> int:
         """Return the version that weights shall have; None: that of the loaded ones."""
@@ -116,10 +100,6 @@ class WeightRoutes:
             return self._engine.loaded_version if given is None else version_number(given)
         except ValueError as error:
             raise EngineError(f"weight_version: {error}") from None
-
-    def _refuse_flush(self, wanted: bool) -> None:
-        if wanted and self._engine.num_open:
-            raise EngineError("flush_cache is true while requests are open: pause with mode abort, or send false")
 
 
 def _served(version: int) -> Response:

@@ -79,6 +79,12 @@ class BatchSender:
         self._extend_all()
         self._schedule()
 
+    def take_recomputed(self) -> int:
+        """Return the tokens that the server computes again because of pauses since the last call."""
+        recomputed = self.recomputed_tokens
+        self.recomputed_tokens = 0
+        return recomputed
+
     async def close(self) -> None:
         """Cancel what is in flight."""
         self._is_closed = True
@@ -213,9 +219,7 @@ class BatchSender:
         if chunk.index not in left:
             raise EngineError(f"an increment is said to be of request {chunk.index}, which has ended or never was")
         call = left[chunk.index]
-        was_paused = num_pauses != self._num_pauses
-        was_swapped = version != self.version
-        cut_short = call.take(chunk, paused=was_paused, swapped=was_swapped)
+        cut_short = call.take(chunk, paused=num_pauses != self._num_pauses, swapped=version != self.version)
         if chunk.meta_info.finish_reason is not None:
             del left[chunk.index]
         if cut_short:
@@ -263,7 +267,7 @@ def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
     for call in calls:
         request = call.continuation.request
         size = len(request.input_ids) + call.continuation.num_sampled + len(request.sampling.stop_token_ids)
-        if batch and (len(batch) == wire.MOST_REQUESTS or tokens + size > wire.MOST_TOKENS):
+        if batch and (len(batch) == wire.MAX_REQUESTS or tokens + size > wire.MAX_TOKENS):
             yield batch
             batch = []
             tokens = 0

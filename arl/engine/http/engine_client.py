@@ -231,11 +231,7 @@ class HttpEngine:
             if pauses_itself:
                 await self._resume()
             report = SwapReport(
-                update.version,
-                now() - since,
-                now() - start,
-                self._take_recomputed(),
-                parts=self._timer.parts,
+                update.version, now() - since, now() - start, self._batches.take_recomputed(), parts=self._timer.parts
             )
             await self._loader.check(update)
             return report
@@ -270,12 +266,6 @@ class HttpEngine:
         if not self._vocab_size or not self._context:
             raise EngineError(f"{self.url} does not report its vocabulary and context: give vocab_size and context")
         self._batches.known.vocab_size = self._vocab_size
-
-    def _take_recomputed(self) -> int:
-        """Return the tokens that the server computes again because of pauses since the last load."""
-        recomputed = self._batches.recomputed_tokens
-        self._batches.recomputed_tokens = 0
-        return recomputed
 
     def _set_version(self, version: int) -> None:
         """Remember the version that the server has loaded."""

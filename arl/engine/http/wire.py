@@ -18,13 +18,10 @@ from arl.types import SamplingParams
 
 DONE = b"[DONE]"
 MOST_BYTES = 32 << 20  # of a request's body
-MOST_REQUESTS = 4096  # in one POST
-MOST_TOKENS = 1 << 21  # in one POST; even with eight digits each they fit MOST_BYTES
+MAX_REQUESTS = 4096  # in one POST
+MAX_TOKENS = 1 << 21  # in one POST; even with eight digits each they fit MOST_BYTES
 
 Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
-Count = Annotated[int, Meta(ge=0, le=2**53)]
-Limit = Annotated[int, Meta(ge=1, le=2**53)]
-RequestId = Annotated[str, Meta(max_length=1024)]
 
 
 class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -38,7 +35,7 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
-    stop_token_ids: Annotated[list[Int32], Meta(max_length=1024)] | None = None
+    stop_token_ids: list[Int32] | None = None
     ignore_eos: bool = False
     sampling_seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
 
@@ -80,8 +77,8 @@ class Generate(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Ask for one request, or for a batch when `input_ids` holds lists."""
 
     input_ids: list[Int32 | list[Int32]]
-    rid: RequestId | Annotated[list[RequestId], Meta(max_length=MOST_REQUESTS)] | None = None
-    sampling_params: Sampling | Annotated[list[Sampling], Meta(max_length=MOST_REQUESTS)] | None = None
+    rid: str | list[str] | None = None
+    sampling_params: Sampling | list[Sampling] | None = None
     stream: bool = False
     return_logprob: bool | None = False
     extra_key: str | list[str] | None = None  # separates prefixes in SGLang's cache; the embedded engine keeps none
@@ -91,8 +88,8 @@ class Span(Struct):
     """Say which version sampled tokens `start` to `end`, the end excluded."""
 
     version: str
-    start: Count
-    end: Count
+    start: int
+    end: int
 
 
 class Finish(Struct, omit_defaults=True):
@@ -114,8 +111,8 @@ class MetaInfo(Struct, omit_defaults=True):
     finish_reason: Finish | None
     weight_versions: list[Span] | None = None
     output_token_logprobs: list[tuple[float, int, Any]] = []
-    prompt_tokens: Count = 0
-    completion_tokens: Count = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
     weight_version: str = ""
 
 
@@ -136,7 +133,7 @@ class Pause(Struct, forbid_unknown_fields=True):
 class Abort(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """End one request, or all. SGLang ends every request whose id begins with `rid`."""
 
-    rid: RequestId = ""
+    rid: str = ""
     abort_all: bool = False
 
 
@@ -149,18 +146,18 @@ class ModelInfo(Struct):
 
     model_path: str
     weight_version: str
-    vocab_size: Int32 | None = None
-    context_length: Int32 | None = None
+    vocab_size: int | None = None
+    context_length: int | None = None
 
 
 class RankLoad(Struct):
     """Report the load of one scheduler. SGLang sends more fields, and has several schedulers with data parallelism."""
 
-    num_running_reqs: Count
-    num_waiting_reqs: Count
-    max_running_requests: Limit
-    num_total_tokens: Count  # in the cache, or waiting for it
-    max_total_num_tokens: Limit
+    num_running_reqs: int
+    num_waiting_reqs: int
+    max_running_requests: int
+    num_total_tokens: int  # in the cache, or waiting for it
+    max_total_num_tokens: int
 
 
 class Loads(Struct):

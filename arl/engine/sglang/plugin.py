@@ -44,11 +44,7 @@ def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
 def answer(checker: Any) -> dict[str, Any]:
     """Return what SGLang's `_compute_checksum` would, with the checksums of the published weights."""
     found = {name: sha256(value) for name, value in published(checker._get_model())}
-    return {
-        "checksums": found,
-        "per_gpu_checksum": "",
-        "parallelism_info": checker._parallelism_info().model_dump(),
-    }
+    return {"checksums": found, "per_gpu_checksum": "", "parallelism_info": checker._parallelism_info().model_dump()}
 
 
 def published(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -45,11 +45,7 @@ class SGLangBackend:
         """See Backend.probe. It runs the interpreter that `config.python` names, and checks `config.args`."""
         refuse_contradictions(config)
         found = find_sglang(config.python)
-        can = replace(
-            self.capabilities,
-            versions_per_token=found.reports_spans,
-            checksums=found.reports_checksums,
-        )
+        can = replace(self.capabilities, versions_per_token=found.reports_spans, checksums=found.reports_checksums)
         note = "" if found.version == TESTED else f"arl is tested with {TESTED}"
         return Installation("SGLang", found.version, found.path, can, note, found.lacking)
 

@@ -81,11 +81,7 @@ def _verify(gold: Any, answer: Any) -> bool:
     """Ask math-verify. Where it fails, nothing is known to be equal."""
     try:
         return load_library().verify(
-            gold,
-            answer,
-            allow_set_relation_comp=True,
-            timeout_seconds=None,
-            raise_on_error=True,
+            gold, answer, allow_set_relation_comp=True, timeout_seconds=None, raise_on_error=True
         )
     except MemoryError:
         raise
@@ -105,10 +101,7 @@ def _parse(text: str) -> Any:
     formula = text.removesuffix("%")
     try:
         parsed = library.latex2sympy(
-            formula,
-            is_real=not library.is_complex(formula),
-            convert_degrees=False,
-            normalization_config=None,
+            formula, is_real=not library.is_complex(formula), convert_degrees=False, normalization_config=None
         )
         return _in_exact_terms(parsed)
     except MemoryError:

@@ -126,10 +126,10 @@ def _read_list(text: str, depth: int) -> Form | None:
     amount, _ = split_unit(text)
     if read_number(amount) is not None:  # 1,234 is a number
         return None
-    joined = _split_at_cup(text)
+    joined = split_outside(_CUP.sub("\0", text), "\0") if r"\cup" in text else [text]
     if len(joined) > 1:
         return Collection("union", _read_all(joined, depth), text)
-    spelled = _JOINT.sub(_joint_as_comma, text)
+    spelled = _JOINT.sub(lambda match: match[0] if match[0].startswith("\\") else ",", text)  # words in macros stay
     parts = split_outside(spelled, ";")
     if len(parts) == 1:
         parts = split_outside(spelled, ",")
@@ -140,12 +140,6 @@ def _read_list(text: str, depth: int) -> Form | None:
     if all(isinstance(item, Named) and _is_interval(item.form) for item in items):
         return Collection("union", items, text)
     return Collection("list", _flat(items), text)
-
-
-def _joint_as_comma(match: re.Match[str]) -> str:
-    """Write "and" and "or" as a comma. Words in a text macro stay."""
-    is_macro = match[0].startswith("\\")
-    return match[0] if is_macro else ","
 
 
 def _read_all(parts: Sequence[str], depth: int) -> tuple[Form, ...]:
@@ -167,13 +161,6 @@ def _is_interval(form: Form) -> bool:
     if not isinstance(form, Collection):
         return False
     return form.kind in _INTERVALS and len(form.items) == 2
-
-
-def _split_at_cup(text: str) -> list[str]:
-    r"""Split at each \cup that is outside of all brackets."""
-    if r"\cup" not in text:
-        return [text]
-    return split_outside(_CUP.sub("\0", text), "\0")
 
 
 def _read_named(text: str, depth: int) -> Form | None:

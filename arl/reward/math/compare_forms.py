@@ -159,15 +159,11 @@ def _compare_unlike(gold: Form, answer: Form, decide: Decide) -> bool | None:
     assert isinstance(group, Collection)
     if group.kind == "{}" and len(group.items) == 1:
         return compare(group.items[0], value, decide)
-    if _is_real_line(value.text):
+    if {value.text, words_of(value.text)} & _REAL_LINE:
         return group.kind == "()" and group.items == _REAL_INTERVAL
     if not _CONDITION.search(value.text):
         return False
     return decide(gold.text, answer.text)
-
-
-def _is_real_line(text: str) -> bool:
-    return text in _REAL_LINE or words_of(text) in _REAL_LINE
 
 
 def _compare_values(gold: Value, answer: Value, decide: Decide) -> bool | None:
@@ -202,12 +198,8 @@ def _compare_choices(gold: str, answer: str) -> bool | None:
         names_another = _LONE_CAPITAL.search(content) is not None
         return letter == choice[1] and not names_another
     if in_brackets:
-        return compare(read_form(gold), read_form(content.strip()), _is_same_text)
+        return compare(read_form(gold), read_form(content.strip()), lambda one, other: one == other)
     return None
-
-
-def _is_same_text(gold: str, answer: str) -> bool:
-    return gold == answer
 
 
 def _compare_bases(gold: str, answer: str) -> bool | None:

@@ -17,21 +17,21 @@ _EXPONENT = re.compile(r"\^(?:\{([^{}]*)\}|(\w))")
 _TOWER = re.compile(r"\^(?:\{[^{}]*\^|\w\^)")
 _FACTORIAL = re.compile(r"(\^?)(\d+)!|[)}\]](!)|!(!)")
 _INTEGER = re.compile(r"\d+")
-_LOOP = re.compile(r"\\(?:sum|prod|int|lim|iint|oint)(?![A-Za-z])")
-_BINOMIAL = re.compile(r"\\binom(?![A-Za-z])")
+_LOOP = re.compile(r"\\(?:sum|prod|int|lim|iint|oint|binom)(?![A-Za-z])")
 _HUGE_BINOMIAL = re.compile(r"\\binom\{[^{}]*\^")
 
 
 def is_too_hard(text: str) -> bool:
     """Tell whether a cleaned expression must not be handed to the symbolic library."""
+    integers = _INTEGER.findall(text)
     return (
         len(text) > LONGEST
         or _depth(text) > DEEPEST
-        or any(len(digits) > LONGEST_INTEGER for digits in _INTEGER.findall(text))
+        or any(len(digits) > LONGEST_INTEGER for digits in integers)
         or _has_huge_power(text)
         or any(_is_huge_factorial(match, text) for match in _FACTORIAL.finditer(text))
         or _HUGE_BINOMIAL.search(text) is not None
-        or (_calls_loop(text) and any(len(digits) > MOST_DIGITS_IN_SUM for digits in _INTEGER.findall(text)))
+        or (_LOOP.search(text) is not None and any(len(digits) > MOST_DIGITS_IN_SUM for digits in integers))
     )
 
 
@@ -77,7 +77,3 @@ def _is_huge_factorial(match: re.Match[str], text: str) -> bool:
         return bool(match[1]) or len(match[2]) > 4 or int(match[2]) > LARGEST_FACTORIAL
     operand = text[: match.start()]
     return "^" in operand or any(len(digits) > 2 for digits in _INTEGER.findall(operand))
-
-
-def _calls_loop(text: str) -> bool:
-    return _LOOP.search(text) is not None or _BINOMIAL.search(text) is not None

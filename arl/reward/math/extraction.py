@@ -120,7 +120,8 @@ def last_box(text: str) -> Marked | None:
         token = match[0]
         if token.startswith(_BOX_OPENS):
             around = opened[-1] if opened else None
-            opened.append(_open_box(match, around, text))
+            is_first = around is not None and around.is_box and _is_blank(text, around.start, match.start())
+            opened.append(_Box(match.end(), is_first=is_first))
         elif token == "{":
             opened.append(_Box(match.end(), is_box=False))
         elif token == "}" and opened:
@@ -132,11 +133,6 @@ def last_box(text: str) -> Marked | None:
         content = text[last.start : last.end]
         return Marked(last.start, content.strip())
     return _last_bare_box(text)
-
-
-def _open_box(match: re.Match[str], around: _Box | None, text: str) -> _Box:
-    is_first = around is not None and around.is_box and _is_blank(text, around.start, match.start())
-    return _Box(match.end(), is_first=is_first)
 
 
 def _close_box(box: _Box, end: int, last: _Box | None, text: str) -> _Box:
@@ -185,15 +181,10 @@ def _last_hashes(text: str, truncated: bool) -> Marked | None:
     for match in _HASHES.finditer(text):
         content = match[1].strip().strip("*").strip()
         is_cut = truncated and match.end() == len(text)
-        if not is_cut and _is_answer_line(content):
+        is_answer = len(content) < _LONGEST_LINE and not _HEADING.match(content) and _STARTS_AS_ANSWER.match(content)
+        if is_answer and not is_cut:
             last = Marked(match.start(), content)
     return last
-
-
-def _is_answer_line(content: str) -> bool:
-    if len(content) >= _LONGEST_LINE or _HEADING.match(content):
-        return False
-    return _STARTS_AS_ANSWER.match(content) is not None
 
 
 def _stated(text: str) -> str | None:
@@ -247,21 +238,12 @@ def _last_quantity(text: str) -> str | None:
     quantities = list(formulas)
     for pattern in (_TUPLE, _FRACTION, _NUMBER):
         quantities += pattern.finditer(text)
-    with_digit = [match for match in quantities if _has_digit(match[0])]
+    with_digit = [match for match in quantities if any(character.isdecimal() for character in match[0])]
     candidates = with_digit or formulas
     if not candidates:
         return None
-    last = max(candidates, key=_end_and_length)
+    last = max(candidates, key=lambda match: (match.end(), match.end() - match.start()))
     before = text[max(0, last.start() - _OPERATOR_REACH) : last.start()]
     if _OPERATOR_BEFORE.search(before):
         return None  # the last part of a computation without a result
     return _inside(last) if last.re is _MATH else last[0].strip()
-
-
-def _has_digit(text: str) -> bool:
-    return any(character.isdecimal() for character in text)
-
-
-def _end_and_length(match: re.Match[str]) -> tuple[int, int]:
-    length = match.end() - match.start()
-    return match.end(), length

@@ -9,7 +9,6 @@ docs/rewards.md says which answers count as equal. Nothing here imports torch, a
 first use, or by `score.prepare` when a worker starts.
 """
 
-from fractions import Fraction
 from functools import lru_cache
 
 from arl.reward.cpu_limit import run_within
@@ -113,8 +112,10 @@ def _spell(form: Form) -> str:
     if isinstance(form, Collection):
         return _spell_collection(form)
     number = read_number(form.text)
-    if number is not None and _num_bits(number.value) < LONGEST_BITS:
-        return str(number.value)
+    if number is not None:
+        numerator, denominator = number.value.as_integer_ratio()
+        if numerator.bit_length() + denominator.bit_length() < LONGEST_BITS:
+            return str(number.value)
     choice = CHOICE.fullmatch(form.text)
     if choice:
         return choice[1]
@@ -129,7 +130,3 @@ def _spell_collection(form: Collection) -> str:
     if len(form.kind) == 2:
         return form.kind[0] + spelled + form.kind[1]
     return f"{form.kind}({spelled})"
-
-
-def _num_bits(value: Fraction) -> int:
-    return value.numerator.bit_length() + value.denominator.bit_length()
