@@ -67,7 +67,7 @@ SHAPES = {
     "135M": TinyModel(hidden_size=768, layers=19, heads=12, intermediate_size=2048),
 }
 CARRIED: dict[str, tuple[Transport, ...]] = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
-WAYS = ("one group", "a group each", "in turn")
+WAYS = ("one group", "a group each")
 POLICIES = ("recompute", "keep")
 OPEN = 8  # requests; more make each pass longer, and with it what waits for a pass
 PROMPT = 2 * tuple(range(len(CHARACTERS)))
@@ -152,7 +152,7 @@ async def _measure(
 async def _groups(
     servers: EngineServers, urls: Sequence[str], ranks: Mapping[str, TrainerClient], state: State, repeats: int
 ) -> dict[str, Any]:
-    """Measure a broadcast to several servers: in one group, in a group each, and in turn."""
+    """Measure a broadcast to several servers: in one group, and in a group each."""
     trainer = ranks["broadcast"]
     seconds = servers.recipe.deadlines.swap
     stepped = {"broadcast": _steps(trainer)}
@@ -164,7 +164,7 @@ async def _groups(
             for url in urls:
                 sender = GroupSender(trainer, seconds) if way == "a group each" else shared
                 engines.append(await stack.enter_async_context(servers.connect(url, sender)))
-            router = Router(engines, sender=None if way == "a group each" else shared, in_turn=way == "in turn")
+            router = Router(engines, sender=None if way == "a group each" else shared)
             measured = await _swaps(router, stepped, state, repeats)
             found[way] = measured["broadcast"]
     if len(urls) > 1:

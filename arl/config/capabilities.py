@@ -74,9 +74,8 @@ def refuse_unsupported(recipe: "Recipe", can: Capabilities, who: str) -> None:
             raise ValueError(f"{asked.field} {asked.value}: {who} {remedy}")
     for argument in recipe.engine.args:
         flag = argument.partition("=")[0]
-        source = _reserved(flag, can.reserved_flags or {})
-        if source is not None:
-            raise ValueError(f"engine.args {flag}: arl gives it ({source}); leave it out")
+        if flag in (can.reserved_flags or {}):
+            raise ValueError(f"engine.args {flag}: arl gives it ({can.reserved_flags[flag]}); leave it out")
     for name in recipe.engine.environment:
         if name in can.reserved_variables:
             raise ValueError(f"engine.environment {name}: arl sets it ({can.reserved_variables[name]}); leave it out")
@@ -105,13 +104,3 @@ def _requests(recipe: "Recipe", can: Capabilities) -> Iterator[_Request]:
         yield _Request("engine.python", engine.python, can.own_interpreter, unused)
     if engine.args:
         yield _Request("engine.args", list(engine.args), can.reserved_flags is not None, unused)
-
-
-def _reserved(flag: str, reserved: Mapping[str, str]) -> str | None:
-    """Say where the value of `flag`, or of the flag that it abbreviates, comes from; None: it is the user's to give."""
-    if len(flag) <= len("--"):
-        return None
-    for name, source in reserved.items():
-        if name.startswith(flag):
-            return source
-    return None

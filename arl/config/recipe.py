@@ -9,12 +9,11 @@ import contextlib
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from arl.config.capabilities import refuse_unsupported
 from arl.config.cluster_section import Cluster as Cluster
 from arl.config.data_section import Data as Data
-from arl.config.data_section import Warmup as Warmup
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
 from arl.config.eval_section import Eval as Eval
@@ -52,8 +51,8 @@ class Recipe(Section):
     the last bit."""
     model: Model
     data: Data
-    warmup: Warmup | None = None
-    """`true`, or a section: teach a tiny model its task before RL, in the stages that the task declares."""
+    warmup: bool = False
+    """Teach a tiny model its task by supervised learning before RL, in the stages that the task declares."""
     rollout: Rollout = Rollout()
     reward: Reward = Reward()
     engine: EngineConfig = EngineConfig()
@@ -80,16 +79,6 @@ class Recipe(Section):
     def evaluates_beside(self) -> bool:
         """Return whether an engine replica of its own evaluates checkpoints while training goes on."""
         return self.eval.every > 0 and not self.world_traits.one_process
-
-    @field_validator("warmup", mode="before")
-    @classmethod
-    def _yes_or_no(cls, warmup: Any) -> Any:
-        """Read `warmup: true` as a warm-up with the defaults, and `warmup: false` as none."""
-        if isinstance(warmup, bool):
-            return Warmup() if warmup else None
-        if not isinstance(warmup, dict | Warmup | None):
-            raise ValueError(f"warmup {warmup!r}: must be true, false, or a section with fields")
-        return warmup
 
     @model_validator(mode="before")
     @classmethod
@@ -140,7 +129,7 @@ class Recipe(Section):
     def _possible_to_start_from(self) -> None:
         if self.model.tiny is not None and self.data.task is None:
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
-        if self.warmup is not None and self.model.tiny is None:
+        if self.warmup and self.model.tiny is None:
             raise ValueError("warmup: teaches a model.tiny its task; a model of model.path is tuned by `arl sft`")
 
     def _possible_with_the_backend(self) -> None:
@@ -154,8 +143,6 @@ class Recipe(Section):
             one_process=one_process,
             tensor_parallel=engine.tensor_parallel,
             has_lag=self.rollout.lag is not None,
-            collocated=self.mode == "collocated",
-            replicas=engine.replicas,
         )
 
     def _possible_to_learn(self) -> None:

@@ -184,7 +184,7 @@ def _remove(values: dict[str, Any], key: Key) -> None:
 def _set(values: dict[str, Any], key: Key, value: Any, override: str) -> None:
     section: Any = values
     for part in key[:-1]:
-        if section.get(part) in (None, True):  # `warmup: true` stands for the section with its defaults
+        if section.get(part) is None:
             section[part] = {}
         section = section[part]
         if not isinstance(section, dict):

@@ -82,6 +82,6 @@ def _types_in(annotation: Any) -> Iterator[Any]:
 
 
 def inner_sections(annotation: Any) -> list[type[BaseModel]]:
-    """List the sections that a field of this type may hold: `Warmup` for `Warmup | None`, none for `int`."""
+    """List the sections that a field of this type may hold: `Overlong` for `Overlong | None`, none for `int`."""
     parts = (annotation, *get_args(annotation))
     return [part for part in parts if isinstance(part, type) and issubclass(part, BaseModel)]

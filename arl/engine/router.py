@@ -46,7 +46,6 @@ class Router:
             is lost, as soon as it `may_start`; or the supervisor ends the run. A router without empty seats does not
             recover: it raises what a lost replica raised.
         sender: brings broadcast weights to the replicas that load them together; None: each loads by itself.
-        in_turn: load new weights into one replica after the other, so that the others generate meanwhile.
     """
 
     def __init__(
@@ -54,12 +53,10 @@ class Router:
         replicas: Sequence[ReplicaEngine | None],
         *,
         sender: GroupSender | None = None,
-        in_turn: bool = False,
     ) -> None:
         assert replicas, "a router needs at least one replica"
         self._recovers = None in replicas
         self._sender = sender
-        self._in_turn = in_turn
         self._seats = ReplicaSeats(replicas)
         self._homes: dict[str, _Home] = {}  # by affinity
         self._oldest_loaded = 0  # loaded_version when a replica was last lost
@@ -140,24 +137,16 @@ class Router:
         while True:
             async with self._lock:
                 self._newest = update
-                reports = []
-                for replicas in self._loading_together():
-                    reports += await self._load(update, replicas, start)
+                reports = await self._load(update, start)
             if reports and self.loaded_version >= update.version:  # some may have loaded it and then been lost
                 slowest = max(reports, key=lambda report: report.pause_seconds)
                 recomputed = sum(report.recomputed_tokens for report in reports)
                 return SwapReport(update.version, slowest.pause_seconds, now() - start, recomputed, parts=slowest.parts)
             await self._any_live.wait()
 
-    def _loading_together(self) -> list[list[Replica]]:
-        """Return the live replicas in the order in which they load new weights: sets of those that load together."""
-        live = self._live
-        if self._in_turn:
-            return [[replica] for replica in live]
-        return [live] if live else []
-
-    async def _load(self, update: WeightUpdate, replicas: Sequence[Replica], start: float) -> list[SwapReport]:
-        """Load `update` into `replicas` at once. Those that are lost meanwhile report nothing."""
+    async def _load(self, update: WeightUpdate, start: float) -> list[SwapReport]:
+        """Load `update` into all live replicas at once. Those that are lost meanwhile report nothing."""
+        replicas = self._live
         async with contextlib.AsyncExitStack() as stack:
             swap = None
             if self._sender is not None:
@@ -165,8 +154,6 @@ class Router:
 
             async def load(replica: Replica) -> SwapReport:
                 try:
-                    if replica.loss is not None:  # while others loaded before it
-                        raise replica.loss
                     if replica.engine.loaded_version < update.version:
                         report = await replica.engine.update_weights(update)
                         paused = f"paused for version {update.version}"

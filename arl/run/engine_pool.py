@@ -55,7 +55,7 @@ class EnginePool:
         self._members: dict[str, Member] = {}
         self._starts = EngineStarts(servers, self._members, neighbors)
         empty_seats = [None] * len(servers.resources)
-        self.router = Router(empty_seats, sender=sender, in_turn=recipe.sync.order == "in_turn")
+        self.router = Router(empty_seats, sender=sender)
 
     async def begin(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each seat, and wait until all of them serve."""

@@ -7,7 +7,6 @@ start_all ─► servers load their weights ─► connect: a client each ─►
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
 from arl.engine.backend import Backend, ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
@@ -41,8 +40,7 @@ class EngineServers:
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
         command = self._backend.command(self._spec(i))
-        ours = {**command.environment, **self.trust.environment}
-        environment = merge_environments("engine.environment", engine_environment(self.recipe), ours)
+        environment = {**engine_environment(self.recipe), **command.environment, **self.trust.environment}
         secrets = {**command.secrets, **self.trust.secrets}
         complete = Command(command.argv, environment, secrets)
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])

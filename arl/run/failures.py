@@ -7,7 +7,7 @@ import asyncio
 import contextlib
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -17,7 +17,7 @@ from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, DeadlineError, DiskError, EngineError, ProcessDied, RunError, TrainerError, leaves
 from arl.launch.base import Launcher, Process
 from arl.launch.disk import explain_disk
-from arl.launch.process_state import RUNS, UNREACHABLE
+from arl.launch.process_state import RUNS
 
 SHOWN = 4  # processes whose logs an error shows, at most
 
@@ -109,21 +109,13 @@ async def _describe_hanging(message: str, launcher: Launcher) -> str:
             lines.append(f"\n{process} {phrases[process]}.\n{process.last_words()}")
         elif process in blocked:
             lines.append(f"\n{process} {phrases[process]}.")
-    return "".join(lines) + _describe_isolation(phrases, launcher)
+    return "".join(lines)
 
 
 def _names(message: str, process: Process) -> bool:
     """Return whether a message names a process by its id, and its node if there are several."""
     place = str(process).removeprefix(f"{process.role} (").removesuffix(")")
     return re.search(rf"\({re.escape(place)}\b", message) is not None
-
-
-def _describe_isolation(phrases: Mapping[Process, str], launcher: Launcher) -> str:
-    """Say so if no process on any other node answers: then it may be the controller's node that is cut off."""
-    elsewhere = [phrase for process, phrase in phrases.items() if process.node != 0]
-    if not elsewhere or not all(phrase.startswith(UNREACHABLE) for phrase in elsewhere):
-        return ""
-    return f"\nNo process on another node answers: {launcher.nodes[0].name}, the controller's node, may be cut off."
 
 
 @contextlib.contextmanager

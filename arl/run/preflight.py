@@ -1,7 +1,6 @@
 """Check a recipe and plan its run before anything is started or written."""
 
 import hashlib
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
 from arl.run.checks import GpuReport, check_gpus
-from arl.run.engine_memory import refuse_overfull_tiny
 from arl.run.evaluation.measure import measured_suites
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.run.evaluation.suite_prompts import check_prompts
@@ -38,7 +36,6 @@ from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
 from arl.run.site import Site
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
-from arl.sync.publication_directory import place_of_weights
 from arl.sync.published_versions import kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
@@ -66,7 +63,6 @@ class Plan(Struct, frozen=True):
     prompts: str = ""  # how problems become prompts, with the beginning of one
     gpus: tuple[Gpu, ...] = ()  # of the run, as far as the driver knows them
     notes: tuple[str, ...] = ()  # about where the model is, and about the GPUs
-    published_in: Path | None = None  # where versions are written; None: not known before the start, or nowhere
     nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
 
     def sha256(self, steps: int) -> str:
@@ -110,7 +106,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     _check_evaluations(recipe, held_out, measured, codec, limits)
     site = Site.of(recipe, named)
     placement, transport = site.place(recipe)
-    memory = _plan_memory(recipe, site, placement, transport, limits, longest, kept_versions(recipe, lags))
+    memory = _plan_memory(recipe, site, placement, transport, longest, kept_versions(recipe, lags))
     report = _check_installation(recipe, site, placement, transport)
     if recipe.mode == "collocated":
         placement = _share_memory(placement, report.gpus, 0 if memory is None else memory.rank_resident)
@@ -130,7 +126,6 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         prompts=_describe_prompts(codec, problems.training[0]),
         gpus=report.gpus,
         notes=report.notes if source is None else (source, *report.notes),
-        published_in=_published_in(recipe, lags, transport, placement),
         nodes=site.nodes,
     )
 
@@ -181,18 +176,6 @@ def _check_installation(recipe: Recipe, site: Site, placement: Placement, transp
     return GpuReport()
 
 
-def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport, placement: Placement) -> Path | None:
-    """Return the directory in which published weights will be written; None: by no file, or of an unknown size."""
-    model = recipe.model.path
-    if transport in ("memory", "broadcast"):
-        return None
-    if placement.spans_nodes:
-        return recipe.run_directory
-    if model is None or not os.path.isdir(model):
-        return None
-    return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport, placement.on_gpus)
-
-
 def _share_memory(placement: Placement, gpus: Sequence[Gpu], rank_bytes: int) -> Placement:
     """Leave the trainer's memory out of what an engine on the same GPUs may take, if their memory is known.
 
@@ -229,7 +212,7 @@ def _check_named_objects(recipe: Recipe) -> None:
 
 
 def _plan_memory(
-    recipe: Recipe, site: Site, placement: Placement, transport: Transport, limits: Limits, longest: int, kept: int
+    recipe: Recipe, site: Site, placement: Placement, transport: Transport, longest: int, kept: int
 ) -> MemoryPlan | None:
     """Return the memory that a run with a model of `model.path` takes; None for a tiny one.
 
@@ -237,7 +220,6 @@ def _plan_memory(
         InputError: the model is of an unsupported family, or the run does not fit.
     """
     if recipe.model.path is None:
-        refuse_overfull_tiny(recipe, limits, longest, site.memory(placement))
         return None
     from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
 

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.trust import RunTrust
@@ -75,22 +74,14 @@ async def start_ranks(
     """
     processes = []
     for rank, resources in enumerate(ranks):
-        ours = {**trainer.environment, **_numbers(rank, len(ranks))}
-        merged = merge_environments("train.environment", environment, ours)
-        command = Command((sys.executable, "-m", "arl.train.rank"), merged, trainer.secrets)
+        # Each rank sees only its own device, so that is the first.
+        numbers = {"RANK": str(rank), "WORLD_SIZE": str(len(ranks)), "LOCAL_RANK": "0"}
+        complete = {**environment, **trainer.environment, **numbers}
+        command = Command((sys.executable, "-m", "arl.train.rank"), complete, trainer.secrets)
         process = await launcher.start(f"trainer-{rank}", command, resources)
         trainer.watch(rank, process)
         processes.append(process)
     return processes
-
-
-def _numbers(rank: int, num_ranks: int) -> dict[str, str]:
-    """Return torchrun's variables that number a rank. Each rank sees only its own device, so that is the first."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(num_ranks),
-        "LOCAL_RANK": "0",
-    }
 
 
 def _init(
@@ -120,7 +111,6 @@ def _init(
         transport=transport,
         for_nodes=len(launcher.nodes) > 1,
         bucket_bytes=recipe.sync.bucket_bytes,
-        buffers=recipe.sync.buffers,
         sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
         broadcast_seconds=recipe.deadlines.blocked_broadcast,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,

@@ -41,7 +41,7 @@ FREE = (
     "eval.every",
     "output.directory",
     "output.keep_checkpoints",
-    "output.samples",
+    "output.samples_every",
     "output.trackers",
     "output.wandb",
     "reward.memory_gb",

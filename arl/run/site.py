@@ -7,7 +7,6 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.host_memory import free_memory
 from arl.launch.launchers import make_launcher
 from arl.launch.placement import Placement, place
 from arl.metrics.run_files import LOGS
@@ -58,11 +57,3 @@ class Site(Struct, frozen=True):
             shares_memory=not placement.spans_nodes,
         )
         return placement, transport
-
-    def memory(self, placement: Placement) -> int | None:
-        """Return the bytes of all GPUs together, or those that are free on the host of a run without GPUs, if known."""
-        if placement.on_gpus:
-            sizes = [node.device_bytes for node in self.nodes for _ in node.devices]
-            known = [size for size in sizes if size is not None]
-            return sum(known) if len(known) == len(sizes) else None
-        return free_memory() if self.is_here and len(self.nodes) == 1 else None

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arl.config.recipe_file import load_recipe
-from arl.errors import MESSAGE_LENGTH, InputError, RecipeError
+from arl.errors import InputError, RecipeError
 from arl.launch.launchers import make_launcher
 from arl.sweep.request import SweepOptions, read_request
 
@@ -27,7 +27,7 @@ def recipe_file(tmp_path: Path) -> Path:
         ('output.directory="a\\nb"', "must not hold line ends"),
         ("output.directory=''", "--set output.directory='': output.directory = '': must not be empty"),
         ("name=../x", "must match pattern"),
-        ("warmup=yes", "--set warmup=yes: warmup 'yes': must be true, false, or a section with fields"),
+        ("warmup=maybe", "--set warmup=maybe: warmup = 'maybe': must be true or false"),
         ("train.weight_decay=1e9", r"train.weight_decay 1e\+09: .* must be more than 0; give less than 1e\+06"),
         ("train.learning_rate=.nan", "must be a finite number"),
         ("train.ranks=true", r"train.ranks = True: must be a number, and not true or false"),
@@ -54,7 +54,7 @@ def test_many_mistakes_are_counted_and_fit_a_screen(recipe_file: Path) -> None:
     recipe_file.write_text(GOOD + "".join(f"unknown{number}: 1\n" for number in range(200)))
     with pytest.raises(RecipeError, match="and 190 more mistakes") as caught:
         load_recipe(recipe_file)
-    assert len(str(caught.value)) < MESSAGE_LENGTH
+    assert str(caught.value).count("\n") == 10
 
 
 @pytest.mark.slow

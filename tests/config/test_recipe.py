@@ -7,7 +7,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from arl.config.recipe import LagFile, Recipe, TinyModel, Warmup
+from arl.config.recipe import LagFile, Recipe, TinyModel
 from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import RecipeError
 
@@ -60,10 +60,10 @@ def test_a_lag_takes_the_place_of_the_bound_and_loads_again(recipe_file: Path, t
 
 
 def test_overrides_win_in_order_and_may_open_a_section(recipe_file: Path) -> None:
-    recipe = load_recipe(recipe_file, ["rollout.staleness=1", "rollout.staleness=2", "warmup.batch_size=5"])
+    recipe = load_recipe(recipe_file, ["rollout.staleness=1", "rollout.staleness=2", "reward.overlong.buffer=5"])
     assert recipe.rollout.staleness == 2
-    assert recipe.warmup is not None
-    assert recipe.warmup.batch_size == 5
+    assert recipe.reward.overlong is not None
+    assert recipe.reward.overlong.buffer == 5
 
 
 def test_no_bound_must_be_asked_for_and_limits_the_groups_in_flight_instead(recipe_file: Path, tmp_path: Path) -> None:
@@ -113,13 +113,6 @@ def test_off_is_a_word_as_in_yaml_1_2(recipe_file: Path, word: str) -> None:
     assert load_recipe(recipe_file).output.wandb == "off"
     assert load_recipe(recipe_file, [f"output.wandb={word}"]).output.wandb == "off"
     assert "output.wandb = False" in refusal(recipe_file, f"{GOOD}output: {{wandb: false}}\n")
-
-
-def test_a_warm_up_is_a_section_or_the_word_true(recipe_file: Path) -> None:
-    recipe_file.write_text(GOOD + "warmup: true\n")
-    assert load_recipe(recipe_file).warmup == Warmup()
-    assert load_recipe(recipe_file, ["warmup.batch_size=5"]).warmup == Warmup(batch_size=5)
-    assert load_recipe(recipe_file, ["warmup=false"]).warmup is None
 
 
 def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> None:
@@ -188,9 +181,6 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("rollout: {lag: {dits: x}}\n", ":7: rollout.lag {'dits': 'x'}: give a whole number"),
         ("rollout: {lag: {dist: 5}}\n", ":7: rollout.lag {'dist': 5}: give a whole number"),
         ("rollout: {lag: {dist: x, trace: y}}\n", ":7: rollout.lag {'dist': 'x', 'trace': 'y'}: give a whole number"),
-        ("sync: {order: in_turn}\nmode: collocated\n", "sync.order in_turn: with mode collocated no engine generates"),
-        ("sync: {order: in_turn}\nrollout: {lag: 1}\n", "sync.order in_turn: with rollout.lag no engine generates"),
-        ("sync: {order: in_turn, interrupt: false}\n", "sync.order in_turn: with sync.interrupt false no engine"),
         ("world: virtal\n", ":7: world = 'virtal': did you mean virtual?"),
         ("  ranks: 2\nworld: virtual\n", "train.ranks 2: world virtual trains in one process"),
         ("  ranks: 4\n  shard_ranks: 3\n", "train.shard_ranks 3 must divide train.ranks 4"),
@@ -247,7 +237,7 @@ def sections(model: type[BaseModel]) -> set[type[BaseModel]]:
 
 
 def test_every_field_has_a_docstring_and_only_sources_and_sizes_have_no_default() -> None:
-    assert {TinyModel, Warmup} < sections(Recipe)
+    assert {TinyModel, LagFile} < sections(Recipe)
     required = set()
     for section in sections(Recipe):
         for name, field in section.model_fields.items():

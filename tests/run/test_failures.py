@@ -7,11 +7,10 @@ import pytest
 
 from arl.errors import DeadlineError, TrainerError
 from arl.launch.base import Node
-from arl.launch.process_state import RUNS, STATES, UNREACHABLE
+from arl.launch.process_state import RUNS, STATES
 from arl.run.failures import explain_deaths
 
 STOPPED = STATES["T"]
-SILENT = f"{UNREACHABLE}: n2 does not answer"
 
 
 @dataclass(eq=False)
@@ -69,14 +68,6 @@ def test_of_a_process_that_the_message_names_already_only_its_state_is_added() -
     waited = DeadlineError("controller waited 30 s for trainer rank 0 (pid 17 on n2)\nThe end of trainer-0.log")
     message = message_of(waited, RemoteProcess("trainer-0", 2, STOPPED), RemoteProcess("engine-0", 1))
     assert message.endswith("\ntrainer-0 (pid 17 on n2) is stopped by a signal (SIGSTOP?).")
-
-
-def test_where_no_other_node_answers_the_controllers_own_is_suspected() -> None:
-    waited = DeadlineError("controller waited 30 s")
-    alone = message_of(waited, RemoteProcess("engine-0", 0), RemoteProcess("trainer-0", 2, SILENT))
-    assert "n0, the controller's node, may be cut off" in alone
-    one_of_two = (RemoteProcess("engine-1", 1), RemoteProcess("trainer-0", 2, SILENT))
-    assert "may be cut off" not in message_of(waited, *one_of_two)
 
 
 def test_a_trainer_that_did_not_answer_the_engines_is_described_as_well(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -91,7 +91,7 @@ def test_7b_with_all_activations_on_two_ranks_is_refused_with_its_largest_part()
 
 
 def test_weights_gradients_and_moments_are_those_of_the_model() -> None:
-    memory = Machine()(recipe(train={"checkpointing": "full"}, sync={"buffers": "device"}))
+    memory = Machine()(recipe(train={"checkpointing": "full"}))
     total = COUNTS[SEVEN].total
     trainer = parts(memory, 0)
     assert trainer["weights"] == total
