@@ -153,9 +153,9 @@ def replay(
 @command(app)
 def tasks() -> None:
     """List the tasks that come with arl, and where their problems are."""
-    from arl.run.task_list import render_tasks, task_entries
+    from arl.run.task_list import render_tasks
 
-    typer.echo(render_tasks(task_entries()), nl=False)
+    typer.echo(render_tasks(), nl=False)
 
 
 @command(app)

@@ -12,8 +12,7 @@ from arl.config.recipe import Recipe
 from arl.engine.backend import BUILT_IN, Installation, find_backend
 from arl.errors import InputError
 from arl.launch.devices import visible_cores, visible_devices
-from arl.run.checks import gpu_findings
-from arl.run.finding import Finding
+from arl.run.checks import Finding, gpu_findings
 from arl.run.preflight import preflight
 from arl.run.submit import check_submission, is_submitted
 from arl.sync.weight_folders import SHARED_MEMORY

@@ -11,8 +11,8 @@ from arl.config.recipe import Recipe
 from arl.engine.backend import Backend, ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
 from arl.launch.base import Command, Launcher, Process, Resources
+from arl.launch.nccl_settings import nccl_settings
 from arl.launch.trust import RunTrust
-from arl.run.side_environments import engine_environment
 from arl.sync.group_sender import GroupSender
 from arl.types import StartingVersions
 
@@ -40,7 +40,12 @@ class EngineServers:
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
         command = self._backend.command(self._spec(i))
-        environment = {**engine_environment(self.recipe), **command.environment, **self.trust.environment}
+        environment = {
+            **self.recipe.engine.environment,
+            **nccl_settings(self.recipe),
+            **command.environment,
+            **self.trust.environment,
+        }
         secrets = {**command.secrets, **self.trust.secrets}
         complete = Command(command.argv, environment, secrets)
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])

@@ -1,7 +1,7 @@
 """Check a recipe and plan its run before anything is started or written."""
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -125,9 +125,20 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         left_out=problems.notes,
         prompts=_describe_prompts(codec, problems.training[0]),
         gpus=report.gpus,
-        notes=report.notes if source is None else (source, *report.notes),
+        notes=(*_notes(recipe, problems.training, source), *report.notes),
         nodes=site.nodes,
     )
+
+
+def _notes(recipe: Recipe, training: Sequence[Problem], source: str | None) -> Iterator[str]:
+    if source is not None:
+        yield source
+    per_step = recipe.rollout.problems_per_step
+    if per_step > len(training):
+        yield (
+            f"rollout.problems_per_step {per_step}: there are {len(training)} training problems, so a step trains some "
+            "of them more than once; give at most as many"
+        )
 
 
 def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:

@@ -5,6 +5,7 @@ recipe ─► Init ─► TrainerClient listens ─► launcher starts the ranks
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
@@ -13,12 +14,15 @@ import numpy as np
 
 from arl.config.recipe import Recipe
 from arl.launch.base import Command, Launcher, Process, Resources
+from arl.launch.nccl_settings import nccl_settings
 from arl.launch.trust import RunTrust
-from arl.run.side_environments import rank_environment
 from arl.sync.published_versions import kept_versions
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
 from arl.types import StartingVersions, Transport
+
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch reads the old name and the new one
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
 @contextlib.asynccontextmanager
@@ -82,6 +86,23 @@ async def start_ranks(
         trainer.watch(rank, process)
         processes.append(process)
     return processes
+
+
+def rank_environment(recipe: Recipe, transport: Transport) -> dict[str, str]:
+    """Return the variables of trainer ranks that come from the recipe, or are chosen for both sides.
+
+    Packs differ in length from step to step, which fragments torch's memory of fixed segments; expandable segments
+    avoid that. They are for ranks alone, because SGLang's memory saver refuses them, and not for transport ipc, because
+    their handles are file descriptors, which an engine that is not a child of the rank may not be allowed to take.
+
+    Raises:
+        RecipeError: the two sides give different values to a setting that they must share.
+    """
+    environment = {**recipe.train.environment, **nccl_settings(recipe)}
+    is_given = any(name in environment or name in os.environ for name in ALLOCATOR_VARIABLES)
+    if transport == "ipc" or is_given:
+        return environment
+    return environment | EXPANDABLE
 
 
 def _init(

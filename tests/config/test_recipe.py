@@ -35,12 +35,6 @@ def refusal(path: Path, text: str, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_defaults_fill_whatever_the_file_leaves_out(recipe_file: Path) -> None:
-    recipe = load_recipe(recipe_file)
-    assert recipe.rollout.problems_per_step == 32
-    assert recipe.run_directory == Path("runs/small")
-
-
 def test_a_dumped_recipe_loads_as_the_same_recipe(recipe_file: Path, tmp_path: Path) -> None:
     recipe = load_recipe(recipe_file, ["train.betas=[0.8, 0.9]"])
     (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
@@ -89,11 +83,6 @@ def test_an_override_with_a_bound_takes_the_place_of_the_files_lag(recipe_file: 
     assert (recipe.rollout.lag, recipe.rollout.staleness) == (None, 0)
 
 
-def test_overrides_that_name_both_alternatives_are_refused_as_the_file_is(recipe_file: Path) -> None:
-    message = refusal(recipe_file, GOOD, "rollout.lag=3", "rollout.staleness=1")
-    assert "--set rollout.staleness=1: rollout.staleness 1: rollout.lag is exact" in message
-
-
 def test_an_override_with_a_model_takes_the_place_of_a_tiny_one(recipe_file: Path) -> None:
     recipe = load_recipe(recipe_file, ["model.path=somewhere"])
     assert (recipe.model.path, recipe.model.tiny) == ("somewhere", None)
@@ -134,11 +123,6 @@ def test_an_unknown_task_is_named_with_its_line(recipe_file: Path) -> None:
     assert message.startswith(f"{recipe_file}:4: data.task 'running_chekcsum': did you mean running_checksum? give one")
 
 
-def test_an_unknown_key_names_its_line_and_the_nearest_valid_name(recipe_file: Path) -> None:
-    message = refusal(recipe_file, GOOD + "  minibatchs: 2\n")
-    assert message == f"{recipe_file}:7: train.minibatchs: unknown key; did you mean minibatches?"
-
-
 def test_every_mistake_is_reported_at_once(recipe_file: Path) -> None:
     message = refusal(recipe_file, GOOD + "  steps: 0\nrollout:\n  group_size: many\n")
     assert f"{recipe_file}:7: train.steps = 0: must be 1 or more" in message
@@ -175,11 +159,8 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
             "rollout: {lag: -1}\n",
             ":7: rollout.lag -1: give a whole number of versions ≥ 0, {dist: FILE} or {tr",
         ),
-        ("rollout: {lag: 1.0}\n", ":7: rollout.lag 1.0: give a whole number"),
         ("rollout: {lag: true}\n", ":7: rollout.lag True: give a whole number"),
         ("rollout: {lag: uniform}\n", ":7: rollout.lag 'uniform': give a whole number"),
-        ("rollout: {lag: {dits: x}}\n", ":7: rollout.lag {'dits': 'x'}: give a whole number"),
-        ("rollout: {lag: {dist: 5}}\n", ":7: rollout.lag {'dist': 5}: give a whole number"),
         ("rollout: {lag: {dist: x, trace: y}}\n", ":7: rollout.lag {'dist': 'x', 'trace': 'y'}: give a whole number"),
         ("world: virtal\n", ":7: world = 'virtal': did you mean virtual?"),
         ("  ranks: 2\nworld: virtual\n", "train.ranks 2: world virtual trains in one process"),
@@ -193,20 +174,10 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("eval: {suites: gsm8k}\n", "eval.suites = 'gsm8k': must be a list, as in [gsm8k]"),
         ("virtual: {load: -1}\n", "virtual.load = -1: must be 0 or more"),
         ("deadlines: {step: .inf}\n", "deadlines.step = inf: must be a finite number"),
-        ("virtual: {load: .inf}\n", "virtual.load = inf: must be a finite number"),
     ],
 )
 def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:
     assert rule in refusal(recipe_file, GOOD + extra)
-
-
-def test_times_without_quotes_are_no_numbers_to_base_60(recipe_file: Path, tmp_path: Path) -> None:
-    recipe_file.write_text(GOOD + "cluster:\n  flags: {time: 24:00:00, comment: '1:30', nice: 5}\n")
-    loaded = load_recipe(recipe_file, ["cluster.flags.time-min=12:00:00", "train.learning_rate=1.5e-3"])
-    assert loaded.cluster.flags == {"time": "24:00:00", "comment": "1:30", "nice": "5", "time-min": "12:00:00"}
-    dumped = tmp_path / "dumped.yaml"
-    dumped.write_text(dump_recipe(loaded))
-    assert load_recipe(dumped) == loaded
 
 
 def test_only_a_tiny_model_is_warmed_up(recipe_file: Path) -> None:

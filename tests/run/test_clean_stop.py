@@ -69,17 +69,6 @@ def test_sigterm_before_the_first_step_stops_a_run_that_has_nothing_to_save(star
     assert not survivors(children)
 
 
-def test_ctrl_c_during_an_evaluation_ends_the_run_at_once(start: Callable[..., Command]) -> None:
-    command = start(gates=[5, 6])  # in the evaluation before training
-    command.read_until("run directory")
-    pass_gate(command, 5)
-    children = list(command.children().values())
-    command.process.send_signal(signal.SIGINT)
-    assert command.end() == 130
-    assert last_line(command) == AT_ONCE
-    assert not survivors(children)
-
-
 def test_a_second_ctrl_c_ends_the_run_at_once(start: Callable[..., Command]) -> None:
     command = start("train.steps=100", "eval.problems=0", "deadlines.shutdown=1")
     command.read_until("step    3")

@@ -1,18 +1,14 @@
 """`arl samples` shows what a run has written, whether it lives, has finished or was killed."""
 
 import fcntl
-import io
 import json
 import shutil
 from pathlib import Path
 
-import msgspec
 import pyarrow.parquet as pq
 import pytest
-from rich.console import Console
 
 from arl.errors import DataError, InputError
-from arl.metrics.sample_panels import draw
 from arl.run.samples import Wanted, read_samples
 from tests.extending.short_run import ShortRun
 from tests.forks import arl
@@ -87,11 +83,6 @@ def test_of_a_living_run_only_complete_files_are_read_and_the_command_says_so(ru
     assert coverage == "the run is going on, and steps 1 to 2 of 7 are in complete files so far"
 
 
-def test_a_killed_run_is_shown_up_to_its_last_file(run: Path) -> None:
-    (run / "summary.json").unlink()
-    assert "has ended without a summary, and steps 1 to 2 of 2 are in" in read_samples(run, Wanted()).coverage
-
-
 @pytest.mark.parametrize(
     ("wanted", "message"),
     [
@@ -121,16 +112,6 @@ def test_directories_without_a_run_its_files_or_their_text_are_refused(run: Path
     file.unlink()
     with pytest.raises(InputError, match="no complete trajectory file yet"):
         read_samples(run, Wanted())
-
-
-def test_the_text_of_an_episode_is_never_taken_for_markup(finished: Path) -> None:
-    (sample,) = read_samples(finished, Wanted(count=1)).samples
-    console = Console(file=io.StringIO(), width=100)
-    console.print(draw(msgspec.structs.replace(sample, prompt="[/b]")))
-    printed = console.file.getvalue()  # type: ignore[attr-defined]
-    assert "[/b]" in printed
-    assert f"step 2 · problem {sample.problem_id}" in printed
-    assert "format 0.5" in printed
 
 
 def test_the_command_prints_panels_and_refuses_two_outcomes(finished: Path) -> None:
