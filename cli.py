@@ -181,11 +181,11 @@ def samples(
     chosen = [outcome for outcome, is_chosen in outcomes.items() if is_chosen]
     if len(chosen) > 1:
         raise InputError("--right, --wrong and --truncated: give one of them at most")
-    shown = read_samples(run, Wanted(count, step, problem, *chosen))
+    shown, coverage = read_samples(run, Wanted(count, step, problem, *chosen))
     console = Console(highlight=False)
-    for sample in shown.samples:
+    for sample in shown:
         console.print(draw(sample))
-    console.print(shown.coverage, markup=False, soft_wrap=True)
+    console.print(coverage, markup=False, soft_wrap=True)
 
 
 @command(app)

@@ -6,6 +6,7 @@
 """
 
 import contextlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -31,6 +32,7 @@ from arl.config.section import Section, Seed
 from arl.config.sync_section import Sync as Sync
 from arl.config.train_section import Train as Train
 from arl.config.worlds import TRAITS, WorldName, WorldTraits
+from arl.types import Transport
 
 
 class Recipe(Section):
@@ -114,7 +116,6 @@ class Recipe(Section):
         self._possible_to_shape()
         if self.world_traits.one_process:
             self._possible_in_one_process()
-        self.eval.refuse_impossible()
         return self
 
     def _possible_to_shape(self) -> None:
@@ -135,15 +136,33 @@ class Recipe(Section):
     def _possible_with_the_backend(self) -> None:
         engine = self.engine
         capabilities = engine.capabilities
-        one_process = self.world_traits.one_process
         refuse_unsupported(self, capabilities, f"the backend {engine.kind}")
-        self.sync.refuse_impossible(
-            backend=engine.kind,
-            backend_transports=capabilities.transports,
-            one_process=one_process,
-            tensor_parallel=engine.tensor_parallel,
-            has_lag=self.rollout.lag is not None,
-        )
+        if self.sync.check and engine.tensor_parallel > 1:
+            raise ValueError(
+                f"sync.check true: weights are compared whole, and engine.tensor_parallel {engine.tensor_parallel} "
+                "divides them; leave it out, or use tensor_parallel 1"
+            )
+        self._possible_to_carry(capabilities.transports)
+
+    def _possible_to_carry(self, backend_transports: Collection[Transport]) -> None:
+        """Check a transport that no device could make possible; arl.sync.choose checks it against the devices."""
+        transport = self.sync.transport
+        if transport == "auto":
+            return
+        one_process = self.world_traits.one_process
+        named = f"sync.transport {transport}"
+        is_sent = transport in ("broadcast", "ipc")
+        if transport not in backend_transports:
+            can = ", ".join(sorted(backend_transports))
+            raise ValueError(
+                f"{named}: the backend {self.engine.kind} takes weights by {can}; use auto, or one of these"
+            )
+        if transport == "memory" and not one_process:
+            raise ValueError(f"{named}: in this world engines are processes of their own; use auto")
+        if is_sent and one_process:
+            raise ValueError(f"{named}: in this world engines are in the trainer's process; use memory or file")
+        if is_sent and self.rollout.lag is not None:
+            raise ValueError(f"{named}: with rollout.lag checkpoints copy the files that engines load; use file")
 
     def _possible_to_learn(self) -> None:
         objective = self.objective

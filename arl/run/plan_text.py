@@ -169,20 +169,11 @@ def _cluster(recipe: Recipe, plan: Plan) -> Iterator[str]:
 
 
 def _list_gpus(side: Sequence[Resources], nodes: Sequence[Node]) -> str:
-    """Name the GPUs of each process of a side, with their nodes if there are several."""
-    by_node = {node: _gpus(side, node) for node in _nodes_of(side)}
+    """Name the GPUs of each process of a side, as in `GPU 0,1 | 2,3`; over several nodes, count them."""
     if len(nodes) == 1:
-        return by_node[0]
-    same: dict[str, list[int]] = {}
-    for node, gpus in by_node.items():
-        same.setdefault(gpus, []).append(node)
-    return "; ".join(f"{gpus} of {_names(numbers, nodes)}" for gpus, numbers in same.items())
-
-
-def _gpus(side: Iterable[Resources], node: int) -> str:
-    """Name the GPUs of each process on a node, as in `GPU 0,1 | 2,3`."""
-    devices = [",".join(resources.devices) for resources in side if resources.node == node]
-    return f"GPU {' | '.join(devices)}"
+        return f"GPU {' | '.join(','.join(resources.devices) for resources in side)}"
+    count = sum(len(resources.devices) for resources in side)
+    return f"{_count(count, 'GPU', 'GPUs')} of {_names(_nodes_of(side), nodes)}"
 
 
 def _nodes_of(side: Iterable[Resources]) -> list[int]:

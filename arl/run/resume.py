@@ -196,8 +196,7 @@ def _runs(recipe: Recipe) -> list[Path]:
 
 
 def _is_run(directory: Path) -> bool:
-    """Return whether a directory is that of a run, also if a copy of it has lost the empty lock."""
-    return (directory / LOCK).exists() or (directory / CHECKPOINTS).is_dir()
+    return (directory / LOCK).exists()
 
 
 def _unfinished(recipe: Recipe) -> list[Path]:

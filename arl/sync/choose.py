@@ -33,7 +33,7 @@ def choose_transport(
     On a CPU a file in memory is as fast as the others (docs/benchmarks/sync.json), and no process waits for another.
 
     Args:
-        recipe: has been validated: see Sync.refuse_impossible.
+        recipe: has been validated.
         backend_transports: the ways by which the engine's backend can take weights.
         one_process: engines generate in the trainer's process.
         on_gpus: engines and trainer compute on GPUs.

@@ -3,6 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
+import psutil
 import pytest
 
 from arl.errors import DeadlineError, TrainerError
@@ -10,7 +11,7 @@ from arl.launch.base import Node
 from arl.launch.process_state import RUNS, STATES
 from arl.run.failures import explain_deaths
 
-STOPPED = STATES["T"]
+STOPPED = STATES[psutil.STATUS_STOPPED]
 
 
 @dataclass(eq=False)

@@ -101,9 +101,9 @@ def test_the_plan_of_several_nodes_says_what_each_is_for_and_on_which_its_gpus_a
     where = "controller on node 1, engines on node 1, node 2, trainer on node 3, node 4"
     assert f"cluster     slurm, 4 nodes; {where}" in lines
     (engines,) = (line for line in lines if line.startswith("engines"))
-    assert "4 processes with 12 CPU threads each, GPU 0 | 1 of node 1, node 2;" in engines
+    assert "4 processes with 12 CPU threads each, 4 GPUs of node 1, node 2;" in engines
     (trainer,) = (line for line in lines if line.startswith("trainer"))
-    assert "GPU 0 | 1 of node 3, node 4;" in trainer
+    assert "4 GPUs of node 3, node 4;" in trainer
 
 
 def test_of_many_nodes_the_plan_names_the_first_and_the_last(tmp_path: Path) -> None:
