@@ -28,7 +28,7 @@ def recipe_file(tmp_path: Path) -> Path:
         ("train.weight_decay=1e9", r"train.weight_decay 1e\+09: .* must be more than 0; give less than 1e\+06"),
         ("train.learning_rate=.nan", "must be a finite number"),
         ("train.ranks=true", r"train.ranks = True: must be a number, and not true or false"),
-        ("train.betas=[true, 0.9]", r"train.betas = \[True, 0.9\]: must be a number, and not true or false"),
+        ("train.betas=[true, 0.9]", r"train.betas.0 = True: must be a number, and not true or false"),
         ("data.task='a b:c'", "or your own as module:attribute"),
         ("data.task=..x:y", "or your own as module:attribute"),
     ],
