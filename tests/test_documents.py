@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import yaml
 
 from arl.metrics.names import METRICS
 from tests.test_architecture import ROOT, sources
@@ -42,13 +41,6 @@ def test_every_recipe_field_that_a_document_names_exists(document: Path) -> None
             assert name in FIELDS or any(field.startswith(f"{name}.") for field in FIELDS), name
 
 
-def test_the_patterns_find_names() -> None:
-    design = (ROOT / "docs" / "design.md").read_text()
-    assert len(FILE.findall(design)) > 20
-    assert len(FIELD.findall(design)) > 10
-    assert "rollout.staleness" in FIELDS
-
-
 def test_every_message_that_the_page_on_gpus_quotes_is_one_of_arls() -> None:
     """A quotation is cut at each `…`, which stands for a value; every part of it is text of one string of the code."""
     page = (ROOT / "docs" / "gpu.md").read_text()
@@ -59,21 +51,6 @@ def test_every_message_that_the_page_on_gpus_quotes_is_one_of_arls() -> None:
     for message in quoted:
         for part in re.split(r"…|/dev/shm", message):
             assert part.strip() in texts, f"{part.strip()!r} of {message!r}"
-
-
-def test_the_ray_job_of_the_page_on_clusters_asks_for_as_many_nodes_as_its_command_takes() -> None:
-    page = (ROOT / "docs" / "cluster.md").read_text()
-    found = re.search(r"```yaml\n(apiVersion: ray.io/v1\n.*?)```", page, re.DOTALL)
-    assert found is not None
-    spec = yaml.safe_load(found[1])["spec"]
-    cluster = spec["rayClusterSpec"]
-    (workers,) = cluster["workerGroupSpecs"]
-    assert f"--launcher ray --nodes {1 + workers['replicas']}" in spec["entrypoint"]
-    assert workers["minReplicas"] == workers["replicas"] == workers["maxReplicas"]
-    pods = [group["template"]["spec"] for group in (cluster["headGroupSpec"], workers)]
-    mounts = [pod["containers"][0]["volumeMounts"] for pod in pods]
-    assert mounts[0] == mounts[1], "the shared file system has one path on all nodes"
-    assert mounts[0][0]["name"] == pods[0]["volumes"][0]["name"] == pods[1]["volumes"][0]["name"]
 
 
 def _texts(tree: ast.AST) -> Iterator[str]:

@@ -15,13 +15,15 @@ from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
-from arl.errors import DataError
+from arl.errors import DataError, InputError
 from arl.launch.base import Node
 from arl.launch.disk import refuse_unwritable
 from arl.launch.gpu_devices import Gpu
+from arl.launch.launchers import make_launcher
 from arl.launch.memory_share import engine_share
 from arl.launch.nccl_settings import nccl_settings
-from arl.launch.placement import Placement
+from arl.launch.placement import Placement, place
+from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
@@ -34,8 +36,8 @@ from arl.run.memory_budget import MemoryPlan
 from arl.run.problem_sets import run_problems, run_suites
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
-from arl.run.site import Site
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
+from arl.sync.choose import choose_transport
 from arl.sync.published_versions import kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
@@ -73,6 +75,51 @@ class Plan(Struct, frozen=True):
         if self.lags is not None:
             digest.update(self.lags[:steps].tobytes())
         return digest.hexdigest()
+
+
+class Site(Struct, frozen=True):
+    """Hold where a run is placed.
+
+    Args:
+        nodes: of the launcher, the controller's first.
+        shares_files: processes on all nodes see the run's directory.
+        is_here: the nodes exist; otherwise the run is only planned for them.
+    """
+
+    nodes: tuple[Node, ...]
+    shares_files: bool
+    is_here: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, named: Sequence[Node] | None) -> "Site":
+        """Take the launcher's nodes, or those that are planned for."""
+        if named is not None:
+            return cls(tuple(named), shares_files=True, is_here=False)
+        launcher = make_launcher(recipe, recipe.run_directory / LOGS)
+        return cls(tuple(launcher.nodes), launcher.shares_files, is_here=True)
+
+    def place(self, recipe: Recipe) -> tuple[Placement, Transport]:
+        """Divide the nodes between the processes, and choose how weights travel.
+
+        Raises:
+            InputError: devices are missing, or no transport serves.
+        """
+        placement = place(recipe, self.nodes)
+        if placement.spans_nodes and not self.shares_files:
+            raise InputError(
+                f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "
+                "checkpoints and the weights that it begins with in files; give output.directory a path that all nodes "
+                "share, or use one node"
+            )
+        transport = choose_transport(
+            recipe,
+            backend_transports=set(recipe.engine.capabilities.transports),
+            one_process=recipe.world_traits.one_process,
+            on_gpus=placement.on_gpus,
+            shares_files=self.shares_files,
+            shares_memory=not placement.spans_nodes,
+        )
+        return placement, transport
 
 
 def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
