@@ -19,16 +19,17 @@ def _number(value: Any) -> Any:
     return value
 
 
-Whole = Annotated[int, BeforeValidator(_number)]
-Real = Annotated[float, BeforeValidator(_number)]
-Positive = Annotated[Whole, Field(gt=0)]
-NonNegative = Annotated[Whole, Field(ge=0)]
-Seed = Annotated[Whole, Field(ge=0, le=LARGEST_SEED)]
-PositiveFloat = Annotated[Real, Field(gt=0)]
-NonNegativeFloat = Annotated[Real, Field(ge=0)]
-Fraction = Annotated[Real, Field(ge=0, le=1)]
-OpenFraction = Annotated[Real, Field(gt=0, lt=1)]
-FractionBelowOne = Annotated[Real, Field(ge=0, lt=1)]
+NUMBER = BeforeValidator(_number)  # behind the bounds, which must belong to the type
+
+Real = Annotated[float, NUMBER]
+Positive = Annotated[int, Field(gt=0), NUMBER]
+NonNegative = Annotated[int, Field(ge=0), NUMBER]
+Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED), NUMBER]
+PositiveFloat = Annotated[float, Field(gt=0), NUMBER]
+NonNegativeFloat = Annotated[float, Field(ge=0), NUMBER]
+Fraction = Annotated[float, Field(ge=0, le=1), NUMBER]
+OpenFraction = Annotated[float, Field(gt=0, lt=1), NUMBER]
+FractionBelowOne = Annotated[float, Field(ge=0, lt=1), NUMBER]
 
 Tokens = Annotated[Positive, Unit("tokens")]
 Steps = Annotated[Positive, Unit("steps")]
