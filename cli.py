@@ -1,15 +1,13 @@
 """Define the `arl` command. Heavy imports live inside commands, so that --help answers at once.
 
 Exit codes: 0 done · 1 a bug, or nobody reads the output any more, as in `arl report RUN | head -1` · 2 bad input,
-nothing was started · 3 a run failed, or the output cannot be written · 130 interrupted or stopped, by Ctrl-C or by
-SIGTERM: see arl.run.clean_stop.
+nothing was started · 3 a run failed · 130 interrupted or stopped, by Ctrl-C or by SIGTERM: see arl.run.clean_stop.
 """
 
 import atexit
 import contextlib
 import functools
 import io
-import os
 import signal
 import sys
 from collections.abc import Callable
@@ -19,7 +17,7 @@ from typing import Annotated, ParamSpec
 import typer
 
 from arl.bench.commands import COMMANDS
-from arl.config.command_options import Model, Overrides, RecipePath
+from arl.config.command_options import Model, Overrides, RecipePath, not_empty
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
 from arl.run import train_options as options
 from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
@@ -52,7 +50,6 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
             if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # else nohup has asked to leave it alone
                 signal.signal(signal.SIGHUP, _end_as_by_ctrl_c)
             try:
-                _refuse_deleted_directory()
                 function(*args, **kwargs)
             except ArlError as error:
                 with contextlib.suppress(OSError):
@@ -73,20 +70,6 @@ def _show_failure(message: str, error: BaseException) -> None:
     notes: list[str] = getattr(error, "__notes__", [])
     with contextlib.suppress(OSError):
         typer.echo("\n".join([f"arl: {message}", *notes]), err=True)
-
-
-def _refuse_deleted_directory() -> None:
-    """Check that this process has a working directory, by which libraries make paths absolute.
-
-    Raises:
-        InputError: it was deleted.
-    """
-    from arl.errors import InputError
-
-    try:
-        os.getcwd()
-    except OSError as error:
-        raise InputError(f"the working directory is gone ({error.strerror}); change to one that is there") from error
 
 
 def _end_as_by_ctrl_c(*_: object) -> None:
@@ -170,9 +153,9 @@ def replay(
 @command(app)
 def tasks() -> None:
     """List the tasks that come with arl, and where their problems are."""
-    from arl.run.task_list import render_tasks, task_entries
+    from arl.run.task_list import render_tasks
 
-    typer.echo(render_tasks(task_entries()), nl=False)
+    typer.echo(render_tasks(), nl=False)
 
 
 @command(app)
@@ -198,11 +181,11 @@ def samples(
     chosen = [outcome for outcome, is_chosen in outcomes.items() if is_chosen]
     if len(chosen) > 1:
         raise InputError("--right, --wrong and --truncated: give one of them at most")
-    shown = read_samples(run, Wanted(count, step, problem, *chosen))
+    shown, coverage = read_samples(run, Wanted(count, step, problem, *chosen))
     console = Console(highlight=False)
-    for sample in shown.samples:
+    for sample in shown:
         console.print(draw(sample))
-    console.print(shown.coverage, markup=False, soft_wrap=True)
+    console.print(coverage, markup=False, soft_wrap=True)
 
 
 @command(app)
@@ -211,13 +194,11 @@ def doctor(
         Path | None, typer.Argument(help="Also check whether this one can start.", metavar="RECIPE")
     ] = None,
     set_: Overrides = None,
-    python: Annotated[str | None, typer.Option(help="Also look for SGLang in this interpreter.")] = None,
+    python: Annotated[
+        str | None, typer.Option(help="Also look for SGLang in this interpreter.", callback=not_empty)
+    ] = None,
     smoke: Annotated[
-        bool,
-        typer.Option(
-            "--smoke",
-            help="Train a small model with each engine, dtype and transport: exit code 1 if one fails.",
-        ),
+        bool, typer.Option("--smoke", help="Train a small model with each engine, dtype and transport.")
     ] = False,
 ) -> None:
     """Check this machine and its environments.
@@ -226,12 +207,10 @@ def doctor(
     """
     from arl.config.recipe_file import load_recipe
     from arl.errors import InputError
-    from arl.run.doctor import check_interpreter, examine
+    from arl.run.doctor import examine
 
     if set_ and recipe is None:
         raise InputError(f"--set {set_[0]}: changes a field of a recipe; give RECIPE as well")
-    if python is not None:
-        check_interpreter(python)
     loaded = load_recipe(recipe, set_ or ()) if recipe else None
     if smoke:
         from rich.console import Console
@@ -314,47 +293,14 @@ for function in COMMANDS:
     command(bench)(function)
 
 
-def _run_command() -> int:
-    """Run the command, write its output to the end, and return the exit code.
-
-    Raises:
-        BaseException: what no command handles, which is a bug.
-    """
-    from arl.errors import ArlError
-
-    code = 0
-    try:
-        app()
-    except ArlError as error:  # of an argument that is looked up before its command begins
-        _show_failure(str(error), error)
-        return error.exit_code
-    except SystemExit as ended:
-        code = int(ended.code or 0)
-    except OSError as error:
-        if error.filename is not None:
-            raise
-        return _output_failed(error)  # what typer prints is written at once
-    try:
-        sys.stdout.flush()
-    except OSError as error:
-        return code or _output_failed(error)
-    return code
-
-
-def _output_failed(error: OSError) -> int:
-    if isinstance(error, BrokenPipeError):  # nobody reads it any more
-        return 1
-    _show_failure(f"standard output cannot be written ({error.strerror})", error)
-    return 3
-
-
 def main() -> None:
     """Run the command line, and leave the process with its exit code."""
+    from arl.errors import ArlError
+
     code = 1  # of an exception that no command handles
     if isinstance(sys.stdout, io.TextIOWrapper):
-        # A name of a file may be no UTF-8. Where a fork's file was replaced by a pipe, an error follows the change.
         with contextlib.suppress(OSError):
-            sys.stdout.reconfigure(errors="backslashreplace")
+            sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file may be no UTF-8
 
     def end() -> None:
         from arl.launch.child import leave
@@ -362,7 +308,17 @@ def main() -> None:
         leave(code)
 
     atexit.register(end)  # first, and so called last
-    code = _run_command()
+    try:
+        app()
+    except ArlError as error:  # of an argument that is looked up before its command begins
+        _show_failure(str(error), error)
+        code = error.exit_code
+    except SystemExit as ended:
+        code = int(ended.code or 0)
+    try:
+        sys.stdout.flush()
+    except OSError:  # nobody reads it any more
+        code = code or 1
     sys.exit(code)
 
 

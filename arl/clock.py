@@ -17,7 +17,6 @@ import asyncio
 import contextlib
 import heapq
 import itertools
-import math
 import selectors
 import threading
 import time
@@ -30,7 +29,6 @@ from arl.errors import DeadlineError
 
 T = TypeVar("T")
 P = ParamSpec("P")
-LONGEST_TIME = 366 * 86400.0  # seconds that a clock counts: a run of a year
 BEAT_SECONDS = 0.5  # the wall loop reads its clock at least so often
 LATE_SECONDS = 5.0  # without a reading: this process was stopped (Ctrl-Z, a debugger, a frozen container), or starved
 MARGIN = 5.0  # seconds that an inner deadline has to end everything before an outer one fires
@@ -160,19 +158,6 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jump.elapsed
-
-    @property
-    def _clock_resolution(self) -> float:
-        """Return how far beyond the present asyncio runs timers: at least to the next float.
-
-        From 2**24 s on a nanosecond is less than half the distance of two floats. Added to the time it would change
-        nothing, and asyncio would poll for ever for a timer that is due.
-        """
-        return max(1e-9, math.ulp(self.time()))
-
-    @_clock_resolution.setter
-    def _clock_resolution(self, seconds: float) -> None:
-        """Ignore the resolution of the wall clock, which asyncio sets."""
 
 
 def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False, start: float = 0.0) -> T:

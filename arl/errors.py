@@ -20,10 +20,9 @@ ArlError
 import re
 from collections.abc import Iterator
 
-MESSAGE_LENGTH = 3900  # characters
-MOST_LINES = 20
-LINE_LENGTH = 1000
-LINE_BEGIN, LINE_END = 600, 300  # what is shown of a longer line
+MAX_LINES = 20
+LINE_BEGIN = 700  # characters of a long line that are shown
+LINE_END = 300
 NOT_FOR_TERMINALS = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
@@ -118,18 +117,11 @@ def ends_the_run(cause: BaseException) -> bool:
 
 def short_message(message: str) -> str:
     """Shorten a message so that it fits a screen, and escape the characters that terminals obey or cannot show."""
-    num_lines = message.count("\n") + 1
-    lines = message.split("\n", MOST_LINES)  # whoever sends a message may send millions
-    shown: list[str] = []
-    left = MESSAGE_LENGTH
-    for line in lines[:MOST_LINES]:
-        shown.append(_short_line(line))
-        left -= len(shown[-1])
-        if left < LINE_LENGTH:
-            break
-    if len(shown) < num_lines:
-        shown.append(f"… and {num_lines - len(shown)} more lines")
-    return "\n".join(shown)
+    lines = message.split("\n")
+    shown = [_short_line(line) for line in lines[:MAX_LINES]]
+    if len(lines) > MAX_LINES:
+        shown.append(f"… and {len(lines) - MAX_LINES} more lines")
+    return printable("\n".join(shown))
 
 
 def printable(text: str) -> str:
@@ -138,9 +130,7 @@ def printable(text: str) -> str:
 
 
 def _short_line(line: str) -> str:
-    left_out = max(0, len(line) - 2 * LINE_LENGTH)  # before anything is escaped, which takes a while
-    line = printable(line[:LINE_LENGTH] + line[LINE_LENGTH + left_out :])
-    if len(line) <= LINE_LENGTH:
+    left_out = len(line) - LINE_BEGIN - LINE_END
+    if left_out <= 0:
         return line
-    left_out += len(line) - LINE_BEGIN - LINE_END
     return f"{line[:LINE_BEGIN]} … {left_out} characters … {line[-LINE_END:]}"

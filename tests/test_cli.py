@@ -1,6 +1,5 @@
 """Check what a newcomer types, and what arl answers if it is wrong."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -25,12 +24,6 @@ def test_help_imports_nothing_heavy() -> None:
 
 def test_train_help_fits_one_screen() -> None:
     assert len(arl("train", "--help").stdout.splitlines()) <= 24
-
-
-def test_a_dry_run_is_not_resumed() -> None:
-    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", "--resume")
-    assert done.returncode == 2
-    assert "--dry-run starts nothing and --resume goes on: give one of the two" in done.stderr
 
 
 def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
@@ -99,7 +92,7 @@ def test_a_directory_in_which_nothing_can_be_written_is_refused_by_a_dry_run(
 
 @pytest.mark.parametrize(
     ("command", "option"),
-    [("train", "--nodes"), ("train", "--launcher"), ("train", "--gpus"), ("train", "--address"), ("sweep", "--seeds")],
+    [("train", "--nodes"), ("sweep", "--seeds")],
 )
 def test_an_empty_option_is_blamed_itself(tmp_path: Path, command: str, option: str) -> None:
     done = arl(command, str(ROOT / "recipes/quickstart.yaml"), option, "", "--dry-run", cwd=tmp_path)
@@ -166,7 +159,6 @@ train: {steps: 3, minibatches: 1, learning_rate: 1.5e-4}
 engine: {slots: 4, stream_interval: 4}
 eval: {problems: 2}
 """
-COMMANDS = {"tasks": 0, "--help": 0, "train nowhere.yaml": 2}  # and their exit codes
 
 
 def started(arguments: str, redirection: str) -> subprocess.CompletedProcess[str]:
@@ -175,18 +167,8 @@ def started(arguments: str, redirection: str) -> subprocess.CompletedProcess[str
     return subprocess.run(command, check=False, timeout=300, capture_output=True, text=True, cwd=ROOT)
 
 
-@pytest.mark.parametrize("arguments", COMMANDS)
-def test_output_that_cannot_be_written_is_a_failure_of_its_own_and_hides_no_other(arguments: str) -> None:
-    done = started(arguments, ">/dev/full")
-    assert done.returncode == (COMMANDS[arguments] or 3)
-    assert "Traceback" not in done.stderr
-    said = "nowhere.yaml: cannot be read" if COMMANDS[arguments] else "standard output cannot be written (No space left"
-    assert said in done.stderr
-
-
-@pytest.mark.parametrize("arguments", ["tasks", "--help"])
-def test_a_command_ends_without_a_word_if_nobody_reads_its_output(arguments: str) -> None:
-    done = started(arguments, "| true")
+def test_a_command_ends_without_a_word_if_nobody_reads_its_output() -> None:
+    done = started("tasks", "| true")
     assert (done.returncode, done.stderr) in {(1, ""), (0, "")}  # it may have written all of it before
 
 
@@ -198,14 +180,3 @@ def test_a_run_goes_on_to_its_end_if_nobody_can_read_its_output(tmp_path: Path, 
     )
     assert (done.returncode, done.stderr) == (0, "")
     assert list(tmp_path.glob("runs/*/summary.json"))
-
-
-def test_a_working_directory_that_was_deleted_is_named(tmp_path: Path) -> None:
-    gone = tmp_path / "gone"
-    gone.mkdir()
-    program = f"import os, sys; os.rmdir({str(gone)!r}); sys.argv = ['arl', 'tasks']; from arl.cli import main; main()"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(command, check=False, timeout=60, capture_output=True, text=True, cwd=gone, env=environment)
-    assert done.returncode == 2
-    assert done.stderr.startswith("arl: the working directory is gone (No such file or directory); change to one")

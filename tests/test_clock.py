@@ -9,12 +9,11 @@ import signal
 import time
 from multiprocessing.connection import Connection
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.clock import LATE_SECONDS, LONGEST_TIME, MARGIN
+from arl.clock import LATE_SECONDS, MARGIN
 from arl.errors import DeadlineError
 
 SPANS = st.floats(0.1, 1000.0)
@@ -103,26 +102,6 @@ def test_a_message_shows_the_counts_of_the_moment_at_which_it_is_written() -> No
         return last
 
     assert "somebody waited 1 s for count 4" in clock.run(main, virtual=True)
-
-
-@pytest.mark.timeout(60)
-@settings(deadline=None)
-@given(st.floats(0.0, LONGEST_TIME), st.lists(st.floats(0.0, LONGEST_TIME / 8), min_size=1, max_size=8))
-def test_virtual_timers_fire_at_any_time_of_a_year(start: float, spans: list[float]) -> None:
-    """From 194 days on, a float cannot tell apart the present and a nanosecond later."""
-
-    async def sleep() -> list[float]:
-        async def one(seconds: float) -> float:
-            due = clock.now() + seconds
-            await asyncio.sleep(seconds)
-            assert clock.now() >= due - 1e-9
-            return due
-
-        due = await asyncio.gather(*map(one, spans))
-        assert clock.now() <= max(due) + 1e-6
-        return due
-
-    assert len(clock.run(sleep, virtual=True, start=start)) == len(spans)
 
 
 def stop_for_a_while(loop_is_stopped: Connection) -> None:

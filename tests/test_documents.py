@@ -41,13 +41,6 @@ def test_every_recipe_field_that_a_document_names_exists(document: Path) -> None
             assert name in FIELDS or any(field.startswith(f"{name}.") for field in FIELDS), name
 
 
-def test_the_patterns_find_names() -> None:
-    design = (ROOT / "docs" / "design.md").read_text()
-    assert len(FILE.findall(design)) > 20
-    assert len(FIELD.findall(design)) > 10
-    assert "rollout.staleness" in FIELDS
-
-
 def test_every_message_that_the_page_on_gpus_quotes_is_one_of_arls() -> None:
     """A quotation is cut at each `…`, which stands for a value; every part of it is text of one string of the code."""
     page = (ROOT / "docs" / "gpu.md").read_text()

@@ -53,65 +53,46 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         return "keep" in self.kv_policies and self.versions_per_token
 
 
-class _Request(Struct, frozen=True):
-    """Note something that a recipe asks of its backend."""
-
-    field: str
-    value: object
-    is_possible: bool
-    remedy: str  # unless the backend has a better one
-
-
 def refuse_unsupported(recipe: "Recipe", can: Capabilities, who: str) -> None:
     """Compare what `recipe` asks for with what the backend called `who` can do.
 
     Raises:
         ValueError: names the field, its value, the backend, and the remedy.
     """
-    for asked in _requests(recipe, can):
-        if not asked.is_possible:
-            remedy = can.remedies.get(asked.field, asked.remedy)
-            raise ValueError(f"{asked.field} {asked.value}: {who} {remedy}")
+    for field, value, is_possible, remedy in _requests(recipe, can):
+        if not is_possible:
+            raise ValueError(f"{field} {value}: {who} {can.remedies.get(field, remedy)}")
+    reserved = can.reserved_flags or {}
     for argument in recipe.engine.args:
         flag = argument.partition("=")[0]
-        source = _reserved(flag, can.reserved_flags or {})
-        if source is not None:
-            raise ValueError(f"engine.args {flag}: arl gives it ({source}); leave it out")
+        if flag in reserved:
+            raise ValueError(f"engine.args {flag}: arl gives it ({reserved[flag]}); leave it out")
     for name in recipe.engine.environment:
         if name in can.reserved_variables:
             raise ValueError(f"engine.environment {name}: arl sets it ({can.reserved_variables[name]}); leave it out")
 
 
-def _requests(recipe: "Recipe", can: Capabilities) -> Iterator[_Request]:
+def _requests(recipe: "Recipe", can: Capabilities) -> Iterator[tuple[str, object, bool, str]]:
+    """Yield what a recipe asks of its backend: field, value, whether it is possible, and a remedy."""
     engine = recipe.engine
     if recipe.world_traits.one_process:
         possible = can.in_process and can.deterministic_seeds
         remedy = "cannot generate in this process as this world does; use embedded, or world wall"
-        yield _Request("engine.kind", engine.kind, possible, remedy)
+        yield ("engine.kind", engine.kind, possible, remedy)
     if engine.kv_policy == "keep":
         remedy = "cannot keep its cache at a swap; use recompute"
-        yield _Request("engine.kv_policy", "keep", can.keeps_cache, remedy)
+        yield ("engine.kv_policy", "keep", can.keeps_cache, remedy)
     if recipe.sync.check:
         remedy = "does not report checksums of its weights; leave it out"
-        yield _Request("sync.check", "true", can.checksums, remedy)
+        yield ("sync.check", "true", can.checksums, remedy)
     if recipe.mode == "collocated":
         remedy = "cannot give up its memory while the trainer works; use disaggregated"
-        yield _Request("mode", "collocated", can.releases_memory, remedy)
+        yield ("mode", "collocated", can.releases_memory, remedy)
     if engine.tensor_parallel > 1:
         remedy = "runs a replica on one GPU; leave it out, and use more replicas"
-        yield _Request("engine.tensor_parallel", engine.tensor_parallel, can.tensor_parallel, remedy)
+        yield ("engine.tensor_parallel", engine.tensor_parallel, can.tensor_parallel, remedy)
     unused = "has no use for it; leave it out"
     if engine.python is not None:
-        yield _Request("engine.python", engine.python, can.own_interpreter, unused)
+        yield ("engine.python", engine.python, can.own_interpreter, unused)
     if engine.args:
-        yield _Request("engine.args", list(engine.args), can.reserved_flags is not None, unused)
-
-
-def _reserved(flag: str, reserved: Mapping[str, str]) -> str | None:
-    """Say where the value of `flag`, or of the flag that it abbreviates, comes from; None: it is the user's to give."""
-    if len(flag) <= len("--"):
-        return None
-    for name, source in reserved.items():
-        if name.startswith(flag):
-            return source
-    return None
+        yield ("engine.args", list(engine.args), can.reserved_flags is not None, unused)

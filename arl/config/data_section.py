@@ -1,4 +1,4 @@
-"""Define the recipe's sections about problems: where they come from, and how a tiny model is taught to answer them."""
+"""Define the recipe's section about problems: where they come from, and how they become prompts."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -7,7 +7,7 @@ from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from arl.config.imports import import_attribute
 from arl.config.prompt_template import template_fields
-from arl.config.section import FilePath, Fraction, OpenFraction, Positive, Section, Tokens
+from arl.config.section import FilePath, Fraction, OpenFraction, Section, Tokens
 from arl.errors import RecipeError
 
 TASKS: Mapping[str, str] = {
@@ -203,14 +203,3 @@ def _imported(task: str) -> Any:
         return import_attribute(task, "data.task", TASKS)
     except RecipeError as error:
         raise ValueError(str(error)) from error  # so that the recipe's file names its line
-
-
-class Warmup(Section):
-    """Teach a tiny model its task by supervised learning before RL, in the stages that the task declares."""
-
-    batch_size: Positive = 64
-    """Sequences per optimizer step."""
-    eval_every: Positive = 20
-    """Optimizer steps between sampled evaluations, in a stage that ends at an accuracy."""
-    eval_samples: Positive = 256
-    """Problems per sampled evaluation."""

@@ -1,11 +1,9 @@
 """Check the environment variables that a recipe gives to processes of one side: engines, trainer or rewards."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from typing import Annotated
 
 from pydantic import Field
-
-from arl.errors import RecipeError
 
 RESERVED = {  # variables that arl sets itself, and where their value comes from
     "CUDA_VISIBLE_DEVICES": "the placement of the run: set it for `arl train` instead, to choose the GPUs of all sides",
@@ -45,15 +43,3 @@ def refuse_reserved(field: str, environment: Environment, may_give: Collection[s
                 "directory and to trackers; set it for `arl train` instead, every process inherits it"
             )
     return environment
-
-
-def merge_environments(field: str, given: Mapping[str, str], ours: Mapping[str, str]) -> dict[str, str]:
-    """Join the variables of a recipe's `field` with those that arl sets for one kind of process.
-
-    Raises:
-        RecipeError: both name the same variable.
-    """
-    both = sorted(given.keys() & ours.keys())
-    if both:
-        raise RecipeError(f"{field}: arl sets {', '.join(both)} itself for these processes; leave it out")
-    return {**given, **ours}

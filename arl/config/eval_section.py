@@ -46,12 +46,8 @@ class Eval(Section):
         """Return whether nothing is measured during training but what is also measured before and after it."""
         return self.suites == (HELD_OUT,)
 
-    def refuse_impossible(self) -> None:
-        """Check that evaluation during training has something to measure.
-
-        Raises:
-            ValueError: it has not, or `best` is not among it.
-        """
+    @model_validator(mode="after")
+    def _possible(self) -> "Eval":
         if self.every and not (self.suites and self.problems):
             raise ValueError(
                 f"eval.every {self.every}: eval.suites {list(self.suites)} with eval.problems {self.problems} leaves "
@@ -59,9 +55,6 @@ class Eval(Section):
             )
         if self.best is not None and self.best not in self.suites:
             raise ValueError(f"eval.best {self.best!r}: must be one of eval.suites, {', '.join(self.suites)}")
-
-    @model_validator(mode="after")
-    def _possible(self) -> "Eval":
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(
                 f"eval.samples {self.samples}: with temperature 0 every sample is the same; give samples 1, or a "

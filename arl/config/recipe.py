@@ -6,15 +6,15 @@
 """
 
 import contextlib
+from collections.abc import Collection
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, field_validator, model_validator
+from pydantic import Field, SerializeAsAny, model_validator
 
 from arl.config.capabilities import refuse_unsupported
 from arl.config.cluster_section import Cluster as Cluster
 from arl.config.data_section import Data as Data
-from arl.config.data_section import Warmup as Warmup
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
 from arl.config.eval_section import Eval as Eval
@@ -32,6 +32,7 @@ from arl.config.section import Section, Seed
 from arl.config.sync_section import Sync as Sync
 from arl.config.train_section import Train as Train
 from arl.config.worlds import TRAITS, WorldName, WorldTraits
+from arl.types import Transport
 
 
 class Recipe(Section):
@@ -52,8 +53,8 @@ class Recipe(Section):
     the last bit."""
     model: Model
     data: Data
-    warmup: Warmup | None = None
-    """`true`, or a section: teach a tiny model its task before RL, in the stages that the task declares."""
+    warmup: bool = False
+    """Teach a tiny model its task by supervised learning before RL, in the stages that the task declares."""
     rollout: Rollout = Rollout()
     reward: Reward = Reward()
     engine: EngineConfig = EngineConfig()
@@ -80,16 +81,6 @@ class Recipe(Section):
     def evaluates_beside(self) -> bool:
         """Return whether an engine replica of its own evaluates checkpoints while training goes on."""
         return self.eval.every > 0 and not self.world_traits.one_process
-
-    @field_validator("warmup", mode="before")
-    @classmethod
-    def _yes_or_no(cls, warmup: Any) -> Any:
-        """Read `warmup: true` as a warm-up with the defaults, and `warmup: false` as none."""
-        if isinstance(warmup, bool):
-            return Warmup() if warmup else None
-        if not isinstance(warmup, dict | Warmup | None):
-            raise ValueError(f"warmup {warmup!r}: must be true, false, or a section with fields")
-        return warmup
 
     @model_validator(mode="before")
     @classmethod
@@ -125,7 +116,6 @@ class Recipe(Section):
         self._possible_to_shape()
         if self.world_traits.one_process:
             self._possible_in_one_process()
-        self.eval.refuse_impossible()
         return self
 
     def _possible_to_shape(self) -> None:
@@ -140,23 +130,39 @@ class Recipe(Section):
     def _possible_to_start_from(self) -> None:
         if self.model.tiny is not None and self.data.task is None:
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
-        if self.warmup is not None and self.model.tiny is None:
+        if self.warmup and self.model.tiny is None:
             raise ValueError("warmup: teaches a model.tiny its task; a model of model.path is tuned by `arl sft`")
 
     def _possible_with_the_backend(self) -> None:
         engine = self.engine
         capabilities = engine.capabilities
-        one_process = self.world_traits.one_process
         refuse_unsupported(self, capabilities, f"the backend {engine.kind}")
-        self.sync.refuse_impossible(
-            backend=engine.kind,
-            backend_transports=capabilities.transports,
-            one_process=one_process,
-            tensor_parallel=engine.tensor_parallel,
-            has_lag=self.rollout.lag is not None,
-            collocated=self.mode == "collocated",
-            replicas=engine.replicas,
-        )
+        if self.sync.check and engine.tensor_parallel > 1:
+            raise ValueError(
+                f"sync.check true: weights are compared whole, and engine.tensor_parallel {engine.tensor_parallel} "
+                "divides them; leave it out, or use tensor_parallel 1"
+            )
+        self._possible_to_carry(capabilities.transports)
+
+    def _possible_to_carry(self, backend_transports: Collection[Transport]) -> None:
+        """Check a transport that no device could make possible; arl.sync.choose checks it against the devices."""
+        transport = self.sync.transport
+        if transport == "auto":
+            return
+        one_process = self.world_traits.one_process
+        named = f"sync.transport {transport}"
+        is_sent = transport in ("broadcast", "ipc")
+        if transport not in backend_transports:
+            can = ", ".join(sorted(backend_transports))
+            raise ValueError(
+                f"{named}: the backend {self.engine.kind} takes weights by {can}; use auto, or one of these"
+            )
+        if transport == "memory" and not one_process:
+            raise ValueError(f"{named}: in this world engines are processes of their own; use auto")
+        if is_sent and one_process:
+            raise ValueError(f"{named}: in this world engines are in the trainer's process; use memory or file")
+        if is_sent and self.rollout.lag is not None:
+            raise ValueError(f"{named}: with rollout.lag checkpoints copy the files that engines load; use file")
 
     def _possible_to_learn(self) -> None:
         objective = self.objective

@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from arl.config.chosen_section import ChosenSection
 from arl.config.data_section import OF_FILES
-from arl.config.explain import explain
 from arl.config.leaves import leaves
-from arl.config.mistakes import Key, find_mistakes
+from arl.config.mistakes import Key, explain, find_mistakes
 from arl.config.recipe import Recipe
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml, read_document
 from arl.errors import RecipeError
@@ -184,7 +183,7 @@ def _remove(values: dict[str, Any], key: Key) -> None:
 def _set(values: dict[str, Any], key: Key, value: Any, override: str) -> None:
     section: Any = values
     for part in key[:-1]:
-        if section.get(part) in (None, True):  # `warmup: true` stands for the section with its defaults
+        if section.get(part) is None:
             section[part] = {}
         section = section[part]
         if not isinstance(section, dict):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 
 from arl.config.environment import Environment, refuse_reserved
-from arl.config.section import NonNegativeFloat, Positive, PositiveFloat, Section, Tokens, Unit
+from arl.config.section import NonNegativeFloat, Positive, PositiveFloat, Real, Section, Tokens, Unit
 
 Gigabytes = Annotated[PositiveFloat, Unit("GB")]
 
@@ -32,7 +32,7 @@ class Reward(Section):
     with its own function."""
     scale: PositiveFloat = 1.0
     """Factor of the raw reward."""
-    bias: float = 0.0
+    bias: Real = 0.0
     """Added to the raw reward, before the scale."""
     clip: tuple[float, float] | None = None
     """[low, high] bounds of the scaled reward."""

@@ -113,15 +113,12 @@ class Rollout(Section):
     @field_validator("lag", mode="before")
     @classmethod
     def _number_or_one_file(cls, lag: Any) -> Any:
-        if lag is None or isinstance(lag, LagFile):
+        given = {name: file for name, file in lag.items() if file is not None} if isinstance(lag, dict) else lag
+        is_file = isinstance(given, dict) and given.keys() <= LagFile.model_fields.keys()
+        if is_file and [type(file) for file in given.values()] == [str]:
+            return given
+        if lag is None or isinstance(lag, LagFile) or (type(lag) is int and lag >= 0):  # and no boolean, an int too
             return lag
-        if type(lag) is int and lag >= 0:  # and no boolean, which is an int too
-            return lag
-        given = _without_nulls(lag) if isinstance(lag, dict) else {}
-        if len(given) == 1:
-            ((kind, file),) = given.items()
-            if kind in LagFile.model_fields and isinstance(file, str):
-                return given
         raise ValueError(f"rollout.lag {lag!r}: give a whole number of versions ≥ 0, {{dist: FILE}} or {{trace: RUN}}")
 
     @model_validator(mode="after")
@@ -171,7 +168,3 @@ class Rollout(Section):
             )
         if self.late == "drop":
             raise ValueError("rollout.late drop: without rollout.staleness no group is ever late; use wait")
-
-
-def _without_nulls(fields: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}

@@ -141,14 +141,10 @@ class Output(Section):
     """The project there; the run has the name of its directory."""
     wandb_group: Annotated[str, Field(min_length=1)] | None = None
     """The group there, which wandb draws together; null: the recipe's name."""
-    wandb_job_type: Annotated[str, Field(min_length=1)] = "train"
-    """The job type there, a second level of grouping."""
     wandb_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Tags there, beside those that say the objective, staleness or lag, mode, world and backend. wandb allows 64
     characters, so of a longer one the end is taken."""
     trackers: tuple[str, ...] = ()
     """More trackers: `tensorboard`, or `module:attribute`, called with an arl.metrics.base.TrackedRun."""
     samples_every: NonNegative = 20
-    """Steps between tables of a few episodes that trackers are shown, wandb too; 0: none. `arl samples` needs none."""
-    samples: Positive = 4
-    """Episodes in such a table."""
+    """Steps between tables of four episodes that trackers are shown, wandb too; 0: none. `arl samples` needs none."""

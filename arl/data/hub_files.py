@@ -19,7 +19,6 @@ from arl.errors import DataError
 
 PREFIX = "hf://"
 _NOTATION = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^/]+))?/(?P<pattern>.+)")
-_PIECE = re.compile(r"(.*)-(\d{5})-of-(\d{5})(\.\w+)")  # as in train-00000-of-00002.parquet
 
 
 class HubFiles(Struct, frozen=True):
@@ -71,7 +70,7 @@ def fetch_hub_files(source: HubFiles, field: str) -> list[Path]:
         except hub_errors() as error:
             raise DataError(f"{field} {source}: the download failed ({error}); try `{source.fetch_command}`") from error
         if not files:
-            raise DataError(f"{field} {source}: {source.repo} has no such file{_present(source)}")
+            raise DataError(f"{field} {source}: {source.repo} has no such file")
         return files
     cached = cached_hub_files(source)
     if not cached:
@@ -85,22 +84,10 @@ def fetch_hub_files(source: HubFiles, field: str) -> list[Path]:
 
 
 def cached_hub_files(source: HubFiles) -> list[Path]:
-    """Return the files if the cache holds all of them, else none. Does not ask the hub."""
+    """Return the files that the cache holds. Does not ask the hub."""
     with contextlib.suppress(OSError, ValueError):  # not cached
-        files = _snapshot_files(source, local_files_only=True)
-        return files if not missing_pieces(files) else []
+        return _snapshot_files(source, local_files_only=True)
     return []
-
-
-def missing_pieces(files: list[Path]) -> list[str]:
-    """Return the names that are missing between files named like train-00000-of-00002.parquet."""
-    names = {str(file) for file in files}
-    pieces = [piece for name in names if (piece := _PIECE.fullmatch(name))]
-    wholes = {(piece[1], piece[3], piece[4]) for piece in pieces}
-    missing: set[str] = set()
-    for stem, count, suffix in wholes:
-        missing |= {f"{stem}-{i:05d}-of-{count}{suffix}" for i in range(int(count))} - names
-    return sorted(missing)
 
 
 def _snapshot_files(source: HubFiles, local_files_only: bool = False) -> list[Path]:
@@ -117,14 +104,3 @@ def _snapshot_files(source: HubFiles, local_files_only: bool = False) -> list[Pa
     )
     files = [path for path in snapshot.rglob("*") if os.path.isfile(path)]
     return sorted(path for path in files if fnmatch.fnmatchcase(str(path.relative_to(snapshot)), source.pattern))
-
-
-def _present(source: HubFiles) -> str:
-    """Say which files the repository has."""
-    from huggingface_hub import HfApi
-
-    with contextlib.suppress(*hub_errors()):  # the message is complete without them
-        names = HfApi().list_repo_files(source.repo, repo_type="dataset", revision=source.revision)
-        tables = sorted(name for name in names if name.endswith((".jsonl", ".json", ".parquet")))
-        return f"; it has {', '.join(tables[:8]) or 'no jsonl and no parquet'}{', …' if len(tables) > 8 else ''}"
-    return ""

@@ -40,8 +40,6 @@ def description_of(path: str) -> str:
 def snapshot_of(path: str, patterns: list[str]) -> str:
     """Return the directory in the Hugging Face cache with the files of a model; downloads what it lacks.
 
-    The cached copy is taken where the hub no longer has the revision, which `check_model_source` has noted.
-
     Args:
         path: Hugging Face repo id, maybe with @REVISION.
         patterns: names of the files that are needed.
@@ -50,16 +48,9 @@ def snapshot_of(path: str, patterns: list[str]) -> str:
         OSError, ValueError: they are neither on the hub nor in the cache.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import LocalEntryNotFoundError, RevisionNotFoundError
 
     name, revision = split_revision(path)
-    try:
-        return str(snapshot_download(name, revision=revision, allow_patterns=patterns))
-    except RevisionNotFoundError as error:
-        try:
-            return str(snapshot_download(name, revision=revision, allow_patterns=patterns, local_files_only=True))
-        except LocalEntryNotFoundError:
-            raise error from None
+    return str(snapshot_download(name, revision=revision, allow_patterns=patterns))
 
 
 def check_model_source(path: str) -> str | None:

@@ -64,13 +64,9 @@ def parquet_rows(path: Path, field: str) -> Iterator[dict[str, Any]]:
         field: how messages name it, as in "data.path".
 
     Raises:
-        DataError: the file cannot be read, or two of its columns have one name.
+        DataError: the file cannot be read.
     """
     with _opened(path, f"{field} {path}", "download or write it again") as file:
-        names = file.schema_arrow.names
-        for name in names:
-            if names.count(name) > 1:
-                raise ValueError(f"it has {names.count(name)} columns {name!r}, and a row can hold one")
         plain = pa.schema([pa.field(column.name, _plain(column.type)) for column in file.schema_arrow])
         for batch in file.iter_batches(BATCH_ROWS):
             yield from pa.Table.from_batches([batch]).cast(plain).to_pylist()

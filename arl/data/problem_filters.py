@@ -8,8 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from arl.config.data_section import PassRate
 from arl.data.question_key import prompt_key
 from arl.data.row_problems import Candidate
@@ -30,12 +28,6 @@ def without_repeats(candidates: Sequence[Candidate]) -> Kept:
     doubt = f"; {len(others):,} of them have another answer than the first, as {_quoted(others[0])}" if others else ""
     note = f"{len(repeats):,} repeated questions left out (data.deduplicate), as {_quoted(repeats[0])}{doubt}"
     return list(first.values()), [note]
-
-
-def notes_on_repeats(candidates: Sequence[Candidate], why_kept: str) -> list[str]:
-    """Count questions that were there before and are kept."""
-    num_repeats = len(candidates) - len({candidate.key for candidate in candidates})
-    return [f"{num_repeats:,} repeated questions {why_kept}"] if num_repeats else []
 
 
 def without_overlap(
@@ -100,27 +92,8 @@ def by_pass_rate(candidates: Sequence[Candidate], wanted: PassRate) -> Kept:
 
 
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:
-    """Wrap the problems of a task, whose questions are their prompts.
-
-    Args:
-        where: the task or suite, for messages.
-
-    Raises:
-        DataError: one of them could not be sent to a reward worker.
-    """
-    for problem in problems:
-        _check_message(problem, where)
+    """Wrap the problems of a task or suite called `where`, whose questions are their prompts."""
     return [Candidate(problem, prompt_key(problem.prompt), where) for problem in problems]
-
-
-def _check_message(problem: Problem, where: str) -> None:
-    try:
-        msgspec.msgpack.decode(msgspec.msgpack.encode(problem), type=Problem)
-    except (TypeError, ValueError, OverflowError, RecursionError, msgspec.MsgspecError) as error:
-        raise DataError(
-            f"{where}: its problem {_shown(problem)} cannot be sent to a reward worker ({error}): give it a prompt and "
-            "an answer that are text, and metadata of text, numbers, lists and dicts"
-        ) from error
 
 
 def _measured_rates(path: Path) -> dict[str, float]:

@@ -13,7 +13,6 @@ from arl.config.recipe import Data
 from arl.data.problem_filters import (
     as_candidates,
     by_pass_rate,
-    notes_on_repeats,
     without_long_prompts,
     without_overlap,
     without_repeats,
@@ -88,7 +87,6 @@ def _of_files(data: Data) -> _Split:
     candidates, notes = _read(data, data.path, "data.path")
     if data.eval_path is not None:
         held_out, more = _read(data, data.eval_path, "data.eval_path")
-        more += notes_on_repeats(held_out, "of data.eval_path kept: the evaluation is not filtered")
         return _Split(candidates, held_out, notes + more)
     assert data.eval_fraction is not None
     if data.deduplicate:  # before the split, which could put one question on both sides
@@ -122,8 +120,6 @@ def _filtered(
     if data.deduplicate:
         kept, more = without_repeats(kept)
         notes += more
-    elif data.path is not None:
-        notes += notes_on_repeats(kept, "kept (data.deduplicate: false)")
     kept, more = without_overlap(kept, evaluations, drop=data.overlap == "drop")
     notes += more
     if data.max_prompt_tokens is not None:

@@ -21,7 +21,6 @@ from arl.data.table_rows import Row, column_names, read_rows, value_at
 from arl.errors import DataError, short_message
 from arl.types import Problem
 
-MAX_COMPARED = 200  # names of columns among which a similar one is looked for
 DEFAULT_ANSWER = "answer"
 
 
@@ -94,7 +93,7 @@ class RowReader:
             return value_at(row.values, column)
         except KeyError as error:
             names = column_names(row.values)
-            close = difflib.get_close_matches(column, names[:MAX_COMPARED], n=1)
+            close = difflib.get_close_matches(column, names, n=1)
             meant = f"did you mean {close[0]}?" if close else f"it has {_shortened_list(names)}"
             reader = f"{setting} names" if self._task is None else f"task {self._task} reads"
             raise MalformedRow(f"no column {column}, which {reader} ({meant})") from error

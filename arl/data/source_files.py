@@ -9,7 +9,7 @@ import glob
 import os
 from pathlib import Path
 
-from arl.data.hub_files import PREFIX, fetch_hub_files, missing_pieces, parse_hub_files
+from arl.data.hub_files import PREFIX, fetch_hub_files, parse_hub_files
 from arl.errors import DataError
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
@@ -27,9 +27,6 @@ def find_files(spec: str, field: str) -> list[Path]:
     """
     what = f"{field} {spec}"
     files = fetch_hub_files(parse_hub_files(spec, field), field) if spec.startswith(PREFIX) else _local(spec, what)
-    missing = missing_pieces(files)
-    if missing:
-        raise DataError(f"{what}: {len(missing)} pieces are missing, as {missing[0]}: give all of them")
     others = [file for file in files if file.suffix not in SUFFIXES]
     if others:
         raise DataError(f"{what}: {others[0].name} is not {', '.join(SUFFIXES)}: give jsonl or parquet files")

@@ -12,7 +12,6 @@ from msgspec import Struct
 
 from arl.errors import DataError
 
-MAX_NAMES = 1000  # columns of a row that messages choose from
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
 
 
@@ -93,13 +92,13 @@ def value_at(values: dict[str, Any], column: str) -> Any:
 
 
 def column_names(values: dict[str, Any]) -> list[str]:
-    """List the columns of a row, at most MAX_NAMES, those inside structs as `outer.inner`."""
+    """List the columns of a row, those inside structs as `outer.inner`."""
     names: list[str] = []
     left = [("", values)]
-    while left and len(names) < MAX_NAMES:
+    while left:
         prefix, inner = left.pop(0)
         for name, value in inner.items():
             names.append(f"{prefix}{name}")
             if isinstance(value, dict):
                 left.append((f"{prefix}{name}.", value))
-    return names[:MAX_NAMES]
+    return names

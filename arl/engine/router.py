@@ -46,16 +46,12 @@ class Router:
             is lost, as soon as it `may_start`; or the supervisor ends the run. A router without empty seats does not
             recover: it raises what a lost replica raised.
         sender: brings broadcast weights to the replicas that load them together; None: each loads by itself.
-        in_turn: load new weights into one replica after the other, so that the others generate meanwhile.
     """
 
-    def __init__(
-        self, replicas: Sequence[ReplicaEngine | None], *, sender: GroupSender | None = None, in_turn: bool = False
-    ) -> None:
+    def __init__(self, replicas: Sequence[ReplicaEngine | None], *, sender: GroupSender | None = None) -> None:
         assert replicas, "a router needs at least one replica"
         self._recovers = None in replicas
         self._sender = sender
-        self._in_turn = in_turn
         self._seats = ReplicaSeats(replicas)
         self._homes: dict[str, _Home] = {}  # by affinity
         self._oldest_loaded = 0  # loaded_version when a replica was last lost
@@ -136,18 +132,16 @@ class Router:
         while True:
             async with self._lock:
                 self._newest = update
-                reports = []
-                live = self._live
-                for replicas in [[replica] for replica in live] if self._in_turn else [live] if live else []:
-                    reports += await self._load(update, replicas, start)
+                reports = await self._load(update, start)
             if reports and self.loaded_version >= update.version:  # some may have loaded it and then been lost
                 slowest = max(reports, key=lambda report: report.pause_seconds)
                 recomputed = sum(report.recomputed_tokens for report in reports)
                 return SwapReport(update.version, slowest.pause_seconds, now() - start, recomputed, parts=slowest.parts)
             await self._any_live.wait()
 
-    async def _load(self, update: WeightUpdate, replicas: Sequence[Replica], start: float) -> list[SwapReport]:
-        """Load `update` into `replicas` at once. Those that are lost meanwhile report nothing."""
+    async def _load(self, update: WeightUpdate, start: float) -> list[SwapReport]:
+        """Load `update` into all live replicas at once. Those that are lost meanwhile report nothing."""
+        replicas = self._live
         async with contextlib.AsyncExitStack() as stack:
             swap = None
             if self._sender is not None:
@@ -155,8 +149,6 @@ class Router:
 
             async def load(replica: Replica) -> SwapReport:
                 try:
-                    if replica.loss is not None:  # while others loaded before it
-                        raise replica.loss
                     if replica.engine.loaded_version < update.version:
                         report = await replica.engine.update_weights(update)
                         paused = f"paused for version {update.version}"

@@ -48,7 +48,7 @@ class SampleTracker(Tracker, Protocol):
     """Also show episodes: a tracker with this third method is given some of every `output.samples_every`-th step."""
 
     def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
-        """Take `output.samples` trained episodes of a step, after its record was logged."""
+        """Take a few trained episodes of a step, after its record was logged."""
 
 
 class TrackerFactory(Protocol):

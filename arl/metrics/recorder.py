@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from arl.clock import now
 from arl.data.text_codec import TextCodec
@@ -49,14 +49,7 @@ class Display(Protocol):
         """Show one line about anything else. Threads may call it too."""
 
 
-class SamplePlan(Struct, frozen=True):
-    """Say which episodes trackers are shown."""
-
-    every: int = 0  # steps; 0: none
-    count: int = 0  # episodes of such a step
-
-
-NO_SAMPLES = SamplePlan()
+NUM_SAMPLES = 4  # episodes of a step that trackers are shown
 
 
 class Recorder:
@@ -73,7 +66,7 @@ class Recorder:
         restarted_tokens: of ended episodes that a resumed run began anew; read at every step.
         epochs: over the training problems, since the start of the run; read at every step.
         codec: turns tokens into text, for trajectory files and trackers.
-        samples: which episodes trackers are shown.
+        samples_every: steps between two of which trackers are shown episodes; 0: none.
         threaded: write trajectory files in a thread; in virtual time everything happens at once.
         restored: the place that the files of `directory` are cut back to; recording goes on from there.
     """
@@ -92,7 +85,7 @@ class Recorder:
         restarted_tokens: Callable[[], int],
         epochs: Callable[[], float],
         codec: TextCodec | None = None,
-        samples: SamplePlan = NO_SAMPLES,
+        samples_every: int = 0,
         threaded: bool = False,
         restored: RecorderState | None = None,
     ) -> None:
@@ -104,7 +97,7 @@ class Recorder:
         self._restarted_tokens = restarted_tokens
         self._epochs = epochs
         self._codec = codec
-        self._samples = samples
+        self._samples_every = samples_every
         self._equal_rewards = EqualRewards(str(directory))
         self._last_swap = at.last_swap
         self._num_swaps = at.num_swaps  # since the last step, like the next three
@@ -276,9 +269,9 @@ class Recorder:
             tracker.log(record)
 
     def _show_samples(self, batch: Batch, result: StepResult) -> None:
-        plan = self._samples
-        if plan.every and result.version % plan.every == 0 and self._trackers and self._codec is not None:
-            samples = choose_samples(batch, result, plan.count, self._codec)
+        every = self._samples_every
+        if every and result.version % every == 0 and self._trackers and self._codec is not None:
+            samples = choose_samples(batch, result, NUM_SAMPLES, self._codec)
             for tracker in self._trackers:
                 tracker.log_samples(result.version, samples)
 

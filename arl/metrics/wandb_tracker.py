@@ -16,7 +16,7 @@ from typing import Any
 from arl.errors import InputError
 from arl.metrics.base import TrackedRun, chart_values
 from arl.metrics.names import AXES, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record, number
-from arl.metrics.run_labels import MAX_TAG, comparable, has_environment, tags
+from arl.metrics.run_labels import comparable, has_environment, tags
 from arl.metrics.sampled_episode import SampledEpisode
 
 ID_FILE = "wandb/arl-run-id"  # in the run directory
@@ -74,7 +74,7 @@ class WandbTracker:
         started = self._wandb.init(
             project=output["wandb_project"],
             group=(output["wandb_group"] or config["name"])[-MAX_GROUP:],
-            job_type=output["wandb_job_type"][-MAX_TAG:],
+            job_type="train",
             tags=tags(config),
             name=run.name,
             id=run_id,

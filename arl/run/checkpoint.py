@@ -5,8 +5,7 @@
                                                                        one file of each: arl.train.training_copy
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
-                          manifest.json                                bytes and sha256 of every other file: see
-                                                                       arl.run.file_manifest
+                          manifest.json                                bytes and sha256 of every other file
     checkpoints/best      a link to the best one by eval.best, which is never removed: see arl.run.evaluation.scoreboard
 
 copy (the trainer waits) ─► snapshot, one instant of the controller ─► in the background: write, checksum, sync,
@@ -35,7 +34,7 @@ from arl.rollout.controller_state import ControllerState
 from arl.run.checkpoint_state import OLDER, STATE, STEP, RunState, checkpoints_in, complete_files, growing_files
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.scoreboard import BEST
-from arl.run.file_manifest import write_manifest
+from arl.run.intact import write_manifest
 from arl.train.base import Trainer
 from arl.types import WeightUpdate
 

@@ -17,17 +17,25 @@ from arl.launch.gpu_devices import Gpu, driver_version, find_gpus, named_gpus, p
 from arl.launch.placement import Placement
 from arl.launch.torch_build import TorchBuild, own_torch, probe_torch, refuse_unequal_nccl
 from arl.models.flash import FLASH_3, has_flash_3
-from arl.run.finding import Finding
 from arl.sync.weight_folders import SHARED_MEMORY
 from arl.types import Transport
 
 MIN_SHARED = 1_000_000_000  # bytes that NVIDIA advises for NCCL: docker run --shm-size=1g
 NO_SHARED_MEMORY = "NCCL_SHM_DISABLE"
-UNKNOWN_MEMORY = (
-    "mode collocated, and the memory of the GPUs is not known: SGLang takes up to 0.9 of it; leave room for the "
-    "trainer with --mem-fraction-static in engine.args"
-)
 NOT_LOOKED = "NVML does not answer: not looked at whether other processes use the GPUs, and how they are connected"
+
+
+class Finding(Struct, frozen=True):
+    """Hold one line of the report of `arl doctor`, and the commands that help if it is not good."""
+
+    good: bool
+    what: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        state = "ok     " if self.good else "MISSING"
+        remedy = f"\n{self.remedy}" if self.remedy else ""
+        return f"{state}  {self.what}{remedy}"
 
 
 class GpuReport(Struct, frozen=True):
@@ -49,23 +57,18 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
         return GpuReport()
     _refuse_missing(_compiler())
     _refuse_missing(_packages(backend))
-    notes = [*_notes_on_shared_memory(recipe, placement, transport)]
+    _refuse_little_shared_memory(recipe, placement, transport)
+    notes: list[str] = []
     if transport == "broadcast" and recipe.engine.capabilities.own_interpreter:
         refuse_unequal_nccl(own_torch(), sys.executable, probe_torch(backend.place), backend.place)
     found = find_gpus()
     used = named_gpus(found or (), names)
-    is_known = any(gpu.total_bytes for gpu in used)
-    if recipe.mode == "collocated" and recipe.engine.kind == "sglang" and not is_known:
-        notes.append(UNKNOWN_MEMORY)
     if found is None:
         return GpuReport(notes=(*notes, NOT_LOOKED))
     for gpu in used:
         notes += refuse_busy(gpu)
     if slow := _slow_pairs(used):
         notes.append(slow)
-    by_number = any(name.isdecimal() for name in names)
-    if by_number and len({gpu.name for gpu in found}) > 1 and os.environ.get("CUDA_DEVICE_ORDER") != "PCI_BUS_ID":
-        notes.append("GPUs of several kinds: CUDA numbers the fastest first; give CUDA_DEVICE_ORDER=PCI_BUS_ID")
     return GpuReport(tuple(used), tuple(notes))
 
 
@@ -135,8 +138,8 @@ def _shared_memory() -> Finding:
     return Finding(False, what, remedy)
 
 
-def _notes_on_shared_memory(recipe: Recipe, placement: Placement, transport: Transport) -> Iterator[str]:
-    """Yield a note if NCCL does without /dev/shm, by which it moves data between GPUs without peer access.
+def _refuse_little_shared_memory(recipe: Recipe, placement: Placement, transport: Transport) -> None:
+    """Check /dev/shm, by which NCCL moves data between GPUs without peer access.
 
     Raises:
         InputError: processes of the run form an NCCL group, and there is too little of it.
@@ -146,11 +149,8 @@ def _notes_on_shared_memory(recipe: Recipe, placement: Placement, transport: Tra
         return
     name = NO_SHARED_MEMORY
     choices = (recipe.train.environment.get(name), recipe.engine.environment.get(name), os.environ.get(name))
-    if "1" in choices:
-        yield f"{name}=1: NCCL moves data between GPUs without peer access over the network's loopback, which is slower"
-        return
     finding = _shared_memory()
-    if not finding.good:
+    if not finding.good and "1" not in choices:
         raise InputError(f"{finding.what}: {finding.remedy}")
 
 

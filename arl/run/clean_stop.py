@@ -9,7 +9,6 @@ nothing to save. A run in virtual time ends at once as well, because there a che
 
 import asyncio
 import contextlib
-import itertools
 import signal
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -70,13 +69,14 @@ def _first_signal(begin: Callable[[], object]) -> Iterator[None]:
     """
     loop = asyncio.get_running_loop()
     earlier: dict[int, Handler] = {}
-    arrivals = itertools.count()  # `next` is atomic, and a signal may come while another one is handled
-    pending: list[int] = []  # the first signal, until `begin` is called
+    arrived: list[int] = []  # the first signal
+    pending: list[int] = []  # the same, until `begin` is called
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if next(arrivals) > 0:
+        if arrived:
             earlier[number](number, frame)
             return
+        arrived.append(number)
         pending.append(number)
         loop.call_soon_threadsafe(begin_if_pending)
 

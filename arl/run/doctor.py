@@ -9,29 +9,15 @@ from importlib import metadata
 
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
-from arl.config.section import usable_path
 from arl.engine.backend import BUILT_IN, Installation, find_backend
 from arl.errors import InputError
 from arl.launch.devices import visible_cores, visible_devices
-from arl.run.checks import gpu_findings
-from arl.run.finding import Finding
+from arl.run.checks import Finding, gpu_findings
 from arl.run.preflight import preflight
 from arl.run.submit import check_submission, is_submitted
 from arl.sync.weight_folders import SHARED_MEMORY
 
 GIGABYTE = 1e9
-
-
-def check_interpreter(python: str) -> None:
-    """Check that `--python` can name an interpreter, whether there is one or not.
-
-    Raises:
-        InputError: no file can have this name.
-    """
-    try:
-        usable_path(python)
-    except ValueError as error:
-        raise InputError(f"--python {python!r}: {error}; give the path of an interpreter") from None
 
 
 def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:

@@ -82,7 +82,7 @@ class EnginePool:
         self._servers = dataclasses.replace(servers, resources=self._resources)
         self._nodes = list(servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
         empty_seats = [None] * len(servers.resources)
-        self.router = Router(empty_seats, sender=sender, in_turn=recipe.sync.order == "in_turn")
+        self.router = Router(empty_seats, sender=sender)
 
     async def begin(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each seat, and wait until all of them serve."""

@@ -7,13 +7,12 @@ start_all ─► servers load their weights ─► connect: a client each ─►
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 
-from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
 from arl.engine.backend import Backend, ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
 from arl.launch.base import Command, Launcher, Process, Resources
+from arl.launch.nccl_settings import nccl_settings
 from arl.launch.trust import RunTrust
-from arl.run.side_environments import engine_environment
 from arl.sync.group_sender import GroupSender
 from arl.types import StartingVersions
 
@@ -41,8 +40,12 @@ class EngineServers:
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
         command = self._backend.command(self._spec(i))
-        ours = {**command.environment, **self.trust.environment}
-        environment = merge_environments("engine.environment", engine_environment(self.recipe), ours)
+        environment = {
+            **self.recipe.engine.environment,
+            **nccl_settings(self.recipe),
+            **command.environment,
+            **self.trust.environment,
+        }
         secrets = {**command.secrets, **self.trust.secrets}
         complete = Command(command.argv, environment, secrets)
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])

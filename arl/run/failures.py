@@ -6,7 +6,6 @@ exceptions of many tasks ─► explain_deaths: which process died, or hangs ─
 import asyncio
 import contextlib
 import os
-import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -105,17 +104,12 @@ async def _describe_hanging(message: str, launcher: Launcher) -> str:
     shown = blocked or [process for process in running if process.role.startswith("trainer-")]
     lines = []
     for process in shown[:SHOWN]:
-        if not _names(message, process):
+        place = str(process).removeprefix(process.role).strip()  # its id, and its node if there are several
+        if place not in message:
             lines.append(f"\n{process} {phrases[process]}.\n{process.last_words()}")
         elif process in blocked:
             lines.append(f"\n{process} {phrases[process]}.")
     return "".join(lines)
-
-
-def _names(message: str, process: Process) -> bool:
-    """Return whether a message names a process by its id, and its node if there are several."""
-    place = str(process).removeprefix(f"{process.role} (").removesuffix(")")
-    return re.search(rf"\({re.escape(place)}\b", message) is not None
 
 
 @contextlib.contextmanager

@@ -195,7 +195,7 @@ def _sides(recipe: Recipe, placement: Placement, transport: Transport, given: Me
     rank = rank_bytes(given.parameters, given.shape, recipe.train, work)
     free_of_rank = max((given.device_bytes or 0) - CONTEXT - rank.resident, 0) if placement.on_gpus else None
     version = published_bytes(total, recipe.train.dtype)
-    place = "host" if free_of_rank is None else buffer_place(recipe.sync.buffers, version, free_of_rank)
+    place = "host" if free_of_rank is None else buffer_place(version, free_of_rank)
     held = held_versions(transport, given.kept, place, on_gpus=free_of_rank is not None)
     on_device = held.on_device * version
     free = max((given.device_bytes or 0) - CONTEXT, 0) if placement.on_gpus else None

@@ -7,7 +7,6 @@ from arl.launch.base import Node, Resources
 from arl.launch.gpu_devices import Gpu, named_gpus
 from arl.run.memory_budget import MemoryPlan
 from arl.run.preflight import Plan
-from arl.sync.weight_folders import SHARED_MEMORY
 from arl.tasks.registry import SINGLE_TURN, env_name
 
 WIDTH = 12  # characters before the text of a line
@@ -38,7 +37,7 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes")
     if recipe.eval.every:
         yield "evaluation", _evaluation(recipe, plan)
-    yield "weights", _weights(plan)
+    yield "weights", f"travel by transport {plan.transport}"
     if plan.memory is None:
         yield "memory", "a tiny model's, which is not planned in detail"
     else:
@@ -49,20 +48,6 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "GPU", f"{gpu}: {', '.join(_users(gpu, plan)) or 'unused'}"
     for note in _notes(recipe, plan):
         yield "note", note
-
-
-def _weights(plan: Plan) -> str:
-    """Say how engines get weights, and from where if that is known and not the only place."""
-    where = ""
-    if plan.published_in is not None:
-        is_on_disk = plan.published_in != SHARED_MEMORY and not plan.placement.spans_nodes
-        where = f", in {plan.published_in}" + (
-            f" on disk, because {SHARED_MEMORY} has no room: slower" if is_on_disk else ""
-        )
-    elif plan.transport == "broadcast" and plan.placement.on_gpus and plan.memory is not None:
-        on_device = published_on_device(plan.memory)
-        where = ", from rank 0's GPU" if on_device else ", from pinned memory of the host"
-    return f"travel by transport {plan.transport}{where}"
 
 
 def _deadlines(recipe: Recipe) -> str:
@@ -91,7 +76,7 @@ def _model(recipe: Recipe) -> str:
     if tiny is None:
         return f"{recipe.model.path}"
     shape = f"tiny: {tiny.layers} layers of width {tiny.hidden_size}, context {tiny.context} tokens"
-    return f"{shape}; warm-up by the task, cached" if recipe.warmup is not None else f"{shape}; no warm-up"
+    return f"{shape}; warm-up by the task, cached" if recipe.warmup else f"{shape}; no warm-up"
 
 
 def _problems(recipe: Recipe, plan: Plan) -> str:
@@ -184,20 +169,11 @@ def _cluster(recipe: Recipe, plan: Plan) -> Iterator[str]:
 
 
 def _list_gpus(side: Sequence[Resources], nodes: Sequence[Node]) -> str:
-    """Name the GPUs of each process of a side, with their nodes if there are several."""
-    by_node = {node: _gpus(side, node) for node in _nodes_of(side)}
+    """Name the GPUs of each process of a side, as in `GPU 0,1 | 2,3`; over several nodes, count them."""
     if len(nodes) == 1:
-        return by_node[0]
-    same: dict[str, list[int]] = {}
-    for node, gpus in by_node.items():
-        same.setdefault(gpus, []).append(node)
-    return "; ".join(f"{gpus} of {_names(numbers, nodes)}" for gpus, numbers in same.items())
-
-
-def _gpus(side: Iterable[Resources], node: int) -> str:
-    """Name the GPUs of each process on a node, as in `GPU 0,1 | 2,3`."""
-    devices = [",".join(resources.devices) for resources in side if resources.node == node]
-    return f"GPU {' | '.join(devices)}"
+        return f"GPU {' | '.join(','.join(resources.devices) for resources in side)}"
+    count = sum(len(resources.devices) for resources in side)
+    return f"{_count(count, 'GPU', 'GPUs')} of {_names(_nodes_of(side), nodes)}"
 
 
 def _nodes_of(side: Iterable[Resources]) -> list[int]:

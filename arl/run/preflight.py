@@ -1,8 +1,7 @@
 """Check a recipe and plan its run before anything is started or written."""
 
 import hashlib
-import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -16,28 +15,28 @@ from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
-from arl.errors import DataError
+from arl.errors import DataError, InputError
 from arl.launch.base import Node
 from arl.launch.disk import refuse_unwritable
 from arl.launch.gpu_devices import Gpu
+from arl.launch.launchers import make_launcher
 from arl.launch.memory_share import engine_share
 from arl.launch.nccl_settings import nccl_settings
-from arl.launch.placement import Placement
+from arl.launch.placement import Placement, place
+from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
 from arl.run.auto import resolve_auto
 from arl.run.checks import GpuReport, check_gpus
-from arl.run.engine_memory import refuse_overfull_tiny
 from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites
 from arl.run.evaluation.suite_prompts import check_prompts
 from arl.run.memory_budget import MemoryPlan
 from arl.run.problem_sets import run_problems, run_suites
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
-from arl.run.site import Site
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
-from arl.sync.publication_directory import place_of_weights
+from arl.sync.choose import choose_transport
 from arl.sync.published_versions import kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
@@ -65,7 +64,6 @@ class Plan(Struct, frozen=True):
     prompts: str = ""  # how problems become prompts, with the beginning of one
     gpus: tuple[Gpu, ...] = ()  # of the run, as far as the driver knows them
     notes: tuple[str, ...] = ()  # about where the model is, and about the GPUs
-    published_in: Path | None = None  # where versions are written; None: not known before the start, or nowhere
     nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
 
     def sha256(self, steps: int) -> str:
@@ -76,6 +74,51 @@ class Plan(Struct, frozen=True):
         if self.lags is not None:
             digest.update(self.lags[:steps].tobytes())
         return digest.hexdigest()
+
+
+class Site(Struct, frozen=True):
+    """Hold where a run is placed.
+
+    Args:
+        nodes: of the launcher, the controller's first.
+        shares_files: processes on all nodes see the run's directory.
+        is_here: the nodes exist; otherwise the run is only planned for them.
+    """
+
+    nodes: tuple[Node, ...]
+    shares_files: bool
+    is_here: bool
+
+    @classmethod
+    def of(cls, recipe: Recipe, named: Sequence[Node] | None) -> "Site":
+        """Take the launcher's nodes, or those that are planned for."""
+        if named is not None:
+            return cls(tuple(named), shares_files=True, is_here=False)
+        launcher = make_launcher(recipe, recipe.run_directory / LOGS)
+        return cls(tuple(launcher.nodes), launcher.shares_files, is_here=True)
+
+    def place(self, recipe: Recipe) -> tuple[Placement, Transport]:
+        """Divide the nodes between the processes, and choose how weights travel.
+
+        Raises:
+            InputError: devices are missing, or no transport serves.
+        """
+        placement = place(recipe, self.nodes)
+        if placement.spans_nodes and not self.shares_files:
+            raise InputError(
+                f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "
+                "checkpoints and the weights that it begins with in files; give output.directory a path that all nodes "
+                "share, or use one node"
+            )
+        transport = choose_transport(
+            recipe,
+            backend_transports=set(recipe.engine.capabilities.transports),
+            one_process=recipe.world_traits.one_process,
+            on_gpus=placement.on_gpus,
+            shares_files=self.shares_files,
+            shares_memory=not placement.spans_nodes,
+        )
+        return placement, transport
 
 
 def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
@@ -109,7 +152,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     _check_evaluations(recipe, held_out, measured, codec, limits)
     site = Site.of(recipe, named)
     placement, transport = site.place(recipe)
-    memory = _plan_memory(recipe, site, placement, transport, limits, longest, kept_versions(recipe, lags))
+    memory = _plan_memory(recipe, site, placement, transport, longest, kept_versions(recipe, lags))
     report = _check_installation(recipe, site, placement, transport)
     if recipe.mode == "collocated":
         placement = _share_memory(placement, report.gpus, 0 if memory is None else memory.rank_resident)
@@ -128,10 +171,20 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         left_out=problems.notes,
         prompts=_describe_prompts(codec, problems.training[0]),
         gpus=report.gpus,
-        notes=report.notes if source is None else (source, *report.notes),
-        published_in=_published_in(recipe, lags, transport, placement),
+        notes=(*_notes(recipe, problems.training, source), *report.notes),
         nodes=site.nodes,
     )
+
+
+def _notes(recipe: Recipe, training: Sequence[Problem], source: str | None) -> Iterator[str]:
+    if source is not None:
+        yield source
+    per_step = recipe.rollout.problems_per_step
+    if per_step > len(training):
+        yield (
+            f"rollout.problems_per_step {per_step}: there are {len(training)} training problems, so a step trains some "
+            "of them more than once; give at most as many"
+        )
 
 
 def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
@@ -180,18 +233,6 @@ def _check_installation(recipe: Recipe, site: Site, placement: Placement, transp
     return GpuReport()
 
 
-def _published_in(recipe: Recipe, lags: np.ndarray | None, transport: Transport, placement: Placement) -> Path | None:
-    """Return the directory in which published weights will be written; None: by no file, or of an unknown size."""
-    model = recipe.model.path
-    if transport in ("memory", "broadcast"):
-        return None
-    if placement.spans_nodes:
-        return recipe.run_directory
-    if model is None or not os.path.isdir(model):
-        return None
-    return place_of_weights(recipe, Path(model), recipe.run_directory, lags, transport, placement.on_gpus)
-
-
 def _share_memory(placement: Placement, gpus: Sequence[Gpu], rank_bytes: int) -> Placement:
     """Leave the trainer's memory out of what an engine on the same GPUs may take, if their memory is known.
 
@@ -228,7 +269,7 @@ def _check_named_objects(recipe: Recipe) -> None:
 
 
 def _plan_memory(
-    recipe: Recipe, site: Site, placement: Placement, transport: Transport, limits: Limits, longest: int, kept: int
+    recipe: Recipe, site: Site, placement: Placement, transport: Transport, longest: int, kept: int
 ) -> MemoryPlan | None:
     """Return the memory that a run with a model of `model.path` takes; None for a tiny one.
 
@@ -236,7 +277,6 @@ def _plan_memory(
         InputError: the model is of an unsupported family, or the run does not fit.
     """
     if recipe.model.path is None:
-        refuse_overfull_tiny(recipe, limits, longest, site.memory(placement))
         return None
     from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
 

@@ -5,21 +5,24 @@ recipe ─► Init ─► TrainerClient listens ─► launcher starts the ranks
 
 import asyncio
 import contextlib
+import os
 import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 
-from arl.config.environment import merge_environments
 from arl.config.recipe import Recipe
 from arl.launch.base import Command, Launcher, Process, Resources
+from arl.launch.nccl_settings import nccl_settings
 from arl.launch.trust import RunTrust
-from arl.run.side_environments import rank_environment
 from arl.sync.published_versions import kept_versions
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
 from arl.types import StartingVersions, Transport
+
+ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch reads the old name and the new one
+EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
 @contextlib.asynccontextmanager
@@ -75,22 +78,31 @@ async def start_ranks(
     """
     processes = []
     for rank, resources in enumerate(ranks):
-        ours = {**trainer.environment, **_numbers(rank, len(ranks))}
-        merged = merge_environments("train.environment", environment, ours)
-        command = Command((sys.executable, "-m", "arl.train.rank"), merged, trainer.secrets)
+        # Each rank sees only its own device, so that is the first.
+        numbers = {"RANK": str(rank), "WORLD_SIZE": str(len(ranks)), "LOCAL_RANK": "0"}
+        complete = {**environment, **trainer.environment, **numbers}
+        command = Command((sys.executable, "-m", "arl.train.rank"), complete, trainer.secrets)
         process = await launcher.start(f"trainer-{rank}", command, resources)
         trainer.watch(rank, process)
         processes.append(process)
     return processes
 
 
-def _numbers(rank: int, num_ranks: int) -> dict[str, str]:
-    """Return torchrun's variables that number a rank. Each rank sees only its own device, so that is the first."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(num_ranks),
-        "LOCAL_RANK": "0",
-    }
+def rank_environment(recipe: Recipe, transport: Transport) -> dict[str, str]:
+    """Return the variables of trainer ranks that come from the recipe, or are chosen for both sides.
+
+    Packs differ in length from step to step, which fragments torch's memory of fixed segments; expandable segments
+    avoid that. They are for ranks alone, because SGLang's memory saver refuses them, and not for transport ipc, because
+    their handles are file descriptors, which an engine that is not a child of the rank may not be allowed to take.
+
+    Raises:
+        RecipeError: the two sides give different values to a setting that they must share.
+    """
+    environment = {**recipe.train.environment, **nccl_settings(recipe)}
+    is_given = any(name in environment or name in os.environ for name in ALLOCATOR_VARIABLES)
+    if transport == "ipc" or is_given:
+        return environment
+    return environment | EXPANDABLE
 
 
 def _init(
@@ -120,7 +132,6 @@ def _init(
         transport=transport,
         for_nodes=len(launcher.nodes) > 1,
         bucket_bytes=recipe.sync.bucket_bytes,
-        buffers=recipe.sync.buffers,
         sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
         broadcast_seconds=recipe.deadlines.blocked_broadcast,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,

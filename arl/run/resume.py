@@ -40,7 +40,7 @@ FREE = (
     "eval.every",
     "output.directory",
     "output.keep_checkpoints",
-    "output.samples",
+    "output.samples_every",
     "output.trackers",
     "output.wandb",
     "reward.memory_gb",
@@ -193,8 +193,7 @@ def _runs(recipe: Recipe) -> list[Path]:
 
 
 def _is_run(directory: Path) -> bool:
-    """Return whether a directory is that of a run, also if a copy of it has lost the empty lock."""
-    return (directory / LOCK).exists() or (directory / CHECKPOINTS).is_dir()
+    return (directory / LOCK).exists()
 
 
 def _unfinished(recipe: Recipe) -> list[Path]:

@@ -38,15 +38,8 @@ class Wanted(Struct, frozen=True):
     outcome: Outcome = "any"
 
 
-class Shown(Struct, frozen=True):
-    """Hold what was found, and how much of the run the files cover."""
-
-    samples: list[SampledEpisode]
-    coverage: str  # one line
-
-
-def read_samples(run: Path, wanted: Wanted) -> Shown:
-    """Read the episodes that `wanted` describes from the run in directory `run`.
+def read_samples(run: Path, wanted: Wanted) -> tuple[list[SampledEpisode], str]:
+    """Read the episodes that `wanted` describes, and say in one line how much of the run its files cover.
 
     Raises:
         InputError: there is no such run, step, episode or complete trajectory file.
@@ -73,7 +66,7 @@ def read_samples(run: Path, wanted: Wanted) -> Shown:
         raise InputError(
             f"--{wanted.outcome}: none of the {len(rows)} episodes found is; leave it out, or choose another --step"
         )
-    return Shown(matching[: wanted.count], _coverage(run, newest))
+    return matching[: wanted.count], _coverage(run, newest)
 
 
 def _files(run: Path) -> list[Path]:

@@ -95,7 +95,7 @@ def warmup_stages(recipe: Recipe) -> Sequence[WarmupStage]:
     Raises:
         RecipeError: a warm-up, and a task that declares no stages.
     """
-    if recipe.warmup is None:
+    if not recipe.warmup:
         return ()
     stages = open_task(recipe.data).warmup()
     if not stages:
@@ -157,7 +157,7 @@ async def _find_or_make(recipe: Recipe, directory: Path, launcher: Launcher, dis
     if recipe.model.path is not None:
         return local_copy(recipe.model.path)
     assert recipe.model.tiny is not None
-    if recipe.warmup is None:
+    if not recipe.warmup:
         with writing(directory / "model"):
             make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, directory / "model")
         return directory / "model"
@@ -229,13 +229,11 @@ def show_progress(line: str, steps_before: Mapping[str, int], display: ConsoleDi
 def _job(recipe: Recipe) -> dict[str, Any]:
     """Build the fields of arl.train.warmup.WarmupJob, all but its output."""
     assert recipe.model.tiny is not None
-    assert recipe.warmup is not None
     return {
         "kind": "warmup",
         "model": recipe.model.tiny.model_dump(),
         "task": recipe.data.task,
         "options": recipe.data.options,
-        "warmup": recipe.warmup.model_dump(),
         "seed": recipe.seed,
         "max_new_tokens": recipe.rollout.max_new_tokens,
         "threads": visible_cores(),

@@ -27,7 +27,7 @@ from arl.launch.launchers import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import number
 from arl.metrics.rates import Meters
-from arl.metrics.recorder import Recorder, SamplePlan
+from arl.metrics.recorder import Recorder
 from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary
 from arl.metrics.trackers import make_trackers
@@ -193,7 +193,7 @@ class SegmentRun:
             restarted_tokens=lambda: controller.ledger.restarted_tokens,
             epochs=lambda: parts.problems.position / len(self.start.origin.plan.training),
             codec=parts.codec,
-            samples=SamplePlan(recipe.output.samples_every, recipe.output.samples),
+            samples_every=recipe.output.samples_every,
             threaded=not recipe.world_traits.virtual_time,
             restored=None if state is None else state.recorder,
         ) as recorder:

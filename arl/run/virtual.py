@@ -81,7 +81,7 @@ async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncItera
     async with contextlib.AsyncExitStack() as stack:
         opened = [backend.open_in_process(recipe, versions) for _ in range(recipe.engine.replicas)]
         engines = [await stack.enter_async_context(engine) for engine in opened]
-        yield Router(engines, in_turn=recipe.sync.order == "in_turn")
+        yield Router(engines)
 
 
 def evaluations_in_place(start: Start, save: Callable[[Path], None]) -> Callable[[Scoreboard], InPlaceEvaluations]:

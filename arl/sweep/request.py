@@ -18,8 +18,7 @@ from typing import Annotated, Any
 from msgspec import Struct
 from pydantic import Field, ValidationError
 
-from arl.config.explain import place_of
-from arl.config.mistakes import Key, rule_of
+from arl.config.mistakes import Key, place_of, rule_of
 from arl.config.recipe_file import is_sweep_file, read_with_places
 from arl.config.section import LARGEST_SEED, FilePath, Positive, Section
 from arl.config.yaml_loader import YamlError, load_yaml

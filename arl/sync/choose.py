@@ -15,7 +15,6 @@ A choice that the backend cannot take, or that needs a common file system where 
 from collections.abc import Collection
 
 from arl.config.recipe import Recipe
-from arl.config.sync_section import DEVICE_BUFFERS
 from arl.errors import InputError
 from arl.types import Transport
 
@@ -34,7 +33,7 @@ def choose_transport(
     On a CPU a file in memory is as fast as the others (docs/benchmarks/sync.json), and no process waits for another.
 
     Args:
-        recipe: has been validated: see Sync.refuse_impossible.
+        recipe: has been validated.
         backend_transports: the ways by which the engine's backend can take weights.
         one_process: engines generate in the trainer's process.
         on_gpus: engines and trainer compute on GPUs.
@@ -42,19 +41,15 @@ def choose_transport(
         shares_memory: all of them are on one node.
 
     Raises:
-        InputError: the recipe's transport cannot work on these devices, `auto` finds none that can, or another setting
-            has no meaning with the one that is chosen.
+        InputError: the recipe's transport cannot work on these devices, or `auto` finds none that can.
     """
     wanted = recipe.sync.transport
     if wanted == "auto":
-        chosen = _first_possible(recipe, backend_transports, one_process, on_gpus, shares_files, shares_memory)
-    else:
-        _refuse_unsuited(recipe, wanted, on_gpus, shares_files)
-        if wanted == "ipc" and not shares_memory:
-            raise InputError("sync.transport ipc: the run is on several nodes, and handles are of one; use auto")
-        chosen = wanted
-    _refuse_useless_buffers(recipe, chosen, on_gpus)
-    return chosen
+        return _first_possible(recipe, backend_transports, one_process, on_gpus, shares_files, shares_memory)
+    _refuse_unsuited(recipe, wanted, on_gpus, shares_files)
+    if wanted == "ipc" and not shares_memory:
+        raise InputError("sync.transport ipc: the run is on several nodes, and handles are of one; use auto")
+    return wanted
 
 
 def _first_possible(
@@ -105,14 +100,6 @@ def _refuse_unsuited(recipe: Recipe, wanted: Transport, on_gpus: bool, shares_fi
         )
     if _needs_files(wanted) and not shares_files:
         raise InputError(f"{named}: processes on these nodes have no file system in common; use broadcast")
-
-
-def _refuse_useless_buffers(recipe: Recipe, chosen: Transport, on_gpus: bool) -> None:
-    """Raise InputError if versions shall be kept on a GPU, and are not broadcast from one."""
-    if recipe.sync.buffers != "device" or (chosen == "broadcast" and on_gpus):
-        return
-    instead = f"this run uses {chosen}" if chosen != "broadcast" else "the trainer has no GPU"
-    raise InputError(f"{DEVICE_BUFFERS}, and {instead}; leave it out")
 
 
 def _is_on_ranks(recipe: Recipe) -> bool:

@@ -103,15 +103,12 @@ def published_bytes(parameters: int, dtype: str) -> int:
     return parameters * ITEM_BYTES[dtype]
 
 
-def buffer_place(wanted: Literal["auto"] | BufferPlace, version_bytes: int, free_bytes: int) -> BufferPlace:
-    """Choose where the buffers of a broadcast lie, in a process that has a GPU.
+def buffer_place(version_bytes: int, free_bytes: int) -> BufferPlace:
+    """Choose where the buffers of a broadcast lie: on the GPU if all of them fit into half of its free memory.
 
     Args:
-        wanted: sync.buffers; auto takes the GPU if all buffers fit into half of its free memory.
         version_bytes: see published_bytes.
         free_bytes: of the GPU, when weights and moments are loaded.
     """
-    if wanted != "auto":
-        return wanted
     needed = BROADCAST_BUFFERS * version_bytes
     return "device" if needed <= SHARE_OF_FREE_MEMORY * free_bytes else "host"

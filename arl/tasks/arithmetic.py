@@ -1,33 +1,29 @@
-"""Pose short sums and word problems, from a file that comes with arl: every path runs without any data set.
+"""Pose short sums and word problems: every path of math RL runs without any data set.
 
-    arithmetic.jsonl ─► training and evaluation problems, 48 of each
-    demonstrations   ─► other problems of the same kinds, worked ─► warm-up of a tiny model
+    the same in every run ─► training and evaluation problems, 48 of each
+    demonstrations        ─► other problems of the same kinds, worked ─► warm-up of a tiny model
 
     prompt  Eva has 27 pens and gets 45. How many now?
     worked  7+5=12; 2+4+1=7; \\boxed{72}
     blurted \\boxed{72}                          the habit that RL must remove
 
-`python -m arl.tasks.arithmetic` writes the file again. The warm-up (arl.tasks.two_stage_warmup) first teaches to work a
-problem digit by digit, and then installs bad habits, for RL to remove.
+The warm-up (arl.tasks.two_stage_warmup) first teaches to work a problem digit by digit, and then installs bad habits,
+for RL to remove.
 """
 
-import json
+import functools
 import random
 import string
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import ClassVar, NamedTuple
 
-from arl.config.data_section import Columns
 from arl.config.section import Fraction
-from arl.data.row_problems import RowReader, file_candidates
-from arl.tasks.base import Demonstration, Split, SplitSource, Task, WarmupStage
+from arl.tasks.base import Demonstration, Split, Task, WarmupStage
 from arl.tasks.math_reward import math_reward, math_vote
 from arl.tasks.two_stage_warmup import TwoStageOptions, two_stage_warmup
 from arl.types import Problem
 
-FILE = Path(__file__).with_name("arithmetic.jsonl")
-PROBLEMS_PER_KIND = 16  # in the file, both sides together
+PROBLEMS_PER_KIND = 16  # both sides together
 NAMES = ("Ann", "Ben", "Eva", "Kim", "Leo", "Mia", "Sam", "Tom")
 THINGS = ("cups", "eggs", "figs", "hats", "keys", "nuts", "pens", "toys")
 
@@ -140,7 +136,7 @@ class ArithmeticOptions(TwoStageOptions):
 
 
 class Arithmetic(Task):
-    """Solve short sums and word problems of a file that comes with arl."""
+    """Solve short sums and word problems, 48 for training and 48 for evaluation."""
 
     Options = ArithmeticOptions
     characters = string.digits + string.ascii_letters + " +-*/=?;.,\\{}"
@@ -154,14 +150,8 @@ class Arithmetic(Task):
         self._shipped = {problem.prompt for problem in self._problems}
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        """Return one side of the file, in its order."""
+        """Return one side, in the same order for every seed."""
         return [problem for problem in self._problems if problem.metadata["split"] == split]
-
-    @classmethod
-    def split_source(cls, split: Split) -> SplitSource | None:
-        """Say that the file comes with arl."""
-        made = cls(cls.Options()).problems(split, seed=0)
-        return SplitSource(len(made), f"comes with arl: {FILE}")
 
     def warmup(self) -> Sequence[WarmupStage]:
         return two_stage_warmup(
@@ -179,7 +169,7 @@ class Arithmetic(Task):
         return [as_problem(self._fresh(rng)) for _ in range(count)]
 
     def _fresh(self, rng: random.Random) -> Exercise:
-        """Draw an exercise that is not in the file."""
+        """Draw an exercise that is on neither side."""
         while True:
             exercise = rng.choice(list(KINDS.values()))(rng)
             if exercise.question not in self._shipped:
@@ -206,28 +196,17 @@ def _slipped(character: str, rng: random.Random, chance: float) -> str:
     return character
 
 
-def shipped_problems() -> list[Problem]:
-    """Read the file: both sides, each problem with its kind and split in the metadata."""
-    reader = RowReader(Columns(prompt="question", answer="answer"), template=None)
-    candidates, _ = file_candidates([FILE], reader, "task arithmetic")
-    return [candidate.problem for candidate in candidates]
-
-
-def make_file(path: Path) -> None:
-    """Write the problems that come with arl."""
+@functools.cache
+def shipped_problems() -> tuple[Problem, ...]:
+    """Draw the problems of both sides, the same in every run, each with its kind and split in the metadata."""
     rng = random.Random("arithmetic")
-    questions = set()
-    with path.open("w", encoding="utf-8") as file:
-        for kind, draw in KINDS.items():
-            for i in range(PROBLEMS_PER_KIND):
+    problems: dict[str, Problem] = {}
+    for kind, draw in KINDS.items():
+        for i in range(PROBLEMS_PER_KIND):
+            exercise = draw(rng)
+            while exercise.question in problems:
                 exercise = draw(rng)
-                while exercise.question in questions:
-                    exercise = draw(rng)
-                questions.add(exercise.question)
-                split = "training" if i % 2 == 0 else "evaluation"
-                row = {"question": exercise.question, "answer": exercise.answer, "kind": kind, "split": split}
-                print(json.dumps(row), file=file)
-
-
-if __name__ == "__main__":
-    make_file(FILE)
+            split = "training" if i % 2 == 0 else "evaluation"
+            metadata = {"kind": kind, "split": split}
+            problems[exercise.question] = Problem(exercise.question, exercise.answer, metadata)
+    return tuple(problems.values())

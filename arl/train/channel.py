@@ -24,7 +24,6 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.errors import ArlError, DiskError
 from arl.sync.buckets import TensorSpec
-from arl.sync.published_versions import BufferPlace
 from arl.train.packer import SequenceShard
 from arl.train.shard import PackSizes
 from arl.train.trained_tokens import TokenLogprobs
@@ -77,7 +76,6 @@ class Init(_Message, frozen=True):
     transport: Transport = "file"
     for_nodes: bool = False  # engines on other nodes read what is published as files
     bucket_bytes: int = 512 * 10**6
-    buffers: Literal["auto"] | BufferPlace = "auto"  # where the buckets of a broadcast lie
     sharing_ranks: int = 1  # ipc: ranks, from 0 on, whose memory engines read
     broadcast_seconds: float = 60.0  # deadline of every wait for an engine
     checked_as: str | None = None  # dtype of engines whose weights are compared

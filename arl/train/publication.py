@@ -4,7 +4,7 @@ step ─► reserve memory ─► gather into it (collective) ─► [ipc: share
 
     transport   who keeps buckets               where
     file        rank 0, until they are written  host memory, pinned where there is a GPU
-    broadcast   rank 0, two versions            its GPU, or host memory: sync.buffers
+    broadcast   rank 0, two versions            its GPU where they fit, else host memory
     ipc         the ranks that engines read     their GPUs, two versions; on a CPU mapped files
 """
 
@@ -142,4 +142,4 @@ class Publication:
         if not torch.cuda.is_available():
             return "host"
         version_bytes = bucket_bytes_of(self._specs)
-        return buffer_place(self._init.buffers, version_bytes, free_device_bytes())
+        return buffer_place(version_bytes, free_device_bytes())

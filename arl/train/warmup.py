@@ -19,7 +19,7 @@ import torch
 from pydantic import Field
 from transformers import PreTrainedModel
 
-from arl.config.recipe import Data, TinyModel, Train, Warmup
+from arl.config.recipe import Data, TinyModel, Train
 from arl.config.section import NonNegative, Positive, Section
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.embedded.batching import EmbeddedEngine
@@ -45,8 +45,12 @@ class WarmupJob(Section):
     """Name of the task; its vocabulary is the model's."""
     options: dict[str, Any] = Field(default={})
     """The task's own settings."""
-    warmup: Warmup = Warmup()
-    """Batch size and evaluations."""
+    batch_size: Positive = 64
+    """Sequences of an optimizer step."""
+    eval_every: Positive = 20
+    """Optimizer steps between sampled evaluations, in a stage that ends at an accuracy."""
+    eval_samples: Positive = 256
+    """Problems of a sampled evaluation."""
     seed: NonNegative = 0
     """Of the model's first weights and of the demonstrations."""
     max_new_tokens: Positive = 48
@@ -138,7 +142,7 @@ class _Teacher:
         schedule = schedule_of_stage(stage)
         for step in range(1, stage.steps + 1):
             loss = self.tuner.step(self._batch(stage), schedule.rate(step - 1))
-            if stage.target_accuracy is None or step % self._job.warmup.eval_every:
+            if stage.target_accuracy is None or step % self._job.eval_every:
                 continue
             if self._evaluate(stage, step, loss) >= stage.target_accuracy:
                 return
@@ -150,11 +154,11 @@ class _Teacher:
         self._evaluate(stage, stage.steps, loss)
 
     def _batch(self, stage: WarmupStage) -> list[Pair]:
-        shown = stage.demonstrate(self._rng, self._job.warmup.batch_size)
+        shown = stage.demonstrate(self._rng, self._job.batch_size)
         return [encode(self._codec, problem.prompt, response) for problem, response in shown]
 
     def _evaluate(self, stage: WarmupStage, step: int, loss: float) -> float:
-        problems = stage.ask(self._rng, self._job.warmup.eval_samples)
+        problems = stage.ask(self._rng, self._job.eval_samples)
         self._sampler.load_state_dict(self.tuner.sharded.full_state(torch.float32))
         seed = self._rng.getrandbits(31)
         accuracy = asyncio.run(

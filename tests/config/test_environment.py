@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from arl.config.environment import merge_environments
 from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError
 
@@ -44,8 +43,3 @@ def test_in_virtual_time_there_is_no_process_to_give_variables_to(tmp_path: Path
     (tmp_path / "r.yaml").write_text(f"{RECIPE}world: virtual\nreward: {{environment: {{A: b}}}}\n")
     with pytest.raises(RecipeError, match=r"reward\.environment: world virtual starts no processes of that side"):
         load_recipe(tmp_path / "r.yaml")
-
-
-def test_a_variable_that_only_some_processes_get_from_arl_is_refused_when_they_start() -> None:
-    with pytest.raises(RecipeError, match=r"engine\.environment: arl sets HF_HUB_OFFLINE itself"):
-        merge_environments("engine.environment", {"HF_HUB_OFFLINE": "0", "A": "b"}, {"HF_HUB_OFFLINE": "1"})

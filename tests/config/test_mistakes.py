@@ -17,7 +17,6 @@ GOOD = "model: {tiny: {}}\ndata: {task: running_checksum}\n"
     [
         ("sync.transport=nccl", "sync.transport = 'nccl': give one of auto, file, memory, broadcast, ipc"),
         ("sync.transport=brodcast", "did you mean broadcast? give one of auto, file, memory, broadcast, ipc"),
-        ("sync.order=in-turn", "sync.order = 'in-turn': did you mean in_turn? give one of together, in_turn"),
         ("mode=Collocated", "mode = 'Collocated': did you mean collocated? give one of disaggregated, collocated"),
         ("train.lr=1", "train.lr: unknown key; did you mean learning_rate?"),
         ("train.ranks=0", "train.ranks = 0: must be 1 or more"),

@@ -7,7 +7,7 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from arl.config.recipe import LagFile, Recipe, TinyModel, Warmup
+from arl.config.recipe import LagFile, Recipe, TinyModel
 from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import RecipeError
 
@@ -35,12 +35,6 @@ def refusal(path: Path, text: str, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_defaults_fill_whatever_the_file_leaves_out(recipe_file: Path) -> None:
-    recipe = load_recipe(recipe_file)
-    assert recipe.rollout.problems_per_step == 32
-    assert recipe.run_directory == Path("runs/small")
-
-
 def test_a_dumped_recipe_loads_as_the_same_recipe(recipe_file: Path, tmp_path: Path) -> None:
     recipe = load_recipe(recipe_file, ["train.betas=[0.8, 0.9]"])
     (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
@@ -60,10 +54,10 @@ def test_a_lag_takes_the_place_of_the_bound_and_loads_again(recipe_file: Path, t
 
 
 def test_overrides_win_in_order_and_may_open_a_section(recipe_file: Path) -> None:
-    recipe = load_recipe(recipe_file, ["rollout.staleness=1", "rollout.staleness=2", "warmup.batch_size=5"])
+    recipe = load_recipe(recipe_file, ["rollout.staleness=1", "rollout.staleness=2", "reward.overlong.buffer=5"])
     assert recipe.rollout.staleness == 2
-    assert recipe.warmup is not None
-    assert recipe.warmup.batch_size == 5
+    assert recipe.reward.overlong is not None
+    assert recipe.reward.overlong.buffer == 5
 
 
 def test_no_bound_must_be_asked_for_and_limits_the_groups_in_flight_instead(recipe_file: Path, tmp_path: Path) -> None:
@@ -89,11 +83,6 @@ def test_an_override_with_a_bound_takes_the_place_of_the_files_lag(recipe_file: 
     assert (recipe.rollout.lag, recipe.rollout.staleness) == (None, 0)
 
 
-def test_overrides_that_name_both_alternatives_are_refused_as_the_file_is(recipe_file: Path) -> None:
-    message = refusal(recipe_file, GOOD, "rollout.lag=3", "rollout.staleness=1")
-    assert "--set rollout.staleness=1: rollout.staleness 1: rollout.lag is exact" in message
-
-
 def test_an_override_with_a_model_takes_the_place_of_a_tiny_one(recipe_file: Path) -> None:
     recipe = load_recipe(recipe_file, ["model.path=somewhere"])
     assert (recipe.model.path, recipe.model.tiny) == ("somewhere", None)
@@ -115,13 +104,6 @@ def test_off_is_a_word_as_in_yaml_1_2(recipe_file: Path, word: str) -> None:
     assert "output.wandb = False" in refusal(recipe_file, f"{GOOD}output: {{wandb: false}}\n")
 
 
-def test_a_warm_up_is_a_section_or_the_word_true(recipe_file: Path) -> None:
-    recipe_file.write_text(GOOD + "warmup: true\n")
-    assert load_recipe(recipe_file).warmup == Warmup()
-    assert load_recipe(recipe_file, ["warmup.batch_size=5"]).warmup == Warmup(batch_size=5)
-    assert load_recipe(recipe_file, ["warmup=false"]).warmup is None
-
-
 def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> None:
     task = "data: {task: running_checksum}"
     options = "data:\n  task: running_checksum\n  options:\n    "
@@ -139,11 +121,6 @@ def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> Non
 def test_an_unknown_task_is_named_with_its_line(recipe_file: Path) -> None:
     message = refusal(recipe_file, GOOD.replace("running_checksum", "running_chekcsum"))
     assert message.startswith(f"{recipe_file}:4: data.task 'running_chekcsum': did you mean running_checksum? give one")
-
-
-def test_an_unknown_key_names_its_line_and_the_nearest_valid_name(recipe_file: Path) -> None:
-    message = refusal(recipe_file, GOOD + "  minibatchs: 2\n")
-    assert message == f"{recipe_file}:7: train.minibatchs: unknown key; did you mean minibatches?"
 
 
 def test_every_mistake_is_reported_at_once(recipe_file: Path) -> None:
@@ -182,15 +159,9 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
             "rollout: {lag: -1}\n",
             ":7: rollout.lag -1: give a whole number of versions ≥ 0, {dist: FILE} or {tr",
         ),
-        ("rollout: {lag: 1.0}\n", ":7: rollout.lag 1.0: give a whole number"),
         ("rollout: {lag: true}\n", ":7: rollout.lag True: give a whole number"),
         ("rollout: {lag: uniform}\n", ":7: rollout.lag 'uniform': give a whole number"),
-        ("rollout: {lag: {dits: x}}\n", ":7: rollout.lag {'dits': 'x'}: give a whole number"),
-        ("rollout: {lag: {dist: 5}}\n", ":7: rollout.lag {'dist': 5}: give a whole number"),
         ("rollout: {lag: {dist: x, trace: y}}\n", ":7: rollout.lag {'dist': 'x', 'trace': 'y'}: give a whole number"),
-        ("sync: {order: in_turn}\nmode: collocated\n", "sync.order in_turn: with mode collocated no engine generates"),
-        ("sync: {order: in_turn}\nrollout: {lag: 1}\n", "sync.order in_turn: with rollout.lag no engine generates"),
-        ("sync: {order: in_turn, interrupt: false}\n", "sync.order in_turn: with sync.interrupt false no engine"),
         ("world: virtal\n", ":7: world = 'virtal': did you mean virtual?"),
         ("  ranks: 2\nworld: virtual\n", "train.ranks 2: world virtual trains in one process"),
         ("  ranks: 4\n  shard_ranks: 3\n", "train.shard_ranks 3 must divide train.ranks 4"),
@@ -203,20 +174,10 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("eval: {suites: gsm8k}\n", "eval.suites = 'gsm8k': must be a list, as in [gsm8k]"),
         ("virtual: {load: -1}\n", "virtual.load = -1: must be 0 or more"),
         ("deadlines: {step: .inf}\n", "deadlines.step = inf: must be a finite number"),
-        ("virtual: {load: .inf}\n", "virtual.load = inf: must be a finite number"),
     ],
 )
 def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:
     assert rule in refusal(recipe_file, GOOD + extra)
-
-
-def test_times_without_quotes_are_no_numbers_to_base_60(recipe_file: Path, tmp_path: Path) -> None:
-    recipe_file.write_text(GOOD + "cluster:\n  flags: {time: 24:00:00, comment: '1:30', nice: 5}\n")
-    loaded = load_recipe(recipe_file, ["cluster.flags.time-min=12:00:00", "train.learning_rate=1.5e-3"])
-    assert loaded.cluster.flags == {"time": "24:00:00", "comment": "1:30", "nice": "5", "time-min": "12:00:00"}
-    dumped = tmp_path / "dumped.yaml"
-    dumped.write_text(dump_recipe(loaded))
-    assert load_recipe(dumped) == loaded
 
 
 def test_only_a_tiny_model_is_warmed_up(recipe_file: Path) -> None:
@@ -247,7 +208,7 @@ def sections(model: type[BaseModel]) -> set[type[BaseModel]]:
 
 
 def test_every_field_has_a_docstring_and_only_sources_and_sizes_have_no_default() -> None:
-    assert {TinyModel, Warmup} < sections(Recipe)
+    assert {TinyModel, LagFile} < sections(Recipe)
     required = set()
     for section in sections(Recipe):
         for name, field in section.model_fields.items():

@@ -1,16 +1,13 @@
 """Files of a data set are downloaded once, found in the cache without a network, and named when they are nowhere."""
 
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
-from arl.data.hub_files import cached_hub_files, parse_hub_files
+from arl.data.hub_files import parse_hub_files
 from arl.data.source_files import find_files
 from arl.errors import DataError
 from tests.data.fake_hub import FakeHub, point_to
@@ -67,17 +64,6 @@ def test_an_offline_process_asks_no_hub(hub: FakeHub, monkeypatch: pytest.Monkey
     assert hub.requests == asked
 
 
-def test_a_cache_with_a_part_of_the_files_is_none(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = parse_hub_files(SPEC, "data.path")
-    (one, other) = find_files(SPEC, "data.path")
-    assert cached_hub_files(whole) == [one, other]
-    other.unlink()
-    assert cached_hub_files(whole) == []
-    point_to("http://127.0.0.1:9", monkeypatch)
-    with pytest.raises(DataError, match="not found"):
-        find_files(SPEC, "data.path")
-
-
 def test_what_is_nowhere_is_refused_with_the_command_that_fetches_it(cache: Path) -> None:
     with pytest.raises(DataError) as caught:
         find_files(SPEC, "data.path")
@@ -92,11 +78,6 @@ def test_a_repository_that_the_hub_does_not_have_is_refused(hub: FakeHub) -> Non
         find_files("hf://datasets/someone/absent/train.jsonl", "data.path")
 
 
-def test_a_file_that_the_repository_lacks_is_refused_beside_those_it_has(hub: FakeHub) -> None:
-    with pytest.raises(DataError, match=r"has no such file; it has main/test-00000-of-00001.jsonl, main/train-0000"):
-        find_files(f"hf://datasets/{REPO}/validation.jsonl", "data.path")
-
-
 @pytest.mark.parametrize("spec", ["hf://datasets/gsm8k", "hf://openai/gsm8k/x.jsonl", "hf://datasets/a/b", "hf://"])
 def test_another_notation_is_refused_with_an_example(spec: str) -> None:
     with pytest.raises(DataError, match="write it as hf://datasets/OWNER/REPO/FILE"):
@@ -107,22 +88,3 @@ def test_a_revision_is_part_of_the_notation() -> None:
     source = parse_hub_files("hf://datasets/a/b@v1.0/data/x.jsonl", "data.path")
     assert (source.repo, source.revision, source.pattern) == ("a/b", "v1.0", "data/x.jsonl")
     assert source.fetch_command == "hf download --repo-type dataset a/b --revision v1.0 --include data/x.jsonl"
-
-
-def test_a_mirror_of_the_hub_is_named_by_the_environment(hub: FakeHub, tmp_path: Path) -> None:
-    probe = f"from arl.data.source_files import find_files; print(*find_files({SPEC!r}, 'data.path'), sep='\\n')"
-    home = tmp_path / "home"
-    environment = {**os.environ, "HF_ENDPOINT": hub.url, "HF_HOME": str(home), "HF_HUB_OFFLINE": "0"}
-    environment.pop("HF_HUB_CACHE", None)
-    done = subprocess.run(
-        [sys.executable, "-c", probe],
-        env=environment,
-        check=False,
-        timeout=120,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    paths = [Path(line) for line in done.stdout.splitlines()]
-    assert len(paths) == 2
-    assert all(path.is_file() and path.is_relative_to(home) for path in paths)

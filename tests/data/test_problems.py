@@ -1,20 +1,15 @@
 """Problems keep their side of the split and their order, and bad files are refused by line."""
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.config.recipe import Data
 from arl.data.problems import ProblemOrder, ProblemSets, load_problems
 from arl.errors import DataError
-from arl.tasks.base import is_held_out
-from arl.tasks.running_checksum import RunningChecksum, demonstrate, draw_problem
-from arl.types import Problem, Response
+from arl.types import Problem
 
 
 def write(path: Path, rows: list[dict[str, Any]]) -> str:
@@ -47,25 +42,6 @@ def test_an_epoch_hands_out_every_problem_once_and_the_next_one_in_another_order
     assert first != second
 
 
-@given(st.integers(0, 10_000))
-def test_a_worked_demonstration_is_rewarded_and_a_slip_may_not_be(seed: int) -> None:
-    rng = random.Random(seed)
-    problem = draw_problem(rng, uniform_lengths=True)
-    worked = demonstrate(problem, rng)
-    assert RunningChecksum.reward(problem, Response(worked)) == 1.0
-    assert RunningChecksum.reward(problem, Response(worked, truncated=True)) == 0.0
-    assert RunningChecksum.reward(problem, Response(worked + "#" + problem.answer)) == 0.0
-    assert len(worked.partition("#")[0]) == len(str(problem.prompt).rstrip(".="))
-
-
-def test_jsonl_problems_keep_their_extra_fields(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.jsonl", numbered(50, level=2))
-    sets = load_problems(Data(path=path), seed=0)
-    assert len(everything(sets)) == 50
-    assert sets.training[0].metadata == {"level": 2}
-    assert sets.training[0].answer == str(sets.training[0].prompt).removeprefix("question ")
-
-
 def test_a_line_separator_inside_a_string_ends_no_line(tmp_path: Path) -> None:
     """JSON allows U+2028 and U+0085 in strings, and many data sets have them."""
     path = tmp_path / "p.jsonl"
@@ -88,15 +64,9 @@ def test_a_problem_without_an_answer_has_an_empty_one(tmp_path: Path, row: dict[
         ("", "p.jsonl: is empty"),
         ('{"prompt": "x"}\nnonsense', "p.jsonl:2: not JSON"),
         ('{"prompt": "x"}\n[1]', "p.jsonl:2: is list, and must be one JSON object"),
-        ("[" * 200_000, "p.jsonl:1: not JSON .it is nested too deeply"),
         ('{"prompt": "x", "n": 18446744073709551616}', "p.jsonl:1: has an integer that takes more than 64 bits"),
-        ('{"prompt": "x", "n": 1e400}', "p.jsonl:1: not JSON .Number out of range"),
         ('{"prompt": "x", "n": NaN}', "p.jsonl:1: not JSON .*, which has no NaN and no Infinity: write null"),
-        ('{"prompt": "x"}\r{"prompt": "y"}', "p.jsonl:1: not JSON"),
-        ('{"prompt": "x \\udc00"}', "p.jsonl:1: not JSON .*surrogate"),
         ('{"prompt": true}', "p.jsonl:1: column prompt is True, and must be text"),
-        ('{"prompt": [{"role": "user", "content": " "}]}', "p.jsonl:1: column prompt is .* not empty"),
-        ('{"prompt": [{"role": "", "content": "x"}]}', "p.jsonl:1: column prompt is .* list of chat messages"),
         ('{"promt": "x"}', "p.jsonl:1: no column prompt, which data.columns.prompt names .did you mean promt"),
         ('{"question": "x"}', "p.jsonl:1: no column prompt, which data.columns.prompt names .it has question"),
         ('{"prompt": " "}', "p.jsonl:1: column prompt is ' ', and must be text"),
@@ -121,11 +91,6 @@ def test_a_file_of_malformed_rows_alone_is_refused_even_where_they_are_left_out(
     (tmp_path / "p.jsonl").write_text("a\nb")
     with pytest.raises(DataError, match=r"none of its 2 rows is a problem; the first: .*p\.jsonl:1: not JSON"):
         load_problems(Data(path=str(tmp_path / "p.jsonl"), malformed="skip"), seed=0)
-
-
-def test_the_split_is_decided_by_content_alone() -> None:
-    assert is_held_out(Problem("x", "1"), 0.999)
-    assert is_held_out(Problem("x", "1"), 0.5) == is_held_out(Problem("x", "1", {"extra": 1}), 0.5)
 
 
 def test_an_evaluation_file_is_used_whole_however_small_it_is(tmp_path: Path) -> None:

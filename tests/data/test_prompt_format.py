@@ -151,13 +151,3 @@ def test_over_several_turns_the_record_keeps_reasoning_that_the_template_would_l
         tokenize=False,
     )
     assert "one and one" not in rendered_again  # so rendering history anew would not be what the policy saw
-
-
-def test_the_plan_says_which_template_is_used() -> None:
-    on = HuggingFaceCodec(chat_tokenizer(TURNS), PromptFormat(suffix="\nBox it.")).prompts
-    assert (
-        on.describe() == f"chat template of the model ({len(TURNS)} characters); no system prompt; suffix '\\nBox it.'"
-    )
-    assert on.text(QUESTION).startswith("<|start|>user\nWhat is 1 + 1?\nBox it.<|end|>")
-    off = HuggingFaceCodec(chat_tokenizer(TURNS), PromptFormat(chat_template=False)).prompts
-    assert off.describe() == "plain text: data.chat_template is false; no system prompt; no suffix"

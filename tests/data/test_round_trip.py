@@ -1,11 +1,10 @@
-"""What a data file holds reaches a reward worker and a trajectory file, and comes back as it was; or it is refused."""
+"""What a data file holds reaches a reward worker as it was."""
 
 import json
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from hypothesis import HealthCheck, given, settings
@@ -14,9 +13,8 @@ from hypothesis import strategies as st
 from arl.config.recipe import Data
 from arl.data.problems import load_problems
 from arl.launch.frames import FrameReader, frame
-from arl.metrics.episode_table import episode_table, group_rows
 from arl.reward.worker import RewardCall
-from arl.types import Problem, Response, Trajectory, TrajectoryGroup
+from arl.types import Problem, Response
 
 LEAST_INTEGER = -(2**63)
 LARGEST_INTEGER = 2**64 - 1
@@ -59,19 +57,6 @@ def test_a_line_of_json_comes_to_the_reward_function_as_it_was(
         assert {**problem.metadata, "prompt": problem.prompt, "answer": problem.answer} == row
 
 
-@settings(QUICK, max_examples=25)
-@given(ROWS)
-def test_an_answer_comes_back_from_the_trajectory_file_as_it_was(
-    tmp_path: Path, drawn: list[tuple[str, str, dict[str, Any]]]
-) -> None:
-    (tmp_path / "p.jsonl").write_text("\n".join(json.dumps(row) for row in as_rows(drawn)))
-    for problem in loaded(tmp_path / "p.jsonl"):
-        table = episode_table(group_rows(group_of(problem), "trained", 0), codec=None)
-        pq.write_table(table, tmp_path / "t.parquet")
-        (row,) = pq.read_table(tmp_path / "t.parquet").to_pylist()
-        assert (row["problem_id"], row["answer"]) == (problem.id, problem.answer)
-
-
 def test_values_that_json_lacks_come_from_parquet_as_text_and_maps_as_lists(tmp_path: Path) -> None:
     columns = {
         "prompt": pa.array(["a\u2028b"]),
@@ -103,25 +88,3 @@ def sent(problem: Problem) -> Problem:
     """Return a problem as the reward function gets it."""
     (body,) = FrameReader().feed(frame(RewardCall(1, 0, problem, Response("x"))))
     return msgspec.msgpack.decode(body, type=RewardCall).problem
-
-
-def group_of(problem: Problem) -> TrajectoryGroup:
-    trajectory = Trajectory(
-        token_ids=np.array([1, 2], np.int32),
-        behavior_logprobs=np.zeros(2, np.float32),
-        policy_versions=np.array([-1, 0], np.int32),
-        loss_mask=np.array([False, True]),
-        prompt_length=1,
-        reward=1.0,
-        unshaped_reward=1.0,
-        truncated=False,
-    )
-    return TrajectoryGroup(
-        group_id=0,
-        problem=problem,
-        trajectories=(trajectory,),
-        dispatch_version=0,
-        dispatch_time=0.0,
-        arrival_version=0,
-        arrival_time=0.0,
-    )

@@ -25,7 +25,7 @@ class World:
 
     def __init__(self, rng: random.Random, seats: int, lifetime: float, in_turns: bool) -> None:
         self.rng, self.lifetime, self.in_turns = rng, lifetime, in_turns
-        self.router = Router([None] * seats, in_turn=rng.random() < 0.5)
+        self.router = Router([None] * seats)
         self.oldest = 0
         self.lives: dict[int, Replica | None] = {}  # by seat, until nothing is left of it; None: it is being started
         self.trains = False

@@ -36,12 +36,6 @@ class Reinforce(Objective):
         return loss, {"objective/penalty": penalty.detach()}
 
 
-class WithoutPenalty(Reinforce):
-    """The same, of which the packer may leave out groups of equal rewards."""
-
-    zero_advantage_is_zero_gradient = True
-
-
 class WithReference(Reinforce):
     """Asks for a column that nothing computes yet."""
 

@@ -1,19 +1,14 @@
 """An advantage is added from outside arl by `advantage: {kind: module:Class}`."""
 
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import RecipeError
 from arl.train.algorithms.advantage import Advantage
 from arl.train.algorithms.trial import try_advantage
-from arl.train.loss_sequence import loss_sequences
 from tests.extending import my_advantage
 from tests.extending.short_run import FIRST_SECTION, VARIED_REWARDS, ShortRun, step_records
-from tests.train.synthetic import batch, packed
-from tests.train.test_packer import expected, found
 
 MINE = "tests.extending.my_advantage"
 
@@ -25,25 +20,6 @@ def test_a_run_trains_with_an_advantage_that_differs_from_token_to_token(tmp_pat
     for record in records:
         assert record["grad_norm"] > 0
         assert record["advantage/zero_fraction"] < 1.0
-
-
-def test_each_loss_token_gets_its_own_advantage(tmp_path: Path) -> None:
-    given = batch(groups=4, size=4)
-    advantage = my_advantage.Growing(discount=0.9)
-    groups = loss_sequences(given, advantage)
-    last = [s.advantages[-1] for group in groups for s in group]
-    first = [s.advantages[0] for group in groups for s in group]
-    assert all(abs(a) > abs(b) for a, b in zip(last, first, strict=True))
-    shards, _ = packed(given, minibatches=2, capacity=200, ranks=2, advantage=advantage)
-    packs = [pack for shard in shards for minibatch in shard.minibatches for pack in minibatch.micro_batches]
-    assert Counter(token for pack in packs for token in found(pack)) == expected(groups)
-
-
-def test_a_name_alone_chooses_it_and_a_dumped_recipe_loads_again(tmp_path: Path) -> None:
-    recipe = ShortRun(tmp_path, sections=f"advantage: {MINE}:Growing").recipe
-    assert recipe.advantage == my_advantage.Growing(kind=f"{MINE}:Growing")
-    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
-    assert load_recipe(tmp_path / "dumped.yaml") == recipe
 
 
 @pytest.mark.parametrize(

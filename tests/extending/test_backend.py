@@ -10,11 +10,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from arl.cli import app
-from arl.config.recipe import Recipe
-from arl.engine.backend import ServerSpec, find_backend
+from arl.engine.backend import find_backend
 from arl.errors import RecipeError
-from arl.launch.base import Resources
-from arl.types import StartingVersions
 from tests.extending.short_run import RECIPE, TRAJECTORIES
 
 MINE = "tests.extending.my_backend"
@@ -46,21 +43,6 @@ def test_a_users_engine_generates_what_is_trained(tmp_path: Path) -> None:
         sampled = [t for t, v in zip(row["token_ids"], row["policy_versions"], strict=True) if v >= 0]
         assert len(sampled) == 16
         assert all(b in (a + 1, 0) for a, b in pairwise(sampled)), "consecutive ids, which begin again at 0"
-
-
-def test_a_users_backend_changes_the_command_of_its_servers() -> None:
-    recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"task": "running_checksum"}})
-    server = ServerSpec(
-        recipe=recipe,
-        versions=StartingVersions("weights"),
-        resources=Resources(2),
-        seed=0,
-        host="127.0.0.1",
-    )
-    argv = find_backend(f"{MINE}:PatternBackend").command(server).argv
-    assert argv[:3] == ("nice", "-n", "19")
-    assert argv[argv.index("--model") + 1] == "weights"
-    assert argv[argv.index("--threads") + 1] == "2"
 
 
 @pytest.mark.parametrize(

@@ -2,21 +2,15 @@
 
 from pathlib import Path
 
-import msgspec
-import numpy as np
 import pytest
 
-from arl.config.recipe import Recipe, Train
+from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import RecipeError
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.trial import try_objective
-from arl.train.learner import Learner
-from arl.train.packer import pack_groups
-from arl.train.shard import Minibatch, Shard
 from tests.extending import my_objective
 from tests.extending.short_run import EQUAL_REWARDS, FIRST_SECTION, ShortRun, step_records
-from tests.train.gradients import sequences
 
 MINE = "tests.extending.my_objective"
 
@@ -43,16 +37,6 @@ def test_an_objective_with_a_gradient_of_its_own_learns_from_groups_of_equal_rew
         of_ages = [mean for mean in record["objective/penalty_by_age"] if mean is not None]
         assert min(of_ages) <= record["objective/penalty"] <= max(of_ages)
         assert "ratio/max" not in record
-
-
-def test_the_packer_leaves_them_out_if_the_objective_says_that_they_have_no_gradient(tmp_path: Path) -> None:
-    run = ShortRun(tmp_path, EQUAL_REWARDS, f"objective.kind={MINE}:WithoutPenalty")
-    records = step_records(run.train())
-    assert len(records) == 2
-    for record in records:
-        assert record["advantage/zero_fraction"] == 1.0
-        assert record["grad_norm"] == 0.0
-        assert "objective/penalty" not in record
 
 
 def test_its_fields_are_the_fields_of_the_recipe_and_a_dumped_recipe_loads_again(tmp_path: Path) -> None:
@@ -112,24 +96,3 @@ def test_a_loss_that_returns_other_things_than_declared_is_refused_before_the_st
 ) -> None:
     with pytest.raises(RecipeError, match=rule):
         try_objective(objective)
-
-
-def test_a_column_that_the_batch_carries_reaches_the_loss_token_by_token(tiny: Path) -> None:
-    """Such as a later reference model will fill: sequences of one prompt share scores, and keep their own column."""
-    rng = np.random.default_rng(0)
-    groups = [
-        [msgspec.structs.replace(s, reference_logprobs=-rng.random(len(s.loss_at), np.float32) - 1) for s in group]
-        for group in sequences(seed=1)
-    ]
-    (packs,) = pack_groups(groups, 64, ranks=1)
-    learner = Learner(tiny, Train(dtype="float32", minibatches=1, learning_rate=1e-9), my_objective.WithReference())
-    expected = []
-    for pack in packs:
-        logprob = learner.sharded.score(pack)[0].detach().numpy()[pack.loss_scores]
-        assert pack.reference_logprobs is not None
-        expected.append((logprob - pack.reference_logprobs) ** 2 / 2)
-    filled = np.sort(np.concatenate([s.reference_logprobs for group in groups for s in group]))
-    np.testing.assert_array_equal(np.sort(np.concatenate([p.reference_logprobs for p in packs])), filled)
-    metrics = learner.step(Shard(0, (Minibatch(packs, loss_tokens=50, loss_sequences=9),)))
-    assert metrics["objective/penalty"] == pytest.approx(np.concatenate(expected).mean(), rel=1e-4)
-    assert metrics["loss"] == pytest.approx(np.concatenate(expected).sum() / 50, rel=1e-4)

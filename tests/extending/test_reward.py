@@ -8,12 +8,6 @@ from arl.errors import RecipeError
 from tests.extending.short_run import ShortRun, trained_rows
 
 
-def test_a_reward_by_name_takes_the_place_of_the_tasks(tmp_path: Path) -> None:
-    summary = ShortRun(tmp_path, "reward.function=tests.extending.my_reward:ones").train()
-    rewards = {row["reward"] for row in trained_rows(summary)}
-    assert any(0 < reward < 1 for reward in rewards)  # the task's own gives 0 or 1
-
-
 def test_named_parts_are_weighed_and_recorded_as_they_are(tmp_path: Path) -> None:
     settings = ("reward.function=tests.extending.my_reward:ones_and_length", "reward.weights={length: -0.01}")
     for row in trained_rows(ShortRun(tmp_path, *settings).train()):

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
-from arl.config.recipe import TinyModel, Warmup
+from arl.config.recipe import TinyModel
 from arl.errors import ArlError
 from arl.train.sft import run
 from arl.train.warmup import WarmupJob
@@ -25,8 +25,8 @@ def test_a_task_by_name_is_trained_on_its_own_problems_and_reward(tmp_path: Path
 
 
 def test_the_demonstrations_of_a_task_warm_a_tiny_model_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = Warmup(batch_size=4, eval_samples=4)
-    job = WarmupJob(model=SHAPE, task=ECHO, warmup=settings, max_new_tokens=8, output=str(tmp_path / "out"))
+    out = str(tmp_path / "out")
+    job = WarmupJob(model=SHAPE, task=ECHO, batch_size=4, eval_samples=4, max_new_tokens=8, output=out)
     run(job)
     dist.destroy_process_group()
     assert '"stage": "copying", "step": 4' in capsys.readouterr().out

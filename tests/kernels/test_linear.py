@@ -16,7 +16,7 @@ from arl.kernels.linear_policy_loss import LossAndStats, RowLoss, linear_policy_
 from arl.kernels.logprob import packed_logprob
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from tests.examples import examples
-from tests.kernels.conftest import INTERPRETED, PROPORTION
+from tests.kernels.conftest import INTERPRETED, PROPORTION, needs_float64
 from tests.train.columns import token_columns
 
 KERNELS = examples(PROPORTION)

@@ -15,7 +15,7 @@ from arl.metrics.base import TrackerMaker
 from arl.metrics.console import step_line
 from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_LOST, Record
 from arl.metrics.rates import Meters
-from arl.metrics.recorder import Recorder, SamplePlan
+from arl.metrics.recorder import Recorder
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.types import (
     FAILED,
@@ -279,7 +279,7 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
             restarted_tokens=lambda: 0,
             epochs=lambda: 0.0,
             codec=NullCodec(),
-            samples=SamplePlan(every=2, count=2),
+            samples_every=2,
         )
         with recorder:
             for version in (3, 4, 5):

@@ -13,7 +13,7 @@ def arms_in(path: Path) -> Arms:
 
 def test_runs_that_differ_in_seed_name_and_output_are_one_arm(tmp_path: Path) -> None:
     for seed in (2, 0, 1):
-        write_run(tmp_path / f"run-{seed}", [f"output.samples={seed + 1}"], seed=seed)
+        write_run(tmp_path / f"run-{seed}", [f"output.samples_every={seed + 1}"], seed=seed)
     (arm,) = arms_in(tmp_path).arms
     assert arm.seeds == [0, 1, 2]
     assert arm.name == "run-0"

@@ -29,9 +29,3 @@ def test_a_world_in_one_process_computes_on_the_cpu(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(local, "visible_devices", lambda: ("0",))
     resolved = resolve_auto(recipe(tmp_path, world="virtual"))
     assert (resolved.train.dtype, resolved.engine.dtype) == ("float32", "float32")
-
-
-def test_what_a_recipe_says_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "visible_devices", lambda: ("0",))
-    resolved = resolve_auto(recipe(tmp_path, train={"dtype": "float32"}))
-    assert (resolved.train.dtype, resolved.engine.dtype) == ("float32", "bfloat16")

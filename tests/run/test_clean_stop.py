@@ -4,10 +4,7 @@ import asyncio
 import os
 import re
 import signal
-import sys
 from collections.abc import Callable
-from types import FrameType
-from typing import Any
 
 import pytest
 
@@ -69,17 +66,6 @@ def test_sigterm_before_the_first_step_stops_a_run_that_has_nothing_to_save(star
     assert not survivors(children)
 
 
-def test_ctrl_c_during_an_evaluation_ends_the_run_at_once(start: Callable[..., Command]) -> None:
-    command = start(gates=[5, 6])  # in the evaluation before training
-    command.read_until("run directory")
-    pass_gate(command, 5)
-    children = list(command.children().values())
-    command.process.send_signal(signal.SIGINT)
-    assert command.end() == 130
-    assert last_line(command) == AT_ONCE
-    assert not survivors(children)
-
-
 def test_a_second_ctrl_c_ends_the_run_at_once(start: Callable[..., Command]) -> None:
     command = start("train.steps=100", "eval.problems=0", "deadlines.shutdown=1")
     command.read_until("step    3")
@@ -132,43 +118,3 @@ def test_a_signal_that_comes_as_training_ends_has_the_effect_of_one_that_comes_j
         signal.signal(signal.SIGINT, of_interrupt)
         signal.signal(signal.SIGTERM, of_end)
     assert stops == []
-
-
-def test_of_two_signals_the_first_stops_the_run_and_the_second_ends_it_wherever_the_second_comes() -> None:
-    """The second one comes before each line of the code that handles the first, one line in each round."""
-    ended: list[int] = []
-    stops: list[str] = []
-    places = 0
-
-    async def train(place: int) -> int:
-        lines = 0
-
-        def trace(frame: FrameType, event: str, argument: Any) -> Any:
-            nonlocal lines
-            if frame.f_code.co_name != "handle":
-                return None
-            if event == "line":
-                lines += 1
-                if lines == place:
-                    sys.settrace(None)
-                    frame.f_trace = None
-                    signal.raise_signal(signal.SIGTERM)
-            return trace
-
-        async with stopped_by_signals(lambda: stops.append("stop"), lambda _: None, 30.0, no_more_time):
-            sys.settrace(trace)
-            signal.raise_signal(signal.SIGINT)
-            sys.settrace(None)
-            await asyncio.sleep(0.01)
-        return lines
-
-    before = {number: signal.signal(number, lambda n, _: ended.append(n)) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        while asyncio.run(train(places + 1)) > places:
-            places += 1
-            assert (stops, len(ended)) == (["stop"] * places, places)
-    finally:
-        sys.settrace(None)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    assert places >= 3

@@ -30,18 +30,16 @@ def test_an_interpreter_without_sglang_is_told_how_to_get_it() -> None:
     assert ".ci/sglang" in done.stdout
 
 
-@pytest.mark.parametrize("command", ["true", "echo"])
-def test_a_command_that_is_no_python_is_not_taken_for_one_with_sglang(command: str) -> None:
-    done = arl("doctor", "--python", command)
+def test_a_command_that_is_no_python_is_not_taken_for_one_with_sglang() -> None:
+    done = arl("doctor", "--python", "true")
     assert done.returncode == 2
-    assert f"/{command}: there is no SGLang in it" in done.stdout
+    assert "/true: there is no SGLang in it" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
         (("--python", ""), "--python '': must not be empty"),
-        (("--python", "x\n"), "--python 'x\\n': must not hold line ends"),
         (("--smoke", "--python", "x" * 300), "must have at most 255 bytes"),
         (("--set", "seed=1"), "--set seed=1: changes a field of a recipe; give RECIPE as well"),
     ],
@@ -132,9 +130,3 @@ def test_gpus_are_reported_with_their_users_compilers_and_what_both_sides_have(
     assert "MISSING  SGLang and the trainer in one NCCL group" in lines
     assert any("torch 2.11.0+cu130 for CUDA 13.0 with NCCL 2.28.9" in line for line in lines)
     assert f"{python} -m pip install 'sglang-kernel==0.4.7'" in lines
-
-
-def test_a_machine_without_gpus_is_told_nothing_about_them() -> None:
-    done = arl("doctor")
-    assert "C compiler" not in done.stdout
-    assert "NCCL" not in done.stdout

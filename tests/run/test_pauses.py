@@ -11,8 +11,6 @@ import pytest
 from tests.run.test_train import Command, assert_everything_was_trained_once, start
 
 __all__ = ["start"]  # a fixture
-
-LONGEST = 12.0  # seconds; of all deadlines but those of a start, an evaluation and an exit
 PAUSE = 20.0
 DEADLINES = ("deadlines.step=12", "deadlines.swap=10", "deadlines.generate=10", "deadlines.reward=8")
 STEPS = 14
@@ -51,19 +49,4 @@ def test_a_run_that_was_stopped_for_longer_than_its_deadlines_goes_on_and_blames
     assert int(noticed[1]) == command.process.pid
     assert int(noticed[2]) >= PAUSE - 2
     assert [record.get("engines/restarts", 0) for record in command.metrics()][-1] == 0
-    assert_everything_was_trained_once(command, steps=STEPS)
-
-
-@pytest.mark.long
-def test_an_engine_that_is_stopped_for_less_than_its_deadline_goes_on(start: Callable[..., Command]) -> None:
-    gate = 16 * 6
-    command = start(f"train.steps={STEPS}", "eval.problems=0", "engine.max_restarts=0", gates=[gate])
-    command.read_until("step    3")
-    engine = command.children()["arl.engine.embedded.server"]
-    engine.send_signal(signal.SIGSTOP)
-    time.sleep(LONGEST)
-    engine.send_signal(signal.SIGCONT)
-    command.open_gate(gate)
-    assert command.end() == 0, command.output
-    assert NOTICED.search(command.output) is None
     assert_everything_was_trained_once(command, steps=STEPS)

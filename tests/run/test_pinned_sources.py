@@ -60,13 +60,6 @@ def test_what_neither_hub_nor_cache_knows_and_what_is_no_name_of_the_hub_stays(t
     assert pin_sources(local) == (local, [])
 
 
-def test_a_commit_is_not_asked_for() -> None:
-    pinned = recipe(model=f"{MODEL}@{SHA}", data=f"hf://datasets/{DATA}@{SHA}/train.jsonl")
-    with FakeHub(DATA, {}).serving() as hub:
-        assert pin_sources(pinned) == (pinned, [])
-        assert hub.requests == 0
-
-
 @pytest.fixture
 def run(tmp_path: Path, cache: Path) -> Path:
     """Record a run of the model's branch `v1` and the data's main branch, which have moved since."""
@@ -87,8 +80,3 @@ def test_a_resumed_run_takes_the_commits_that_it_recorded(run: Path) -> None:
     assert resumed.data.path == f"hf://datasets/{DATA}@{SHA}/train.jsonl"
     assert notes == [f"model.path {MODEL}@v1: the run goes on with {MODEL}@{SHA}, which it began with"]
     assert pin_sources(resumed, run) == (resumed, [])
-
-
-def test_other_files_of_the_hub_are_pinned_anew_and_compared_later(run: Path) -> None:
-    other = recipe(model=f"{MODEL}@v1", data=f"hf://datasets/{DATA}/more.jsonl")
-    assert pin_sources(other, run)[0].data.path == f"hf://datasets/{DATA}@{OTHER}/more.jsonl"

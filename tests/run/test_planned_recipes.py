@@ -6,7 +6,6 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from arl.sweep.request import SweepOptions, read_request
 from tests.forks import ROOT, arl
 from tests.published_models import PUBLISHED, make_published
 
@@ -95,32 +94,6 @@ def test_a_recipe_for_several_nodes_fits_them(
     assert done.returncode == 0, done.stderr
     lines = plan_lines(done.stdout)
     assert any("GPU" in line and "weights" in line and "KV cache" in line for line in lines)
-
-
-def test_the_largest_bound_of_the_rebuttals_table_fits_as_well(
-    models: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ARL_DATA", str(data))
-    request = read_request(ROOT / "recipes/study/rebuttal-staleness.yaml", SweepOptions())
-    largest = max(point["rollout.staleness"] for point in request.axes[0].points)
-    settings = [f"rollout.staleness={largest}", f"model.path={models / RECIPES['r1-distill-1.5b'][0]}"]
-    overrides = [part for setting in settings for part in ("--set", setting)]
-    done = arl("train", str(request.recipe), "--dry-run", "--gpus", "8xH100", *overrides, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert plan_lines(done.stdout)[0].startswith("each trainer GPU at its peak")
-
-
-def test_7b_with_all_activations_is_refused_for_the_same_machine_with_what_would_make_it_fit(
-    models: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("ARL_DATA", str(data))
-    file = str(ROOT / "recipes/gsm8k/7b-8k.yaml")
-    settings = ["--set", f"model.path={models / 'Qwen2.5-7B-Instruct'}", "--set", "train.checkpointing=none"]
-    done = arl("train", file, "--dry-run", "--gpus", "8xH100", *settings, cwd=tmp_path)
-    assert done.returncode == 2
-    assert "each trainer GPU needs" in done.stderr
-    assert "activations (trainer)" in done.stderr
-    assert "Set, in this order, train.checkpointing full" in done.stderr
 
 
 def test_a_refusal_on_a_machine_without_gpus_says_how_to_plan_for_another_one(

@@ -4,7 +4,6 @@ import asyncio
 import os
 import shutil
 import signal
-import socket
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,7 +12,6 @@ import pytest
 
 from arl.clock import deadline
 from arl.errors import DeadlineError, EngineError, ProcessDied
-from arl.launch.address import LOOPBACK, held_port
 from arl.launch.base import Command, Resources
 from arl.launch.local import LocalLauncher
 from arl.run.failures import explain_deaths, reported_failures
@@ -82,11 +80,3 @@ def test_a_process_that_hangs_is_named_with_its_pid_its_state_and_the_end_of_its
     assert f"{tmp_path}/trainer-0.log" in message
     assert "loaded version 7" in message
     assert f"pid {pids[1]}" not in message  # it could go on
-
-
-def test_the_port_where_ranks_will_meet_is_nobody_elses_before_they_do() -> None:
-    with held_port(LOOPBACK) as port:
-        with socket.socket() as other, pytest.raises(OSError, match="in use"):
-            other.bind(("127.0.0.1", port))
-        with socket.create_server(("127.0.0.1", port)) as listener, socket.create_connection(listener.getsockname()):
-            pass

@@ -24,7 +24,7 @@ def check(recipe: Path, *axes: str) -> CheckedSweep:
         ("xxxxxx=1", "xxxxxx: unknown key; valid: name, seed, mode, launcher, cluster, world, "),
         ("seed=1,2", "axis seed: every arm runs with each of the seeds; give them by --seeds"),
         ("name=a,b", "name the sweep by --name"),
-        ("output.samples=1,2", "which is not what arms are compared by; give it by --set"),
+        ("output.samples_every=1,2", "which is not what arms are compared by; give it by --set"),
     ],
 )
 def test_an_axis_that_is_no_field_is_refused_with_the_nearest_one(recipe: Path, axis: str, complaint: str) -> None:

@@ -126,26 +126,8 @@ def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str
             {"sync": {"check": True}, "engine": SGLANG | {"tensor_parallel": 2}},
             "sync.check true: weights are compared whole",
         ),
-        ({"sync": {"order": "in_turn"}}, "sync.order in_turn: engine.replicas 1 has no other engine"),
-        ({"sync": {"buffers": "device", "transport": "file"}}, "keeps versions there, and sync.transport is file;"),
-        ({"sync": {"buffers": "device"}, "mode": "collocated"}, "keeps versions there, and mode is collocated; leave"),
-        ({"sync": {"buffers": "device"}, "rollout": {"lag": 1}}, "keeps versions there, and rollout.lag takes files"),
-        ({"sync": {"buffers": "device"}, "world": "virtual"}, "and engines are in the trainer's process; leave it out"),
     ],
 )
 def test_what_nothing_could_carry_or_check_is_no_recipe(sections: dict[str, object], rule: str) -> None:
     with pytest.raises(ValueError, match=rule):
         recipe(**sections)
-
-
-def test_versions_are_kept_on_a_gpu_only_where_they_are_broadcast_from_one() -> None:
-    on_device = recipe(sync={"buffers": "device"})
-    assert chosen(on_device, ALL, on_gpus=True) == "broadcast"
-    rule = "sync.buffers device: only transport broadcast between GPUs keeps versions there"
-    with pytest.raises(InputError, match=f"{rule}, and this run uses file; leave it out"):
-        chosen(on_device, FILES, on_gpus=True)
-    with pytest.raises(InputError, match=f"{rule}, and this run uses file; leave it out"):
-        chosen(on_device, ALL, on_gpus=False)
-    sent = recipe(sync={"buffers": "device", "transport": "broadcast"})
-    with pytest.raises(InputError, match=f"{rule}, and the trainer has no GPU; leave it out"):
-        chosen(sent, ALL, on_gpus=False)

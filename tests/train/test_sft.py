@@ -10,7 +10,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from arl.config.recipe import TinyModel, Warmup
+from arl.config.recipe import TinyModel
 from arl.errors import DataError, InputError, TrainerError
 from arl.tasks import running_checksum
 from arl.train import sft
@@ -64,7 +64,9 @@ def test_the_warm_up_writes_a_model_once_its_target_is_reached(
         model=SHAPE,
         task="running_checksum",
         options={"skill_accuracy": 0.0, "habit_steps": 2},
-        warmup=Warmup(eval_every=3, eval_samples=8, batch_size=4),
+        eval_every=3,
+        eval_samples=8,
+        batch_size=4,
         max_new_tokens=8,
         output=str(tmp_path / "out"),
     )
@@ -83,7 +85,9 @@ def test_a_warm_up_that_misses_its_target_fails_and_writes_nothing(tmp_path: Pat
         model=SHAPE,
         task="running_checksum",
         options={"skill_accuracy": 1.0, "skill_steps": 2},
-        warmup=Warmup(eval_every=2, eval_samples=8, batch_size=4),
+        eval_every=2,
+        eval_samples=8,
+        batch_size=4,
         output=str(tmp_path / "out"),
     )
     with pytest.raises(TrainerError, match=r"learning the task: sampled accuracy is still below 1\.0 after 2 steps"):

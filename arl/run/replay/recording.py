@@ -147,25 +147,7 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
         rows.setdefault(row["group_id"], []).append(row)
     taken: Counter[int] = Counter()
     groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
-    _refuse_missing_rows(groups, taken, run, recipe)
     return [groups.get(group_id) or lost_at_once(group_id) for group_id in range(max(groups) + 1)]
-
-
-def _refuse_missing_rows(groups: dict[int, RecordedGroup], taken: Counter[int], run: Path, recipe: Recipe) -> None:
-    size = recipe.rollout.group_size
-    for group_id, recorded in groups.items():
-        found = len(recorded.group.trajectories)
-        if found != size:
-            raise DataError(
-                f"{run / TRAJECTORIES}: group {group_id} has {found} rows, and rollout.group_size is {size}: a file is "
-                "missing or damaged; record the run again"
-            )
-    for version in range(max(taken, default=0) + 1):
-        if taken[version] != recipe.rollout.problems_per_step:
-            raise DataError(
-                f"{run / TRAJECTORIES}: step {version} trained {taken[version]} groups, and every step trains "
-                f"rollout.problems_per_step {recipe.rollout.problems_per_step}: a file is missing; record the run again"
-            )
 
 
 def _refuse_other_problems(table: pa.Table, problems: dict[str, Problem], run: Path, recipe: Recipe) -> None:

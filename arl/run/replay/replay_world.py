@@ -13,20 +13,20 @@ import contextlib
 import os
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from arl import clock
-from arl.config.recipe import Deadlines, Recipe, Rollout
+from arl.config.recipe import Deadlines, Recipe
 from arl.config.worlds import VIRTUAL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOGS
 from arl.metrics.summary import Summary
-from arl.rollout.base import Admission
 from arl.rollout.controller_state import ControllerState
-from arl.rollout.filters import Filter, keep_all
+from arl.rollout.filters import keep_all
 from arl.run.checkpoint import next_checkpoint
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.suite import held_out_suite
@@ -95,7 +95,6 @@ class ReplayWorld:
         trainer = PacedTrainer(learning, recording.step_seconds if plan.paced else ())
         engine = RecordedEngine(recording.loaded, start.recipe.virtual.load)
         models = SavedModels(start.origin.directory / "checkpoints", start.recipe, trainer)
-        rules = make_rules(plan)
 
         async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
             del problems  # they are the plan's
@@ -119,10 +118,7 @@ class ReplayWorld:
             trainer=trainer,
             groups=groups,
             problems=RecordedOrder(recording.groups),
-            admission=rules.admission,
-            keep=rules.keep,
             lease=recipe_lease(start.recipe, engine, groups.drain),
-            rollout=rules.rollout,
             deadlines=_patient(start.recipe.deadlines, plan.patience),
             steps=len(recording.step_seconds),
             display=QuietDisplay(start.display),
@@ -132,6 +128,7 @@ class ReplayWorld:
             data_may_end=True,
             codec=codec,
             activity="replaying",
+            **recorded_rules(plan),
         )
 
     def _make_trainer(self, start: Start, publications: Path) -> InProcessTrainer:
@@ -164,11 +161,8 @@ class SavedModels:
 
     async def copy(self, version: int) -> None:
         """See Checkpoints. Does nothing for a version that is saved already."""
-        if not self._has(version):
+        if not os.path.exists(self.path(version)):  # noqa: ASYNC240 - a local directory
             await self._trainer.save(self.path(version))
-
-    def _has(self, version: int) -> bool:
-        return os.path.exists(self.path(version))
 
     async def write(self, state: ControllerState) -> None:
         """See Checkpoints."""
@@ -190,33 +184,24 @@ class QuietDisplay:
         """Show nothing."""
 
 
-@dataclass(frozen=True)
-class Rules:
-    """Hold what decides the batches of a replay."""
-
-    admission: Admission
-    keep: Filter
-    rollout: Rollout
-
-
-def make_rules(plan: Replay) -> Rules:
-    """Make either the recorded schedule, or the rules of the recipe over the recorded groups."""
+def recorded_rules(plan: Replay) -> dict[str, Any]:
+    """Return what decides the batches: the recorded schedule, or the rules of the recipe over the recorded groups."""
     groups = plan.recording.groups
     rollout = plan.recipe.rollout
     if plan.as_recorded:
-        return Rules(
-            admission=RecordedSchedule(groups, plan.recording.loaded, rollout.problems_per_step),
-            keep=keep_all,
+        return {
+            "admission": RecordedSchedule(groups, plan.recording.loaded, rollout.problems_per_step),
+            "keep": keep_all,
             # Groups that were dropped as late are recorded as lost.
-            rollout=rollout.model_copy(update={"late": "wait", "max_groups": None}),
-        )
+            "rollout": rollout.model_copy(update={"late": "wait", "max_groups": None}),
+        }
     assert rollout.lag is None, "refused: a run with an exact lag keeps its rules"
-    return Rules(
-        admission=RecordedGate(groups, rollout.problems_per_step, rollout.max_age),
-        keep=recipe_filter(plan.recipe),
+    return {
+        "admission": RecordedGate(groups, rollout.problems_per_step, rollout.max_age),
+        "keep": recipe_filter(plan.recipe),
         # A group that was dropped cannot be generated again.
-        rollout=rollout.model_copy(update={"max_requeues": 0}),
-    )
+        "rollout": rollout.model_copy(update={"max_requeues": 0}),
+    }
 
 
 async def _measure(start: Start, model: Path, version: int) -> Accuracy:

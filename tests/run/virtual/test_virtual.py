@@ -18,7 +18,6 @@ from rich.console import Console
 from arl.config.recipe_file import load_recipe
 from arl.errors import RunError
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import EVERY_STEP, MEASURED
 from arl.metrics.summary import Summary, render
 from arl.metrics.trajectory_files import TrajectoryFiles
@@ -152,31 +151,6 @@ def test_another_process_with_another_hash_seed_computes_the_same_bits(start: St
     assert (there / "metrics.jsonl").read_bytes() == (here.directory / "metrics.jsonl").read_bytes()
 
 
-def test_another_seed_is_another_run(start: Start) -> None:
-    assert start().summary.weights_sha256 != start("seed=1").summary.weights_sha256
-
-
-def test_training_changes_the_weights_and_their_hash_is_that_of_the_checkpoint(start: Start) -> None:
-    ran = start("output.checkpoint_every=3")
-    hashes = [weights_sha256(ran.directory / "checkpoints" / f"step_{step}") for step in (3, 6)]
-    assert hashes[0] != hashes[1] == ran.summary.weights_sha256
-
-
-def test_other_costs_give_another_schedule_within_the_same_bound(start: Start) -> None:
-    slow_engine, slow_trainer = start("virtual.engine_pass=0.1"), start("virtual.train_step=5")
-    assert slow_engine.summary.token_ages != slow_trainer.summary.token_ages
-    for ran in (slow_engine, slow_trainer):
-        assert max(ran.ages()) <= 2
-        assert {age for age, count in ran.summary.token_ages.items() if count} == ran.ages()
-
-
-def test_the_side_that_costs_less_waits_for_the_other(start: Start) -> None:
-    engine_bound, train_bound = start("virtual.engine_pass=0.1").summary, start("virtual.train_step=5").summary
-    assert engine_bound.idle_trainer > 0.8 > 0.2 > engine_bound.idle_engine
-    assert train_bound.idle_engine > 0.8 > 0.2 > train_bound.idle_trainer
-    assert train_bound.training_seconds > 6 * 5
-
-
 @pytest.mark.parametrize("mode", ["disaggregated", "collocated"])
 def test_without_interruptions_no_trajectory_spans_versions(start: Start, mode: str) -> None:
     one, two = start("sync.interrupt=false", f"mode={mode}"), start("sync.interrupt=false", f"mode={mode}")
@@ -197,13 +171,6 @@ def test_collocated_engines_are_idle_while_the_trainer_steps(start: Start) -> No
     assert ran.ages() <= {0, 1, 2}
     assert ran.summary.trajectories_spanning_versions > 0
     assert ran.summary.idle_engine + ran.summary.idle_trainer > 0.99  # never both at work
-
-
-def test_a_late_swap_costs_a_pause_of_its_load_alone(start: Start) -> None:
-    ran = start("virtual.load=3", "virtual.publish=2")
-    swaps = [r for r in _steps(ran) if r["sync/seconds"]]
-    assert {round(r["sync/pause_seconds"], 6) for r in swaps} == {3.0}
-    assert all(r["sync/seconds"] < 3.1 for r in swaps)
 
 
 def test_a_publisher_slower_than_the_trainer_writes_the_newest_and_skips_the_others(start: Start) -> None:

@@ -1,11 +1,11 @@
-"""Environments of the two sides: NCCL's settings are equal, and only ranks get expandable segments."""
+"""Environments of the two sides: NCCL's settings are equal, and ranks get expandable segments."""
 
 import pytest
 
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
-from arl.launch.nccl_settings import SHARED
-from arl.run.side_environments import engine_environment, rank_environment
+from arl.launch.nccl_settings import SHARED, nccl_settings
+from arl.run.ranks import rank_environment
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 
@@ -43,19 +43,18 @@ def test_both_sides_get_the_value_that_the_user_gave_anywhere_or_else_0(
         monkeypatch.setenv("NCCL_CUMEM_ENABLE", shell)
     given = recipe(train, engine)
     assert rank_environment(given, "broadcast")["NCCL_CUMEM_ENABLE"] == value
-    assert engine_environment(given)["NCCL_CUMEM_ENABLE"] == value
+    assert nccl_settings(given)["NCCL_CUMEM_ENABLE"] == value
     assert rank_environment(given, "broadcast")["NCCL_NVLS_ENABLE"] == "0"
 
 
 def test_different_values_for_the_two_sides_are_refused() -> None:
     given = recipe({"NCCL_NVLS_ENABLE": "1"}, {"NCCL_NVLS_ENABLE": "0"})
     with pytest.raises(RecipeError, match=r"train\.environment NCCL_NVLS_ENABLE=1, engine\.environment NCCL_NVLS_ENA"):
-        engine_environment(given)
+        nccl_settings(given)
 
 
-def test_only_ranks_get_expandable_segments() -> None:
+def test_ranks_get_expandable_segments() -> None:
     assert rank_environment(recipe(), "broadcast")[ALLOCATOR] == "expandable_segments:True"
-    assert ALLOCATOR not in engine_environment(recipe())
 
 
 def test_ranks_whose_memory_an_engine_maps_get_no_expandable_segments() -> None:
