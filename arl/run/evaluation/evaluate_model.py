@@ -156,7 +156,7 @@ def _base_recipe(request: Request) -> Recipe:
     names = _names(request)
     if request.recipe is not None:
         quoted = request.model.replace("'", "''")
-        return load_recipe(request.recipe, [*request.overrides, "warmup=null", f"model.path='{quoted}'"])
+        return load_recipe(request.recipe, [*request.overrides, "warmup=false", f"model.path='{quoted}'"])
     values = {
         "name": "eval",
         "model": {"path": request.model},
