@@ -17,36 +17,6 @@ from arl.errors import DataError
 BATCH_ROWS = 1024  # that are in memory as Python objects at once
 
 
-@contextmanager
-def open_parquet(path: Path, columns: pa.Schema, remedy: str) -> Iterator[pq.ParquetFile]:
-    """Open a file that has `columns` with these types, and maybe others. Only reading belongs into the block.
-
-    Args:
-        remedy: ends the message, as in "write it again".
-
-    Raises:
-        DataError: it cannot be read, is damaged, or lacks a column.
-    """
-    with _opened(path, str(path), remedy) as file:
-        for field in columns:
-            if field.name not in file.schema_arrow.names:
-                raise ValueError(f"it lacks {field.name}, as if an older arl had written it")
-            found = file.schema_arrow.field(field.name).type
-            if found != field.type:
-                raise ValueError(f"its column {field.name} has type {found}, and must have {field.type}")
-        yield file
-
-
-def read_parquet(path: Path, columns: pa.Schema, remedy: str) -> pa.Table:
-    """Read `columns` of a file, whole.
-
-    Raises:
-        DataError: see `open_parquet`.
-    """
-    with open_parquet(path, columns, remedy) as file:
-        return file.read(columns=columns.names)
-
-
 def write_parquet(table: pa.Table, path: Path) -> None:
     """Write a file whose pages have checksums.
 

@@ -5,7 +5,7 @@ import os
 import platform
 import secrets
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import psutil
@@ -79,19 +79,6 @@ def held_port(host: str) -> Iterator[int]:
     """Hold a free port of `host` until another socket listens on it, which takes seconds."""
     with free_listener(host) as held:
         yield held.getsockname()[1]
-
-
-@contextlib.contextmanager
-def rank_environments(host: str, num_ranks: int) -> Iterator[Sequence[Mapping[str, str]]]:
-    """Yield torchrun's variables for each rank of a process group whose ranks all run on this machine."""
-    with held_port(host) as port:
-        common = {
-            "MASTER_ADDR": host,
-            "MASTER_PORT": str(port),
-            "WORLD_SIZE": str(num_ranks),
-            "LOCAL_RANK": "0",  # each rank sees only its own device
-        }
-        yield [{**common, "RANK": str(rank)} for rank in range(num_ranks)]
 
 
 @contextlib.contextmanager

@@ -39,13 +39,3 @@ def remove_any(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def unused_name(path: Path) -> Path:
-    """Return `path`, or the first of path-2, path-3… that nothing has."""
-    number = 2
-    found = path
-    while os.path.lexists(found):
-        found = path.with_name(f"{path.name}-{number}")
-        number += 1
-    return found

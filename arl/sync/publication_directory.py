@@ -73,15 +73,6 @@ def publication_directory(
         os.close(lock)
 
 
-def place_of_weights(
-    recipe: Recipe, model: Path, run_directory: Path, lags: np.ndarray | None, transport: Transport, on_gpus: bool
-) -> Path:
-    """Return where `publication_directory` would make its directory now, on one node."""
-    needed = _needed_bytes(recipe, model, kept_versions(recipe, lags), transport, on_gpus)
-    sends_own_memory = transport in ("memory", "broadcast")
-    return _choose_place(needed, run_directory, sends_own_memory, several_nodes=False)
-
-
 def _needed_bytes(recipe: Recipe, model: Path, kept: int, transport: Transport, on_gpus: bool) -> int:
     """Return the bytes of all versions that are held at a time as files, or in host memory of the trainer.
 

@@ -13,7 +13,7 @@ import pytest
 
 from arl.config.cluster_section import Cluster
 from arl.errors import DeadlineError, ProcessDied, RecipeError
-from arl.launch.address import interfaces, rank_environments
+from arl.launch.address import interfaces
 from arl.launch.base import Command, Resources
 from arl.launch.child import PARENT
 from arl.launch.local import LocalLauncher
@@ -176,15 +176,6 @@ def test_a_program_that_does_not_exist_is_a_death_that_says_so(tmp_path: Path) -
 
     with pytest.raises(ProcessDied, match=r"(?s)exited with code 127.*no-such-program cannot be started: No such file"):
         asyncio.run(main())
-
-
-def test_ranks_meet_at_one_address_and_each_knows_its_number() -> None:
-    with rank_environments("127.0.0.1", 2) as environments:
-        assert [environment["RANK"] for environment in environments] == ["0", "1"]
-        assert {environment["MASTER_ADDR"] for environment in environments} == {"127.0.0.1"}
-        assert {environment["WORLD_SIZE"] for environment in environments} == {"2"}
-        (port,) = {environment["MASTER_PORT"] for environment in environments}
-        assert port.isdecimal()
 
 
 def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_path: Path) -> None:
