@@ -65,8 +65,11 @@ def refuse_unsupported(recipe: "Recipe", can: Capabilities, who: str) -> None:
     reserved = can.reserved_flags or {}
     for argument in recipe.engine.args:
         flag = argument.partition("=")[0]
-        if flag in reserved:
-            raise ValueError(f"engine.args {flag}: arl gives it ({reserved[flag]}); leave it out")
+        if not flag.startswith("--"):
+            continue
+        for name, source in reserved.items():
+            if name.startswith(flag):  # servers take the beginning of a flag for the flag, such as --tp
+                raise ValueError(f"engine.args {flag}: arl gives it ({source}); leave it out")
     for name in recipe.engine.environment:
         if name in can.reserved_variables:
             raise ValueError(f"engine.environment {name}: arl sets it ({can.reserved_variables[name]}); leave it out")

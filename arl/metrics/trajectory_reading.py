@@ -23,9 +23,9 @@ def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
     """Yield `columns` of a file, a few rows at a time.
 
     Raises:
-        DataError: it is damaged.
+        DataError: it is damaged, or lacks a column.
     """
-    with _opened(path) as file:
+    with _opened(path, columns) as file:
         for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
             yield pa.table(batch)
 
@@ -34,19 +34,22 @@ def read_trajectories(path: Path, columns: Sequence[str]) -> pa.Table:
     """Read whole columns of a file.
 
     Raises:
-        DataError: it is damaged.
+        DataError: it is damaged, or lacks a column.
     """
-    with _opened(path) as file:
+    with _opened(path, columns) as file:
         return file.read(columns=list(columns))
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a file. Only reading belongs into the block."""
+def _opened(path: Path, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    """Open a file that has `columns`. Only reading belongs into the block."""
     try:
         with path.open("rb") as stream:
             file = pq.ParquetFile(stream, page_checksum_verification=True)
+            missing = [name for name in columns if name not in file.schema_arrow.names]
+            if missing:
+                raise ValueError(f"it lacks {', '.join(missing)}, as if an older arl had written it")
             yield file
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         reason = str(error).split("\n", 1)[0]
         raise DataError(f"{path}: cannot be read as Parquet ({reason})") from error

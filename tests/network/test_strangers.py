@@ -24,7 +24,7 @@ from arl.engine.http.engine_client import HttpEngine
 from arl.errors import EngineError, EngineLost
 from arl.launch.address import HOST
 from arl.launch.tls import CERTIFICATE, PRIVATE_KEY
-from arl.launch.trust import RunTrust, run_trust
+from arl.launch.trust import KEY, RunTrust, run_trust
 from arl.models.tiny import make_tiny_model
 from arl.sync.group_sender import GroupSender
 from arl.tasks import running_checksum
@@ -207,5 +207,5 @@ def test_another_certificate_an_old_key_and_plain_http_are_refused(hosts: Networ
         assert trust.directory is not None
         assert (trust.directory.stat().st_mode & 0o777) == 0o700
         assert {path.stat().st_mode & 0o777 for path in trust.directory.iterdir()} == {0o600}
-        assert {path.name for path in trust.directory.iterdir()} == {CERTIFICATE, PRIVATE_KEY}
+        assert {path.name for path in trust.directory.iterdir()} == {CERTIFICATE, PRIVATE_KEY, KEY}
     assert not trust.directory.exists(), "it is removed with the run"
