@@ -288,7 +288,8 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
 
     clock.run(main)
     assert [step for step, _ in tracker.shown] == [4, 6]
-    first, second, *_ = tracker.shown[0][1]
+    samples = tracker.shown[0][1]
+    first, second = samples[0], samples[-1]
     assert (first.group_id, first.sample, second.group_id, second.sample) == (0, 0, 1, 1)
     assert (first.prompt, first.response, first.advantage) == ("0 1", "2 3 4", 1.0)
     assert (first.oldest_version, first.newest_version, first.age, first.length) == (1, 2, 2, 3)
