@@ -1,8 +1,8 @@
 """Make the secrets by which the processes of one run know each other.
 
     new_key ─► run key ─┬─► derive ─► keys of the trainer's channel                (arl.train.channel_access)
-                        └─► what a caller of an engine, or of a store, must know   (inside TLS)
-    certificate ─► secrets/certificate.pem, key.pem ─► TLS of engines and stores   beyond loopback only
+                        └─► what a caller of an engine must know                   (inside TLS)
+    certificate ─► secrets/certificate.pem, key.pem ─► TLS of engines              beyond loopback only
 
 On loopback the run key is the only secret. Where an address lies beyond it, everything that carries the key is
 encrypted. `secrets/` in the run's directory holds both until the run ends, so that `arl engines join` can read them.

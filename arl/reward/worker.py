@@ -37,6 +37,7 @@ from arl.reward.grading import RewardCallable, Verdict, judge
 from arl.types import Problem, Response
 
 READ_BYTES = 1 << 16  # at once from a connection
+MAX_SENT_BYTES = 1 << 15  # of the calls of a worker that wait: it reads none of them before its call has ended
 MAX_SENT = 8  # calls of a worker, so that it waits for nothing between two of them
 MAX_ANSWER_BYTES = 1 << 20  # that a worker may send
 READY = 0  # id of the answer of a zygote that has imported its functions; calls count from 1
@@ -152,7 +153,8 @@ class Zygote:
                 except OSError:  # no process: a call may have taken them all, and is killed at its deadline
                     if worker is None:
                         raise
-            if len(worker.calls) >= MAX_SENT:
+            sent = sum(len(body) for _, body in worker.calls)
+            if len(worker.calls) >= MAX_SENT or (worker.calls and sent + len(self._waiting[0][1]) > MAX_SENT_BYTES):
                 return
             call, body = self._waiting.popleft()
             worker.calls.append((call, body))

@@ -124,6 +124,7 @@ def combinations(given: EngineConfig | None, python: str | None, note: Callable[
         if found.capabilities.own_interpreter and not num_gpus and given is None and python is None:
             note(f"engine {engine.kind} is not tried on a CPU: ask for it with --python, or with a RECIPE")
             continue
+        engine = engine if found.capabilities.own_interpreter else config
         for dtype in ("bfloat16", "float16", "float32") if num_gpus else ("float32", "bfloat16"):
             for mode, transport in _ways(found, num_gpus):
                 yield Combination(engine, found.capabilities.checksums, dtype, mode, transport)

@@ -251,7 +251,7 @@ class TrainerClient:
         except ConnectionError as error:
             raise EngineError(f"group {group}: {error}") from error
         if sent.error:
-            raise EngineError(f"group {group}: trainer rank 0 could not send version {version}: {sent}")
+            raise EngineError(f"group {group}: trainer rank 0 could not send version {version}: {sent.error}")
 
     async def leave(self, group: str) -> None:
         """See WeightSender."""

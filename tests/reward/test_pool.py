@@ -252,3 +252,18 @@ def test_a_function_that_cannot_be_imported_is_told_at_the_start(
     assert not left_behind(str(marked))
     log = (marked / "reward.log").read_text()
     assert ("no weights" if name == "fails" else "") in log
+
+
+@pytest.mark.slow
+def test_long_answers_that_wait_for_a_busy_worker_hold_up_nothing_and_are_graded(tmp_path: Path) -> None:
+    """The worker reads none of them before its call has ended: a pipe that is full must not stop the pool."""
+    texts = ["sleep 6", *["x" * 400_000] * 3]
+    pool = pool_of(tmp_path, f"{hostile.__name__}:slow_for_some")
+
+    async def work(pool: RewardPool) -> list[Grade]:
+        scorer = pool.scorer(f"{hostile.__name__}:slow_for_some")
+        return await asyncio.gather(*(scorer.score(Problem("?"), Response(text)) for text in texts))
+
+    grades = with_pool(pool, work)
+    assert [grade.reward for grade in grades] == [7.0, 4e5, 4e5, 4e5]
+    assert not any("no answer" in line for line in (tmp_path / "reward.log").read_text().splitlines())

@@ -92,7 +92,6 @@ def test_what_a_controller_has_started_dies_with_it_at_any_moment_of_the_start(
             process.send_signal(signal.SIGCONT)
     assert not left_behind(mark)
     assert not [path for path in own if path.exists()]
-    assert not list((tmp_path / "runs").glob("*/secrets"))
 
 
 def holds(pid: int, path: Path) -> bool:

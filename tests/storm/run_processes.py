@@ -21,11 +21,11 @@ WORDS = {
     "trainer": ("arl.train.rank",),
     "reward worker": ("arl.reward.worker",),
     "evaluator": ("arl.run.evaluation.beside",),
-    "warm-up": ("arl.train.warmup",),
+    "warm-up": ("arl.train.sft",),
     "runner": ("child.py",),  # in front of a process that has not begun yet
     "controller": ("arl.cli",),
 }
-LANE = "reward lane"
+WORKER = "reward worker"
 EVALUATION_ENGINE = "evaluation engine"
 OTHER = "other"
 OWN_SHARED_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
@@ -36,7 +36,7 @@ class RunProcess:
     """Name one process of a run.
 
     Args:
-        role: a key of WORDS, LANE or OTHER.
+        role: a key of WORDS, WORKER or OTHER.
         number: of an engine's seat or of a rank; None: the role has none.
     """
 
@@ -85,7 +85,7 @@ def named(process: psutil.Process) -> RunProcess | None:
         return None
     role = role_of(words)
     if role == "reward worker" and role_of(above) == "reward worker":
-        role = LANE
+        role = WORKER
     if role == "engine" and role_of(above) == "evaluator":
         role = EVALUATION_ENGINE
     number = environment.get("RANK") if role == "trainer" else None

@@ -18,14 +18,14 @@ ROLES = (
     "trainer",
     "engine",
     "reward worker",
-    "reward lane",
+    "reward worker",
     "evaluator",
     "evaluation engine",
     "guard",
 )
 SHOTS_OF_A_RUN = 4
 LONGEST_DELAY = 6.0  # seconds of a start that is hit, from when the process is there
-SHORT_LIVED = {"reward lane": 0.5, "evaluation engine": 0.5}  # these may live for little longer
+SHORT_LIVED = {"reward worker": 0.5, "evaluation engine": 0.5}  # these may live for little longer
 LONGEST_PAUSE = 8.0
 LATEST_STEP = 20  # of an attempt
 
