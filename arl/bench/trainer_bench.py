@@ -79,8 +79,15 @@ def bench_trainer(steps: int, threads: int, checkpointing: str, compiled: bool) 
     return {
         "device": torch.cuda.get_device_name() if gpu else f"CPU, {threads} threads",
         "train": settings,
-        "rows": [_measure(shape, tokens, train, steps) for shape, tokens in cases],
+        "rows": [_measure_if_it_fits(shape, tokens, train, steps) for shape, tokens in cases],
     }
+
+
+def _measure_if_it_fits(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any]:
+    try:
+        return _measure(shape, tokens, train, steps)
+    except torch.OutOfMemoryError:
+        return {"shape": shape, "packed_tokens": tokens, "step_seconds": "out of memory"}
 
 
 def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any]:
