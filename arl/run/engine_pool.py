@@ -22,8 +22,7 @@ from arl.launch.base import Process, Resources
 from arl.launch.seats import another_place
 from arl.run.control.control_messages import EngineStatus, JoinEngine, State
 from arl.run.engines import EngineServers
-from arl.sync.group_sender import GroupSender
-from arl.sync.weight_sender import WeightSender
+from arl.sync.group_sender import GroupSender, WeightSender
 
 BEAT_SECONDS = 2.0  # between two questions to an engine that has joined, which nobody here watches as a process
 

@@ -15,9 +15,8 @@ from typing import Any, Protocol
 import msgspec
 
 from arl.errors import EngineError, RunError
-from arl.sync.buckets import TensorSpec
+from arl.sync.buckets import TensorSpec, refuse_difference
 from arl.sync.group_sender import GroupSender
-from arl.sync.verify import refuse_difference
 from arl.sync.weight_messages import (
     BUCKETS,
     HANDLES,

@@ -33,9 +33,9 @@ from arl.launch.spawn import RUNNER
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.sync.group_sender import GroupSender
-from arl.sync.ipc_target import IpcTarget
+from arl.sync.ipc import IpcTarget
 from arl.sync.loading import read_weights
-from arl.sync.memory_target import MemoryTarget
+from arl.sync.targets import MemoryTarget
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Completion, GenerateRequest, SamplingParams, StartingVersions, Transport, WeightUpdate
 from tests.forks import Fork, pipe

@@ -19,9 +19,8 @@ from safetensors.torch import load_file, save_file
 from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.models.load import DTYPES
-from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of, make_buckets
+from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of, checksums, make_buckets
 from arl.sync.loading import read_weights, specs_of, unflatten
-from arl.sync.verify import checksums
 from arl.types import Transport, WeightUpdate
 from tests.engine.conftest import (
     CARRIED,

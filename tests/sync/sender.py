@@ -6,13 +6,11 @@ from pathlib import Path
 
 from arl.errors import EngineError
 from arl.launch.address import LOOPBACK
-from arl.sync.broadcast_target import BroadcastTarget
+from arl.sync.broadcast import BroadcastTarget
 from arl.sync.buckets import TensorSpec, make_buckets
-from arl.sync.group_sender import GroupSender
+from arl.sync.group_sender import GroupSender, Rendezvous
 from arl.sync.loading import read_weights, specs_of
-from arl.sync.process_group import Group
-from arl.sync.stores import serve_store
-from arl.sync.weight_sender import Rendezvous
+from arl.sync.process_group import Group, serve_store
 from arl.types import WeightUpdate
 
 SECONDS = 60.0

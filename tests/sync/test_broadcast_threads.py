@@ -4,13 +4,12 @@ from queue import Queue
 
 import torch
 
-from arl.sync.broadcast_target import BroadcastTarget
-from arl.sync.broadcast_threads import GroupRequest, start_broadcast_threads
+from arl.sync.broadcast import BroadcastTarget, GroupRequest, start_broadcast_threads
 from arl.sync.buckets import make_buckets
+from arl.sync.group_sender import Rendezvous
 from arl.sync.loading import specs_of
 from arl.sync.process_group import Receiver
 from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
-from arl.sync.weight_sender import Rendezvous
 
 HOST = "127.0.0.1"
 BUCKET_BYTES = 100

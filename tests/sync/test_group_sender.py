@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 
 from arl.errors import DeadlineError, EngineError, EngineLost, TrainerError
 from arl.sync.buckets import TensorSpec
-from arl.sync.group_sender import GroupSender
+from arl.sync.group_sender import GroupSender, Rendezvous
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 from tests.sync.group_of_fakes import FakeServer, Network
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from arl.errors import TrainerError
-from arl.sync.broadcast_target import BroadcastTarget
+from arl.sync.broadcast import BroadcastTarget
 from arl.sync.buckets import TensorSpec
 from arl.sync.version_buffers import LentBuckets, VersionBuffers
 

@@ -10,10 +10,9 @@ import pytest
 
 from arl.errors import EngineError
 from arl.sync.buckets import TensorSpec
-from arl.sync.group_sender import GroupSender
+from arl.sync.group_sender import GroupSender, Rendezvous
 from arl.sync.weight_loader import WeightLoader
 from arl.sync.weight_messages import Checked, Checksums
-from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 
 BUCKET = [TensorSpec("a", "float32", (2, 3))]

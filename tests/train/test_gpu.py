@@ -14,9 +14,9 @@ from arl.bench.trainer_bench import _groups
 from arl.config.recipe import Train
 from arl.models.packed import PackedContext, _Gathered, _Layout
 from arl.models.prefix_tree import prefix_tree
-from arl.sync.broadcast_target import BroadcastTarget
-from arl.sync.ipc_target import IpcTarget
-from arl.sync.published_versions import BufferPlace
+from arl.sync.broadcast import BroadcastTarget
+from arl.sync.choose import BufferPlace
+from arl.sync.ipc import IpcTarget
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.packer import pack_groups

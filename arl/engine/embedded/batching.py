@@ -27,9 +27,8 @@ from arl.engine.pause_timer import PauseTimer
 from arl.engine.requests import refuse_impossible
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
-from arl.sync.buckets import TensorSpec
+from arl.sync.buckets import TensorSpec, checksums, refuse_difference
 from arl.sync.loading import load_state, read_weights, refuse_foreign_tensors
-from arl.sync.verify import checksums, refuse_difference
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 PauseMode = Literal["abort", "in_place", "retract"]
