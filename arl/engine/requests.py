@@ -3,9 +3,9 @@
 from arl.errors import EngineError
 from arl.types import GenerateRequest
 
-LOWEST_TEMPERATURE = 1e-6  # logits are divided by it in float32; SGLang takes lower ones for greedy
-HIGHEST_TEMPERATURE = 1e6
-MOST_ID = 2**31 - 1  # ids and top_k are kept as int32
+MIN_TEMPERATURE = 1e-6  # logits are divided by it in float32; SGLang takes lower ones for greedy
+MAX_TEMPERATURE = 1e6
+MAX_ID = 2**31 - 1  # ids and top_k are kept as int32
 
 
 def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -> None:
@@ -30,13 +30,13 @@ def refuse_impossible(request: GenerateRequest, vocab_size: int, context: int) -
     if min(ids) < 0 or max(ids) >= vocab_size:  # once there are few enough to look at each
         wrong = next(i for i in ids if not 0 <= i < vocab_size)
         raise EngineError(f"{name}: id {wrong} is outside the vocabulary: ids run from 0 to {vocab_size - 1}")
-    if not LOWEST_TEMPERATURE <= sampling.temperature <= HIGHEST_TEMPERATURE:
-        limits = f"from {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}"
+    if not MIN_TEMPERATURE <= sampling.temperature <= MAX_TEMPERATURE:
+        limits = f"from {MIN_TEMPERATURE:g} to {MAX_TEMPERATURE:g}"
         raise EngineError(f"{name}: temperature {sampling.temperature} must lie {limits}; top_k 1 is greedy")
     if not 0 < sampling.top_p <= 1:
         raise EngineError(f"{name}: top_p {sampling.top_p} must lie in (0, 1]")
-    if sampling.top_k != -1 and not 1 <= sampling.top_k <= MOST_ID:
-        raise EngineError(f"{name}: top_k {sampling.top_k} must be −1 (all) or from 1 to {MOST_ID}")
+    if sampling.top_k != -1 and not 1 <= sampling.top_k <= MAX_ID:
+        raise EngineError(f"{name}: top_k {sampling.top_k} must be −1 (all) or from 1 to {MAX_ID}")
     stops = sampling.stop_token_ids
-    if stops and (min(stops) < 0 or max(stops) > MOST_ID):
-        raise EngineError(f"{name}: stop_token_ids must be from 0 to {MOST_ID}; leave out what is no id")
+    if stops and (min(stops) < 0 or max(stops) > MAX_ID):
+        raise EngineError(f"{name}: stop_token_ids must be from 0 to {MAX_ID}; leave out what is no id")

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 from arl.clock import outer_deadline
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.sync.buckets import TensorSpec
-from arl.sync.weight_messages import InitGroup
 from arl.types import WeightUpdate
 
 GroupBackend = Literal["gloo", "nccl"]
@@ -338,15 +337,7 @@ async def _join_all(engines: Sequence["WeightLoader"], name: str, world_size: in
     joining = []
     rank = 1
     for engine in engines:
-        body = InitGroup(
-            master_address=rendezvous.host,
-            master_port=rendezvous.port,
-            rank_offset=rank,
-            world_size=world_size,
-            group_name=name,
-            backend=rendezvous.backend,
-        )
-        joining.append(engine.join_group(body))
+        joining.append(engine.join_group(name, rendezvous, rank, world_size))
         rank += engine.workers
     return _failures_of(engines, await _outcomes_of(joining))
 

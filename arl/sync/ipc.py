@@ -27,11 +27,10 @@ import torch
 from torch import Tensor
 from torch.multiprocessing import reductions
 
-from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
+from arl.sync.buckets import HANDLES, TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.loading import specs_of, unflatten, unflatten_all
 from arl.sync.targets import State
 from arl.sync.version_buffers import VersionBuffers, allocate_buckets
-from arl.sync.weight_messages import HANDLES
 from arl.types import WeightUpdate
 
 BYTES = ".bytes"

@@ -24,7 +24,7 @@ def test_nobody_is_answered_without_the_key(server: ServerProcess, path: str, he
 
 def test_what_is_too_large_or_leads_nowhere_is_refused_and_the_server_goes_on(server: ServerProcess) -> None:
     async def scenario() -> None:
-        large = b" " * (wire.MOST_BYTES + 1)
+        large = b" " * (wire.MAX_BYTES + 1)
         headers = {"Authorization": f"Bearer {KEY}"}
         async with aiohttp.ClientSession(server.url, headers=headers) as client:
             async with client.post("/generate", data=large) as answer:

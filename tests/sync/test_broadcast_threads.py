@@ -9,7 +9,6 @@ from arl.sync.buckets import make_buckets
 from arl.sync.group_sender import Rendezvous
 from arl.sync.loading import specs_of
 from arl.sync.process_group import Receiver
-from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
 
 HOST = "127.0.0.1"
 BUCKET_BYTES = 100
@@ -60,25 +59,13 @@ class Controller:
 
 def join(group: str, at: Rendezvous, seconds: float = SECONDS) -> Receiver:
     receiver = Receiver(seconds)
-    receiver.join(
-        InitGroup(
-            master_address=at.host,
-            master_port=at.port,
-            rank_offset=1,
-            world_size=2,
-            group_name=group,
-            backend=at.backend,
-        ),
-    )
+    receiver.join(group, at.host, at.port, 1, 2, at.backend)
     return receiver
 
 
 def receive(receiver: Receiver, group: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for bucket in make_buckets(specs_of(state), BUCKET_BYTES):
-        names = [spec.name for spec in bucket]
-        dtypes = [spec.dtype for spec in bucket]
-        shapes = [list(spec.shape) for spec in bucket]
-        receiver.receive(UpdateFromDistributed(names, dtypes, shapes, group, BUCKETS))
+        receiver.receive(group, bucket)
     return receiver.take(group)
 
 

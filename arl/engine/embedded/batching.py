@@ -32,7 +32,7 @@ from arl.sync.loading import load_state, read_weights, refuse_foreign_tensors
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 PauseMode = Literal["abort", "in_place", "retract"]
-MOST_OPEN = 1 << 16  # requests
+MAX_OPEN = 1 << 16  # requests
 PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; a shared token counts once
 
 
@@ -131,8 +131,8 @@ class EmbeddedEngine:
         """
         if self._ended is not None:
             raise self._ended
-        if len(self._open) + len(requests) > MOST_OPEN:
-            raise EngineError(f"{len(self._open)} requests are open, and {MOST_OPEN} may be: wait until some end")
+        if len(self._open) + len(requests) > MAX_OPEN:
+            raise EngineError(f"{len(self._open)} requests are open, and {MAX_OPEN} may be: wait until some end")
         names: set[str] = set()
         for request in requests:
             name = request.request_id

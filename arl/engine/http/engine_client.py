@@ -1,4 +1,4 @@
-"""Drive a server that speaks SGLang's HTTP protocol, SGLang's own or arl's, as an Engine. Torch-free.
+"""Drive one server over HTTP as an Engine: what a replica does to pause, swap and resume. Torch-free.
 
 generate() ─► BatchSender ─► increments          pause() ─► update_weights() ─► resume()
 
@@ -13,24 +13,20 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-import msgspec
-
 from arl.clock import deadline, now
 from arl.config.capabilities import KvPolicy
 from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
 from arl.engine.base import Load
 from arl.engine.busy_meter import BusyMeter
-from arl.engine.http import wire
-from arl.engine.http.batch_sender import BatchSender
-from arl.engine.http.calls import Call
+from arl.engine.http.batch_sender import BatchSender, Call
 from arl.engine.http.connection import Http
+from arl.engine.http.sglang_protocol import SGLangProtocol
 from arl.engine.pause_timer import PauseTimer
 from arl.engine.requests import refuse_impossible
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_messages import version_number
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
@@ -113,8 +109,6 @@ class HttpEngine:
 
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self._key, self._swap_seconds, self._certificate)
-        self._batches = BatchSender(self._http, self._generate_seconds, keys_cache=self._kv_policy == "keep")
-        self._loader = WeightLoader(self._http, self._sender, self._workers, self._first_rank)
         try:
             await self._introduce()
         except BaseException:
@@ -213,7 +207,7 @@ class HttpEngine:
             raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
         async with self._lock:
             start = now()
-            self._batches.known.newest_version = update.version  # before the server answers that it is loaded
+            self._batches.newest_version = update.version  # before the server answers that it is loaded
             pauses_itself = self._paused_since is None
             await self._loader.prepare(update)
             await self._pause()
@@ -237,15 +231,8 @@ class HttpEngine:
             return report
 
     async def report(self) -> Load:
-        """See ReplicaEngine.report. An SGLang without such a route counts as idle: then its open requests decide."""
-        status, body = await self._http.ask("/v1/loads?include=core")
-        if status == 404:
-            return wire.Loads([]).total
-        try:
-            loads: wire.Loads = msgspec.json.decode(body, type=wire.Loads)
-            return loads.total
-        except msgspec.DecodeError as error:
-            raise EngineError(f"{self.url}/v1/loads answered {status}: {error}: {body[:200]!r}") from error
+        """See ReplicaEngine.report."""
+        return await self._protocol.load()
 
     async def _introduce(self) -> None:
         """Ask the server for its version and its limits.
@@ -253,25 +240,23 @@ class HttpEngine:
         Raises:
             EngineError: it does not report what is needed.
         """
-        body = await self._http.command("/model_info")
-        try:
-            info: wire.ModelInfo = msgspec.json.decode(body, type=wire.ModelInfo)
-            self._set_version(version_number(info.weight_version))
-            self._loader.loaded = WeightUpdate(self._version, info.model_path)
-        except (msgspec.DecodeError, ValueError) as error:
-            remedy = "start SGLang with --weight-version 0"
-            raise EngineError(f"{self.url}/model_info: {error}; {remedy}: {body[:200]!r}") from error
-        self._vocab_size = self._vocab_size or info.vocab_size or 0
-        self._context = self._context or info.context_length or 0
+        self._protocol = SGLangProtocol(self._http)
+        server = await self._protocol.introduce()
+        self._vocab_size = self._vocab_size or server.vocab_size
+        self._context = self._context or server.context
         if not self._vocab_size or not self._context:
             raise EngineError(f"{self.url} does not report its vocabulary and context: give vocab_size and context")
-        self._batches.known.vocab_size = self._vocab_size
+        keys_cache = self._kv_policy == "keep"
+        self._batches = BatchSender(self._protocol, self._generate_seconds, keys_cache, self._vocab_size)
+        self._loader = WeightLoader(self._protocol, self._sender, self._workers, self._first_rank)
+        self._loader.loaded = WeightUpdate(server.version, server.model_path)
+        self._set_version(server.version)
 
     def _set_version(self, version: int) -> None:
         """Remember the version that the server has loaded."""
         self._version = version
         self._batches.version = version
-        self._batches.known.newest_version = version
+        self._batches.newest_version = version
 
     async def _pause(self) -> None:
         if self._paused_since is not None:
@@ -286,7 +271,7 @@ class HttpEngine:
         """Have the server stop generating: with its open requests in place, or by handing all of them back."""
         if self._kv_policy == "keep":
             with self._timer.part("drain"):
-                await self._http.command("/pause_generation", wire.Pause("in_place"))
+                await self._protocol.pause_in_place()
             return
         with self._timer.part("drain"):
             await self._abort_all()
@@ -295,11 +280,10 @@ class HttpEngine:
 
     async def _abort_all(self) -> None:
         """Have the server hand back all open requests."""
-        # SGLang's own pause in mode abort does the same, and then sleeps for a second.
         idle = self._batches.idle
         async with deadline(self._swap_seconds, "engine client", f"{self.url} to hand back its open requests"):
             while not idle.is_set():
-                await self._http.command("/abort_request", wire.Abort(abort_all=True))
+                await self._protocol.abort_all()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ABORT_AGAIN_SECONDS):
                         await idle.wait()
@@ -310,17 +294,15 @@ class HttpEngine:
         with self._timer.part("resume"):
             await self._loader.resume_memory()
             if self._kv_policy == "keep":
-                await self._http.command("/continue_generation", {})
+                await self._protocol.continue_in_place()
         self._paused_since = None
         self._meter.pause(False)
         self._batches.resume()
 
     async def _flush_cache(self) -> None:
-        """Drop prefixes of the old weights; SGLang refuses while its scheduler is busy."""
+        """Drop prefixes of the old weights, as soon as the server's scheduler is idle."""
         async with deadline(self._swap_seconds, "engine client", f"{self.url}/flush_cache to succeed"):
-            status, body = await self._http.ask("/flush_cache", {})
-            while status == 400:
+            is_flushed = await self._protocol.flush_cache()
+            while not is_flushed:
                 await asyncio.sleep(FLUSH_AGAIN_SECONDS)
-                status, body = await self._http.ask("/flush_cache", {})
-        if status != 200:
-            raise EngineError(f"{self.url}/flush_cache answered {status}: {body[:500]!r}")
+                is_flushed = await self._protocol.flush_cache()
