@@ -1,4 +1,4 @@
-"""Keep one seat of the router filled: an engine server that dies or falls silent is replaced by a new one. Torch-free.
+"""Keep one slot of the router filled: an engine server that dies or falls silent is replaced by a new one. Torch-free.
 
 start ─► ready ─► connect ─► Router.fill ─► it serves ─► it dies, or the router has lost it ─► nothing is left of it
   ▲                                                                                                    │
@@ -14,7 +14,7 @@ from typing import NoReturn
 
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
-from arl.engine.replica_seats import Replica
+from arl.engine.replicas import Replica
 from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 from arl.launch.base import Process
@@ -66,7 +66,7 @@ class EngineSupervisor:
     """Watch over one engine server, and start those that replace it.
 
     Args:
-        router, seat: where it serves.
+        router, slot: where it serves.
         start: starts a new server, with weights that nobody deletes.
         connect: connects to the server that is ready at this URL.
         startup_seconds: from a start until the server is ready.
@@ -78,7 +78,7 @@ class EngineSupervisor:
     def __init__(
         self,
         router: Router,
-        seat: int,
+        slot: int,
         start: Callable[[], Awaitable[Process]],
         connect: Callable[[str], AbstractAsyncContextManager[ReplicaEngine]],
         startup_seconds: float,
@@ -87,7 +87,7 @@ class EngineSupervisor:
         has_served: asyncio.Event | None = None,
     ) -> None:
         self._router = router
-        self._seat = seat
+        self._slot = slot
         self._start = start
         self._connect = connect
         self._startup_seconds = startup_seconds
@@ -118,11 +118,11 @@ class EngineSupervisor:
                 raise ProcessDied(f"{end.how}{limit}.{reason}\n{server.last_words()}") from end.why
             if end.replica is None:
                 self._note(f"{end.how} before it served")
-            await self._router.may_start(self._seat)
+            await self._router.may_start(self._slot)
             server = await self._start()
 
     async def _run_to_end(self, server: Process) -> _End:
-        """Seat a server that was started, wait until it is lost, and kill what is left of it.
+        """Put in a server that was started, wait until it is lost, and kill what is left of it.
 
         Raises:
             RunError: the server answered with an error and lives on: it refused what it was asked.
@@ -131,7 +131,7 @@ class EngineSupervisor:
         try:
             url = await server.ready(self._startup_seconds)
             async with self._connect(url) as engine:
-                replica = await self._router.fill(self._seat, engine)
+                replica = await self._router.fill(self._slot, engine)
                 self._report_recovery(replica)
                 await self._raise_loss(server, replica)
         except RunError as error:  # the client has ended what was open by now
@@ -163,7 +163,7 @@ class EngineSupervisor:
         raise replica.loss
 
     def _report_recovery(self, replica: Replica) -> None:
-        """Note that the seat is filled again, if an earlier server had served in it."""
+        """Note that the slot is filled again, if an earlier server had served in it."""
         self.has_served.set()
         if self._last is None or self._last.replica is None:
             return

@@ -1,6 +1,6 @@
 """Provide two tiny models, each engine (in process, as a server, SGLang), and stock transformers to compare with.
 
-SGLang runs where its interpreter is found (arl.engine.sglang.installed.interpreter); elsewhere its tests are not run.
+SGLang runs where arl.engine.sglang.sglang_backend finds its interpreter; elsewhere its tests are not run.
 """
 
 import asyncio

@@ -19,12 +19,10 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from arl.clock import now
-from arl.engine.base import Load
-from arl.engine.busy_meter import BusyMeter
+from arl.engine.base import Load, refuse_impossible
 from arl.engine.embedded.model_runner import ModelRunner
 from arl.engine.embedded.request_rows import OpenRequest, Rows, Stream
-from arl.engine.pause_timer import PauseTimer
-from arl.engine.requests import refuse_impossible
+from arl.engine.meters import BusyMeter, PauseTimer
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.sync.buckets import TensorSpec, checksums, refuse_difference

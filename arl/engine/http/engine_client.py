@@ -10,6 +10,7 @@ releases_memory: pause() releases all of the server's memory; a load takes that 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import KW_ONLY, dataclass
 from types import TracebackType
 from typing import Self
 
@@ -17,13 +18,11 @@ from arl.clock import deadline, now
 from arl.config.capabilities import KvPolicy
 from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
-from arl.engine.base import Load
-from arl.engine.busy_meter import BusyMeter
+from arl.engine.base import Load, refuse_impossible
 from arl.engine.http.batch_sender import BatchSender, Call
 from arl.engine.http.connection import Http
 from arl.engine.http.sglang_protocol import SGLangProtocol
-from arl.engine.pause_timer import PauseTimer
-from arl.engine.requests import refuse_impossible
+from arl.engine.meters import BusyMeter, PauseTimer
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
@@ -53,6 +52,7 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: GroupSender | N
     )
 
 
+@dataclass(eq=False, repr=False)  # whose repr would show the key
 class HttpEngine:
     """Drive one server as an Engine; `async with HttpEngine(url, …) as engine: …`.
 
@@ -70,35 +70,23 @@ class HttpEngine:
         first_rank: the trainer's rank on the device of the first worker; the others follow
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        generate_seconds: float,
-        swap_seconds: float,
-        kv_policy: KvPolicy = "recompute",
-        releases_memory: bool = False,
-        key: str | None = None,
-        certificate: str | None = None,
-        vocab_size: int | None = None,
-        context: int | None = None,
-        sender: GroupSender | None = None,
-        workers: int = 1,
-        first_rank: int = 0,
-    ) -> None:
-        assert kv_policy == "recompute" or not releases_memory, "a cache that is kept cannot be released"
-        self.url = url.rstrip("/")
-        self._key = key
-        self._certificate = certificate
-        self._generate_seconds = generate_seconds
-        self._swap_seconds = swap_seconds
-        self._kv_policy = kv_policy
-        self._releases_memory = releases_memory
-        self._vocab_size = vocab_size or 0
-        self._context = context or 0
-        self._sender = sender
-        self._workers = workers
-        self._first_rank = first_rank
+    url: str
+    _: KW_ONLY
+    generate_seconds: float
+    swap_seconds: float
+    kv_policy: KvPolicy = "recompute"
+    releases_memory: bool = False
+    key: str | None = None
+    certificate: str | None = None
+    vocab_size: int | None = None
+    context: int | None = None
+    sender: GroupSender | None = None
+    workers: int = 1
+    first_rank: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.kv_policy == "recompute" or not self.releases_memory, "a cache that is kept cannot be released"
+        self.url = self.url.rstrip("/")
         self._version = 0
         self._calls: dict[str, Call] = {}
         self._closed = False
@@ -108,7 +96,7 @@ class HttpEngine:
         self._timer = PauseTimer()  # of the last pause
 
     async def __aenter__(self) -> Self:
-        self._http = Http(self.url, self._key, self._swap_seconds, self._certificate)
+        self._http = Http(self.url, self.key, self.swap_seconds, self.certificate)
         try:
             await self._introduce()
         except BaseException:
@@ -187,7 +175,7 @@ class HttpEngine:
         async with self._lock:
             if self._paused_since is None:
                 await self._pause()
-                if self._releases_memory:
+                if self.releases_memory:
                     await self._loader.release_memory()
 
     async def resume(self) -> None:
@@ -242,13 +230,13 @@ class HttpEngine:
         """
         self._protocol = SGLangProtocol(self._http)
         server = await self._protocol.introduce()
-        self._vocab_size = self._vocab_size or server.vocab_size
-        self._context = self._context or server.context
+        self._vocab_size = self.vocab_size or server.vocab_size
+        self._context = self.context or server.context
         if not self._vocab_size or not self._context:
             raise EngineError(f"{self.url} does not report its vocabulary and context: give vocab_size and context")
-        keys_cache = self._kv_policy == "keep"
-        self._batches = BatchSender(self._protocol, self._generate_seconds, keys_cache, self._vocab_size)
-        self._loader = WeightLoader(self._protocol, self._sender, self._workers, self._first_rank)
+        keys_cache = self.kv_policy == "keep"
+        self._batches = BatchSender(self._protocol, self.generate_seconds, keys_cache, self._vocab_size)
+        self._loader = WeightLoader(self._protocol, self.sender, self.workers, self.first_rank)
         self._loader.loaded = WeightUpdate(server.version, server.model_path)
         self._set_version(server.version)
 
@@ -269,7 +257,7 @@ class HttpEngine:
 
     async def _stop(self) -> None:
         """Have the server stop generating: with its open requests in place, or by handing all of them back."""
-        if self._kv_policy == "keep":
+        if self.kv_policy == "keep":
             with self._timer.part("drain"):
                 await self._protocol.pause_in_place()
             return
@@ -281,7 +269,7 @@ class HttpEngine:
     async def _abort_all(self) -> None:
         """Have the server hand back all open requests."""
         idle = self._batches.idle
-        async with deadline(self._swap_seconds, "engine client", f"{self.url} to hand back its open requests"):
+        async with deadline(self.swap_seconds, "engine client", f"{self.url} to hand back its open requests"):
             while not idle.is_set():
                 await self._protocol.abort_all()
                 with contextlib.suppress(TimeoutError):
@@ -293,7 +281,7 @@ class HttpEngine:
             return
         with self._timer.part("resume"):
             await self._loader.resume_memory()
-            if self._kv_policy == "keep":
+            if self.kv_policy == "keep":
                 await self._protocol.continue_in_place()
         self._paused_since = None
         self._meter.pause(False)
@@ -301,7 +289,7 @@ class HttpEngine:
 
     async def _flush_cache(self) -> None:
         """Drop prefixes of the old weights, as soon as the server's scheduler is idle."""
-        async with deadline(self._swap_seconds, "engine client", f"{self.url}/flush_cache to succeed"):
+        async with deadline(self.swap_seconds, "engine client", f"{self.url}/flush_cache to succeed"):
             is_flushed = await self._protocol.flush_cache()
             while not is_flushed:
                 await asyncio.sleep(FLUSH_AGAIN_SECONDS)

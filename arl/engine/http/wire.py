@@ -12,8 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from arl.engine.base import IDLE, Load
-from arl.engine.requests import MIN_TEMPERATURE
+from arl.engine.base import IDLE, MIN_TEMPERATURE, Load
 from arl.sync.weight_loader import MemoryTag
 from arl.types import SamplingParams
 
