@@ -23,34 +23,6 @@ from arl.launch.process_state import RUNS
 RESTART_WINDOW = 3600.0  # seconds
 
 
-class RecentLosses:
-    """Count losses within a window.
-
-    Servers that were lost before they served belong to the loss before them, however long their starts took: a server
-    that can never be started again must come to an end.
-
-    Args:
-        most: losses that any window may hold.
-        seconds: length of the window.
-    """
-
-    def __init__(self, most: int, seconds: float) -> None:
-        self._most = most
-        self._seconds = seconds
-        self._times: deque[float] = deque()
-
-    def add(self, at: float, had_served: bool) -> None:
-        """Count a loss at `at` of the running clock."""
-        while had_served and self._times and self._times[0] <= at - self._seconds:
-            self._times.popleft()
-        self._times.append(at)
-
-    @property
-    def are_too_many(self) -> bool:
-        """Return whether the newest loss is one more than its window may hold."""
-        return len(self._times) > self._most
-
-
 @dataclass
 class _End:
     """Describe how one server ended. Nothing of it is left."""
@@ -91,7 +63,8 @@ class EngineSupervisor:
         self._start = start
         self._connect = connect
         self._startup_seconds = startup_seconds
-        self._losses = RecentLosses(max_restarts, RESTART_WINDOW)
+        self._max_restarts = max_restarts
+        self._losses: deque[float] = deque()  # clock seconds, within RESTART_WINDOW
         self._limit = f"engine.max_restarts {max_restarts} allows no more in {RESTART_WINDOW:g} s"
         self._note = note
         self._last: _End | None = None  # of a server that had served
@@ -107,12 +80,10 @@ class EngineSupervisor:
         """
         while True:
             end = await self._run_to_end(server)
-            self._losses.add(end.time, had_served=end.replica is not None)
-            if end.replica is not None:
-                self._last = end
+            self._count(end)
             was_killed = end.by_itself and (server.exit_code or 0) < 0
             gave_up = not (self.has_served.is_set() or was_killed)  # a new one would give up its start as well
-            if gave_up or self._losses.are_too_many:
+            if gave_up or len(self._losses) > self._max_restarts:
                 limit = "" if gave_up else f"; {self._limit}"
                 reason = "" if end.by_itself else f" {end.why}."
                 raise ProcessDied(f"{end.how}{limit}.{reason}\n{server.last_words()}") from end.why
@@ -120,6 +91,18 @@ class EngineSupervisor:
                 self._note(f"{end.how} before it served")
             await self._router.may_start(self._slot)
             server = await self._start()
+
+    def _count(self, end: _End) -> None:
+        """Count a loss, and forget those before the window.
+
+        Servers that were lost before they served belong to the loss before them, however long their starts took: a
+        server that can never be started again must come to an end.
+        """
+        if end.replica is not None:
+            self._last = end
+            while self._losses and self._losses[0] <= end.time - RESTART_WINDOW:
+                self._losses.popleft()
+        self._losses.append(end.time)
 
     async def _run_to_end(self, server: Process) -> _End:
         """Put in a server that was started, wait until it is lost, and kill what is left of it.

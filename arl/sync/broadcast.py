@@ -18,13 +18,10 @@ from torch import Tensor
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.choose import BROADCAST_BUFFERS, BufferPlace
 from arl.sync.group_sender import GroupBackend, Rendezvous
-from arl.sync.loading import specs_of, unflatten_all
 from arl.sync.process_group import Group, serve_store
 from arl.sync.targets import State
 from arl.sync.version_buffers import LentBuckets, VersionBuffers, allocate_buckets
 from arl.types import WeightUpdate
-
-WRITE_SECONDS = 60.0  # longest wait for a buffer when whole tensors are given
 
 
 class BroadcastTarget:
@@ -54,13 +51,7 @@ class BroadcastTarget:
         return self.buffers.reserve(version, seconds)
 
     def write(self, version: int, state: State) -> WeightUpdate:
-        """See PublicationTarget. Copies `state`, unless the version was reserved and filled."""
-        if not self.buffers.is_filling(version):
-            specs = specs_of(state)
-            flats = self.reserve(version, specs, WRITE_SECONDS)
-            views = unflatten_all(flats, make_buckets(specs, self._bucket_bytes))
-            for name, view in views.items():
-                view.copy_(state[name])
+        """See PublicationTarget. `state` lies in what `reserve` returned."""
         self.buffers.offer(version)
         return WeightUpdate(version, transport="broadcast")
 

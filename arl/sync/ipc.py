@@ -15,7 +15,6 @@ same version must not see that, so whatever could be written to is copied when i
 """
 
 import functools
-import os
 import pickle
 import shutil
 from collections.abc import Callable, Sequence
@@ -28,13 +27,12 @@ from torch import Tensor
 from torch.multiprocessing import reductions
 
 from arl.sync.buckets import HANDLES, TensorSpec, bucket_bytes_of, make_buckets
-from arl.sync.loading import specs_of, unflatten, unflatten_all
+from arl.sync.loading import unflatten
 from arl.sync.targets import State
 from arl.sync.version_buffers import VersionBuffers, allocate_buckets
 from arl.types import WeightUpdate
 
 BYTES = ".bytes"
-WRITE_SECONDS = 60.0  # longest wait for a buffer when whole tensors are given
 
 
 class IpcTarget:
@@ -88,15 +86,7 @@ class IpcTarget:
         partial.rename(final)
 
     def write(self, version: int, state: State) -> WeightUpdate:
-        """See PublicationTarget. Copies and shares `state`, unless the version is shared already."""
-        if not os.path.exists(self._folder(version)):
-            flats = self.reserve(version, specs_of(state), WRITE_SECONDS)
-            views = unflatten_all(flats, self._buckets)
-            for name, view in views.items():
-                view.copy_(state[name])
-            if self.buffers is not None:
-                torch.cuda.synchronize()
-            self.share(version, flats)
+        """See PublicationTarget. Every rank has shared its part of `state` before."""
         return WeightUpdate(version, str(self._folder(version).parent), "ipc")
 
     def discard(self, update: WeightUpdate) -> None:

@@ -54,13 +54,6 @@ def abandoned_directories(place: Path) -> Iterator[Path]:
             os.close(lock)
 
 
-def remove_abandoned(place: Path) -> None:
-    """Remove what killed runs have left in `place`."""
-    for directory in abandoned_directories(place):
-        # A process of the killed run may still write, so that not all can be removed. The next run removes the rest.
-        shutil.rmtree(directory, ignore_errors=True)
-
-
 @contextlib.contextmanager
 def publication_directory(
     recipe: Recipe,
@@ -87,7 +80,9 @@ def publication_directory(
         InputError: neither memory nor the disk has the room.
     """
     for place in (SHARED_MEMORY, run_directory):
-        remove_abandoned(place)
+        for abandoned in abandoned_directories(place):  # what killed runs have left
+            # A process of the killed run may still write, so that not all can be removed: the next run does.
+            shutil.rmtree(abandoned, ignore_errors=True)
     kept = kept_versions(recipe, lags)
     needed = _needed_bytes(recipe, model, kept, transport, on_gpus)
     sends_own_memory = not uses_files(transport)
@@ -148,12 +143,8 @@ def make_locked_directory(place: Path) -> tuple[Path, int]:
 
 def _num_parameters(model: Path) -> int:
     """Return the number of a model's weights, whatever type they are stored in."""
-    count = 0
-    for file in model.iterdir():
-        if file.suffix != ".safetensors" or "model" not in file.stem:
-            continue
-        count += sum(math.prod(tensor.shape) for tensor in tensors_in(file).values())
-    return count
+    files = [file for file in model.iterdir() if file.suffix == ".safetensors" and "model" in file.stem]
+    return sum(math.prod(tensor.shape) for file in files for tensor in tensors_in(file).values())
 
 
 class PublishedVersions:

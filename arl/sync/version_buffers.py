@@ -113,12 +113,6 @@ class VersionBuffers:
             oldest.offered = False
             return oldest.flats
 
-    def is_filling(self, version: int) -> bool:
-        """Return whether `version` is reserved and not offered yet."""
-        with self._changed:
-            buffer = self._find(version)
-            return buffer is not None and not buffer.offered
-
     @contextlib.contextmanager
     def reading(self, version: int) -> Iterator[bool]:
         """Keep `version` while the publisher reads it; yields False if a newer one has taken its place already."""

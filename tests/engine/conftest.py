@@ -40,6 +40,7 @@ from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Completion, GenerateRequest, SamplingParams, StartingVersions, Transport, WeightUpdate
 from tests.forks import Fork, pipe
 from tests.sync.sender import ThreadSender
+from tests.sync.sender import publish as publish_in
 
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 T = TypeVar("T")
@@ -258,8 +259,9 @@ def publish(sender: ThreadSender, tmp_path: Path) -> Publish:
             return WeightUpdate(version, model)
         if transport == "broadcast":
             return sender.publish(version, model)
-        target = memory if transport == "memory" else ipc
-        return target.write(version, read_weights(model))
+        if transport == "memory":
+            return memory.write(version, read_weights(model))
+        return publish_in(ipc, 100_000, version, read_weights(model))
 
     return published
 

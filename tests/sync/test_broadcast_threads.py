@@ -9,6 +9,7 @@ from arl.sync.buckets import make_buckets
 from arl.sync.group_sender import Rendezvous
 from arl.sync.loading import specs_of
 from arl.sync.process_group import Receiver
+from tests.sync.sender import publish
 
 HOST = "127.0.0.1"
 BUCKET_BYTES = 100
@@ -73,7 +74,7 @@ def test_each_engine_receives_the_version_that_it_asks_for_and_its_thread_ends_w
     target = BroadcastTarget(BUCKET_BYTES)
     published = {version: {name: torch.randn(20) for name in "abc"} for version in (1, 2)}
     for version, state in published.items():
-        target.write(version, state)
+        publish(target, BUCKET_BYTES, version, state)
     controller = Controller(target, "first", "second")
     for group, version in (("first", 2), ("second", 1)):
         receiver = join(group, controller.open(group))

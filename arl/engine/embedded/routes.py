@@ -29,7 +29,6 @@ from arl.engine.http import wire
 from arl.errors import EngineError, short_message
 from arl.sync.buckets import TensorSpec
 from arl.sync.process_group import Receiver
-from arl.sync.weight_loader import MemoryTag
 from arl.types import GenerateRequest, Increment, WeightUpdate
 
 Body = TypeVar("Body")
@@ -49,7 +48,6 @@ class EngineRoutes:
         self._engine = engine
         self._model_path = model_path
         self._eos = eos
-        self._released: set[MemoryTag] = set()
         self._receiver = Receiver(broadcast_seconds)
         # One at a time reads, hashes or replaces the weights: what is read has the size of a model in memory, and the
         # hash of weights that change meanwhile is that of no version.
@@ -77,8 +75,6 @@ class EngineRoutes:
 
     async def _generate(self, request: Request) -> StreamResponse:
         body = await _read_body(request, wire.Generate)
-        if self._released:
-            raise EngineError("memory is released: /resume_memory_occupation comes first")
         requests = _requests_of(body, self._eos)
         stream = self._engine.submit(requests)
         try:
@@ -175,20 +171,15 @@ class EngineRoutes:
 
     async def _release(self, request: Request) -> Response:
         """Free the cache's memory. The weights stay, because new ones are copied into them."""
-        body = await _read_body(request, wire.Memory)
+        await _read_body(request, wire.Memory)
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be released")
         self._engine.release_cache()
-        self._released.update(body.kinds)
         return Response()
 
     async def _resume_memory(self, request: Request) -> Response:
-        """Take back memory that was released; refuse any other, because SGLang dies when asked for what it has."""
-        body = await _read_body(request, wire.Memory)
-        tags = body.kinds
-        if not tags <= self._released:
-            raise EngineError(f"{sorted(tags - self._released)} were not released")
-        self._released -= tags
+        """Do nothing: the next pass takes what it needs."""
+        await _read_body(request, wire.Memory)
         return Response()
 
     async def _update(self, request: Request) -> Response:

@@ -223,11 +223,6 @@ class Memory(Struct, forbid_unknown_fields=True):
 
     tags: list[MemoryTag] | None = None  # all of it
 
-    @property
-    def kinds(self) -> set[MemoryTag]:
-        """Return what is named; every kind, if nothing is."""
-        return {"weights", "kv_cache"} if self.tags is None else set(self.tags)
-
 
 class UpdateFromDisk(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Load the weights of a directory."""
