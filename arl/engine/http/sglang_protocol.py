@@ -219,7 +219,7 @@ def _piece(data: bytes, received: list[int]) -> Piece:
     """
     try:
         chunk = _chunks.decode(data)
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise EngineError(f"{error}: {data[:500]!r}") from error
     meta = chunk.meta_info
     if not 0 <= chunk.index < len(received):
