@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from arl.engine.sglang.installed import find_sglang
+from arl.engine.sglang.sglang_backend import find_sglang
 from arl.errors import InputError
 from tests import examples
 

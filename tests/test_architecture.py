@@ -39,7 +39,7 @@ TORCH_FREE = [
     "arl.train.trainer_client",
     "arl.sync.weight_loader",
     "arl.sync.choose",
-    "arl.sync.verify",
+    "arl.sync.buckets",
     "arl.run.world",
     "arl.run.wall",
     "arl.bench.null",

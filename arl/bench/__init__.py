@@ -11,7 +11,7 @@ from typing import Any
 
 def sglang_version() -> str:
     """Return the version of the SGLang that is found here; "absent" if there is none, and why on stderr."""
-    from arl.engine.sglang.installed import find_sglang
+    from arl.engine.sglang.sglang_backend import find_sglang
     from arl.errors import InputError
     from arl.metrics.console import stderr_display
 

@@ -39,8 +39,8 @@ from arl.run.failures import explain_deaths
 from arl.run.ranks import open_trainer
 from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights
-from arl.sync.publication_target import State
-from arl.sync.weight_folders import SHARED_MEMORY
+from arl.sync.publication_directory import SHARED_MEMORY
+from arl.sync.targets import State
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.trainer_client import TrainerClient
 from arl.types import (

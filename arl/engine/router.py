@@ -1,11 +1,11 @@
-"""Serve several replicas as one Engine. One may be lost, and another one takes its seat; seats come and go as well.
+"""Serve several replicas as one Engine. One may be lost, and another one takes its slot; slots come and go as well.
 
 generate(request) ─► the replica that has its group, else the live one with the most free capacity, as it reports
                           │ lost: input + what was sampled, the rest of the budget, to one that lives
                           └───────────────────────────────────────────────────────────────────────►
 pause, resume, update_weights ─► all live replicas at once (update_weights may also take them in turn)
-fill(seat, engine) ◄─ arl.engine.supervisor: newest weights, paused if the others are, then live
-open_seat, close_seat ◄─ arl.run.engine_pool: an engine joins the run, leaves it or is given up
+fill(slot, engine) ◄─ arl.engine.supervisor: newest weights, paused if the others are, then live
+open_slot, close_slot ◄─ arl.run.engine_pool: an engine joins the run, leaves it or is given up
 
 Torch-free.
 """
@@ -19,7 +19,7 @@ from typing import TypeVar
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
 from arl.engine.continuation import Continuation
-from arl.engine.replica_seats import Replica, ReplicaSeats
+from arl.engine.replicas import Replica, Replicas
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.metrics.spans import add_span, span
 from arl.sync.group_sender import GroupSender
@@ -42,8 +42,8 @@ class Router:
     """Serve `replicas`, which their owner closes, as one Engine.
 
     Args:
-        replicas: all of one size. None: an empty seat, which a supervisor fills, and fills again each time its replica
-            is lost, as soon as it `may_start`; or the supervisor ends the run. A router without empty seats does not
+        replicas: all of one size. None: an empty slot, which a supervisor fills, and fills again each time its replica
+            is lost, as soon as it `may_start`; or the supervisor ends the run. A router without empty slots does not
             recover: it raises what a lost replica raised.
         sender: brings broadcast weights to the replicas that load them together; None: each loads by itself.
     """
@@ -52,7 +52,7 @@ class Router:
         assert replicas, "a router needs at least one replica"
         self._recovers = None in replicas
         self._sender = sender
-        self._seats = ReplicaSeats(replicas)
+        self._slots = Replicas(replicas)
         self._homes: dict[str, _Home] = {}  # by affinity
         self._oldest_loaded = 0  # loaded_version when a replica was last lost
         self._newest: WeightUpdate | None = None  # what every replica has, or is being given
@@ -61,9 +61,9 @@ class Router:
         self._asking = asyncio.Lock()  # one caller asks replicas for their load, on behalf of all that wait to choose
         self._may_use_devices = asyncio.Event()  # cleared by a pause, until something needs the engines again
         self._may_use_devices.set()
-        self._starting = {seat for seat, engine in enumerate(replicas) if engine is None}
-        self._ending: set[int] = set()  # seats whose replica was lost, while something of it may be left
-        self._settled = asyncio.Event()  # a seat has left `_starting` or `_ending`
+        self._starting = {slot for slot, engine in enumerate(replicas) if engine is None}
+        self._ending: set[int] = set()  # slots whose replica was lost, while something of it may be left
+        self._settled = asyncio.Event()  # a slot has left `_starting` or `_ending`
         self._any_live = asyncio.Event()
         if self._live:
             self._any_live.set()
@@ -76,13 +76,13 @@ class Router:
 
     @property
     def busy_seconds(self) -> float:
-        """Return the mean over the seats; an empty one is idle."""
-        return self._seats.busy_seconds
+        """Return the mean over the slots; an empty one is idle."""
+        return self._slots.busy_seconds
 
     @property
     def restarts(self) -> int:
-        """Return how often a seat was filled again."""
-        return self._seats.restarts
+        """Return how often a slot was filled again."""
+        return self._slots.restarts
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         """See Engine.generate. The loss of a replica is invisible but for the time, and perhaps the versions."""
@@ -162,48 +162,48 @@ class Router:
 
             return await self._each(load, replicas)
 
-    # ---- seats
+    # ---- slots
 
-    def open_seat(self) -> int:
-        """Add an empty seat, and return its number: an engine beyond those of the start will be seated there."""
+    def open_slot(self) -> int:
+        """Add an empty slot, and return its number: an engine beyond those of the start will be put there."""
         self._recovers = True
-        return self._seats.open()
+        return self._slots.open()
 
-    def close_seat(self, seat: int, why: RunError) -> None:
-        """Take a seat away, together with what it holds. Its open requests go on elsewhere, and keep their tokens."""
-        replica = self._seats.replica(seat)
+    def close_slot(self, slot: int, why: RunError) -> None:
+        """Take a slot away, together with what it holds. Its open requests go on elsewhere, and keep their tokens."""
+        replica = self._slots.replica(slot)
         if replica is not None:
             self.lose(replica, why)
-        self._seats.close(seat)
-        self._starting.discard(seat)
-        self._ending.discard(seat)
+        self._slots.close(slot)
+        self._starting.discard(slot)
+        self._ending.discard(slot)
         self._settled.set()
 
-    async def may_start(self, seat: int) -> None:
-        """Report that nothing is left of the engine of `seat`, and wait until the next one may be started.
+    async def may_start(self, slot: int) -> None:
+        """Report that nothing is left of the engine of `slot`, and wait until the next one may be started.
 
-        None may be started between a pause and what ends it. From then on, until the seat is filled, a pause waits.
+        None may be started between a pause and what ends it. From then on, until the slot is filled, a pause waits.
         """
-        self._ending.discard(seat)
+        self._ending.discard(slot)
         self._settled.set()
-        while seat not in self._starting and not self._may_use_devices.is_set():
+        while slot not in self._starting and not self._may_use_devices.is_set():
             await self._may_use_devices.wait()
-        self._starting.add(seat)
+        self._starting.add(slot)
 
-    async def fill(self, seat: int, engine: ReplicaEngine, guest: str | None = None) -> Replica:
-        """Bring `engine` up to date and seat it; from then on it is given requests.
+    async def fill(self, slot: int, engine: ReplicaEngine, external: str | None = None) -> Replica:
+        """Bring `engine` up to date and put it into `slot`; from then on it is given requests.
 
         The lock keeps new versions from being loaded meanwhile, so the weights that the others serve still exist.
 
         Args:
-            seat: an empty one.
+            slot: an empty one.
             engine: of the same size as the others.
-            guest: its name, if somebody else has started it. It is then lost where one of ours would end the run by an
+            external: its name, if the run has not started it. It is then lost where one of ours would end the run by an
                 error. None: it is one of ours.
 
         Raises:
             EngineError: the engine serves an older version than the others.
-            RunError: what the engine raised. In either case the seat is as empty as before.
+            RunError: what the engine raised. In either case the slot is as empty as before.
         """
         async with self._lock:
             if self._newest is not None and engine.loaded_version < self._newest.version:
@@ -212,22 +212,22 @@ class Router:
                 await engine.pause()
             if engine.loaded_version < self.loaded_version:
                 raise EngineError(f"it serves version {engine.loaded_version}, and the others {self.loaded_version}")
-            replica = self._seats.fill(seat, engine, guest)
+            replica = self._slots.fill(slot, engine, external)
             self._any_live.set()
-            self._starting.discard(seat)
+            self._starting.discard(slot)
             self._settled.set()
             return replica
 
-    def replica(self, seat: int) -> Replica | None:
-        """Return what serves in `seat`; None: nothing, or there is no such seat."""
-        return self._seats.replica(seat)
+    def replica(self, slot: int) -> Replica | None:
+        """Return what serves in `slot`; None: nothing, or there is no such slot."""
+        return self._slots.replica(slot)
 
     def lose(self, replica: Replica, why: RunError) -> None:
         """Give `replica` no more requests. Its open ones go on elsewhere as soon as it ends them. Idempotent."""
         if replica.lost.is_set():
             return
         self._oldest_loaded = self.loaded_version  # it holds even if no replica is left
-        self._ending.add(self._seats.empty(replica))
+        self._ending.add(self._slots.empty(replica))
         replica.loss = why
         replica.lost.set()
         if not self._live:
@@ -239,7 +239,8 @@ class Router:
         A broken connection or a deadline is such an end. A refusal is one only if the process dies within seconds, or
         if somebody else has started it.
         """
-        is_end = isinstance(error, EngineLost | DeadlineError) or (replica.is_guest and isinstance(error, EngineError))
+        is_refused = replica.is_external and isinstance(error, EngineError)
+        is_end = is_refused or isinstance(error, EngineLost | DeadlineError)
         if self._recovers and is_end:
             self.lose(replica, error)
         elif self._recovers and isinstance(error, EngineError):
@@ -248,15 +249,15 @@ class Router:
                     await replica.lost.wait()
         return replica.lost.is_set()
 
-    async def _settle(self, seats: set[int]) -> None:
-        """Wait until `seats` is empty. Supervisors empty it within their deadlines, or end the run."""
-        while seats:
+    async def _settle(self, slots: set[int]) -> None:
+        """Wait until `slots` is empty. Supervisors empty it within their deadlines, or end the run."""
+        while slots:
             self._settled.clear()
             await self._settled.wait()
 
     @property
     def _live(self) -> list[Replica]:
-        return self._seats.live
+        return self._slots.live
 
     async def _each(self, ask: Callable[[Replica], Awaitable[T]], replicas: Sequence[Replica] | None = None) -> list[T]:
         """Ask `replicas`, or all live ones, at once; return the answers of those that are not lost meanwhile.
@@ -298,7 +299,7 @@ class Router:
     async def _choose(self, affinity: str) -> Replica:
         """Return the replica that has the group, else the one with the most free capacity; of equals the first.
 
-        Waits for a live replica: supervisors fill seats within their deadlines, or end the run.
+        Waits for a live replica: supervisors fill slots within their deadlines, or end the run.
         """
         # Fixed, because where answers take longer than REPORT_SECONDS, one of them would always be too old.
         good_from = now() - REPORT_SECONDS

@@ -1,4 +1,4 @@
-"""Keep one seat of the router filled: an engine server that dies or falls silent is replaced by a new one. Torch-free.
+"""Keep one slot of the router filled: an engine server that dies or falls silent is replaced by a new one. Torch-free.
 
 start ─► ready ─► connect ─► Router.fill ─► it serves ─► it dies, or the router has lost it ─► nothing is left of it
   ▲                                                                                                    │
@@ -14,41 +14,13 @@ from typing import NoReturn
 
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
-from arl.engine.replica_seats import Replica
+from arl.engine.replicas import Replica
 from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 from arl.launch.base import Process
 from arl.launch.process_state import RUNS
 
 RESTART_WINDOW = 3600.0  # seconds
-
-
-class RecentLosses:
-    """Count losses within a window.
-
-    Servers that were lost before they served belong to the loss before them, however long their starts took: a server
-    that can never be started again must come to an end.
-
-    Args:
-        most: losses that any window may hold.
-        seconds: length of the window.
-    """
-
-    def __init__(self, most: int, seconds: float) -> None:
-        self._most = most
-        self._seconds = seconds
-        self._times: deque[float] = deque()
-
-    def add(self, at: float, had_served: bool) -> None:
-        """Count a loss at `at` of the running clock."""
-        while had_served and self._times and self._times[0] <= at - self._seconds:
-            self._times.popleft()
-        self._times.append(at)
-
-    @property
-    def are_too_many(self) -> bool:
-        """Return whether the newest loss is one more than its window may hold."""
-        return len(self._times) > self._most
 
 
 @dataclass
@@ -66,7 +38,7 @@ class EngineSupervisor:
     """Watch over one engine server, and start those that replace it.
 
     Args:
-        router, seat: where it serves.
+        router, slot: where it serves.
         start: starts a new server, with weights that nobody deletes.
         connect: connects to the server that is ready at this URL.
         startup_seconds: from a start until the server is ready.
@@ -78,7 +50,7 @@ class EngineSupervisor:
     def __init__(
         self,
         router: Router,
-        seat: int,
+        slot: int,
         start: Callable[[], Awaitable[Process]],
         connect: Callable[[str], AbstractAsyncContextManager[ReplicaEngine]],
         startup_seconds: float,
@@ -87,11 +59,12 @@ class EngineSupervisor:
         has_served: asyncio.Event | None = None,
     ) -> None:
         self._router = router
-        self._seat = seat
+        self._slot = slot
         self._start = start
         self._connect = connect
         self._startup_seconds = startup_seconds
-        self._losses = RecentLosses(max_restarts, RESTART_WINDOW)
+        self._max_restarts = max_restarts
+        self._losses: deque[float] = deque()  # clock seconds, within RESTART_WINDOW
         self._limit = f"engine.max_restarts {max_restarts} allows no more in {RESTART_WINDOW:g} s"
         self._note = note
         self._last: _End | None = None  # of a server that had served
@@ -107,22 +80,32 @@ class EngineSupervisor:
         """
         while True:
             end = await self._run_to_end(server)
-            self._losses.add(end.time, had_served=end.replica is not None)
-            if end.replica is not None:
-                self._last = end
+            self._count(end)
             was_killed = end.by_itself and (server.exit_code or 0) < 0
             gave_up = not (self.has_served.is_set() or was_killed)  # a new one would give up its start as well
-            if gave_up or self._losses.are_too_many:
+            if gave_up or len(self._losses) > self._max_restarts:
                 limit = "" if gave_up else f"; {self._limit}"
                 reason = "" if end.by_itself else f" {end.why}."
                 raise ProcessDied(f"{end.how}{limit}.{reason}\n{server.last_words()}") from end.why
             if end.replica is None:
                 self._note(f"{end.how} before it served")
-            await self._router.may_start(self._seat)
+            await self._router.may_start(self._slot)
             server = await self._start()
 
+    def _count(self, end: _End) -> None:
+        """Count a loss, and forget those before the window.
+
+        Servers that were lost before they served belong to the loss before them, however long their starts took: a
+        server that can never be started again must come to an end.
+        """
+        if end.replica is not None:
+            self._last = end
+            while self._losses and self._losses[0] <= end.time - RESTART_WINDOW:
+                self._losses.popleft()
+        self._losses.append(end.time)
+
     async def _run_to_end(self, server: Process) -> _End:
-        """Seat a server that was started, wait until it is lost, and kill what is left of it.
+        """Put in a server that was started, wait until it is lost, and kill what is left of it.
 
         Raises:
             RunError: the server answered with an error and lives on: it refused what it was asked.
@@ -131,7 +114,7 @@ class EngineSupervisor:
         try:
             url = await server.ready(self._startup_seconds)
             async with self._connect(url) as engine:
-                replica = await self._router.fill(self._seat, engine)
+                replica = await self._router.fill(self._slot, engine)
                 self._report_recovery(replica)
                 await self._raise_loss(server, replica)
         except RunError as error:  # the client has ended what was open by now
@@ -163,7 +146,7 @@ class EngineSupervisor:
         raise replica.loss
 
     def _report_recovery(self, replica: Replica) -> None:
-        """Note that the seat is filled again, if an earlier server had served in it."""
+        """Note that the slot is filled again, if an earlier server had served in it."""
         self.has_served.set()
         if self._last is None or self._last.replica is None:
             return

@@ -1,6 +1,6 @@
 """Measure how long the engines had nothing to do because no group might start."""
 
-from arl.engine.busy_meter import Stopwatch
+from arl.engine.meters import Stopwatch
 
 
 class GateMeter(Stopwatch):

@@ -200,7 +200,7 @@ def _copy_model(update: WeightUpdate, target: Path) -> None:
         if file.name == "config.json" or "model" in file.name:
             shutil.copy2(file, target)
     if update.state is not None:
-        from arl.sync.file_target import write_state  # imports torch, as whoever holds the state has
+        from arl.sync.targets import write_state  # imports torch, as whoever holds the state has
 
         write_state(target, update.state)
 

@@ -17,7 +17,7 @@ from arl.launch.gpu_devices import Gpu, driver_version, find_gpus, named_gpus, p
 from arl.launch.placement import Placement
 from arl.launch.torch_build import TorchBuild, own_torch, probe_torch, refuse_unequal_nccl
 from arl.models.flash import FLASH_3, has_flash_3
-from arl.sync.weight_folders import SHARED_MEMORY
+from arl.sync.publication_directory import SHARED_MEMORY
 from arl.types import Transport
 
 MIN_SHARED = 1_000_000_000  # bytes that NVIDIA advises for NCCL: docker run --shm-size=1g

@@ -15,7 +15,7 @@ from arl.launch.devices import visible_cores, visible_devices
 from arl.run.checks import Finding, gpu_findings
 from arl.run.preflight import preflight
 from arl.run.submit import check_submission, is_submitted
-from arl.sync.weight_folders import SHARED_MEMORY
+from arl.sync.publication_directory import SHARED_MEMORY
 
 GIGABYTE = 1e9
 

@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NoReturn
 
 from arl.clock import now, outer_deadline
-from arl.engine.replica_seats import Replica
+from arl.engine.replicas import Replica
 from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import DeadlineError, EngineLost, InputError, ProcessDied, RunError
@@ -22,8 +22,7 @@ from arl.launch.base import Process, Resources
 from arl.launch.seats import another_place
 from arl.run.control.control_messages import EngineStatus, JoinEngine, State
 from arl.run.engines import EngineServers
-from arl.sync.group_sender import GroupSender
-from arl.sync.weight_sender import WeightSender
+from arl.sync.group_sender import GroupSender, WeightSender
 
 BEAT_SECONDS = 2.0  # between two questions to an engine that has joined, which nobody here watches as a process
 
@@ -118,7 +117,7 @@ class EnginePool:
             )
         if guest.name in self._members:
             raise InputError(f"{guest.name}: the run has an engine of this name")
-        seat = self.router.open_seat()
+        seat = self.router.open_slot()
         self._resources[seat] = Resources(threads=1)  # only where it runs they are known, and granted
         member = Member(guest.name, seat, guest.node, guest=guest)
         self._members[member.name] = member
@@ -141,7 +140,7 @@ class EnginePool:
         member.is_leaving = True
         replica = self.router.replica(member.seat)
         num_moved = 0 if replica is None else replica.open
-        self.router.close_seat(member.seat, EngineLost(f"{name} was removed"))
+        self.router.close_slot(member.seat, EngineLost(f"{name} was removed"))
         await self._stop(member)
         del self._members[name]
         self._note(f"{member} was removed; {num_moved} requests resumed; {self._count()}")
@@ -242,7 +241,7 @@ class EnginePool:
             startup = self._recipe.deadlines.startup
             async with self._servers.connect(url, self._sender, member.seat) as engine:
                 async with outer_deadline(startup, "controller", f"{member} to load the newest weights"):
-                    replica = await self.router.fill(member.seat, engine, guest=member.name)
+                    replica = await self.router.fill(member.seat, engine, external=member.name)
                 member.serves.set()
                 await _watch(replica)
         except RunError as why:
@@ -268,7 +267,7 @@ class EnginePool:
             raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
         if left == 0:  # one that has joined, and the others were lost before it served
             raise ProcessDied(f"{why}\nno engine is left") from why
-        self.router.close_seat(member.seat, why)
+        self.router.close_slot(member.seat, why)
         del self._members[member.name]
         self._note(f"{member} is given up: {why}\nThe run goes on; {self._count()}")
 

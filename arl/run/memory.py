@@ -3,7 +3,7 @@
     sizes of the model ─┐
     recipe             ─┼─► trainer rank: arl.train.rank_bytes      ─┐
     placement          ─┤   engine: arl.run.engine_memory            ├─► MemoryBudget of each kind of device
-    hardware           ─┘   weights on their way: published_versions ─┘
+    hardware           ─┘   weights on their way: arl.sync.choose ───┘
 
     disaggregated   each trainer GPU, each engine GPU, the host
     collocated      each GPU while the trainer works, each GPU while engines generate, the host
@@ -29,7 +29,7 @@ from arl.models.load import check_weights, empty_model
 from arl.run.engine_memory import EngineBytes, engine_bytes, grown_capacity
 from arl.run.memory_budget import MemoryBudget, MemoryPlan, Part
 from arl.run.named_gpus import describe_gpus
-from arl.sync.published_versions import buffer_place, held_versions, published_bytes
+from arl.sync.choose import buffer_place, held_versions, published_bytes
 from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
 from arl.types import Transport
 

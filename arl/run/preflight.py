@@ -36,8 +36,7 @@ from arl.run.problem_sets import run_problems, run_suites
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
-from arl.sync.choose import choose_transport
-from arl.sync.published_versions import kept_versions
+from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
 from arl.train.algorithms.trial import try_algorithms

@@ -16,7 +16,7 @@ from arl.config.recipe import Recipe
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.nccl_settings import nccl_settings
 from arl.launch.trust import RunTrust
-from arl.sync.published_versions import kept_versions
+from arl.sync.choose import kept_versions
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
 from arl.types import StartingVersions, Transport

@@ -42,8 +42,8 @@ from arl.run.ranks import open_trainer
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.status_writer import ProcessStates
 from arl.run.world import Parts, Start, recipe_parts
-from arl.sync.publication_directory import publication_directory
-from arl.sync.weight_folders import SHARED_MEMORY
+from arl.sync.choose import uses_files
+from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
 from arl.types import Accuracy, StartingVersions
 
 
@@ -155,7 +155,7 @@ async def _changeable(start: Start, weights: Path, servers: EngineServers, pool:
 
 def _first_state(start: Start, weights: Path, servers: EngineServers, model: str) -> LiveRun:
     """Describe the run to those who want to join it."""
-    travels_by_file = start.origin.plan.transport in ("file", "ipc")
+    travels_by_file = uses_files(start.origin.plan.transport)
     return LiveRun(
         arl=arl.__version__,
         host=host_identity(),

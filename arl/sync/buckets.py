@@ -1,10 +1,19 @@
-"""Cut weights into buckets: the tensors that travel together, in one order on both sides. Torch-free."""
+"""Describe weights without their values: names and shapes, the buckets in which they travel, checksums.
 
+Importing it does not import torch, because the controller's side does so.
+"""
+
+import hashlib
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from arl.errors import EngineError
+from arl.types import WeightUpdate
+
+HANDLES = ".handles"  # suffix of the file that a bucket's handles lie in; the names are in the order of the buckets
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
@@ -41,3 +50,38 @@ def make_buckets(specs: Sequence[TensorSpec], num_bytes: int) -> list[list[Tenso
 def bucket_bytes_of(bucket: Sequence[TensorSpec]) -> int:
     """Return the bytes of a bucket's tensors together."""
     return sum(spec.num_bytes for spec in bucket)
+
+
+if TYPE_CHECKING:
+    import torch
+
+
+def checksums(state: "Mapping[str, torch.Tensor]", dtype: "torch.dtype") -> dict[str, str]:
+    """Return the sha256 of each tensor's bytes in `dtype`, in row-major order."""
+    import torch
+
+    found = {}
+    for name, tensor in state.items():
+        values = tensor.detach().to("cpu", dtype).contiguous()
+        content = values.flatten().view(torch.uint8).numpy().data
+        found[name] = hashlib.sha256(content).hexdigest()
+    return found
+
+
+def refuse_difference(who: str, update: WeightUpdate, found: Mapping[str, str]) -> None:
+    """Compare the checksums of `update` with those that an engine has `found` in its model.
+
+    Args:
+        who: name of the engine, for the message of the error.
+
+    Raises:
+        EngineError: names the first weight whose values are not those that the trainer published.
+    """
+    for name in sorted(update.checksums.keys() | found.keys()):
+        published = update.checksums.get(name)
+        held = found.get(name)
+        if published != held:
+            raise EngineError(
+                f"{who}: {name} of version {update.version} is not what the trainer published: its sha256 is "
+                f"{held}, and should be {published}"
+            )

@@ -1,22 +1,37 @@
-"""Choose the transport of a run. Torch-free.
+"""Choose the transport of a run, and say what each one needs and holds: every rule about transports. Torch-free.
 
-sync.transport auto, first row that fits:
-
-    engines in the trainer's process                                                memory
-    rollout.lag, or no GPUs and one node                                            file
-    no GPUs, several nodes                                                          broadcast
-    GPUs, disaggregated                                                             broadcast
-    GPUs, collocated: every engine on GPUs of ranks, and its backend takes ipc      ipc
-    GPUs, collocated: any other                                                     file
+    transport   engines must be                    versions held, of η + 2 = `kept`             sync.transport auto
+    memory      in the trainer's process           kept + 2, in its memory                      there, first
+    ipc         on the GPUs of ranks (or CPUs),    kept, on GPUs of ranks; on a CPU kept + 1    collocated, GPUs: first
+                on one node with common files      files
+    broadcast   on GPUs of their own (or CPUs)     2, on rank 0's GPU, else host memory         GPUs or several nodes
+    file        with common files                  kept + 1 files, and 2 in host memory         else; with rollout.lag
 
 A choice that the backend cannot take, or that needs a common file system where there is none, is passed over.
+On a CPU a file in memory is as fast as the others (docs/benchmarks/sync.json), and no process waits for another.
 """
 
 from collections.abc import Collection
+from typing import Literal, NamedTuple
+
+import numpy as np
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
+from arl.sync.buckets import ITEM_BYTES
 from arl.types import Transport
+
+BufferPlace = Literal["device", "host"]
+BROADCAST_BUFFERS = 2  # arl.sync.version_buffers says why these are enough
+FILE_BUFFERS = 2  # one is written to a file while the next snapshot is taken
+SHARE_OF_FREE_MEMORY = 0.5  # of a GPU that holds weights and moments; gradients and activations need the rest
+
+
+class _Surroundings(NamedTuple):
+    one_process: bool
+    on_gpus: bool
+    shares_files: bool
+    shares_memory: bool
 
 
 def choose_transport(
@@ -30,8 +45,6 @@ def choose_transport(
 ) -> Transport:
     """Return the recipe's transport, or with `auto` the one that suits its devices.
 
-    On a CPU a file in memory is as fast as the others (docs/benchmarks/sync.json), and no process waits for another.
-
     Args:
         recipe: has been validated.
         backend_transports: the ways by which the engine's backend can take weights.
@@ -43,26 +56,14 @@ def choose_transport(
     Raises:
         InputError: the recipe's transport cannot work on these devices, or `auto` finds none that can.
     """
+    here = _Surroundings(one_process, on_gpus, shares_files, shares_memory)
     wanted = recipe.sync.transport
-    if wanted == "auto":
-        return _first_possible(recipe, backend_transports, one_process, on_gpus, shares_files, shares_memory)
-    _refuse_unsuited(recipe, wanted, on_gpus, shares_files)
-    if wanted == "ipc" and not shares_memory:
-        raise InputError("sync.transport ipc: the run is on several nodes, and handles are of one; use auto")
-    return wanted
-
-
-def _first_possible(
-    recipe: Recipe,
-    backend_transports: Collection[Transport],
-    one_process: bool,
-    on_gpus: bool,
-    shares_files: bool,
-    shares_memory: bool,
-) -> Transport:
-    """Return what `auto` stands for here, or raise InputError."""
-    for transport in _preferred(recipe, one_process, on_gpus, shares_memory):
-        if transport in backend_transports and (shares_files or not _needs_files(transport)):
+    if wanted != "auto":
+        if obstacle := _obstacle(wanted, recipe, here):
+            raise InputError(f"sync.transport {wanted}: {obstacle}")
+        return wanted
+    for transport in _preferred(here):
+        if transport in backend_transports and not _obstacle(transport, recipe, here):
             return transport
     can = ", ".join(sorted(backend_transports))
     raise InputError(
@@ -71,43 +72,104 @@ def _first_possible(
     )
 
 
-def _preferred(recipe: Recipe, one_process: bool, on_gpus: bool, shares_memory: bool) -> list[Transport]:
-    """Return the transports that can work, the best first."""
-    if one_process:
-        return ["memory", "file"]
-    if recipe.rollout.lag is not None:
-        return ["file"]
-    if not on_gpus:
-        return ["file", "broadcast"] if shares_memory else ["broadcast", "file"]
-    if recipe.mode == "disaggregated":
-        return ["broadcast", "file"]
-    return ["ipc", "file"] if shares_memory and _is_on_ranks(recipe) else ["file"]
+def _preferred(here: _Surroundings) -> tuple[Transport, ...]:
+    """Return the transports that `auto` tries, the best first."""
+    if here.on_gpus:
+        return ("memory", "ipc", "broadcast", "file")
+    return ("memory", "file", "broadcast") if here.shares_memory else ("memory", "broadcast", "file")
 
 
-def _refuse_unsuited(recipe: Recipe, wanted: Transport, on_gpus: bool, shares_files: bool) -> None:
-    """Raise InputError if the recipe's transport cannot work on these devices."""
-    named = f"sync.transport {wanted}"
-    if wanted == "broadcast" and on_gpus and recipe.mode == "collocated":
-        raise InputError(f"{named}: NCCL joins no two processes on one GPU (mode collocated); use auto")
-    if wanted == "ipc" and on_gpus and recipe.mode != "collocated":
-        raise InputError(f"{named}: on GPUs only mode collocated; use broadcast")
-    if wanted == "ipc" and on_gpus and not _is_on_ranks(recipe):
+def _obstacle(transport: Transport, recipe: Recipe, here: _Surroundings) -> str:
+    """Say why a transport cannot work, and what to use; empty: it can. A recipe's own is one that its world allows."""
+    is_sent = transport in ("broadcast", "ipc")
+    if (transport == "memory" and not here.one_process) or (is_sent and here.one_process):
+        return "not in this world; use auto"
+    if is_sent and recipe.rollout.lag is not None:
+        return "with rollout.lag checkpoints copy the files that engines load; use file"
+    if transport == "broadcast" and here.on_gpus and recipe.mode == "collocated":
+        return "NCCL joins no two processes on one GPU (mode collocated); use auto"
+    if transport == "ipc" and here.on_gpus:
+        if recipe.mode != "collocated":
+            return "on GPUs only mode collocated; use broadcast"
         engine = recipe.engine
-        raise InputError(
-            f"{named}: each GPU of an engine must be a rank's, and engine.replicas {engine.replicas} × "
-            f"engine.tensor_parallel {engine.tensor_parallel} are more than train.ranks {recipe.train.ranks}; "
-            "use as many ranks, or file"
-        )
-    if _needs_files(wanted) and not shares_files:
-        raise InputError(f"{named}: processes on these nodes have no file system in common; use broadcast")
+        if engine.replicas * engine.tensor_parallel > recipe.train.ranks:  # see arl.launch.placement
+            return (
+                f"each GPU of an engine must be a rank's, and engine.replicas {engine.replicas} × "
+                f"engine.tensor_parallel {engine.tensor_parallel} are more than train.ranks {recipe.train.ranks}; "
+                "use as many ranks, or file"
+            )
+    if uses_files(transport) and not here.shares_files:
+        return "processes on these nodes have no file system in common; use broadcast"
+    if transport == "ipc" and not here.shares_memory:
+        return "the run is on several nodes, and handles are of one; use auto"
+    return ""
 
 
-def _is_on_ranks(recipe: Recipe) -> bool:
-    """Return whether every GPU of an engine is also a trainer rank's (arl.launch.placement)."""
-    engine = recipe.engine
-    gpus = engine.replicas * engine.tensor_parallel
-    return recipe.mode == "collocated" and gpus <= recipe.train.ranks
-
-
-def _needs_files(transport: Transport) -> bool:
+def uses_files(transport: Transport) -> bool:
+    """Return whether engines find the weights, or handles of them, in files. The others hold them in memory alone."""
     return transport in ("file", "ipc")
+
+
+def kept_versions(recipe: Recipe, lags: np.ndarray | None) -> int:
+    """Return how many published versions are kept at once: η + 2, for the reason that Publisher gives.
+
+    Without a bound, Rollout.versions_ahead takes the place of η.
+
+    Args:
+        lags: (steps, P) int32, of the recipe, see arl.rollout.lag_table; then their largest takes the place of η.
+            None: the recipe has no lag.
+    """
+    if recipe.mode == "collocated":
+        return 2  # no step begins before the weights of its predecessor are loaded
+    ahead = recipe.rollout.versions_ahead if lags is None else int(lags.max())
+    return ahead + 2
+
+
+class HeldVersions(NamedTuple):
+    """Count the published versions in each kind of memory; each takes `published_bytes`."""
+
+    on_device: int = 0  # memory of a GPU: of rank 0; with ipc, of every rank whose GPU an engine uses
+    on_host: int = 0  # memory of the process of rank 0, pinned where there is a GPU
+    in_files: int = 0  # files in the publication directory, one that is being written included
+
+
+def held_versions(transport: Transport, kept: int, place: BufferPlace, on_gpus: bool) -> HeldVersions:
+    """Return how many versions a transport holds at once.
+
+    Args:
+        kept: see kept_versions.
+        place: of the buffers of a broadcast, see buffer_place.
+        on_gpus: the trainer's ranks compute on GPUs.
+    """
+    if transport == "broadcast":
+        on_device = place == "device" and on_gpus
+        return HeldVersions(on_device=BROADCAST_BUFFERS) if on_device else HeldVersions(on_host=BROADCAST_BUFFERS)
+    if transport == "ipc":
+        return HeldVersions(on_device=kept) if on_gpus else HeldVersions(in_files=kept + 1)
+    if transport == "file":
+        return HeldVersions(on_host=FILE_BUFFERS, in_files=kept + 1)
+    return HeldVersions(on_host=kept + 2)  # memory: kept, in work and waiting
+
+
+def published_bytes(parameters: int, dtype: str) -> int:
+    """Return the bytes of one published version.
+
+    Args:
+        parameters: of the model, a tied head counted once.
+        dtype: train.dtype, float32 or bfloat16.
+
+    >>> published_bytes(7_600_000_000, "bfloat16")
+    15200000000
+    """
+    return parameters * ITEM_BYTES[dtype]
+
+
+def buffer_place(version_bytes: int, free_bytes: int) -> BufferPlace:
+    """Choose where the buffers of a broadcast lie: on the GPU if all of them fit into half of its free memory.
+
+    Args:
+        version_bytes: see published_bytes.
+        free_bytes: of the GPU, when weights and moments are loaded.
+    """
+    needed = BROADCAST_BUFFERS * version_bytes
+    return "device" if needed <= SHARE_OF_FREE_MEMORY * free_bytes else "host"

@@ -13,14 +13,56 @@ import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 from arl.clock import outer_deadline
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.sync.buckets import TensorSpec
-from arl.sync.weight_messages import InitGroup
-from arl.sync.weight_sender import Rendezvous, WeightSender
 from arl.types import WeightUpdate
+
+GroupBackend = Literal["gloo", "nccl"]
+
+
+class Rendezvous(NamedTuple):
+    """Say where the workers of engines meet the trainer's rank 0."""
+
+    host: str
+    port: int
+    backend: GroupBackend
+
+
+class WeightSender(Protocol):
+    """Broadcast weights in process groups of rank 0 and the workers of engines. The trainer's client implements it.
+
+    arl.sync.group_sender uses it like this, where `post` sends a request to every engine of the group:
+
+        rendezvous = await trainer.join("arl-7", world_size=3)
+        await post(InitGroup(rendezvous.host, rendezvous.port, …))
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(trainer.send("arl-7", version=3))
+            for bucket in trainer.buckets:
+                await post(UpdateFromDistributed(…))
+        await trainer.leave("arl-7")
+    """
+
+    @property
+    def buckets(self) -> Sequence[Sequence[TensorSpec]]:
+        """Return what `send` broadcasts, in its order."""
+
+    async def join(self, group: str, world_size: int) -> Rendezvous:
+        """Have rank 0 wait for the other ranks of a new group."""
+
+    async def send(self, group: str, version: int) -> None:
+        """Have rank 0 broadcast `version`, while every engine of the group is asked to receive it.
+
+        Raises:
+            EngineError: the group broke, or was never complete. It is of no more use.
+            DeadlineError: rank 0 does not answer.
+        """
+
+    async def leave(self, group: str) -> None:
+        """Have rank 0 forget the group. It never fails and never waits."""
+
 
 if TYPE_CHECKING:
     from arl.sync.weight_loader import WeightLoader
@@ -295,15 +337,7 @@ async def _join_all(engines: Sequence["WeightLoader"], name: str, world_size: in
     joining = []
     rank = 1
     for engine in engines:
-        body = InitGroup(
-            master_address=rendezvous.host,
-            master_port=rendezvous.port,
-            rank_offset=rank,
-            world_size=world_size,
-            group_name=name,
-            backend=rendezvous.backend,
-        )
-        joining.append(engine.join_group(body))
+        joining.append(engine.join_group(name, rendezvous, rank, world_size))
         rank += engine.workers
     return _failures_of(engines, await _outcomes_of(joining))
 

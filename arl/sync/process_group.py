@@ -5,23 +5,70 @@
 
 Keys in the store and bytes on the wire are those of SGLang, whose workers take the place of `Receiver`. Groups lie
 outside of torch's registry, so that one that breaks leaves nothing behind.
+
+The ranks of a group find each other through torch's TCPStore, which knows no key: on several nodes whoever reaches the
+network of the run reaches it, as in torch.
 """
 
 import os
+import socket
 import threading
+import time
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store
+from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
 
 from arl.errors import EngineError
+from arl.launch.address import free_listener
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
-from arl.sync.stores import reach_store
-from arl.sync.weight_messages import InitGroup, UpdateFromDistributed
+
+AGAIN_SECONDS = 0.05  # between two attempts to connect
+
+
+def serve_store(host: str, seconds: float, port: int = 0) -> TCPStore:
+    """Open a store, which lasts as long as it is referred to.
+
+    Args:
+        host: the only address it listens on; the socket that torch would make listens on all of them.
+        seconds: deadline of each wait for the store.
+        port: 0 takes a free one.
+    """
+    listener = socket.create_server((host, port)) if port else free_listener(host)
+    listener.listen()
+    return TCPStore(
+        host,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=timedelta(seconds=seconds),
+        master_listen_fd=listener.detach(),
+    )
+
+
+def reach_store(host: str, port: int, seconds: float) -> TCPStore:
+    """Connect to a store that another rank serves, as soon as somebody listens there.
+
+    Torch itself would write the frames of its C++ into the log at each attempt.
+
+    Raises:
+        RuntimeError: nobody listens there within `seconds`, or there is no such address.
+    """
+    end = time.monotonic() + seconds
+    while True:
+        left = max(AGAIN_SECONDS, end - time.monotonic())
+        try:
+            socket.create_connection((host, port), left).close()
+            return TCPStore(host, port, timeout=timedelta(seconds=left))
+        except (OSError, ValueError) as error:  # ValueError: no name of any host
+            is_over = time.monotonic() + AGAIN_SECONDS >= end
+            if is_over or isinstance(error, ValueError):
+                raise RuntimeError(f"nobody answers at {host}:{port}: {error}") from error
+        time.sleep(AGAIN_SECONDS)
 
 
 class Group:
@@ -125,24 +172,17 @@ class Receiver:
         self._groups: dict[str, Group] = {}
         self._staged: dict[str, dict[str, Tensor]] = {}  # by group
 
-    def join(self, body: InitGroup) -> None:
-        """Join the group that the trainer has opened.
+    def join(self, name: str, host: str, port: int, rank: int, world_size: int, backend: str) -> None:
+        """Join the group that the trainer has opened, whose store is at `host` and `port`.
 
         Raises:
             EngineError: nobody answers there, or the name is taken.
         """
-        name = body.group_name
         if name in self._groups:
             raise EngineError(f"group {name}: it is joined already: leave it first")
         try:
-            group = Group(
-                store=reach_store(body.master_address, body.master_port, self._seconds),
-                name=name,
-                rank=body.rank_offset,
-                size=body.world_size,
-                backend=body.backend,
-                seconds=self._seconds,
-            )
+            store = reach_store(host, port, self._seconds)
+            group = Group(store, name, rank, world_size, backend, self._seconds)
         except (RuntimeError, OSError) as error:
             raise EngineError(f"group {name}: it cannot be joined ({error})") from error
         with self._lock:
@@ -165,25 +205,23 @@ class Receiver:
         except RuntimeError as error:
             raise EngineError(f"group {name}: it was left, and cannot be closed ({error})") from error
 
-    def receive(self, body: UpdateFromDistributed) -> None:
+    def receive(self, name: str, bucket: Sequence[TensorSpec]) -> None:
         """Receive one bucket, whose names and shapes the caller has compared with the model's.
 
         Raises:
             EngineError: there is no such group, or the sender has gone.
         """
-        group = self._groups.get(body.group_name)  # once: another thread may leave it
+        group = self._groups.get(name)  # once: another thread may leave it
         if group is None:
-            raise EngineError(f"group {body.group_name} is not one of {sorted(self._groups)}: join it first")
-        bucket = bucket_of(body)
-        num_bytes = bucket_bytes_of(bucket)
-        flat = torch.empty(num_bytes, dtype=torch.uint8, device=group.device)
+            raise EngineError(f"group {name} is not one of {sorted(self._groups)}: join it first")
+        flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8, device=group.device)
         try:
             tensors = unflatten(group.broadcast(flat), bucket)
         except RuntimeError as error:
-            raise EngineError(f"group {body.group_name}: the broadcast broke off ({error})") from error
+            raise EngineError(f"group {name}: the broadcast broke off ({error})") from error
         with self._lock:
-            if self._groups.get(body.group_name) is group:  # it was not left meanwhile
-                self._staged[body.group_name] |= tensors
+            if self._groups.get(name) is group:  # it was not left meanwhile
+                self._staged[name] |= tensors
 
     def take(self, name: str) -> dict[str, Tensor]:
         """Return all tensors that were received in a group since the last call; none if there is no such group."""
@@ -193,9 +231,3 @@ class Receiver:
             staged = self._staged[name]
             self._staged[name] = {}
             return staged
-
-
-def bucket_of(body: UpdateFromDistributed) -> Sequence[TensorSpec]:
-    """Return the tensors that a bucket holds."""
-    columns = zip(body.names, body.dtypes, body.shapes, strict=True)
-    return [TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in columns]

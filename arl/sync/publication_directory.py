@@ -6,11 +6,12 @@ several nodes    the run directory, which all share     ─┴─► directory o
 """
 
 import contextlib
+import fcntl
 import math
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -20,9 +21,37 @@ from arl.errors import InputError
 from arl.launch.host_memory import free_memory
 from arl.launch.scratch_directory import removed_with_us
 from arl.models.model_files import tensors_in
-from arl.sync.published_versions import held_versions, kept_versions, published_bytes
-from arl.sync.weight_folders import PREFIX, SHARED_MEMORY, open_locked, remove_abandoned
-from arl.types import Transport
+from arl.sync.choose import held_versions, kept_versions, published_bytes, uses_files
+from arl.types import Transport, WeightUpdate
+
+SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has one
+PREFIX = "arl-weights"  # of the folders' names
+
+
+def open_locked(directory: Path) -> int | None:
+    """Return an open file descriptor that locks `directory`; None: it is locked by others, another user's, or gone."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return None
+    with contextlib.suppress(BlockingIOError, FileNotFoundError):
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.path.samestat(os.fstat(descriptor), os.stat(directory)):  # it was not removed and made anew meanwhile
+            return descriptor
+    os.close(descriptor)
+    return None
+
+
+def abandoned_directories(place: Path) -> Iterator[Path]:
+    """Yield the folders of weights in `place` that nobody uses any more, each locked while the caller looks at it."""
+    for directory in place.glob(f"{PREFIX}-*"):
+        lock = open_locked(directory)
+        if lock is None:
+            continue
+        try:
+            yield directory
+        finally:
+            os.close(lock)
 
 
 @contextlib.contextmanager
@@ -51,10 +80,12 @@ def publication_directory(
         InputError: neither memory nor the disk has the room.
     """
     for place in (SHARED_MEMORY, run_directory):
-        remove_abandoned(place)
+        for abandoned in abandoned_directories(place):  # what killed runs have left
+            # A process of the killed run may still write, so that not all can be removed: the next run does.
+            shutil.rmtree(abandoned, ignore_errors=True)
     kept = kept_versions(recipe, lags)
     needed = _needed_bytes(recipe, model, kept, transport, on_gpus)
-    sends_own_memory = transport in ("memory", "broadcast")
+    sends_own_memory = not uses_files(transport)
     place = _choose_place(needed, run_directory, sends_own_memory, several_nodes)
     free = free_memory() if sends_own_memory else shutil.disk_usage(place).free
     if free < needed:
@@ -112,9 +143,39 @@ def make_locked_directory(place: Path) -> tuple[Path, int]:
 
 def _num_parameters(model: Path) -> int:
     """Return the number of a model's weights, whatever type they are stored in."""
-    count = 0
-    for file in model.iterdir():
-        if file.suffix != ".safetensors" or "model" not in file.stem:
-            continue
-        count += sum(math.prod(tensor.shape) for tensor in tensors_in(file).values())
-    return count
+    files = [file for file in model.iterdir() if file.suffix == ".safetensors" and "model" in file.stem]
+    return sum(math.prod(tensor.shape) for file in files for tensor in tensors_in(file).values())
+
+
+class PublishedVersions:
+    """Remember the newest versions. Those that are known from the start lie in directories.
+
+    >>> versions = PublishedVersions(2, {4: "model"})
+    >>> versions.add(WeightUpdate(6, "v6"))
+    >>> [versions.find(wanted) and versions.find(wanted).version for wanted in (4, 5, 6, 7)]
+    [4, 6, 6, None]
+
+    Args:
+        kept: number of versions that are remembered.
+        known: version -> directory of what is published already.
+    """
+
+    def __init__(self, kept: int, known: Mapping[int, str]) -> None:
+        self._kept = kept
+        self._updates: dict[int, WeightUpdate] = {}
+        for version, path in known.items():
+            self._updates[version] = WeightUpdate(version, path)
+
+    def add(self, update: WeightUpdate) -> None:
+        """Remember one more, and forget the oldest beyond `kept`."""
+        self._updates[update.version] = update
+        while len(self._updates) > self._kept:
+            oldest = min(self._updates)
+            del self._updates[oldest]
+
+    def find(self, version: int) -> WeightUpdate | None:
+        """Return `version` itself, or the next newer one; None: it is not published yet."""
+        new_enough = [known for known in self._updates if known >= version]
+        if not new_enough:
+            return None
+        return self._updates[min(new_enough)]

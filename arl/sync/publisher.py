@@ -12,8 +12,8 @@ from queue import SimpleQueue
 import msgspec
 import torch
 
-from arl.sync.publication_target import PublicationTarget, State
-from arl.sync.verify import checksums
+from arl.sync.buckets import checksums
+from arl.sync.targets import PublicationTarget, State
 from arl.sync.version_buffers import VersionBuffers
 from arl.types import WeightUpdate
 

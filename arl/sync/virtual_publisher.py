@@ -11,9 +11,9 @@ import torch
 
 from arl.clock import now
 from arl.metrics.spans import add_span
-from arl.sync.publication_target import PublicationTarget, State
-from arl.sync.published_versions import PublishedVersions
+from arl.sync.publication_directory import PublishedVersions
 from arl.sync.publisher import write_version
+from arl.sync.targets import PublicationTarget, State
 from arl.types import WeightUpdate
 
 ROUNDING = 1e-9  # seconds by which sums of times may differ

@@ -1,8 +1,8 @@
-"""Give one server new weights, by commands over HTTP and by what travels beside them. Torch-free.
+"""Give one server new weights, by commands to it and by what travels beside them. Torch-free.
 
-    file         the server reads the directory                            /update_weights_from_disk
-    ipc          it maps the memory that the handles name, by buckets      /update_weights_from_tensor
-    broadcast    it receives from rank 0, by buckets                       /update_weights_from_distributed
+    file         the server reads the directory
+    ipc          it maps the memory that the handles name, by buckets
+    broadcast    it receives from rank 0, by buckets
 
 The last bucket carries the version. SGLang loads each bucket as it comes, so its pause covers all of them.
 """
@@ -10,44 +10,33 @@ The last bucket carries the version. SGLang loads each bucket as it comes, so it
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Protocol
-
-import msgspec
+from typing import Literal, Protocol
 
 from arl.errors import EngineError, RunError
-from arl.sync.buckets import TensorSpec
-from arl.sync.group_sender import GroupSender
-from arl.sync.verify import refuse_difference
-from arl.sync.weight_messages import (
-    BUCKETS,
-    HANDLES,
-    Checked,
-    CheckWeights,
-    InitGroup,
-    LeaveGroup,
-    Memory,
-    MemoryTag,
-    UpdateFromDisk,
-    UpdateFromDistributed,
-    UpdateFromTensor,
-)
+from arl.sync.buckets import HANDLES, TensorSpec, refuse_difference
+from arl.sync.group_sender import GroupSender, Rendezvous
 from arl.types import WeightUpdate
 
+MemoryTag = Literal["weights", "kv_cache"]
 
-class Commands(Protocol):
-    """Send commands to one server. In a run it is the engine's HTTP connection."""
 
-    @property
-    def url(self) -> str:
-        """Address of the server, for messages."""
+class WeightServer(Protocol):
+    """Take the commands that concern weights: one server, by its protocol (arl.engine.http.sglang_protocol).
 
-    async def command(self, path: str, body: Any = None) -> bytes:
-        """Send `body` to `path` and return the answer.
+    Each raises EngineError where the server refuses, EngineLost or DeadlineError where it is gone or silent. A bucket
+    with a version is the last one of that version, which the server then serves.
+    """
 
-        Raises:
-            EngineError: the server refused.
-            EngineLost, DeadlineError: it is gone, or did not answer in time.
-        """
+    url: str  # for messages
+
+    async def load_directory(self, path: str, version: int) -> None: ...
+    async def map_bucket(self, handles: Sequence[bytes], version: int | None) -> None: ...
+    async def join_group(self, name: str, at: Rendezvous, first_rank: int, world_size: int) -> None: ...
+    async def receive_bucket(self, group: str, bucket: Sequence[TensorSpec], version: int | None) -> None: ...
+    async def leave_group(self, name: str) -> None: ...
+    async def release_memory(self, tags: Sequence[MemoryTag]) -> None: ...
+    async def resume_memory(self, tag: MemoryTag) -> None: ...
+    async def checksums(self) -> dict[str, str]: ...
 
 
 class WeightLoader:
@@ -62,7 +51,7 @@ class WeightLoader:
         first_rank: the trainer's rank on the device of the first worker; the others follow. Only needed for handles.
     """
 
-    def __init__(self, server: Commands, sender: GroupSender | None, workers: int, first_rank: int = 0) -> None:
+    def __init__(self, server: WeightServer, sender: GroupSender | None, workers: int, first_rank: int = 0) -> None:
         self._server = server
         self._first_rank = first_rank
         self._sender = sender
@@ -89,14 +78,15 @@ class WeightLoader:
             EngineError: the server refused.
             EngineLost, DeadlineError: it is gone, too slow, or out of the trainer's reach.
         """
-        version = str(update.version)
         await self._resume("weights")
         if update.transport == "file":
-            body = UpdateFromDisk(update.path, version, flush_cache=False)
-            await self._server.command("/update_weights_from_disk", body)
+            await self._server.load_directory(update.path, update.version)
         elif update.transport == "ipc":
-            handles = _handles(update, self._first_rank, self.workers)
-            await self._send_handles(handles, version)
+            *buckets, last = _handles(update, self._first_rank, self.workers)
+            self.is_mixed = True
+            for handles in buckets:
+                await self._server.map_bucket(handles, None)
+            await self._server.map_bucket(last, update.version)
         else:
             await self._shared_sender().deliver(self, update)
         self.loaded = update
@@ -106,7 +96,7 @@ class WeightLoader:
         """Release the server's memory for others on its device. The server must be idle, because SGLang dies if not."""
         tags: list[MemoryTag] = ["weights", "kv_cache"]
         self._released = set(tags)
-        await self._server.command("/release_memory_occupation", Memory(tags))
+        await self._server.release_memory(tags)
 
     async def resume_memory(self) -> None:
         """Take back what is released. Weights come back without their content, so the last ones are loaded again."""
@@ -120,7 +110,7 @@ class WeightLoader:
         """Take back one kind of memory, if it is released: SGLang dies when asked for what it has."""
         if tag in self._released:
             self._released.remove(tag)
-            await self._server.command("/resume_memory_occupation", Memory([tag]))
+            await self._server.resume_memory(tag)
 
     async def check(self, update: WeightUpdate) -> None:
         """Compare every weight of the server with `update`, if that has checksums.
@@ -130,13 +120,7 @@ class WeightLoader:
         """
         if not update.checksums:
             return
-        answer = await self._server.command("/weights_checker", CheckWeights())
-        try:
-            checked: Checked = msgspec.json.decode(answer, type=Checked)
-            (worker,) = checked.ranks
-        except (msgspec.DecodeError, ValueError) as error:  # another kind of answer, or several workers answered
-            raise EngineError(f"{self._server.url}/weights_checker: {error}: {answer[:200]!r}") from error
-        refuse_difference(self._server.url, update, worker.checksums)
+        refuse_difference(self._server.url, update, await self._server.checksums())
 
     async def close(self) -> None:
         """Have the trainer leave the process groups."""
@@ -145,11 +129,11 @@ class WeightLoader:
 
     # ---- what the sender asks of each engine
 
-    async def join_group(self, body: InitGroup) -> None:
+    async def join_group(self, name: str, at: Rendezvous, first_rank: int, world_size: int) -> None:
         """Have its workers join a group. They leave those that they had joined before."""
         await self.leave_groups()
-        self._groups.append(body.group_name)
-        await self._server.command("/init_weights_update_group", body)
+        self._groups.append(name)
+        await self._server.join_group(name, at, first_rank, world_size)
 
     async def receive(self, group: str, update: WeightUpdate) -> None:
         """Have its workers receive every bucket of `update`, while rank 0 sends them; then the server serves it.
@@ -162,8 +146,8 @@ class WeightLoader:
         *buckets, last = self._sender.buckets
         self.is_mixed = True
         for bucket in buckets:
-            await self._receive(group, bucket, None)
-        await self._receive(group, last, str(update.version))
+            await self._server.receive_bucket(group, bucket, None)
+        await self._server.receive_bucket(group, last, update.version)
 
     async def leave_groups(self) -> None:
         """Have its workers leave their groups, so that others stop waiting for them. It never fails."""
@@ -171,38 +155,12 @@ class WeightLoader:
         self._groups = []
         for group in groups:
             with contextlib.suppress(RunError):  # it has not joined, or is dead, which its next command reports
-                await self._server.command("/destroy_weights_update_group", LeaveGroup(group))
+                await self._server.leave_group(group)
 
     def _shared_sender(self) -> GroupSender:
         if self._sender is None:
             raise EngineError(f"{self.url}: weights are broadcast, and this client was given no sender")
         return self._sender
-
-    async def _receive(self, group: str, bucket: Sequence[TensorSpec], version: str | None) -> None:
-        """Ask the server to receive `bucket`, and with a `version` to serve all that it has received."""
-        body = UpdateFromDistributed(
-            names=[spec.name for spec in bucket],
-            dtypes=[spec.dtype for spec in bucket],
-            shapes=[list(spec.shape) for spec in bucket],
-            group_name=group,
-            load_format=BUCKETS,
-            weight_version=version,
-            flush_cache=False,
-        )
-        await self._server.command("/update_weights_from_distributed", body)
-
-    async def _send_handles(self, handles: Sequence[Sequence[bytes]], version: str) -> None:
-        """Ask the server to map each bucket; the last one carries the version.
-
-        Args:
-            handles: of each bucket, those for each worker. They are of whole tensors, of which a worker takes its part.
-        """
-        last = len(handles) - 1
-        self.is_mixed = True
-        for number, bucket in enumerate(handles):
-            weight_version = version if number == last else None
-            body = UpdateFromTensor(list(bucket), weight_version, flush_cache=False)
-            await self._server.command("/update_weights_from_tensor", body)
 
 
 def _handles(update: WeightUpdate, first_rank: int, workers: int) -> list[tuple[bytes, ...]]:

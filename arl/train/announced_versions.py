@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from arl.clock import now
 from arl.metrics.spans import add_span
-from arl.sync.published_versions import PublishedVersions
+from arl.sync.publication_directory import PublishedVersions
 from arl.train.waits import Waits, set_if_waiting
 from arl.types import WeightUpdate
 

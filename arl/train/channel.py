@@ -7,7 +7,7 @@ controller (ROUTER, one port)                        rank r (DEALER, and one for
                Published ◄──                         by rank 0's publisher, while the next step may run
     Save ──► … Copied ◄──
                Saved ◄──                             by every rank, from the thread that writes its part
-    Join ──► … Joined ◄──                            a group of engines, by rank 0: arl.sync.broadcast_threads
+    Join ──► … Joined ◄──                            a group of engines, by rank 0: arl.sync.broadcast
     Send ──► … Sent ◄──                              by the thread of that group; Leave ends it
     Claim ──► … Claimed ◄──                          by rank 0's thread that keeps what engines need
     Stop ──► … Stopped ◄──

@@ -14,9 +14,8 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import model_flops
 from arl.metrics.names import MEASURED
 from arl.models.load import DTYPES
-from arl.sync.file_target import FileTarget
-from arl.sync.memory_target import MemoryTarget
-from arl.sync.published_versions import kept_versions
+from arl.sync.choose import kept_versions
+from arl.sync.targets import FileTarget, MemoryTarget
 from arl.sync.virtual_publisher import VirtualPublisher
 from arl.train.learner import Learner
 from arl.train.packer import Packing, pack_batch

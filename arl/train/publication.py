@@ -18,17 +18,14 @@ from torch import Tensor
 from arl.errors import TrainerError
 from arl.launch.address import listening_address
 from arl.models.load import DTYPES
-from arl.sync.broadcast_target import BroadcastTarget
-from arl.sync.broadcast_threads import start_broadcast_threads
-from arl.sync.bucket_memory import allocate_buckets, free_device_bytes
+from arl.sync.broadcast import BroadcastTarget, start_broadcast_threads
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
-from arl.sync.file_target import FileTarget
-from arl.sync.ipc_target import IpcTarget
+from arl.sync.choose import FILE_BUFFERS, BufferPlace, buffer_place
+from arl.sync.ipc import IpcTarget
 from arl.sync.loading import unflatten_all
-from arl.sync.publication_target import PublicationTarget
-from arl.sync.published_versions import FILE_BUFFERS, BufferPlace, buffer_place
 from arl.sync.publisher import Announce, Publisher
-from arl.sync.version_buffers import VersionBuffers
+from arl.sync.targets import FileTarget, PublicationTarget
+from arl.sync.version_buffers import VersionBuffers, allocate_buckets, free_device_bytes
 from arl.train.channel import Init
 from arl.train.learner import Learner
 from arl.train.rank_threads import SenderLink, start_claims

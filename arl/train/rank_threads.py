@@ -1,6 +1,6 @@
 """Connect rank 0's threads that serve engines with the controller, over the channel.
 
-Join, Send, Leave ─► SenderLink ─► arl.sync.broadcast_threads
+Join, Send, Leave ─► SenderLink ─► arl.sync.broadcast
 Claim(version)    ─► start_claims ─► BroadcastTarget.claim ─► Claimed(the newest version)
 """
 
@@ -8,9 +8,8 @@ import threading
 
 import zmq
 
-from arl.sync.broadcast_target import BroadcastTarget
-from arl.sync.broadcast_threads import GroupRequest
-from arl.sync.weight_sender import Rendezvous
+from arl.sync.broadcast import BroadcastTarget, GroupRequest
+from arl.sync.group_sender import Rendezvous
 from arl.train import channel
 from arl.train.channel import CLAIMS, SENDERS, Claim, Claimed, Join, Joined, Send, Sent
 from arl.train.link import Link

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from torch._C._distributed_c10d import HashStore, Store
 
-from arl.sync.stores import reach_store, serve_store
+from arl.sync.process_group import reach_store, serve_store
 
 
 def init_ranks(deadline_seconds: float) -> torch.device:

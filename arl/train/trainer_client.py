@@ -23,7 +23,7 @@ from arl.errors import DeadlineError, EngineError, TrainerError
 from arl.launch.base import Process
 from arl.launch.trust import RunTrust
 from arl.sync.buckets import TensorSpec, make_buckets
-from arl.sync.weight_sender import Rendezvous
+from arl.sync.group_sender import Rendezvous
 from arl.train import channel
 from arl.train.announced_versions import AnnouncedVersions
 from arl.train.packer import Packing, pack_batch

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from arl.sync.bucket_memory import allocate_buckets
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.loading import specs_of, unflatten, unflatten_all
+from arl.sync.version_buffers import allocate_buckets
 from arl.train.dealing import collect_share, deal
 from arl.train.gathering import ShardGroup
 

@@ -1,6 +1,6 @@
 """Provide two tiny models, each engine (in process, as a server, SGLang), and stock transformers to compare with.
 
-SGLang runs where its interpreter is found (arl.engine.sglang.installed.interpreter); elsewhere its tests are not run.
+SGLang runs where arl.engine.sglang.sglang_backend finds its interpreter; elsewhere its tests are not run.
 """
 
 import asyncio
@@ -33,13 +33,14 @@ from arl.launch.spawn import RUNNER
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
 from arl.sync.group_sender import GroupSender
-from arl.sync.ipc_target import IpcTarget
+from arl.sync.ipc import IpcTarget
 from arl.sync.loading import read_weights
-from arl.sync.memory_target import MemoryTarget
+from arl.sync.targets import MemoryTarget
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import Completion, GenerateRequest, SamplingParams, StartingVersions, Transport, WeightUpdate
 from tests.forks import Fork, pipe
 from tests.sync.sender import ThreadSender
+from tests.sync.sender import publish as publish_in
 
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 T = TypeVar("T")
@@ -258,8 +259,9 @@ def publish(sender: ThreadSender, tmp_path: Path) -> Publish:
             return WeightUpdate(version, model)
         if transport == "broadcast":
             return sender.publish(version, model)
-        target = memory if transport == "memory" else ipc
-        return target.write(version, read_weights(model))
+        if transport == "memory":
+            return memory.write(version, read_weights(model))
+        return publish_in(ipc, 100_000, version, read_weights(model))
 
     return published
 

@@ -130,16 +130,16 @@ class Servers:
     max_restarts: int = 1000
     stopping: int = 0  # so many of the next servers stop by themselves
     on_start: Callable[[int], None] = lambda _: None
-    running: dict[int, ForkedServer] = field(default_factory=dict)  # by seat, the newest
+    running: dict[int, ForkedServer] = field(default_factory=dict)  # by slot, the newest
     notes: list[str] = field(default_factory=list)
 
-    async def start(self, seat: int) -> ForkedServer:
+    async def start(self, slot: int) -> ForkedServer:
         options = ["--threads", "1", "--slots", str(self.slots), "--stream-interval", "4"]
         arguments = ["--model", self.model, "--port", "0", *options]
-        self.running[seat] = ForkedServer(f"engine-{seat}", arguments, KEY, self.stopping > 0)
+        self.running[slot] = ForkedServer(f"engine-{slot}", arguments, KEY, self.stopping > 0)
         self.stopping -= 1
-        self.on_start(seat)
-        return self.running[seat]
+        self.on_start(slot)
+        return self.running[slot]
 
     def connect(self, url: str) -> HttpEngine:
         return HttpEngine(
@@ -155,10 +155,10 @@ class Servers:
         try:
             async with asyncio.TaskGroup() as tasks:
                 supervisors = []
-                for seat in range(self.count):
-                    start = partial(self.start, seat)
+                for slot in range(self.count):
+                    start = partial(self.start, slot)
                     supervisor = EngineSupervisor(
-                        router, seat, cast(Any, start), self.connect, 300, self.max_restarts, self.notes.append
+                        router, slot, cast(Any, start), self.connect, 300, self.max_restarts, self.notes.append
                     )
                     supervisors.append((supervisor, tasks.create_task(supervisor.supervise(cast(Any, await start())))))
                 for supervisor, _ in supervisors:
@@ -170,7 +170,7 @@ class Servers:
             for server in self.running.values():
                 await server.ends_by_itself(0)
 
-    def kill(self, seat: int, number: signal.Signals = signal.SIGKILL) -> None:
-        os.kill(self.running[seat].pid, number)
+    def kill(self, slot: int, number: signal.Signals = signal.SIGKILL) -> None:
+        os.kill(self.running[slot].pid, number)
         if number == signal.SIGTERM:
-            os.kill(self.running[seat].pid, signal.SIGCONT)  # else one that has stopped would not get the signal
+            os.kill(self.running[slot].pid, signal.SIGCONT)  # else one that has stopped would not get the signal

@@ -24,7 +24,7 @@ def test_nobody_is_answered_without_the_key(server: ServerProcess, path: str, he
 
 def test_what_is_too_large_or_leads_nowhere_is_refused_and_the_server_goes_on(server: ServerProcess) -> None:
     async def scenario() -> None:
-        large = b" " * (wire.MOST_BYTES + 1)
+        large = b" " * (wire.MAX_BYTES + 1)
         headers = {"Authorization": f"Bearer {KEY}"}
         async with aiohttp.ClientSession(server.url, headers=headers) as client:
             async with client.post("/generate", data=large) as answer:
@@ -44,11 +44,6 @@ def test_what_is_too_large_or_leads_nowhere_is_refused_and_the_server_goes_on(se
         ("--port", "99999", "from 0 to 65535"),
         ("--port", "-1", "from 0 to 65535"),
         ("--slots", "0", "from 1"),
-        ("--threads", "0", "from 1"),
-        ("--version", str(2**31), f"to {2**31 - 1}"),
-        ("--stream-interval", "0", "from 1"),
-        ("--broadcast-seconds", "nan", "from 0.001"),
-        ("--broadcast-seconds", "inf", "from 0.001"),
     ],
 )
 def test_an_option_that_cannot_be_served_is_refused_with_what_fits(

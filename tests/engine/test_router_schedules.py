@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.engine.replica_seats import Replica
+from arl.engine.replicas import Replica
 from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineLost
 from arl.types import GenerateRequest, WeightUpdate
@@ -23,16 +23,17 @@ class World:
     In turns, weights are published at the end of each pause, and whoever paused has the device meanwhile.
     """
 
-    def __init__(self, rng: random.Random, seats: int, lifetime: float, in_turns: bool) -> None:
+    def __init__(self, rng: random.Random, slots: int, lifetime: float, in_turns: bool) -> None:
         self.rng, self.lifetime, self.in_turns = rng, lifetime, in_turns
-        self.router = Router([None] * seats)
+        self.slots = slots
+        self.router = Router([None] * slots)
         self.oldest = 0
-        self.lives: dict[int, Replica | None] = {}  # by seat, until nothing is left of it; None: it is being started
+        self.lives: dict[int, Replica | None] = {}  # by slot, until nothing is left of it; None: it is being started
         self.trains = False
 
     async def run(self, num_requests: int) -> None:
         async with asyncio.TaskGroup() as tasks:
-            background = [tasks.create_task(self._seat(i)) for i in self.router._seats.numbers]
+            background = [tasks.create_task(self._slot(i)) for i in range(self.slots)]
             if self.in_turns:
                 background += [tasks.create_task(self._turns())]
             else:
@@ -44,16 +45,16 @@ class World:
         assert not self.router._homes
         assert not any(replica.open for replica in self.router._live)
 
-    async def _seat(self, seat: int) -> None:
+    async def _slot(self, slot: int) -> None:
         """Do what a supervisor does."""
         while True:
             assert not (self.in_turns and self.trains)
-            self.lives[seat] = None
+            self.lives[slot] = None
             await asyncio.sleep(self.rng.choice([0.0, 5.0]))
             engine = Mortal(self.router, interval=self.rng.choice([1, 2, 5]), swap=self.rng.choice([0.0, 1.0, 4.0]))
             death = asyncio.create_task(self._doom(engine))
             try:
-                replica = self.lives[seat] = await self.router.fill(seat, engine)
+                replica = self.lives[slot] = await self.router.fill(slot, engine)
                 assert engine.is_paused == self.router._paused
                 await death
                 if self.rng.random() < 0.5:  # it is told before anybody notices, or somebody notices first
@@ -65,8 +66,8 @@ class World:
                 death.cancel()
             self._check()
             await asyncio.sleep(self.rng.choice([0.0, 1.0, 20.0]))  # until nothing is left of it
-            del self.lives[seat]
-            await self.router.may_start(seat)
+            del self.lives[slot]
+            await self.router.may_start(slot)
 
     async def _doom(self, engine: Mortal) -> None:
         await asyncio.sleep(self.rng.expovariate(1 / self.lifetime))
@@ -125,12 +126,12 @@ class World:
 @examples(1)
 @given(
     seed=st.integers(0, 2**32),
-    seats=st.integers(1, 4),
+    slots=st.integers(1, 4),
     lifetime=st.sampled_from([6.0, 15.0, 60.0, 1e9]),
     in_turns=st.booleans(),
 )
 def test_whenever_replicas_are_lost_every_request_gets_the_tokens_of_an_uninterrupted_one(
-    seed: int, seats: int, lifetime: float, in_turns: bool
+    seed: int, slots: int, lifetime: float, in_turns: bool
 ) -> None:
     """In turns, no engine uses the device while the one who paused them does."""
-    clock.run(lambda: World(random.Random(seed), seats, lifetime, in_turns).run(num_requests=24), virtual=True)
+    clock.run(lambda: World(random.Random(seed), slots, lifetime, in_turns).run(num_requests=24), virtual=True)

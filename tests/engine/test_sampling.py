@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.engine.embedded.sampling import sample, uniforms
+from arl.engine.embedded.model_runner import sample, uniforms
 from tests.examples import examples
 
 LOGITS = torch.tensor([2.0, 1.0, 0.0, -1.0, -torch.inf])

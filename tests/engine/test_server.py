@@ -92,30 +92,6 @@ def test_flushing_is_refused_while_requests_are_open(server: ServerProcess) -> N
     within(scenario)
 
 
-def test_memory_is_released_once_and_nothing_generates_without_it(server: ServerProcess) -> None:
-    """SGLang dies of what is refused here."""
-
-    async def scenario() -> None:
-        both = {"tags": ["weights", "kv_cache"]}
-        ask: dict[str, Any] = {"input_ids": [1], "sampling_params": SAMPLING}
-        await post(server, "/pause_generation", {"mode": "in_place"})
-        answer = asyncio.create_task(post(server, "/generate", ask))
-        await answered(server, "/flush_cache", 400)
-        assert (await post(server, "/release_memory_occupation", both))[0] == 400
-        await post(server, "/abort_request", {"abort_all": True})
-        await answer
-        await post(server, "/continue_generation", {})
-        assert (await post(server, "/resume_memory_occupation", both))[0] == 400
-        assert (await post(server, "/release_memory_occupation", both))[0] == 200
-        assert (await post(server, "/generate", ask))[0] == 400
-        assert (await post(server, "/resume_memory_occupation", {"tags": ["weights"]}))[0] == 200
-        assert (await post(server, "/resume_memory_occupation", both))[0] == 400
-        assert (await post(server, "/resume_memory_occupation", {"tags": ["kv_cache"]}))[0] == 200
-        assert (await post(server, "/generate", ask))[0] == 200
-
-    within(scenario)
-
-
 def test_a_reader_that_leaves_frees_its_slots(server: ServerProcess) -> None:
     async def scenario() -> None:
         body = {"input_ids": [1], "sampling_params": {**SAMPLING, "max_new_tokens": 500}, "stream": True}

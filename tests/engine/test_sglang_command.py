@@ -13,7 +13,7 @@ from arl.config.recipe import Recipe, TinyModel
 from arl.engine.backend import ServerSpec
 from arl.engine.http.wire import sampling_of
 from arl.engine.sglang import server_command
-from arl.engine.sglang.flags import refuse_contradictions
+from arl.engine.sglang.server_command import refuse_contradictions
 from arl.errors import RecipeError
 from arl.launch.base import Resources
 from arl.models.tiny import make_tiny_model

@@ -19,9 +19,8 @@ from safetensors.torch import load_file, save_file
 from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.models.load import DTYPES
-from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of, make_buckets
+from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of, checksums, make_buckets
 from arl.sync.loading import read_weights, specs_of, unflatten
-from arl.sync.verify import checksums
 from arl.types import Transport, WeightUpdate
 from tests.engine.conftest import (
     CARRIED,
@@ -168,11 +167,11 @@ def test_an_engine_lost_in_mid_broadcast_is_given_up_and_the_others_get_the_vers
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
             router = Router([None] * count, sender=sender.shared)
-            engines, seats = [], []
-            for seat, server in enumerate(servers[:count]):
+            engines, slots = [], []
+            for slot, server in enumerate(servers[:count]):
                 connection = connect(server.url, swap_seconds=2 * BLOCKED, sender=sender.shared)
                 engines.append(await stack.enter_async_context(connection))
-                seats.append(await router.fill(seat, engines[-1]))
+                slots.append(await router.fill(slot, engines[-1]))
             await router.update_weights(first)
             doomed, *others = engines
 
@@ -183,10 +182,10 @@ def test_an_engine_lost_in_mid_broadcast_is_given_up_and_the_others_get_the_vers
             sender.on_bucket = strike
             report = await router.update_weights(update)
             assert report.version == router.loaded_version == 2
-            assert {engine.loaded_version for engine in others} == {2}, [seat.loss for seat in seats]
+            assert {engine.loaded_version for engine in others} == {2}, [slot.loss for slot in slots]
             assert doomed.loaded_version == 1
-            assert isinstance(seats[0].loss, loss)
-            assert not any(seat.lost.is_set() for seat in seats[1:])
+            assert isinstance(slots[0].loss, loss)
+            assert not any(slot.lost.is_set() for slot in slots[1:])
             assert len(sender.sent) == len({*sender.sent}) + 1 == 3, "one group, used twice, and that of the survivors"
             after = await complete(router, ask("after", tokens=20))
             np.testing.assert_allclose(after.logprobs, new.logprobs((1, 2, 3), after.token_ids), rtol=0, atol=2e-4)

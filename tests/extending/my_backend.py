@@ -14,9 +14,8 @@ from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_limits
 from arl.engine.backend import Installation, ServerSpec
-from arl.engine.base import Load, ReplicaEngine
+from arl.engine.base import Load, ReplicaEngine, refuse_impossible
 from arl.engine.embedded.embedded_backend import EmbeddedBackend
-from arl.engine.requests import refuse_impossible
 from arl.errors import InputError
 from arl.launch.base import Command
 from arl.types import GenerateRequest, Increment, StartingVersions, SwapReport, WeightUpdate

@@ -76,10 +76,10 @@ class Changes:
     def _open(self, served: int) -> Router:
         self._served = served
         self._oldest = served
-        self._engines = dict(enumerate(self._make() for _ in range(self._world.replicas)))  # by seat
-        self._joining: dict[int, asyncio.Task[None]] = {}  # by seat
+        self._engines = dict(enumerate(self._make() for _ in range(self._world.replicas)))  # by slot
+        self._joining: dict[int, asyncio.Task[None]] = {}  # by slot
         router = Router([*self._engines.values(), None])
-        router.close_seat(self._world.replicas, EngineLost("nobody ever had it"))
+        router.close_slot(self._world.replicas, EngineLost("nobody ever had it"))
         return router
 
     def _make(self) -> Leaving:
@@ -88,7 +88,7 @@ class Changes:
 
     @property
     def _living(self) -> list[int]:
-        return [seat for seat, engine in self._engines.items() if not engine.is_gone]
+        return [slot for slot, engine in self._engines.items() if not engine.is_gone]
 
     async def _run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -97,7 +97,7 @@ class Changes:
                 pause = self._rng.expovariate(1 / self._pace)
                 passed += pause
                 await asyncio.sleep(pause)
-                self._close_lost_seats()
+                self._close_lost_slots()
                 self._change(self._rng.choice(CHANGES), tasks)
                 loaded = self._world.engine.loaded_version
                 assert loaded >= self._oldest, "loaded_version decreased"
@@ -114,40 +114,40 @@ class Changes:
             self._end(self._rng.choice(self._living), change)
 
     def _begin_join(self, tasks: asyncio.TaskGroup) -> None:
-        seat = self._world.engine.open_seat()
-        self._joining[seat] = tasks.create_task(self._join(seat))
+        slot = self._world.engine.open_slot()
+        self._joining[slot] = tasks.create_task(self._join(slot))
 
-    async def _join(self, seat: int) -> None:
+    async def _join(self, slot: int) -> None:
         engine = self._make()
         try:
             await asyncio.sleep(self._rng.choice([0.0, 3.0]))
-            await self._world.engine.fill(seat, engine)
+            await self._world.engine.fill(slot, engine)
         except asyncio.CancelledError:
             self.counts["left in mid-join"] += 1
-            self._world.engine.close_seat(seat, EngineLost("it left before it had joined"))
+            self._world.engine.close_slot(slot, EngineLost("it left before it had joined"))
             return
         self.counts["joined"] += 1
-        self._engines[seat] = engine
-        self._joining.pop(seat, None)
+        self._engines[slot] = engine
+        self._joining.pop(slot, None)
 
-    def _end(self, seat: int, how: str) -> None:
+    def _end(self, slot: int, how: str) -> None:
         self.counts[how] += 1
-        engine = self._engines[seat]
+        engine = self._engines[slot]
         router = self._world.engine
-        replica = router._seats.replica(seat)
+        replica = router._slots.replica(slot)
         engine.go()  # if it is not noticed, the next request finds out, or the next swap
         if how == "remove":
-            router.close_seat(seat, EngineLost("it was removed"))
-            del self._engines[seat]
+            router.close_slot(slot, EngineLost("it was removed"))
+            del self._engines[slot]
         elif how == "die and be noticed" and replica is not None:
             router.lose(replica, EngineLost("it died"))
 
-    def _close_lost_seats(self) -> None:
+    def _close_lost_slots(self) -> None:
         router = self._world.engine
-        for seat in list(self._engines):
-            if router._seats.replica(seat) is None:
-                router.close_seat(seat, EngineLost("it is gone for good"))
-                del self._engines[seat]
+        for slot in list(self._engines):
+            if router._slots.replica(slot) is None:
+                router.close_slot(slot, EngineLost("it is gone for good"))
+                del self._engines[slot]
 
 
 def check_that_no_request_was_lost(world: World) -> None:

@@ -112,7 +112,7 @@ def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() 
         assert await pool.join(GUEST) == GUEST.name
         replica = pool.router.replica(1)
         assert replica is not None
-        assert (replica.name, replica.is_guest) == (GUEST.name, True)
+        assert (replica.name, replica.is_external) == (GUEST.name, True)
         assert await pool.router._is_lost(replica, EngineError("refused"))
         while len(pool.statuses()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.1)

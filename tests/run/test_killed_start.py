@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arl.sync.weight_folders import PREFIX, SHARED_MEMORY
+from arl.sync.publication_directory import PREFIX, SHARED_MEMORY
 from tests.processes import MARK, left_behind
 from tests.run.test_train import RECIPE, REWARDS
 

@@ -20,7 +20,7 @@ from arl.data.problems import ProblemOrder, load_problems
 from arl.launch.trust import FOLDER, KEY
 from arl.metrics.names import EVALUATION, EVERY_STEP
 from arl.metrics.run_status import read_status
-from arl.sync.weight_folders import PREFIX
+from arl.sync.publication_directory import PREFIX
 from tests.forks import ForkedCommand
 from tests.processes import survivors
 

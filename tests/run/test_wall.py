@@ -15,8 +15,7 @@ from arl.errors import DeadlineError, EngineError, ProcessDied
 from arl.launch.base import Command, Resources
 from arl.launch.local import LocalLauncher
 from arl.run.failures import explain_deaths, reported_failures
-from arl.sync.publication_directory import make_locked_directory
-from arl.sync.weight_folders import abandoned_directories
+from arl.sync.publication_directory import abandoned_directories, make_locked_directory
 
 
 def test_a_folder_of_weights_is_its_runs_from_the_first_moment_however_many_clear_up(tmp_path: Path) -> None:

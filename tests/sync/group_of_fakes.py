@@ -1,10 +1,12 @@
 """Imitate servers that are broadcast to: groups that break when a member dies or leaves, in one process."""
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from arl.errors import EngineError, EngineLost
-from arl.sync.weight_messages import InitGroup, LeaveGroup, UpdateFromDistributed
+from arl.sync.buckets import TensorSpec
+from arl.sync.group_sender import Rendezvous
 
 
 class Channel:
@@ -95,31 +97,31 @@ class FakeServer:
     def is_dead(self) -> bool:
         return self._dies is not None and self._commands > self._dies
 
-    async def command(self, path: str, body: Any = None) -> bytes:
-        self._commands += 1
-        if self.is_dead:
-            self._network.die(self._number)
-            if isinstance(body, InitGroup):
-                self._network.close(body.group_name)  # rank 0 gives up a group that is never complete
-            raise EngineLost(f"{self.url}: the connection broke")
-        if isinstance(body, InitGroup):
-            ranks = range(body.rank_offset, body.rank_offset + self._workers)
-            await self._network.join(body.group_name, self._number, ranks)
-            return b""
-        if isinstance(body, LeaveGroup):
-            self._staged = {}
-            self._network.close(body.group_name)
-            return b""
-        assert isinstance(body, UpdateFromDistributed)
-        await self._update(body)
-        return b""
+    async def join_group(self, name: str, at: Rendezvous, first_rank: int, world_size: int) -> None:
+        self._count(name)
+        await self._network.join(name, self._number, range(first_rank, first_rank + self._workers))
 
-    async def _update(self, body: UpdateFromDistributed) -> None:
+    async def leave_group(self, name: str) -> None:
+        self._count()
+        self._staged = {}
+        self._network.close(name)
+
+    async def receive_bucket(self, group: str, bucket: Sequence[TensorSpec], version: int | None) -> None:
+        self._count()
         if self.refuses:
             raise EngineError("it has no such parameter")
         held = self._staged if self._stages else self.weights
-        for name in body.names:
-            held[name] = await self._network.receive(body.group_name, self._number)
-        if body.weight_version is not None:
+        for spec in bucket:
+            held[spec.name] = await self._network.receive(group, self._number)
+        if version is not None:
             self.weights = self.weights | self._staged
-            self.version = int(body.weight_version)
+            self.version = version
+
+    def _count(self, joining: str | None = None) -> None:
+        """Count a command, and die at the one that is the last."""
+        self._commands += 1
+        if self.is_dead:
+            self._network.die(self._number)
+            if joining is not None:
+                self._network.close(joining)  # rank 0 gives up a group that is never complete
+            raise EngineLost(f"{self.url}: the connection broke")

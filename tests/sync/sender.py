@@ -1,21 +1,38 @@
 """Broadcast weights from threads of this process, in the place of a trainer."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+import torch
+from torch import Tensor
 
 from arl.errors import EngineError
 from arl.launch.address import LOOPBACK
-from arl.sync.broadcast_target import BroadcastTarget
+from arl.sync.broadcast import BroadcastTarget
 from arl.sync.buckets import TensorSpec, make_buckets
-from arl.sync.group_sender import GroupSender
-from arl.sync.loading import read_weights, specs_of
-from arl.sync.process_group import Group
-from arl.sync.stores import serve_store
-from arl.sync.weight_sender import Rendezvous
+from arl.sync.group_sender import GroupSender, Rendezvous
+from arl.sync.ipc import IpcTarget
+from arl.sync.loading import read_weights, specs_of, unflatten_all
+from arl.sync.process_group import Group, serve_store
 from arl.types import WeightUpdate
 
 SECONDS = 60.0
+
+
+def publish(
+    target: BroadcastTarget | IpcTarget, bucket_bytes: int, version: int, state: Mapping[str, Tensor]
+) -> WeightUpdate:
+    """Copy whole tensors into the memory of a target, as the gathering of a rank does, and publish them."""
+    specs = specs_of(state)
+    flats = target.reserve(version, specs, SECONDS)
+    for name, view in unflatten_all(flats, make_buckets(specs, bucket_bytes)).items():
+        view.copy_(state[name])
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+    if isinstance(target, IpcTarget):
+        target.share(version, flats)
+    return target.write(version, dict(state))
 
 
 class ThreadSender:
@@ -32,6 +49,7 @@ class ThreadSender:
         self.shared = GroupSender(self, seconds)  # for the clients of all engines
         self._seconds = seconds / 2
         self._host = host
+        self._bucket_bytes = bucket_bytes
         self._target = BroadcastTarget(bucket_bytes)
         self._groups: dict[str, asyncio.Task[Group]] = {}
         self.sent: list[str] = []  # the group of each version
@@ -39,7 +57,7 @@ class ThreadSender:
         self.buckets: Sequence[Sequence[TensorSpec]] = make_buckets(specs_of(read_weights(model)), bucket_bytes)
 
     def publish(self, version: int, model: str | Path) -> WeightUpdate:
-        return self._target.write(version, read_weights(model))
+        return publish(self._target, self._bucket_bytes, version, read_weights(model))
 
     async def join(self, group: str, world_size: int) -> Rendezvous:
         end = serve_store(self._host, self._seconds)

@@ -4,13 +4,12 @@ from queue import Queue
 
 import torch
 
-from arl.sync.broadcast_target import BroadcastTarget
-from arl.sync.broadcast_threads import GroupRequest, start_broadcast_threads
+from arl.sync.broadcast import BroadcastTarget, GroupRequest, start_broadcast_threads
 from arl.sync.buckets import make_buckets
+from arl.sync.group_sender import Rendezvous
 from arl.sync.loading import specs_of
 from arl.sync.process_group import Receiver
-from arl.sync.weight_messages import BUCKETS, InitGroup, UpdateFromDistributed
-from arl.sync.weight_sender import Rendezvous
+from tests.sync.sender import publish
 
 HOST = "127.0.0.1"
 BUCKET_BYTES = 100
@@ -61,25 +60,13 @@ class Controller:
 
 def join(group: str, at: Rendezvous, seconds: float = SECONDS) -> Receiver:
     receiver = Receiver(seconds)
-    receiver.join(
-        InitGroup(
-            master_address=at.host,
-            master_port=at.port,
-            rank_offset=1,
-            world_size=2,
-            group_name=group,
-            backend=at.backend,
-        ),
-    )
+    receiver.join(group, at.host, at.port, 1, 2, at.backend)
     return receiver
 
 
 def receive(receiver: Receiver, group: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     for bucket in make_buckets(specs_of(state), BUCKET_BYTES):
-        names = [spec.name for spec in bucket]
-        dtypes = [spec.dtype for spec in bucket]
-        shapes = [list(spec.shape) for spec in bucket]
-        receiver.receive(UpdateFromDistributed(names, dtypes, shapes, group, BUCKETS))
+        receiver.receive(group, bucket)
     return receiver.take(group)
 
 
@@ -87,7 +74,7 @@ def test_each_engine_receives_the_version_that_it_asks_for_and_its_thread_ends_w
     target = BroadcastTarget(BUCKET_BYTES)
     published = {version: {name: torch.randn(20) for name in "abc"} for version in (1, 2)}
     for version, state in published.items():
-        target.write(version, state)
+        publish(target, BUCKET_BYTES, version, state)
     controller = Controller(target, "first", "second")
     for group, version in (("first", 2), ("second", 1)):
         receiver = join(group, controller.open(group))

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -9,9 +10,8 @@ from hypothesis import strategies as st
 
 from arl.errors import DeadlineError, EngineError, EngineLost, TrainerError
 from arl.sync.buckets import TensorSpec
-from arl.sync.group_sender import GroupSender
+from arl.sync.group_sender import GroupSender, Rendezvous
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_sender import Rendezvous
 from arl.types import WeightUpdate
 from tests.sync.group_of_fakes import FakeServer, Network
 
@@ -74,7 +74,7 @@ def test_every_engine_that_lives_ends_with_the_whole_version_and_the_dead_alone_
         trainer = Trainer(network)
         sender = GroupSender(trainer, SECONDS)
         servers = [FakeServer(network, number, stages, workers, dies) for number, dies in enumerate(deaths)]
-        loaders = [WeightLoader(server, sender, workers) for server in servers]
+        loaders = [WeightLoader(cast(Any, server), sender, workers) for server in servers]
         for version in (1, 2):
             live = [(server, loader) for server, loader in zip(servers, loaders, strict=True) if not server.is_dead]
             update = WeightUpdate(version, transport="broadcast")
@@ -103,7 +103,7 @@ def test_a_version_that_rank_0_could_not_send_is_sent_again_although_every_engin
         network = Network()
         trainer = Trainer(network)
         sender = GroupSender(trainer, SECONDS)
-        loaders = [WeightLoader(FakeServer(network, number, stages), sender, 1) for number in range(2)]
+        loaders = [WeightLoader(cast(Any, FakeServer(network, number, stages)), sender, 1) for number in range(2)]
         trainer.breaks = 1
         assert await swap(sender, loaders, WeightUpdate(1, transport="broadcast")) == [None, None]
         broken, whole = trainer.sent
@@ -124,7 +124,7 @@ def test_the_failure_of_the_trainer_is_no_loss_of_an_engine_and_ends_every_wait(
         network = Network()
         trainer = Trainer(network)
         sender = GroupSender(trainer, SECONDS)
-        loaders = [WeightLoader(FakeServer(network, number, stages=True), sender, 1) for number in range(2)]
+        loaders = [WeightLoader(cast(Any, FakeServer(network, number, stages=True)), sender, 1) for number in range(2)]
 
         late = DeadlineError("waited 5 s")
 

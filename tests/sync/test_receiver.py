@@ -5,7 +5,6 @@ import pytest
 from arl.errors import EngineError
 from arl.launch.address import LOOPBACK, free_listener
 from arl.sync.process_group import Receiver
-from arl.sync.weight_messages import InitGroup
 
 SECONDS = 20.0
 
@@ -17,8 +16,7 @@ def test_an_address_where_nobody_listens_is_one_line_and_leaves_nothing_in_the_l
     """Torch would log each attempt with the frames of its C++."""
     with free_listener(LOOPBACK) as listener:
         port = listener.getsockname()[1]
-    asked = InitGroup(host, port, rank_offset=1, world_size=2, group_name="one", backend="gloo")
     with pytest.raises(EngineError, match=rf"group one: it cannot be joined \(nobody answers at .*:{port}: ") as raised:
-        Receiver(0.2).join(asked)
+        Receiver(0.2).join("one", host, port, 1, 2, "gloo")
     assert "\n" not in str(raised.value)
     assert capfd.readouterr() == ("", "")

@@ -1,7 +1,7 @@
 """Publish in virtual time: the newest snapshot that waits is written, and no wait is without an end."""
 
 from arl import clock
-from arl.sync.publication_target import State
+from arl.sync.targets import State
 from arl.sync.virtual_publisher import VirtualPublisher
 from arl.types import WeightUpdate
 

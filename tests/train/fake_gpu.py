@@ -31,7 +31,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.kernels import triton_rows
 from arl.models import weights
-from arl.sync import bucket_memory
+from arl.sync import version_buffers
 from arl.train import optimizer_files, sharding
 
 aten = torch.ops.aten
@@ -100,7 +100,7 @@ def _patch_cuda(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(torch.cuda, "Stream", _Stream)
     patch.setattr(torch.cuda, "Event", _Stream)
     patch.setattr(torch.cuda, "stream", lambda _: contextlib.nullcontext())
-    patch.setattr(bucket_memory, "_pin", lambda _: None)
+    patch.setattr(version_buffers, "_pin", lambda _: None)
 
 
 def _patch_values(patch: pytest.MonkeyPatch) -> None:

@@ -17,8 +17,8 @@ import torch
 
 from arl.config.recipe import Train
 from arl.launch.child import leave
-from arl.sync.bucket_memory import allocate_buckets
 from arl.sync.buckets import make_buckets
+from arl.sync.version_buffers import allocate_buckets
 from arl.train import sharding
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO

@@ -14,13 +14,14 @@ from arl.bench.trainer_bench import _groups
 from arl.config.recipe import Train
 from arl.models.packed import PackedContext, _Gathered, _Layout
 from arl.models.prefix_tree import prefix_tree
-from arl.sync.broadcast_target import BroadcastTarget
-from arl.sync.ipc_target import IpcTarget
-from arl.sync.published_versions import BufferPlace
+from arl.sync.broadcast import BroadcastTarget
+from arl.sync.choose import BufferPlace
+from arl.sync.ipc import IpcTarget
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.packer import pack_groups
 from arl.train.shard import Minibatch, Shard
+from tests.sync.sender import publish
 
 pytestmark = [
     pytest.mark.usefixtures("alone"),
@@ -140,7 +141,7 @@ def test_a_deterministic_step_with_shared_prompts_repeats_to_the_last_bit(model:
 def test_another_process_opens_the_handles_of_shared_memory(tmp_path: Path) -> None:
     state = {"a": torch.arange(12.0).view(3, 4).bfloat16(), "b": torch.full((5,), 3.0).bfloat16()}
     target = IpcTarget(tmp_path, bucket_bytes=1 << 20)
-    update = target.write(1, state)
+    update = publish(target, 1 << 20, 1, state)
     (handles,) = Path(update.path).rglob("*.handles")
     done = subprocess.run(
         [sys.executable, "-c", OPEN_HANDLES, str(handles)], capture_output=True, text=True, check=False, timeout=120
@@ -153,7 +154,7 @@ def test_another_process_opens_the_handles_of_shared_memory(tmp_path: Path) -> N
 @pytest.mark.parametrize("place", ["device", "host"])
 def test_what_is_broadcast_waits_on_the_gpu_or_in_pages_that_it_copies_from(place: BufferPlace) -> None:
     target = BroadcastTarget(1 << 10, place)
-    target.write(1, {"a": torch.ones(7), "b": torch.zeros(500)})
+    publish(target, 1 << 10, 1, {"a": torch.ones(7), "b": torch.zeros(500)})
     flats = target.flats(1)
     assert [flat.nbytes for flat in flats] == [28, 2000]
     assert all(flat.is_cuda if place == "device" else flat.is_pinned() for flat in flats)

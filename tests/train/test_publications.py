@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from arl.sync.file_target import FileTarget
 from arl.sync.publisher import Publisher
+from arl.sync.targets import FileTarget
 from arl.types import WeightUpdate
 from tests.train.one_rank import learner
 

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 import torch
 
-from arl.sync.verify import checksums
+from arl.sync.buckets import checksums
 from tests.train.synthetic import batch
 from tests.train.workers import forked, init
 

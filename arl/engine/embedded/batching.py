@@ -19,21 +19,18 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from arl.clock import now
-from arl.engine.base import Load
-from arl.engine.busy_meter import BusyMeter
+from arl.engine.base import Load, refuse_impossible
 from arl.engine.embedded.model_runner import ModelRunner
 from arl.engine.embedded.request_rows import OpenRequest, Rows, Stream
-from arl.engine.pause_timer import PauseTimer
-from arl.engine.requests import refuse_impossible
+from arl.engine.meters import BusyMeter, PauseTimer
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
-from arl.sync.buckets import TensorSpec
+from arl.sync.buckets import TensorSpec, checksums, refuse_difference
 from arl.sync.loading import load_state, read_weights, refuse_foreign_tensors
-from arl.sync.verify import checksums, refuse_difference
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 PauseMode = Literal["abort", "in_place", "retract"]
-MOST_OPEN = 1 << 16  # requests
+MAX_OPEN = 1 << 16  # requests
 PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; a shared token counts once
 
 
@@ -132,8 +129,8 @@ class EmbeddedEngine:
         """
         if self._ended is not None:
             raise self._ended
-        if len(self._open) + len(requests) > MOST_OPEN:
-            raise EngineError(f"{len(self._open)} requests are open, and {MOST_OPEN} may be: wait until some end")
+        if len(self._open) + len(requests) > MAX_OPEN:
+            raise EngineError(f"{len(self._open)} requests are open, and {MAX_OPEN} may be: wait until some end")
         names: set[str] = set()
         for request in requests:
             name = request.request_id

@@ -3,27 +3,35 @@
     POST /generate ─► EmbeddedEngine.submit ─► its Stream ─► server-sent events, one for each increment
     POST /pause_generation, /continue_generation, /abort_request, /flush_cache
     POST /release_memory_occupation, /resume_memory_occupation
-    POST … that concern weights: see weight_routes
+    POST /update_weights_from_disk           read them in a thread ─► copy them between two passes
+    POST /init_weights_update_group          join in a thread
+    POST /update_weights_from_distributed    receive in a thread; with the version, copy what was received
+    POST /destroy_weights_update_group, /weights_checker
     GET  /health, /model_info, /v1/loads
 
-Requests are answered between two passes of the engine's loop. Bad input gets a 4xx (http_app).
+Requests are answered between two passes of the engine's loop. Whatever may block is done in a thread, while the engine
+generates: files on slow disks, hosts that do not answer. Weights take effect all at once. Bad input gets a 4xx.
 """
 
+import asyncio
+import os
 import secrets
-from typing import cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 from aiohttp import web
 from aiohttp.web import Request, Response, StreamResponse
 
+from arl.clock import in_thread
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.http_app import json_answer, read_body
 from arl.engine.embedded.request_rows import Stream
-from arl.engine.embedded.weight_routes import WeightRoutes
 from arl.engine.http import wire
 from arl.errors import EngineError, short_message
-from arl.sync.weight_messages import Memory, MemoryTag
-from arl.types import GenerateRequest, Increment
+from arl.sync.buckets import TensorSpec
+from arl.sync.process_group import Receiver
+from arl.types import GenerateRequest, Increment, WeightUpdate
+
+Body = TypeVar("Body")
 
 
 class EngineRoutes:
@@ -33,15 +41,17 @@ class EngineRoutes:
         engine: runs already, or will
         model_path: directory of the weights that the engine began with
         eos: stop tokens of the model
-        broadcast_seconds: after which a broadcast that does not move is given up
+        broadcast_seconds: after which a broadcast that does not move is given up, and a group that cannot be joined
     """
 
     def __init__(self, engine: EmbeddedEngine, model_path: str, eos: tuple[int, ...], broadcast_seconds: float) -> None:
         self._engine = engine
         self._model_path = model_path
         self._eos = eos
-        self._released: set[MemoryTag] = set()
-        self.weights = WeightRoutes(engine, broadcast_seconds)
+        self._receiver = Receiver(broadcast_seconds)
+        # One at a time reads, hashes or replaces the weights: what is read has the size of a model in memory, and the
+        # hash of weights that change meanwhile is that of no version.
+        self._turn = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
         """Return what answers each path."""
@@ -56,13 +66,15 @@ class EngineRoutes:
             web.get("/health", self._health),
             web.get("/model_info", self._model_info),
             web.get("/v1/loads", self._loads),
-            *self.weights.routes(),
+            web.post("/update_weights_from_disk", self._update),
+            web.post("/init_weights_update_group", self._join),
+            web.post("/destroy_weights_update_group", self._leave),
+            web.post("/update_weights_from_distributed", self._receive),
+            web.post("/weights_checker", self._check_weights),
         ]
 
     async def _generate(self, request: Request) -> StreamResponse:
-        body = await read_body(request, wire.Generate)
-        if self._released:
-            raise EngineError("memory is released: /resume_memory_occupation comes first")
+        body = await _read_body(request, wire.Generate)
         requests = _requests_of(body, self._eos)
         stream = self._engine.submit(requests)
         try:
@@ -113,7 +125,7 @@ class EngineRoutes:
                 whole[index] = _joined(whole[index], new) if index in whole else new
                 if new.finish_reason is not None:
                     chunks[index] = self._chunk(body, request, index, whole[index], len(whole[index].token_ids))
-        return json_answer(chunks[0] if is_single else [chunks[index] for index in range(len(requests))])
+        return _json_answer(chunks[0] if is_single else [chunks[index] for index in range(len(requests))])
 
     def _chunk(
         self, body: wire.Generate, request: GenerateRequest, index: int, new: Increment, num_tokens: int
@@ -133,17 +145,17 @@ class EngineRoutes:
         return wire.Chunk(output_ids=list(new.token_ids), meta_info=meta, index=index)
 
     async def _pause(self, request: Request) -> Response:
-        body = await read_body(request, wire.Pause)
+        body = await _read_body(request, wire.Pause)
         await self._engine.pause(body.mode)
-        return json_answer({"status": "ok"})
+        return _json_answer({"status": "ok"})
 
     async def _continue(self, request: Request) -> Response:
-        await read_body(request, wire.Nothing)
+        await _read_body(request, wire.Nothing)
         await self._engine.resume()
-        return json_answer({"status": "ok"})
+        return _json_answer({"status": "ok"})
 
     async def _abort(self, request: Request) -> Response:
-        body = await read_body(request, wire.Abort)
+        body = await _read_body(request, wire.Abort)
         if body.abort_all:
             self._engine.abort_all()
         else:
@@ -152,28 +164,76 @@ class EngineRoutes:
 
     async def _flush(self, request: Request) -> Response:
         """Succeed if nothing is open, because nothing else is cached; SGLang refuses as well while something is."""
-        await read_body(request, wire.Nothing)
+        await _read_body(request, wire.Nothing)
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: the cache cannot be flushed")
         return Response(text="Cache flushed.")
 
     async def _release(self, request: Request) -> Response:
         """Free the cache's memory. The weights stay, because new ones are copied into them."""
-        body = await read_body(request, Memory)
+        await _read_body(request, wire.Memory)
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: their memory cannot be released")
         self._engine.release_cache()
-        self._released.update(body.kinds)
         return Response()
 
     async def _resume_memory(self, request: Request) -> Response:
-        """Take back memory that was released; refuse any other, because SGLang dies when asked for what it has."""
-        body = await read_body(request, Memory)
-        tags = body.kinds
-        if not tags <= self._released:
-            raise EngineError(f"{sorted(tags - self._released)} were not released")
-        self._released -= tags
+        """Do nothing: the next pass takes what it needs."""
+        await _read_body(request, wire.Memory)
         return Response()
+
+    async def _update(self, request: Request) -> Response:
+        body = await _read_body(request, wire.UpdateFromDisk)
+        version = self._version(body.weight_version)
+        async with self._turn:
+            state = await in_thread(self._engine.read_weights, _directory(body.model_path))
+            await self._engine.load(WeightUpdate(version, body.model_path, state=state))
+        return _served(version)
+
+    async def _join(self, request: Request) -> Response:
+        body = await _read_body(request, wire.InitGroup)
+        await in_thread(
+            self._receiver.join,
+            body.group_name,
+            body.master_address,
+            body.master_port,
+            body.rank_offset,
+            body.world_size,
+            body.backend,
+        )
+        return _json_answer({"success": True, "message": "joined"})
+
+    async def _leave(self, request: Request) -> Response:
+        body = await _read_body(request, wire.LeaveGroup)
+        await in_thread(self._receiver.leave, body.group_name)
+        return _json_answer({"success": True, "message": "left"})
+
+    async def _receive(self, request: Request) -> Response:
+        body = await _read_body(request, wire.UpdateFromDistributed)
+        if body.names:
+            columns = zip(body.names, body.dtypes, body.shapes, strict=True)
+            bucket = [TensorSpec(name, dtype, tuple(shape)) for name, dtype, shape in columns]
+            self._engine.refuse_foreign_tensors(bucket)
+            await in_thread(self._receiver.receive, body.group_name, bucket)
+        if body.weight_version is None:
+            return _json_answer({"success": True, "message": "to take effect with the version"})
+        version = self._version(body.weight_version)
+        async with self._turn:
+            await self._engine.load(WeightUpdate(version, state=self._receiver.take(body.group_name)))
+        return _served(version)
+
+    async def _check_weights(self, request: Request) -> Response:
+        await _read_body(request, wire.CheckWeights)
+        async with self._turn:
+            found = await in_thread(self._engine.checksums)
+        return _json_answer(wire.Checked([wire.Checksums(found)]))
+
+    def _version(self, given: str | None) -> int:
+        """Return the version that weights shall have; None: that of the loaded ones."""
+        try:
+            return self._engine.loaded_version if given is None else wire.version_number(given)
+        except ValueError as error:
+            raise EngineError(f"weight_version: {error}") from None
 
     async def _health(self, request: Request) -> Response:
         return Response()
@@ -187,7 +247,7 @@ class EngineRoutes:
             num_total_tokens=load.tokens,
             max_total_num_tokens=load.capacity,
         )
-        return json_answer(wire.Loads([own]))
+        return _json_answer(wire.Loads([own]))
 
     async def _model_info(self, request: Request) -> Response:
         info = wire.ModelInfo(
@@ -196,7 +256,32 @@ class EngineRoutes:
             vocab_size=self._engine.vocab_size,
             context_length=self._engine.context,
         )
-        return json_answer(info)
+        return _json_answer(info)
+
+
+def _served(version: int) -> Response:
+    return _json_answer({"success": True, "message": f"serving version {version}"})
+
+
+def _directory(path: str) -> str:
+    """Return `path`, if it is a directory: a name would be looked for on the network."""
+    if not os.path.isdir(path):
+        raise EngineError(f"model_path {path} is no directory on this machine: give one with model.safetensors")
+    return path
+
+
+async def _read_body(request: Request, kind: type[Body]) -> Body:
+    """Read and decode the body; one that is missing counts as {}.
+
+    Raises:
+        msgspec.DecodeError: it is not of this kind.
+    """
+    return msgspec.json.decode(await request.read() or b"{}", type=kind)
+
+
+def _json_answer(value: Any) -> web.Response:
+    """Answer with `value` as JSON."""
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
 def _event(data: bytes) -> bytes:

@@ -7,37 +7,35 @@ Every request must show a key: that in ARL_RUN_KEY, or a new one, which is print
 
 import argparse
 import asyncio
+import hmac
 import os
 import signal
 import socket
 import ssl
 import sys
+from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import torch
 from aiohttp import web
 
 from arl.data.model_directory import end_token_ids
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.engine.embedded.http_app import make_runner
 from arl.engine.embedded.routes import EngineRoutes
-from arl.errors import ArlError, InputError
+from arl.engine.http import wire
+from arl.errors import ArlError, EngineError, InputError, short_message
 from arl.launch.address import free_listener, listening_address, new_key
 from arl.launch.child import RUN_KEY, leave
 from arl.launch.tls import TLS, is_loopback, server_context, tls_folder
 from arl.models.load import DTYPES, load_model
-from arl.sync.weight_messages import MOST_VERSION
 
+SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
+MAX_CHARACTERS = 1800  # of an error
 BACKLOG = 1024  # connections that the kernel holds until they are accepted
-RANGES = {
-    "port": (0, 65_535),
-    "slots": (1, 2**31 - 1),
-    "threads": (1, 4096),
-    "stream_interval": (1, 2**31 - 1),
-    "version": (0, MOST_VERSION),
-    "broadcast_seconds": (0.001, 10**9),
-}
+RANGES = {"port": (0, 65_535), "slots": (1, 2**31 - 1)}  # of what `arl serve` takes; a recipe checks the rest
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class ListeningPlace(NamedTuple):
@@ -102,7 +100,7 @@ def parse(arguments: list[str] | None) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     for name, (least, most) in RANGES.items():
         value = getattr(options, name)
-        if not least <= value <= most:  # NaN is refused, too
+        if not least <= value <= most:
             raise InputError(f"--{name.replace('_', '-')} {value} must be from {least} to {most}")
     if os.path.exists(options.model) and not os.path.isdir(options.model):  # what is not there may be a name of the Hub
         raise InputError(
@@ -145,6 +143,41 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InputError(f"cannot listen on {host}:{port}: {why}; choose another --port, or --host") from error
 
 
+def _make_runner(routes: Iterable[web.RouteDef], key: str) -> web.AppRunner:
+    """Return what serves `routes`, whose handlers raise an EngineError or a DecodeError for bad input.
+
+    Args:
+        key: which every request must show as a bearer token
+    """
+    token = f"Bearer {key}".encode()
+
+    @web.middleware
+    async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
+        shown = request.headers.get("Authorization", "").encode(errors="surrogateescape")
+        if not hmac.compare_digest(shown, token):
+            return _error_answer(401, "this server needs its run key: Authorization: Bearer <key>")
+        try:
+            return await handler(request)
+        except (EngineError, msgspec.DecodeError) as error:
+            return _error_answer(400, str(error))
+        except web.HTTPRequestEntityTooLarge:
+            return _error_answer(413, f"a body may have {wire.MAX_BYTES} bytes: send several")
+        except web.HTTPException as error:  # there is no such path, or it takes another method
+            return _error_answer(error.status, error.reason)
+
+    app = web.Application(middlewares=[guard], client_max_size=wire.MAX_BYTES)
+    app.add_routes(routes)
+    # A handler ends when its caller has gone.
+    return web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
+
+
+def _error_answer(status: int, reason: str) -> web.Response:
+    """Answer with an error as JSON, which names what is wrong in a few lines."""
+    message = short_message(reason)[:MAX_CHARACTERS]
+    body = msgspec.json.encode({"error": {"message": message, "code": status}})
+    return web.Response(status=status, body=body, content_type="application/json")
+
+
 async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPlace) -> None:
     """Serve at `place` until SIGTERM or SIGINT, or until the engine fails."""
     ended = asyncio.Event()
@@ -152,7 +185,7 @@ async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPl
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
     address, port = place.listener.getsockname()[:2]
-    runner = make_runner(routes.routes(), place.key)
+    runner = _make_runner(routes.routes(), place.key)
     await runner.setup()
     try:
         async with asyncio.TaskGroup() as group:

@@ -10,38 +10,158 @@ Pending calls are not sent while paused, so callers see of a pause only a silenc
 import asyncio
 import contextlib
 import itertools
+import math
 import secrets
+from collections import deque
 from collections.abc import Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from arl.clock import deadline, now
 from arl.engine.continuation import Continuation
 from arl.engine.http import wire
-from arl.engine.http.calls import Call, Known, decode
-from arl.engine.http.connection import Http
-from arl.errors import DeadlineError, EngineError, EngineLost
-from arl.types import GenerateRequest
+from arl.engine.http.sglang_protocol import Piece, SGLangProtocol
+from arl.errors import DeadlineError, EngineError, EngineLost, RunError, short_message
+from arl.types import FinishReason, GenerateRequest, Increment
+
+ROUNDING = 1e-3  # by which a server's logprob may exceed 0: SGLang takes the log of rounded probabilities
+
+
+@dataclass(eq=False)
+class Call:
+    """Keep a request that is open at one server. It may be sent several times, because a pause cuts it short."""
+
+    continuation: Continuation
+    serial: int  # in order of arrival
+    name: str = ""  # at the server; new each time it is sent, because a server may still hold the last one
+    is_known: bool = False  # the server has computed tokens for it since it was last sent
+    unsettled_ids: list[int] = field(default_factory=list)  # sampled by a version that is not known yet
+    unsettled_logprobs: list[float] = field(default_factory=list)
+    events: deque[Increment | RunError] = field(default_factory=deque)
+    arrived: asyncio.Event = field(default_factory=asyncio.Event)
+    sent: asyncio.Event = field(default_factory=asyncio.Event)  # the server knows of it, or never will
+    closed: bool = False  # by the caller
+
+    @property
+    def request_id(self) -> str:
+        return self.continuation.request.request_id
+
+    @property
+    def num_tokens(self) -> int:
+        """Return the length of its prompt with what was sampled."""
+        return len(self.continuation.request.input_ids) + self.continuation.num_sampled
+
+    def put(self, event: Increment | RunError) -> None:
+        """Hand an increment, or the error that ends the call, to the caller."""
+        self.events.append(event)
+        self.arrived.set()
+
+    def fail(self, url: str, reason: object, kind: type[EngineError]) -> None:
+        """End the call with an error of `kind` that names the server and the request."""
+        self.put(kind(f"{url}: request {self.request_id}: {short_message(str(reason))}"))
+
+    def take(self, piece: Piece, paused: bool, swapped: bool, newest: int) -> bool:
+        """Take one increment; return whether a pause cut the call short, so that the rest is to be asked for.
+
+        Args:
+            piece: of this call
+            paused: there was a pause since the call was sent
+            swapped: weights were loaded since, under the open call. Until the server says which version sampled which
+                token, as SGLang does with the last increment, the old weights may have sampled any of its next tokens
+            newest: version that the server was given
+
+        Raises:
+            EngineError: an abort that no pause explains, or a request that ended short of its budget.
+        """
+        self.is_known = self.is_known or bool(piece.token_ids)
+        self.unsettled_ids += piece.token_ids
+        self.unsettled_logprobs += [min(logprob, 0.0) for logprob in piece.logprobs]
+        self.continuation.add(piece.token_ids)
+        reason = self._finish(piece)
+        ends = reason is not None and reason != "abort"
+        if piece.is_exact or not swapped or reason is not None:
+            self._settle(piece, swapped, newest, reason if ends else None)
+        if reason is None or ends or self.closed:
+            return False
+        if not paused:
+            raise EngineError(f"the server aborted it without being asked to: {piece.message}")
+        self.sent.clear()
+        return True
+
+    def _finish(self, piece: Piece) -> FinishReason | None:
+        """Return why the request ended; "abort": a part of it is left; None: the server goes on."""
+        if piece.finish is None:
+            return None
+        finish = self.continuation.finish(piece.finish)
+        budget = self.continuation.budget
+        if finish == "length" and budget > 0:
+            raise EngineError(
+                f"the server ended it {budget} tokens short of its budget: its context or its cache "
+                "(--context-length, --max-total-tokens) is too small"
+            )
+        return finish
+
+    def _settle(self, piece: Piece, swapped: bool, newest: int, reason: FinishReason | None) -> None:
+        """Hand on the unsettled tokens with the versions that `piece` names, and why the request has ended.
+
+        Raises:
+            EngineError: it does not say which version sampled a token, or names one that the server was never given.
+        """
+        ids = self.unsettled_ids
+        logprobs = self.unsettled_logprobs
+        if not ids and reason is None:
+            return
+        self.unsettled_ids = []
+        self.unsettled_logprobs = []
+        if ids and swapped and not piece.is_exact:
+            raise EngineError(
+                "it does not report which version sampled a token: engine.kv_policy keep needs SGLang 0.5.18"
+            )
+        versions = _last_versions(piece.versions, len(ids))
+        if versions and max(versions) > newest:
+            raise EngineError(f"version {max(versions)} is said to have sampled a token, and {newest} is the newest")
+        self.put(Increment(tuple(ids), tuple(logprobs), versions, reason))
+
+
+def _last_versions(runs: Sequence[tuple[int, int]], count: int) -> tuple[int, ...]:
+    """Return the versions of the last `count` tokens of runs of (version, tokens).
+
+    Raises:
+        EngineError: the runs do not cover the tokens.
+
+    >>> _last_versions([(3, 4), (4, 1)], 3)
+    (3, 3, 4)
+    """
+    versions: list[int] = []
+    for version, length in reversed(runs):
+        take = min(count - len(versions), length)
+        versions += [version] * take
+    if len(versions) != count:
+        raise EngineError(f"the versions cover {len(versions)} of {count} tokens")
+    return tuple(reversed(versions))
 
 
 class BatchSender:
     """Send and read the calls of one server.
 
     Args:
-        http: the server
+        protocol: of the server
         silence_seconds: longest silence of a server that has open calls, while not paused
         keys_cache: name the version with each call, so that the server's prefix cache, which a swap keeps, never
             serves a prefix of other weights
+        vocab_size: of the model
     """
 
-    def __init__(self, http: Http, silence_seconds: float, keys_cache: bool) -> None:
-        self._http = http
+    def __init__(self, protocol: SGLangProtocol, silence_seconds: float, keys_cache: bool, vocab_size: int) -> None:
+        self._protocol = protocol
         self._silence_seconds = silence_seconds
         self._keys_cache = keys_cache
+        self._vocab_size = vocab_size
         self.version = 0  # that the server has loaded
-        self.known = Known()
+        self.newest_version = 0  # that it was given, before it answers that it is loaded
         self.idle = asyncio.Event()  # no POST is in flight
         self.idle.set()
-        self.recomputed_tokens = 0  # by the server, because pauses have cut calls short
+        self._recomputed_tokens = 0  # by the server, because pauses have cut calls short
         self._pending: list[Call] = []
         self._is_scheduled = False  # _send_pending
         self._is_paused = False
@@ -51,12 +171,12 @@ class BatchSender:
         self._last_heard = now()
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None  # the first of a task
-        self._name = secrets.token_hex(4)
+        self._prefix = secrets.token_hex(4)  # of names, which are unique at a server that has several clients
         self._serials = itertools.count()
 
     def open(self, request: GenerateRequest) -> Call:
         """Open a call, which is sent with the others of this event-loop iteration."""
-        call = Call(Continuation(request), next(self._serials), self.known)
+        call = Call(Continuation(request), next(self._serials))
         self._enqueue(call)
         return call
 
@@ -81,8 +201,8 @@ class BatchSender:
 
     def take_recomputed(self) -> int:
         """Return the tokens that the server computes again because of pauses since the last call."""
-        recomputed = self.recomputed_tokens
-        self.recomputed_tokens = 0
+        recomputed = self._recomputed_tokens
+        self._recomputed_tokens = 0
         return recomputed
 
     async def close(self) -> None:
@@ -131,10 +251,9 @@ class BatchSender:
     async def _abort(self, call: Call) -> None:
         """Have the server end a call once it knows of it."""
         await call.sent.wait()  # set by _post, whose deadline bounds it
-        if not call.rid:
-            return  # it was never sent; an empty id would abort every request
-        with contextlib.suppress(EngineLost):  # a dead server has nothing left to abort
-            await self._http.command("/abort_request", wire.Abort(call.rid))
+        if call.name:  # else it was never sent
+            with contextlib.suppress(EngineLost):  # a dead server has nothing left to abort
+                await self._protocol.abort(call.name)
 
     async def _post(self, calls: list[Call], num_pauses: int) -> None:
         """Send one batch and read its stream to the end; every call that it leaves open has failed.
@@ -152,8 +271,13 @@ class BatchSender:
                     self._enqueue(call)
             return
         left = dict(enumerate(calls))
+        url = self._protocol.url
+        what = f"{url}/generate, request {calls[0].request_id} and {len(calls) - 1} more"
         try:
-            await self._bounded(calls, left, num_pauses)
+            async with deadline(self._silence_seconds, "engine client", what) as silence:
+                await self._converse(calls, left, silence)
+            if left:
+                raise EngineError("the answer ended early")
         except DeadlineError as error:
             for call in left.values():
                 call.put(error)
@@ -161,86 +285,77 @@ class BatchSender:
             reason = str(error) if isinstance(error, EngineError) else repr(error)
             kind = EngineLost if isinstance(error, EngineLost) else EngineError
             for call in left.values():
-                call.fail(self._http.url, reason, kind)
+                call.fail(url, reason, kind)
         finally:
             for call in left.values():
                 call.sent.set()
 
-    async def _bounded(self, calls: list[Call], left: dict[int, Call], num_pauses: int) -> None:
-        """Run `_converse` under the silence deadline.
+    async def _converse(self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout) -> None:
+        """Send the batch, and hand each increment to its call until the server has sent all of them.
 
         Args:
             calls: of the batch
-            left: those that have not ended, by their index in the batch; `_converse` removes them as they end
-            num_pauses: as of `_post`
+            left: those that have not ended, by their index in the batch; they are removed as they end
+            silence: the deadline of this POST
 
         Raises:
-            EngineError: the stream ended before all calls of `left` had.
-            DeadlineError: the server was silent for too long.
+            EngineError: an increment is of no open call, or cannot be.
         """
-        what = f"{self._http.url}/generate, request {calls[0].request_id} and {len(calls) - 1} more"
-        async with deadline(self._silence_seconds, "engine client", what) as silence:
-            self._silences.append(silence)
-            self.idle.clear()
-            try:
-                await self._converse(calls, left, silence, num_pauses)
-            finally:
-                self._silences.remove(silence)
-                if not self._silences:
-                    self.idle.set()
-        if left:
-            raise EngineError("the answer ended early")
-
-    async def _converse(
-        self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout, num_pauses: int
-    ) -> None:
-        """Send the batch, and hand each event to its call until the server has sent all of them."""
-        self._extend(silence)
         version = self.version
-        body = self._batch(calls)
-        async with self._http.stream("/generate", body) as events:
-            for call in calls:
-                call.sent.set()
-            async for together in events:
-                self._hear()
-                for data in together:
-                    if data == wire.DONE:
-                        return
-                    self._take(decode(data), left, num_pauses, version)
+        num_pauses = self._num_pauses
+        for call in calls:  # an abort ends every name that begins with its own, so none may begin another
+            call.name = f"{call.request_id}#{self._prefix}.{next(self._serials)};"
+            call.is_known = False
+        names = [call.name for call in calls]
+        rests = [call.continuation.rest() for call in calls]
+        cache_key = str(version) if self._keys_cache else None
+        self._silences.append(silence)
+        self.idle.clear()
+        try:
+            self._extend(silence)
+            async with self._protocol.generate(names, rests, cache_key) as answers:
+                for call in calls:
+                    call.sent.set()
+                async for pieces in answers:
+                    self._hear()
+                    for piece in pieces:
+                        self._take(piece, left, num_pauses, version)
+        finally:
+            self._silences.remove(silence)
+            if not self._silences:
+                self.idle.set()
 
-    def _take(self, chunk: wire.Chunk, left: dict[int, Call], num_pauses: int, version: int) -> None:
+    def _take(self, piece: Piece, left: dict[int, Call], num_pauses: int, version: int) -> None:
         """Hand one increment to its call, and ask for the rest of a call that a pause cut short.
 
         Args:
-            chunk: of a call of `left`
-            left: see `_bounded`
-            num_pauses, version: when the batch was put together
+            left: see `_converse`
+            num_pauses, version: when the batch was sent
         """
-        if chunk.index not in left:
-            raise EngineError(f"an increment is said to be of request {chunk.index}, which has ended or never was")
-        call = left[chunk.index]
-        cut_short = call.take(chunk, paused=num_pauses != self._num_pauses, swapped=version != self.version)
-        if chunk.meta_info.finish_reason is not None:
-            del left[chunk.index]
+        if piece.index not in left:
+            raise EngineError(f"an increment is said to be of request {piece.index}, which has ended or never was")
+        self._refuse_impossible(piece)
+        call = left[piece.index]
+        paused = num_pauses != self._num_pauses
+        cut_short = call.take(piece, paused, swapped=version != self.version, newest=self.newest_version)
+        if piece.finish is not None:
+            del left[piece.index]
         if cut_short:
-            self.recomputed_tokens += call.num_computed
+            self._recomputed_tokens += call.num_tokens if call.is_known else 0
             self._enqueue(call)
 
-    def _batch(self, calls: list[Call]) -> wire.Generate:
-        """Give each call a new id, and ask for what is left of it."""
-        for call in calls:  # an abort ends every id that begins with its own, so none may be the beginning of another
-            call.rid = f"{call.request_id}#{self._name}.{next(self._serials)};"
-            call.received = 0
-        rests = [call.continuation.rest() for call in calls]
-        cache_keys = [str(self.version)] * len(calls)
-        return wire.Generate(
-            input_ids=[list(rest.input_ids) for rest in rests],
-            rid=[call.rid for call in calls],
-            sampling_params=[wire.sampling_of(rest.sampling) for rest in rests],
-            stream=True,
-            return_logprob=True,
-            extra_key=cache_keys if self._keys_cache else None,
-        )
+    def _refuse_impossible(self, piece: Piece) -> None:
+        """Check the values of new tokens, which would break or poison a training step.
+
+        Raises:
+            EngineError: an id is outside the vocabulary, or a logprob is no logarithm of a probability.
+        """
+        for token in piece.token_ids:
+            if not 0 <= token < self._vocab_size:
+                raise EngineError(f"id {token} is outside the vocabulary of {self._vocab_size}")
+        for logprob in piece.logprobs:
+            if not -math.inf < logprob <= ROUNDING:  # NaN fails, too
+                raise EngineError(f"logprob {logprob} must be a finite number, at most 0")
 
     def _hear(self) -> None:
         """Move every silence deadline, because a server that sends anything is alive: other calls may wait in it."""
@@ -265,8 +380,7 @@ def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
     batch: list[Call] = []
     tokens = 0
     for call in calls:
-        request = call.continuation.request
-        size = len(request.input_ids) + call.continuation.num_sampled + len(request.sampling.stop_token_ids)
+        size = call.num_tokens + len(call.continuation.request.sampling.stop_token_ids)
         if batch and (len(batch) == wire.MAX_REQUESTS or tokens + size > wire.MAX_TOKENS):
             yield batch
             batch = []

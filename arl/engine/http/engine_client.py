@@ -1,4 +1,4 @@
-"""Drive a server that speaks SGLang's HTTP protocol, SGLang's own or arl's, as an Engine. Torch-free.
+"""Drive one server over HTTP as an Engine: what a replica does to pause, swap and resume. Torch-free.
 
 generate() ─► BatchSender ─► increments          pause() ─► update_weights() ─► resume()
 
@@ -10,27 +10,22 @@ releases_memory: pause() releases all of the server's memory; a load takes that 
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import KW_ONLY, dataclass
 from types import TracebackType
 from typing import Self
-
-import msgspec
 
 from arl.clock import deadline, now
 from arl.config.capabilities import KvPolicy
 from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
-from arl.engine.base import Load
-from arl.engine.busy_meter import BusyMeter
-from arl.engine.http import wire
-from arl.engine.http.batch_sender import BatchSender
-from arl.engine.http.calls import Call
+from arl.engine.base import Load, refuse_impossible
+from arl.engine.http.batch_sender import BatchSender, Call
 from arl.engine.http.connection import Http
-from arl.engine.pause_timer import PauseTimer
-from arl.engine.requests import refuse_impossible
+from arl.engine.http.sglang_protocol import SGLangProtocol
+from arl.engine.meters import BusyMeter, PauseTimer
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.sync.weight_messages import version_number
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
@@ -57,6 +52,7 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: GroupSender | N
     )
 
 
+@dataclass(eq=False, repr=False)  # whose repr would show the key
 class HttpEngine:
     """Drive one server as an Engine; `async with HttpEngine(url, …) as engine: …`.
 
@@ -74,35 +70,23 @@ class HttpEngine:
         first_rank: the trainer's rank on the device of the first worker; the others follow
     """
 
-    def __init__(
-        self,
-        url: str,
-        *,
-        generate_seconds: float,
-        swap_seconds: float,
-        kv_policy: KvPolicy = "recompute",
-        releases_memory: bool = False,
-        key: str | None = None,
-        certificate: str | None = None,
-        vocab_size: int | None = None,
-        context: int | None = None,
-        sender: GroupSender | None = None,
-        workers: int = 1,
-        first_rank: int = 0,
-    ) -> None:
-        assert kv_policy == "recompute" or not releases_memory, "a cache that is kept cannot be released"
-        self.url = url.rstrip("/")
-        self._key = key
-        self._certificate = certificate
-        self._generate_seconds = generate_seconds
-        self._swap_seconds = swap_seconds
-        self._kv_policy = kv_policy
-        self._releases_memory = releases_memory
-        self._vocab_size = vocab_size or 0
-        self._context = context or 0
-        self._sender = sender
-        self._workers = workers
-        self._first_rank = first_rank
+    url: str
+    _: KW_ONLY
+    generate_seconds: float
+    swap_seconds: float
+    kv_policy: KvPolicy = "recompute"
+    releases_memory: bool = False
+    key: str | None = None
+    certificate: str | None = None
+    vocab_size: int | None = None
+    context: int | None = None
+    sender: GroupSender | None = None
+    workers: int = 1
+    first_rank: int = 0
+
+    def __post_init__(self) -> None:
+        assert self.kv_policy == "recompute" or not self.releases_memory, "a cache that is kept cannot be released"
+        self.url = self.url.rstrip("/")
         self._version = 0
         self._calls: dict[str, Call] = {}
         self._closed = False
@@ -112,9 +96,7 @@ class HttpEngine:
         self._timer = PauseTimer()  # of the last pause
 
     async def __aenter__(self) -> Self:
-        self._http = Http(self.url, self._key, self._swap_seconds, self._certificate)
-        self._batches = BatchSender(self._http, self._generate_seconds, keys_cache=self._kv_policy == "keep")
-        self._loader = WeightLoader(self._http, self._sender, self._workers, self._first_rank)
+        self._http = Http(self.url, self.key, self.swap_seconds, self.certificate)
         try:
             await self._introduce()
         except BaseException:
@@ -193,7 +175,7 @@ class HttpEngine:
         async with self._lock:
             if self._paused_since is None:
                 await self._pause()
-                if self._releases_memory:
+                if self.releases_memory:
                     await self._loader.release_memory()
 
     async def resume(self) -> None:
@@ -213,7 +195,7 @@ class HttpEngine:
             raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
         async with self._lock:
             start = now()
-            self._batches.known.newest_version = update.version  # before the server answers that it is loaded
+            self._batches.newest_version = update.version  # before the server answers that it is loaded
             pauses_itself = self._paused_since is None
             await self._loader.prepare(update)
             await self._pause()
@@ -237,15 +219,8 @@ class HttpEngine:
             return report
 
     async def report(self) -> Load:
-        """See ReplicaEngine.report. An SGLang without such a route counts as idle: then its open requests decide."""
-        status, body = await self._http.ask("/v1/loads?include=core")
-        if status == 404:
-            return wire.Loads([]).total
-        try:
-            loads: wire.Loads = msgspec.json.decode(body, type=wire.Loads)
-            return loads.total
-        except msgspec.DecodeError as error:
-            raise EngineError(f"{self.url}/v1/loads answered {status}: {error}: {body[:200]!r}") from error
+        """See ReplicaEngine.report."""
+        return await self._protocol.load()
 
     async def _introduce(self) -> None:
         """Ask the server for its version and its limits.
@@ -253,25 +228,23 @@ class HttpEngine:
         Raises:
             EngineError: it does not report what is needed.
         """
-        body = await self._http.command("/model_info")
-        try:
-            info: wire.ModelInfo = msgspec.json.decode(body, type=wire.ModelInfo)
-            self._set_version(version_number(info.weight_version))
-            self._loader.loaded = WeightUpdate(self._version, info.model_path)
-        except (msgspec.DecodeError, ValueError) as error:
-            remedy = "start SGLang with --weight-version 0"
-            raise EngineError(f"{self.url}/model_info: {error}; {remedy}: {body[:200]!r}") from error
-        self._vocab_size = self._vocab_size or info.vocab_size or 0
-        self._context = self._context or info.context_length or 0
+        self._protocol = SGLangProtocol(self._http)
+        server = await self._protocol.introduce()
+        self._vocab_size = self.vocab_size or server.vocab_size
+        self._context = self.context or server.context
         if not self._vocab_size or not self._context:
             raise EngineError(f"{self.url} does not report its vocabulary and context: give vocab_size and context")
-        self._batches.known.vocab_size = self._vocab_size
+        keys_cache = self.kv_policy == "keep"
+        self._batches = BatchSender(self._protocol, self.generate_seconds, keys_cache, self._vocab_size)
+        self._loader = WeightLoader(self._protocol, self.sender, self.workers, self.first_rank)
+        self._loader.loaded = WeightUpdate(server.version, server.model_path)
+        self._set_version(server.version)
 
     def _set_version(self, version: int) -> None:
         """Remember the version that the server has loaded."""
         self._version = version
         self._batches.version = version
-        self._batches.known.newest_version = version
+        self._batches.newest_version = version
 
     async def _pause(self) -> None:
         if self._paused_since is not None:
@@ -284,9 +257,9 @@ class HttpEngine:
 
     async def _stop(self) -> None:
         """Have the server stop generating: with its open requests in place, or by handing all of them back."""
-        if self._kv_policy == "keep":
+        if self.kv_policy == "keep":
             with self._timer.part("drain"):
-                await self._http.command("/pause_generation", wire.Pause("in_place"))
+                await self._protocol.pause_in_place()
             return
         with self._timer.part("drain"):
             await self._abort_all()
@@ -295,11 +268,10 @@ class HttpEngine:
 
     async def _abort_all(self) -> None:
         """Have the server hand back all open requests."""
-        # SGLang's own pause in mode abort does the same, and then sleeps for a second.
         idle = self._batches.idle
-        async with deadline(self._swap_seconds, "engine client", f"{self.url} to hand back its open requests"):
+        async with deadline(self.swap_seconds, "engine client", f"{self.url} to hand back its open requests"):
             while not idle.is_set():
-                await self._http.command("/abort_request", wire.Abort(abort_all=True))
+                await self._protocol.abort_all()
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(ABORT_AGAIN_SECONDS):
                         await idle.wait()
@@ -309,18 +281,16 @@ class HttpEngine:
             return
         with self._timer.part("resume"):
             await self._loader.resume_memory()
-            if self._kv_policy == "keep":
-                await self._http.command("/continue_generation", {})
+            if self.kv_policy == "keep":
+                await self._protocol.continue_in_place()
         self._paused_since = None
         self._meter.pause(False)
         self._batches.resume()
 
     async def _flush_cache(self) -> None:
-        """Drop prefixes of the old weights; SGLang refuses while its scheduler is busy."""
-        async with deadline(self._swap_seconds, "engine client", f"{self.url}/flush_cache to succeed"):
-            status, body = await self._http.ask("/flush_cache", {})
-            while status == 400:
+        """Drop prefixes of the old weights, as soon as the server's scheduler is idle."""
+        async with deadline(self.swap_seconds, "engine client", f"{self.url}/flush_cache to succeed"):
+            is_flushed = await self._protocol.flush_cache()
+            while not is_flushed:
                 await asyncio.sleep(FLUSH_AGAIN_SECONDS)
-                status, body = await self._http.ask("/flush_cache", {})
-        if status != 200:
-            raise EngineError(f"{self.url}/flush_cache answered {status}: {body[:500]!r}")
+                is_flushed = await self._protocol.flush_cache()

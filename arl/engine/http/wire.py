@@ -1,4 +1,4 @@
-"""Define SGLang's HTTP protocol as typed messages, for the server and the client alike. Torch-free.
+"""Define SGLang's HTTP protocol as typed messages, for arl's server and arl's client alike. Torch-free.
 
    {"input_ids": [[1, 2], [3]], "rid": ["a", "b"], "sampling_params": {…}, "stream": true, …}
 ─► data: {"index": 1, "output_ids": [7], "meta_info": {"id": "b", "output_token_logprobs": [[-0.4, 7, null]],
@@ -6,20 +6,24 @@
 ─► data: [DONE]
 """
 
+import re
 from itertools import groupby
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from arl.engine.base import IDLE, Load
-from arl.engine.requests import LOWEST_TEMPERATURE
-from arl.sync.weight_messages import version_number
+from arl.engine.base import IDLE, MIN_TEMPERATURE, Load
+from arl.sync.weight_loader import MemoryTag
 from arl.types import SamplingParams
 
 DONE = b"[DONE]"
-MOST_BYTES = 32 << 20  # of a request's body
+MAX_BYTES = 32 << 20  # of a request's body
 MAX_REQUESTS = 4096  # in one POST
-MAX_TOKENS = 1 << 21  # in one POST; even with eight digits each they fit MOST_BYTES
+MAX_TOKENS = 1 << 21  # in one POST; even with eight digits each they fit MAX_BYTES
+
+MAX_VERSION = 2**31 - 1  # engines and trajectories keep the version of each token in an int32
+BUCKETS = "flattened_bucket"  # SGLang's load format for tensors that lie one after the other in one tensor of bytes
+DEFAULT_GROUP = "weight_update_group"  # SGLang's
 
 Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
@@ -48,7 +52,7 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
         if not self.ignore_eos:
             own = self.stop_token_ids or ()
             stops = (*own, *eos)
-        is_greedy = 0 <= self.temperature < LOWEST_TEMPERATURE
+        is_greedy = 0 <= self.temperature < MIN_TEMPERATURE
         return SamplingParams(
             max_new_tokens=self.max_new_tokens,
             temperature=1.0 if is_greedy else self.temperature,
@@ -200,16 +204,85 @@ def spans(versions: tuple[int, ...]) -> list[Span]:
     return runs
 
 
-def versions_of(runs: list[Span], count: int) -> tuple[int, ...]:
-    """Return the versions of the last `count` tokens; the spans may describe an increment or all of the output so far.
+def version_number(text: str) -> int:
+    """Return the number of a version, which SGLang's protocol carries as text.
 
     Raises:
-        ValueError: the spans do not cover the tokens, or a version is not an integer.
+        ValueError: it is none that fits.
     """
-    versions: list[int] = []
-    for run in reversed(runs):
-        take = min(count - len(versions), run.end - run.start)
-        versions += [version_number(run.version)] * take
-    if len(versions) != count:
-        raise ValueError(f"weight_versions cover {len(versions)} of {count} tokens")
-    return tuple(reversed(versions))
+    if not re.fullmatch("[0-9]{1,10}", text) or int(text) > MAX_VERSION:
+        raise ValueError(f"version {text[:40]!r} must be an integer from 0 to {MAX_VERSION}, as a string")
+    return int(text)
+
+
+# ---- weights
+
+
+class Memory(Struct, forbid_unknown_fields=True):
+    """Name the memory that a server releases, or takes again."""
+
+    tags: list[MemoryTag] | None = None  # all of it
+
+
+class UpdateFromDisk(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Load the weights of a directory."""
+
+    model_path: str
+    weight_version: str | None = None  # the server keeps the one it has
+    flush_cache: bool = True
+    load_format: Literal["auto", "safetensors"] | None = None
+
+
+class InitGroup(Struct, forbid_unknown_fields=True):
+    """Join a process group whose rank 0 is the trainer's."""
+
+    master_address: str
+    master_port: int
+    rank_offset: int  # of the server's first worker
+    world_size: int
+    group_name: str = DEFAULT_GROUP
+    backend: Literal["gloo", "nccl"] = "nccl"
+
+
+class LeaveGroup(Struct, forbid_unknown_fields=True):
+    """Leave a process group, and drop what was received in it without its version."""
+
+    group_name: str = DEFAULT_GROUP
+
+
+class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=True):
+    """Receive one bucket. The last one carries the version."""
+
+    names: list[str]
+    dtypes: list[str]
+    shapes: list[list[int]]
+    group_name: str = DEFAULT_GROUP
+    load_format: str | None = None
+    weight_version: str | None = None
+    flush_cache: bool = True
+
+
+class UpdateFromTensor(Struct, omit_defaults=True):
+    """Map one bucket of shared memory. Only SGLang understands it."""
+
+    serialized_named_tensors: list[bytes]  # base64 in JSON; one for each of the server's workers
+    weight_version: str | None = None
+    flush_cache: bool = True
+
+
+class CheckWeights(Struct, forbid_unknown_fields=True):
+    """Ask for the checksums of all weights."""
+
+    action: Literal["checksum"] = "checksum"
+
+
+class Checksums(Struct):
+    """Hold the checksums of one worker: name -> sha256."""
+
+    checksums: dict[str, str]
+
+
+class Checked(Struct):
+    """Answer CheckWeights, with one entry for each worker."""
+
+    ranks: list[Checksums]

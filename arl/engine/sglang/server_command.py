@@ -1,16 +1,84 @@
 """Make the command line and the environment of an SGLang server. Torch-free.
 
 server_process.py under SGLang's own interpreter, with the flags arl needs, those of a CPU, then engine.args
+
+Flags of the user that break what arl needs are refused before anything starts; those that arl gives itself, while the
+recipe is read.
 """
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from arl.config.engine_section import EngineConfig
 from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
+from arl.errors import RecipeError
 from arl.launch.base import Resources
 from arl.launch.interpreter import ALONE
+
+FILE_OF_FLAGS = "--config"
+# With these flags SGLang sets these variables for itself, whatever its environment says: entrypoints/engine.py, 0.5.20.
+NCCL_FLAGS = {
+    "--enable-symm-mem": ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE"),
+    "--enable-nccl-nvls": ("NCCL_NVLS_ENABLE",),
+}
+ON = "1"
+# Each of them chooses another loop of SGLang's scheduler than `event_loop_normal`; see server_command.KEEP_SWITCHES.
+OVERLAPPING_FLAGS = {
+    "--enable-prefill-delayer": "it works only with overlapped scheduling",
+    "--pp-size": "pipeline stages have no pause in place",
+    "--pipeline-parallel-size": "pipeline stages have no pause in place",
+    "--enable-pdmux": "its scheduler has no pause in place",
+    "--disaggregation-mode": "its schedulers have no pause in place",
+}
+
+
+def refuse_contradictions(config: EngineConfig) -> None:
+    """Check the user's flags against what arl needs.
+
+    Raises:
+        RecipeError: names the flag, the reason and the remedy.
+    """
+    if is_given(FILE_OF_FLAGS, config.args):
+        raise RecipeError(
+            f"engine.args {FILE_OF_FLAGS}: a file could contradict flags that arl gives; write its flags in engine.args"
+        )
+    for flag, variables in NCCL_FLAGS.items():
+        for variable in variables:
+            _refuse_hidden_setting(flag, variable, config)
+    if config.kv_policy != "keep":
+        return
+    for flag, reason in OVERLAPPING_FLAGS.items():
+        if is_given(flag, config.args):
+            raise RecipeError(
+                f"engine.args {flag}: with engine.kv_policy keep a server must pause between two passes, and {reason}; "
+                "leave it out, or use engine.kv_policy recompute"
+            )
+
+
+def is_given(flag: str, args: Sequence[str]) -> bool:
+    """Return whether `args` hold `flag`, spelled out or shortened, as SGLang's parser allows.
+
+    >>> is_given("--config", ["--conf=server.yaml"]), is_given("--config", ["--context-length", "9"])
+    (True, False)
+    """
+    for argument in args:
+        beginning = argument.partition("=")[0]
+        if len(beginning) > len("--") and flag.startswith(beginning):
+            return True
+    return False
+
+
+def _refuse_hidden_setting(flag: str, variable: str, config: EngineConfig) -> None:
+    """Raise RecipeError if `flag` gives `variable` a value that the trainer's ranks would not learn of."""
+    value = config.environment.get(variable, os.environ.get(variable))
+    if is_given(flag, config.args) and value != ON:
+        raise RecipeError(
+            f"engine.args {flag}: SGLang then sets {variable}={ON} for itself, and the trainer's ranks need the same "
+            f"value; add engine.environment {{{variable}: {ON}}}, from which they take it, or leave the flag out"
+        )
+
 
 CHILD = Path(__file__).with_name("server_process.py")
 WARMUP_IDS = 13  # its warm-up sends the ids 10, 11 and 12; an id outside of the vocabulary kills it
@@ -98,7 +166,7 @@ def environment(server: ServerSpec, python: str) -> dict[str, str]:
         "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",  # which waits five seconds between a scheduler's death and its own,
         "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",  # and as many at a shutdown of the group
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # by CONTEXT_MARGIN, which no request reaches
-        "ARL_BROADCAST_SECONDS": str(server.recipe.deadlines.blocked_broadcast),  # for plugin.py
+        "ARL_BROADCAST_SECONDS": str(server.recipe.deadlines.blocked_broadcast),  # for server_process.py
         "HF_HUB_OFFLINE": "1",  # the model is a directory
         **ALONE,
         "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # it compiles with its own ninja

@@ -4,10 +4,17 @@
                                                                           0: any free one
 
 Its children, temporary files and semaphores end with it. It keeps the run's key out of the command line, prints "ready
-<url>" once it is healthy, exits with a code when SGLang gives up its start, and has SGLang load plugin.py.
+<url>" once it is healthy, and exits with a code when SGLang gives up its start.
+
+SGLang loads this file as a plugin in each of its processes, and `register` changes three things there.
+Checksums: SGLang's `/weights_checker` hashes its own fused tensors, on CUDA only. With this plugin it answers with the
+sha256 of every weight under its published name, split out of the fused ones; with one worker.
+Broadcasts: each wait of a group ends after the run's deadline, where a sender that dies would hold it for half an hour.
+Loads: the file in which its processes share their load lies in a folder that goes with the server, not in /dev/shm.
 """
 
 import contextlib
+import hashlib
 import http.client
 import multiprocessing
 import os
@@ -19,6 +26,8 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +35,13 @@ ARL = Path(__file__).parents[2]
 FREE_PORT: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "free_port.py"))
 TLS: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "tls.py"))
 SHARED_MEMORY = Path("/dev/shm")  # where Linux has named semaphores
-LONGEST_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
+MAX_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
 HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, but reports to nobody when it is ready
+
+CHECKSUMS = "sglang.srt.utils.weight_checker.WeightChecker._compute_checksum"
+LOADS = "sglang.srt.managers.load_snapshot.shm_path_for"
+GROUPS = "sglang.srt.model_executor.model_runner_components.weight_updater.init_custom_process_group"
+FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
 def hold(host: str) -> socket.socket:
@@ -93,7 +107,9 @@ def guard(place: Path) -> None:
 
 def install_plugin(place: Path) -> None:
     """Make a distribution in `place` that declares arl's plugin: SGLang looks for them among installed packages."""
-    shutil.copy(Path(__file__).with_name("plugin.py"), place / "arl_plugin.py")
+    register = f"runpy.run_path({str(Path(__file__).resolve())!r})['register']"
+    stub = f"import runpy\nregister = lambda: {register}({str(place)!r})\n"
+    (place / "arl_plugin.py").write_text(stub)
     metadata = place / "arl_plugin-0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: arl_plugin\nVersion: 0\n")
@@ -132,7 +148,7 @@ def main() -> None:
     certificate = folder and folder / TLS["CERTIFICATE"]
     if certificate is not None:
         sys.argv += ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(folder / TLS["PRIVATE_KEY"])]
-    is_long = len(os.fsencode(tempfile.gettempdir())) > LONGEST_HOME
+    is_long = len(os.fsencode(tempfile.gettempdir())) > MAX_HOME
     place = Path(tempfile.mkdtemp(prefix="arl-sglang-", dir="/tmp" if is_long else None))
     guard(place)
     # Python's own process that removes semaphores is killed with the others; the guard finds them by this name.
@@ -145,6 +161,64 @@ def main() -> None:
     sys.path[:] = [folder for folder in sys.path if folder != str(Path(__file__).parent)]
     threading.Thread(target=announce, args=(host, port, certificate), daemon=True).start()
     runpy.run_module("sglang.launch_server", run_name="__main__", alter_sys=True)
+
+
+# ---- in SGLang's own processes
+
+
+def register(place: str) -> None:
+    """Register the hooks; SGLang calls this in each of its processes. `place` is the server's folder."""
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    HookRegistry.register(CHECKSUMS, answer, HookType.REPLACE)
+    HookRegistry.register(GROUPS, join_in_time, HookType.AROUND)
+    HookRegistry.register(LOADS, lambda _: f"{place}/loads", HookType.REPLACE)
+
+
+def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
+    """Join a group, each of whose waits ends after the run's deadline.
+
+    With NCCL it then raises an error; torch's watchdog would end this server instead. The variable is read when a group
+    is made, and SGLang's own groups are made before.
+    """
+    os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
+    timeout = timedelta(seconds=float(os.environ["ARL_BROADCAST_SECONDS"]))
+    return original(*args, **{**options, "timeout": timeout})
+
+
+def answer(checker: Any) -> dict[str, Any]:
+    """Return what SGLang's `_compute_checksum` would, with the checksums of the published weights."""
+    found = {name: sha256(value) for name, value in published(checker._get_model())}
+    return {"checksums": found, "per_gpu_checksum": "", "parallelism_info": checker._parallelism_info().model_dump()}
+
+
+def published(model: Any) -> Iterator[tuple[str, Any]]:
+    """Yield every weight under its published name, a tied one once.
+
+    What SGLang pads is cut off: the vocabulary, and on a CPU the MLPs.
+    """
+    width = getattr(model.config, "original_intermediate_size", None)  # of an MLP before padding; None: not padded
+    for path, module in model.named_modules():
+        parent, _, kind = path.rpartition(".")
+        for name, value in module.named_parameters(recurse=False):
+            if kind in FUSED:
+                rows = value.split(module.output_sizes)
+                kept = width if kind == "gate_up_proj" else None
+                for part, own in zip(FUSED[kind], rows, strict=True):
+                    yield f"{parent}.{part}.{name}", own[:kept]
+            elif kind == "down_proj":
+                yield f"{path}.{name}", value[:, :width]
+            else:
+                vocabulary = getattr(module, "org_vocab_size", None)
+                yield f"{path}.{name}", value[:vocabulary]
+
+
+def sha256(value: Any) -> str:
+    """Return the sha256 of a weight's bytes, in row-major order."""
+    import torch
+
+    flat = value.detach().cpu().contiguous().flatten()
+    return hashlib.sha256(flat.view(torch.uint8).numpy().data).hexdigest()
 
 
 if __name__ == "__main__":

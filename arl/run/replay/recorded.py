@@ -16,7 +16,7 @@ from arl.clock import deadline, now
 from arl.config.rollout_section import UNREACHED_AGE
 from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
-from arl.engine.busy_meter import BusyMeter
+from arl.engine.meters import BusyMeter
 from arl.errors import DeadlineError, Lost
 from arl.rollout.env import Session
 from arl.rollout.gate_meter import GateMeter

@@ -72,7 +72,7 @@ def attempt(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[
     """Run or resume in this process."""
     memory = recipe.parent / "memory"  # its own, because what other runs have left in a shared one would be removed
     memory.mkdir(exist_ok=True)
-    publication_directory.SHARED_MEMORY = memory  # type: ignore[attr-defined]
+    publication_directory.SHARED_MEMORY = memory
     points = Points(kill)
     loaded = load_recipe(recipe, [f"output.directory={directory}"])
     console = io.StringIO()

@@ -1,4 +1,4 @@
-"""Broadcast weights from threads of the trainer's rank 0, while its main thread trains.
+"""Broadcast weights from flat buckets in memory, by threads of the trainer's rank 0, while its main thread trains.
 
     listener       next_group ─► a thread for that group
     group thread   serve_store ─► opened(rendezvous) ─► the engines' workers join
@@ -9,15 +9,71 @@ latest when the deadline of a broadcast has passed. That closes rank 0's end of 
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
-from arl.sync.broadcast_target import BroadcastTarget
-from arl.sync.process_group import Group
-from arl.sync.stores import serve_store
-from arl.sync.weight_sender import GroupBackend, Rendezvous
+from arl.sync.buckets import TensorSpec, make_buckets
+from arl.sync.choose import BROADCAST_BUFFERS, BufferPlace
+from arl.sync.group_sender import GroupBackend, Rendezvous
+from arl.sync.process_group import Group, serve_store
+from arl.sync.targets import State
+from arl.sync.version_buffers import LentBuckets, VersionBuffers, allocate_buckets
+from arl.types import WeightUpdate
+
+
+class BroadcastTarget:
+    """Keep the buckets of the newest version and of the one that engines are sent.
+
+    Args:
+        bucket_bytes: most bytes of a bucket; a larger tensor has a bucket of its own.
+        place: the GPU of this process, or the host's memory.
+    """
+
+    def __init__(self, bucket_bytes: int, place: BufferPlace = "host") -> None:
+        self._bucket_bytes = bucket_bytes
+        self._place: BufferPlace = place
+        self._specs: Sequence[TensorSpec] = ()
+        self.buffers = VersionBuffers(BROADCAST_BUFFERS, self._allocate)
+
+    def reserve(self, version: int, specs: Sequence[TensorSpec], seconds: float) -> list[Tensor]:
+        """Return memory for the buckets of `version`, which the caller fills before `write`.
+
+        Args:
+            specs: of all tensors, the same for every version.
+
+        Raises:
+            TrainerError: no buffer was free within `seconds`.
+        """
+        self._specs = specs
+        return self.buffers.reserve(version, seconds)
+
+    def write(self, version: int, state: State) -> WeightUpdate:
+        """See PublicationTarget. `state` lies in what `reserve` returned."""
+        self.buffers.offer(version)
+        return WeightUpdate(version, transport="broadcast")
+
+    def discard(self, update: WeightUpdate) -> None:
+        """Do nothing, because the memory is used again."""
+
+    def claim(self, version: int, seconds: float) -> int:
+        """Keep the newest version, `version` at least, for engines, and return it; see VersionBuffers.claim."""
+        return self.buffers.claim(version, seconds)
+
+    def flats(self, version: int) -> LentBuckets:
+        """Return the buckets of a version that engines are sent now: (bytes,) uint8 each.
+
+        They are not overwritten while somebody holds this list.
+
+        Raises:
+            KeyError: there is no such version.
+        """
+        return self.buffers.lend(version)
+
+    def _allocate(self) -> list[Tensor]:
+        return allocate_buckets(make_buckets(self._specs, self._bucket_bytes), self._place)
 
 
 class GroupRequest(NamedTuple):

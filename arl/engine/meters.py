@@ -1,8 +1,12 @@
-"""Measure how long a condition holds that depends on the number of open requests."""
+"""Measure how long an engine is busy, and how long the parts of its pause take. Torch-free."""
 
+import contextlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Literal
 
 from arl.clock import now
+from arl.types import PauseParts
 
 
 class Stopwatch(ABC):
@@ -49,3 +53,27 @@ class BusyMeter(Stopwatch):
         """Count nothing from now on, or count again."""
         self._settle()
         self._paused = paused
+
+
+PartName = Literal["drain", "flush", "transfer", "load", "resume"]
+
+
+class PauseTimer:
+    """Add up the seconds of each part of a pause."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    @contextlib.contextmanager
+    def part(self, name: PartName) -> Iterator[None]:
+        """Count the seconds of this context as part of `name`."""
+        start = now()
+        try:
+            yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + now() - start
+
+    @property
+    def parts(self) -> PauseParts:
+        """Return the seconds until now."""
+        return PauseParts(**self._seconds)

@@ -1,25 +1,67 @@
-"""Publish weights as files, which every engine can read.
+"""Define what a published version is written to, so that engines can load it: memory, files.
 
-    <directory>/.v<version> ─► rename ─► <directory>/v<version>: a complete directory that `from_pretrained` loads
+    snapshot ─► PublicationTarget.write ─► WeightUpdate ─► engines load it ─► PublicationTarget.discard
 
-On one node the directory should lie on a memory-backed file system, because nothing in it has to outlive the run.
-
-On several nodes it lies on their common file system, and every file is synced before the version is announced, because
-a network file system may report only then that it could not store something. A reader on another node then sees all of
-it: such file systems promise that whoever opens a file sees what was written before it was closed (close-to-open
-consistency), and nobody has looked for the version's name before it was announced, so no node remembers its absence.
+There is one target for each transport: MemoryTarget and FileTarget here, arl.sync.broadcast and arl.sync.ipc.
 """
 
 import errno
 import shutil
 from pathlib import Path
+from typing import Protocol
 
 from safetensors.torch import save_file
+from torch import Tensor
 
 from arl.launch.disk import writing
 from arl.launch.durable import sync_to_disk
-from arl.sync.publication_target import State
 from arl.types import WeightUpdate
+
+State = dict[str, Tensor]
+
+
+class PublicationTarget(Protocol):
+    """Keep published weights until no engine will ask for them.
+
+    A target that keeps everything in memory is four lines (arl.sync.targets has the real one):
+
+        class Kept:
+            def write(self, version: int, state: State) -> WeightUpdate:
+                return WeightUpdate(version, transport="memory", state=state)
+
+            def discard(self, update: WeightUpdate) -> None:
+                "The tensors are freed with their last reference."
+    """
+
+    def write(self, version: int, state: State) -> WeightUpdate:
+        """Make `state` loadable under `version`; it is complete when this returns.
+
+        Args:
+            state: name -> tensor, all of one dtype. The caller does not change it afterwards.
+        """
+
+    def discard(self, update: WeightUpdate) -> None:
+        """Free a version that no engine will ask for again."""
+
+
+class MemoryTarget:
+    """Hand each snapshot on as it is.
+
+    Args:
+        directory: is given the config, which checkpoints copy from there.
+        config_json: content of the model's config.json.
+    """
+
+    def __init__(self, directory: Path, config_json: str) -> None:
+        self._directory = directory
+        (directory / "config.json").write_text(config_json)
+
+    def write(self, version: int, state: State) -> WeightUpdate:
+        """See PublicationTarget."""
+        return WeightUpdate(version, str(self._directory), "memory", state)
+
+    def discard(self, update: WeightUpdate) -> None:
+        """Do nothing, because the tensors are freed with their last reference."""
 
 
 class FileTarget:

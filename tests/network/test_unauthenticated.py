@@ -35,7 +35,7 @@ from tests.network.namespaces import Host, Network, network
 from tests.train.synthetic import batch
 from tests.train.workers import DEADLINES, init
 
-SECONDS = 1.0  # for an answer to a stranger
+SECONDS = 1.0  # for an answer to an unauthenticated caller
 REQUEST = b"POST /generate HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
 WITHOUT_KEYS = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01" + b"NULL".ljust(20, b"\0") + b"\0" * 32  # a greeting of ZeroMQ
 VOCAB = len(running_checksum.CHARACTERS) + 3

@@ -6,29 +6,33 @@
 Each rank shares the memory of its own device with the engine's worker on that device. The folder of a rank gets its
 name when it is complete, and rank 0 announces a version when every rank has completed its own (arl.train.publication).
 
-The handles are made by arl.sync.handles. This process sends only their path. The engine's client reads the file and
-sends it over loopback, with the run's key, to the server.
+This process sends only the path of the handles. The engine's client reads the files and sends them over loopback, with
+the run's key, to the server. Handles are pickles because SGLang accepts nothing else: of a list of (name, a call that
+returns the tensor there).
+
+A server may write into a tensor that it is given: SGLang adds one to Gemma's norms. The next server that loads the
+same version must not see that, so whatever could be written to is copied when it is mapped.
 """
 
-import os
+import functools
+import pickle
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.multiprocessing import reductions
 
-from arl.sync.bucket_memory import allocate_buckets
-from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
-from arl.sync.handles import handles_of_file, handles_on_gpu
-from arl.sync.loading import specs_of, unflatten_all
-from arl.sync.publication_target import State
-from arl.sync.version_buffers import VersionBuffers
-from arl.sync.weight_messages import HANDLES
+from arl.sync.buckets import HANDLES, TensorSpec, bucket_bytes_of, make_buckets
+from arl.sync.loading import unflatten
+from arl.sync.targets import State
+from arl.sync.version_buffers import VersionBuffers, allocate_buckets
 from arl.types import WeightUpdate
 
 BYTES = ".bytes"
-WRITE_SECONDS = 60.0  # longest wait for a buffer when whole tensors are given
 
 
 class IpcTarget:
@@ -82,15 +86,7 @@ class IpcTarget:
         partial.rename(final)
 
     def write(self, version: int, state: State) -> WeightUpdate:
-        """See PublicationTarget. Copies and shares `state`, unless the version is shared already."""
-        if not os.path.exists(self._folder(version)):
-            flats = self.reserve(version, specs_of(state), WRITE_SECONDS)
-            views = unflatten_all(flats, self._buckets)
-            for name, view in views.items():
-                view.copy_(state[name])
-            if self.buffers is not None:
-                torch.cuda.synchronize()
-            self.share(version, flats)
+        """See PublicationTarget. Every rank has shared its part of `state` before."""
         return WeightUpdate(version, str(self._folder(version).parent), "ipc")
 
     def discard(self, update: WeightUpdate) -> None:
@@ -132,3 +128,60 @@ class IpcTarget:
 def _file_name(number: int, suffix: str) -> str:
     """Return the name of a file of bucket `number`; names are in the order of the buckets."""
     return f"{number:06d}{suffix}"
+
+
+DEVICE_ARGUMENT = 6  # of torch's rebuild_cuda_tensor: the device's index, for which SGLang also takes a UUID
+
+
+def handles_on_gpu(flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
+    """Return CUDA's handles of the tensors that lie in `flat`, (bytes of the bucket,) uint8."""
+    parts = []
+    for name, view in unflatten(flat, bucket).items():
+        handle = _handle_on_gpu(view)
+        is_vector = view.ndim == 1
+        # A vector is copied where it is mapped; matrices, which are only read, are not.
+        part = _Call(torch.clone, handle) if is_vector else handle
+        parts.append((name, part))
+    return bytes(ForkingPickler.dumps(parts))
+
+
+def handles_of_file(path: Path, flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
+    """Return handles that map the file `path`, whose content is `flat`: (bytes of the bucket,) uint8, on a CPU.
+
+    torch's own sharing on a CPU needs a process that outlives those who share. A mapped file needs no process.
+    """
+    views = unflatten(flat, bucket)
+    dtype = next(iter(views.values())).dtype
+    map_file = functools.partial(torch.from_file, dtype=dtype)
+    shared = False  # each reader maps it for itself: pages are shared until the reader writes to them
+    size = len(flat) // dtype.itemsize
+    whole = _Call(map_file, str(path), shared, size)
+    parts = []
+    for name, view in views.items():
+        shape = tuple(view.shape)
+        part = _Call(torch.as_strided, whole, shape, view.stride(), view.storage_offset())
+        parts.append((name, part))
+    return pickle.dumps(parts)
+
+
+class _Call:
+    """Pickle as what `function(*arguments)` returns where it is unpickled."""
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._function = function
+        self._arguments = arguments
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return self._function, self._arguments
+
+
+def _handle_on_gpu(view: Tensor) -> _Call:
+    """Return torch's handle of `view`, which names the GPU by its UUID.
+
+    This process may have another number for the GPU than the engine's worker.
+    """
+    rebuild, arguments = reductions.reduce_tensor(view)  # type: ignore[no-untyped-call]
+    device = torch.cuda.get_device_properties(view.device)
+    before = arguments[:DEVICE_ARGUMENT]
+    after = arguments[DEVICE_ARGUMENT + 1 :]
+    return _Call(rebuild, *before, str(device.uuid), *after)
