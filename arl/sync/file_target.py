@@ -16,8 +16,7 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
-from arl.launch.disk import writing
-from arl.launch.durable import sync_to_disk
+from arl.files import sync_to_disk, writing
 from arl.sync.publication_target import State
 from arl.types import WeightUpdate
 

@@ -9,7 +9,7 @@ from datetime import timedelta
 
 from torch._C._distributed_c10d import TCPStore
 
-from arl.launch.address import free_listener
+from arl.launch.network import free_listener
 
 AGAIN_SECONDS = 0.05  # between two attempts to connect
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from arl.errors import TrainerError
-from arl.launch.address import listening_address
+from arl.launch.network import listening_address
 from arl.models.load import DTYPES
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.broadcast_threads import start_broadcast_threads

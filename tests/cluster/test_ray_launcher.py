@@ -191,7 +191,7 @@ async def scenario(launcher):
     )
     assert "its last words" in str(death["death"])
     assert (death["code"], death["lost"], death["beside"]) == (-9, [2], None)
-    assert {"refused": "engine-1 cannot be started: Ray has given up node n3"} in told
+    assert {"refused": "engine-1 cannot be started: node n3 has failed"} in told
 
 
 def test_a_process_whose_ray_worker_is_stopped_is_given_up_and_nothing_is_left(
@@ -204,7 +204,7 @@ async def scenario(launcher):
     tell(started=True)
     while not Path({str(tmp_path / "go")!r}).exists():
         await asyncio.sleep(0.1)
-    tell(by_itself=await process.ends_by_itself(0.5))
+    tell(by_itself=await process.wait_then_kill_group(0.5))
     tell(death=await process.ended(), code=process.exit_code)
     again = await launcher.start("engine-0", python({TREE!r}), Resources(1, node=1))
     tell(ready=await again.ready(60))
@@ -231,7 +231,7 @@ def test_exit_codes_signals_and_programs_that_do_not_exist_are_told_as_on_one_ma
 async def scenario(launcher):
     async def death(argv):
         process = await launcher.start("engine-0", Command(argv), Resources(1, node=1))
-        return [(await process.ended()).replace(str(process.pid), "P"), process.last_words()[-40:].strip()]
+        return [(await process.ended()).replace(str(process.pid), "P"), process.log_tail()[-40:].strip()]
     tell(deaths=[
         await death((sys.executable, "-c", "print('x' * 300_000); raise SystemExit('no such luck')")),
         await death(("sh", "-c", "kill -ABRT $$")),

@@ -48,7 +48,7 @@ def test_processes_on_other_nodes_start_end_and_are_lost_as_their_messages_say(s
     assert_ended([code, how], -9, r"engine-2 \(pid \d+ on n2\) was lost: node n2 has failed")
     assert lost == [1]
     (refused,) = seen["refused"]
-    assert re.fullmatch(r"engine-2 \(pid \d+ on n2\) has nowhere to start again, because node n2 has failed", refused)
+    assert re.fullmatch(r"engine-2 cannot be started: node n2 has failed", refused)
     assert seen["left"] == [["logs"]]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import psutil
 
-from arl.launch.durable import remove_any
+from arl.files import remove_any
 from tests.storm.run_processes import processes_of_run
 
 SHARED_MEMORY = Path("/dev/shm")

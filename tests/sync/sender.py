@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from arl.errors import EngineError
-from arl.launch.address import LOOPBACK
+from arl.launch.network import LOOPBACK
 from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.group_sender import GroupSender

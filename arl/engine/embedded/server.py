@@ -23,9 +23,8 @@ from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.http_app import make_runner
 from arl.engine.embedded.routes import EngineRoutes
 from arl.errors import ArlError, InputError
-from arl.launch.address import free_listener, listening_address, new_key
-from arl.launch.child import RUN_KEY, leave
-from arl.launch.tls import TLS, is_loopback, server_context, tls_folder
+from arl.launch.child import RUN_KEY, exit_immediately
+from arl.launch.network import TLS, free_listener, is_loopback, listening_address, new_key, server_context, tls_folder
 from arl.models.load import DTYPES, load_model
 from arl.sync.weight_messages import MOST_VERSION
 
@@ -171,4 +170,4 @@ async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPl
 
 if __name__ == "__main__":
     main()
-    leave(0)
+    exit_immediately(0)

@@ -12,7 +12,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from arl.errors import InputError
-from arl.launch.interpreter import last_words, run_code
+from arl.launch.torch_build import last_line, run_code
 
 TESTED = "0.5.20"
 FIRST_WITH_SPANS = (0, 5, 18)  # it reports which version sampled which token
@@ -87,7 +87,7 @@ def find_sglang(python: str | None) -> Interpreter:
     words = done.stdout.split()
     version = words[-1] if words else ""  # a wrapper may print something first
     if done.returncode or not version[:1].isdecimal():
-        raise InputError(f"engine.python {path}: there is no SGLang in it ({last_words(done)}). {REMEDY}")
+        raise InputError(f"engine.python {path}: there is no SGLang in it ({last_line(done)}). {REMEDY}")
     lacking = [line.removeprefix(LACKS) for line in done.stdout.splitlines() if line.startswith(LACKS)]
     return Interpreter(path, version, tuple(lacking))
 

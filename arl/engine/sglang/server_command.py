@@ -10,7 +10,7 @@ from arl.config.engine_section import EngineConfig
 from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
 from arl.launch.base import Resources
-from arl.launch.interpreter import ALONE
+from arl.launch.torch_build import ALONE
 
 CHILD = Path(__file__).with_name("server_process.py")
 WARMUP_IDS = 13  # its warm-up sends the ids 10, 11 and 12; an id outside of the vocabulary kills it

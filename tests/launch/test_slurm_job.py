@@ -1,6 +1,12 @@
-"""The script of a Slurm job says what the recipe and the user's flags say."""
+"""A Slurm job says what the recipe and the user's flags say, is submitted or refused with a reason, and finds its run.
 
+bash runs the real script of the job. The commands of Slurm are short scripts here, because no real slurmctld falls
+silent, or loses a node, at the moment that a test wants.
+"""
+
+import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,11 +14,9 @@ import pytest
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError, RunError
-from arl.launch.slurm import allocation, submission
-from arl.launch.slurm.allocation import read_allocation
-from arl.launch.slurm.batch_script import render_script
-from arl.launch.slurm.run_pointer import Submission
-from arl.launch.slurm.submission import planned_nodes, write_job
+from arl.launch.slurm import job
+from arl.launch.slurm.job import Submission, planned_nodes, render_script
+from arl.launch.slurm.slurm_launcher import read_allocation
 from arl.run.submit import cluster_overrides, follow_submission, refuse_options_of_others, submit_run
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
@@ -61,9 +65,9 @@ def test_an_option_that_is_no_number_of_machines_is_blamed_itself(nodes: str) ->
         cluster_overrides(None, nodes, {}, ())
 
 
-@pytest.mark.parametrize("flag", ["qos=x", "--", "--a.b=c", "--a b"])
+@pytest.mark.parametrize("flag", ["qos=high", "--", "--a.b=c", "--a b"])
 def test_a_flag_of_sbatch_is_a_word_with_dashes(flag: str) -> None:
-    with pytest.raises(InputError, match=f"--sbatch {flag}: give a flag of sbatch"):
+    with pytest.raises(InputError, match=f"--sbatch {flag}: give a flag of sbatch with its dashes"):
         cluster_overrides("slurm", None, {}, [flag])
 
 
@@ -109,41 +113,38 @@ def test_the_plan_before_the_job_counts_the_gpus_that_the_flags_ask_for(flags: l
     assert [len(node.devices) for node in nodes] == [gpus] * 4
 
 
-def test_a_job_whose_nodes_cannot_be_read_without_scontrol_says_where_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "srun").touch(mode=0o755)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"scontrol is not found; run this where Slurm's commands are installed"):
-        read_allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"})
-
-
 def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(InputError, match=r"sbatch is not found; run this where Slurm.*or use `launcher: local`"):
-        submit_run(recipe(f"output.directory={tmp_path}"), None)
+        submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
     assert not list(tmp_path.iterdir())
+    (tmp_path / "srun").touch(mode=0o755)
+    with pytest.raises(InputError, match=r"scontrol is not found; run this where Slurm's commands are installed"):
+        read_allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"})
 
 
 def test_sbatch_that_does_not_answer_may_have_submitted_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    hanging = tmp_path / "sbatch"
-    hanging.write_text("#!/bin/sh\nexec sleep 600\n")
-    hanging.chmod(0o755)
+    write(tmp_path, "sbatch", "exec sleep 600")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(allocation, "ANSWER_SECONDS", 0.5)
+    monkeypatch.setattr(job, "ANSWER_SECONDS", 0.5)
     with pytest.raises(RunError, match=r"`sbatch .*job\.sh` has not answered within .*see `squeue --me`"):
-        submission.submit(Submission(tmp_path))
+        job.submit(recipe(), Submission(tmp_path / "job"))
+    assert (tmp_path / "job" / "job.sh").exists()
+
+
+def write(directory: Path, name: str, *lines: str) -> None:
+    """Write a command."""
+    directory.mkdir(exist_ok=True)
+    (directory / name).write_text("\n".join(["#!/bin/bash", *lines]))
+    (directory / name).chmod(0o755)
 
 
 def sbatch_that_says(words: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Put an sbatch on the path that refuses every job with these words."""
-    program = directory / "bin" / "sbatch"
-    program.parent.mkdir()
-    program.write_text(f"#!/bin/sh\necho 'sbatch: error: {words}' >&2\nexit 1\n")
-    program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    write(directory / "bin", "sbatch", f"echo 'sbatch: error: {words}' >&2", "exit 1")
+    monkeypatch.setenv("PATH", str(directory / "bin"), prepend=":")
 
 
 @pytest.mark.parametrize(
@@ -165,13 +166,18 @@ def test_a_refused_job_names_the_cause_and_leaves_no_directory(
     assert not list((tmp_path / "runs" / "slurm").iterdir())
 
 
-def test_the_recipe_of_a_job_stands_for_the_run_that_the_job_has_begun(tmp_path: Path) -> None:
-    job = Submission(tmp_path / "slurm" / "run-20260314")
-    write_job(recipe(), job)
-    with pytest.raises(InputError, match="is a submission, and its run has not begun"):
-        follow_submission(job.recipe)
-    job.pointer.write_text(f"{tmp_path / 'run'}\n")
-    assert follow_submission(job.recipe) == tmp_path / "run" / "recipe.yaml"
+def test_a_submission_and_its_recipe_stand_for_the_run_that_the_job_has_begun(tmp_path: Path) -> None:
+    submitted = Submission(tmp_path / "slurm" / "run-20260314")
+    submitted.directory.mkdir(parents=True)
+    submitted.script.write_text("#!/bin/bash\n")
+    with pytest.raises(InputError, match="is a submission, and its run has not begun: see squeue"):
+        follow_submission(submitted.recipe)
+    argv = [sys.executable, "-m", "arl.cli", "top", str(submitted.directory), "--once"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"arl: {submitted.directory}: is a submission, and its run has not begun")
+    submitted.pointer.write_text(f"{tmp_path / 'run'}\n")
+    assert follow_submission(submitted.recipe) == tmp_path / "run" / "recipe.yaml"
     assert follow_submission(tmp_path / "run" / "recipe.yaml") == tmp_path / "run" / "recipe.yaml"
 
 
@@ -184,6 +190,40 @@ def test_a_job_that_would_find_no_run_to_resume_is_not_submitted(
     assert not (tmp_path / "runs").exists()
 
 
-def test_what_is_no_flag_is_refused() -> None:
-    with pytest.raises(InputError, match=r"--sbatch qos=high: give a flag of sbatch with its dashes"):
-        cluster_overrides("slurm", None, {}, ["qos=high"])
+def run_script(directory: Path, monkeypatch: pytest.MonkeyPatch, srun: str, **variables: str) -> str:
+    """Run the script of a job whose run fails, and return what it has called."""
+    calls = directory / "calls"
+    monkeypatch.setattr(sys, "executable", str(directory / "controller"))
+    write(directory, "controller", f'echo controller "$@" >>{calls}', "exit 3")
+    write(directory, "scontrol", f'echo scontrol "$@" >>{calls}')
+    write(directory, "sleep", "exit 0")
+    write(directory, "srun", srun)
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1", **variables}
+    done = subprocess.run(
+        ["bash", "-c", render_script(recipe("cluster.nodes=3"), Submission(directory))],
+        env={**os.environ, **environment, "PATH": f"{directory}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    return calls.read_text()
+
+
+def test_a_job_is_requeued_only_if_a_step_does_not_start_on_all_of_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "scontrol" not in run_script(tmp_path, monkeypatch, "exit 0")
+    assert "scontrol requeue 7" in run_script(tmp_path, monkeypatch, "exit 1")
+
+
+def test_a_job_that_was_requeued_resumes_its_run_once_that_has_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    (tmp_path / "run-directory").write_text(f"{run}\n")
+    again = {"SLURM_RESTART_COUNT": "1"}
+    assert f"train {tmp_path}/recipe.yaml\n" in run_script(tmp_path, monkeypatch, "exit 0", **again)
+    (run / "checkpoints" / "step_5").mkdir(parents=True)
+    assert f"train {run}/recipe.yaml --resume\n" in run_script(tmp_path, monkeypatch, "exit 0", **again)
