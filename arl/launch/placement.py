@@ -6,7 +6,7 @@ one node, CPU     engines half of the cores, ranks half     all cores for either
 several, CPU      engines the first nodes, ranks the last   engines and ranks on every node
 turns             none: both sides work at once             engines sleep from a step until its swap, without memory
 
-recipe, nodes ─► slots: node and GPUs of each process ─► cores are divided ─► Placement
+recipe, nodes ─► slots: node and GPUs of each process ─► with threads, its part of the cores ─► Placement
 a node is lost ─► another_place: GPUs that are free elsewhere, or on CPUs the node with the fewest threads in use
 
 An engine's GPUs are on one node. Ranks are on as few nodes as possible, equally many on each, because then a copy of
@@ -19,7 +19,6 @@ import math
 from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
@@ -84,21 +83,6 @@ class Placement:
         return replace(self, engines=engines)
 
 
-class Slot(NamedTuple):
-    """Say where one process is: the number of its node in Launcher.nodes, and its GPUs there; none: on the CPU."""
-
-    node: int
-    devices: tuple[str, ...] = ()
-
-
-class Slots(NamedTuple):
-    """Say where every process is: engines by replica, ranks by number, and the replica for evaluation, or None."""
-
-    engines: Sequence[Slot]
-    ranks: Sequence[Slot]
-    evaluation: Slot | None
-
-
 def place(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
     """Divide `nodes`, of which the first is the controller's, between the two sides.
 
@@ -114,7 +98,7 @@ def place(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
     elif width > 1:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
     slots = _slots_on_gpus(recipe, nodes) if has_gpus else _slots_on_cpus(recipe, len(nodes))
-    return _divide_cores(recipe, nodes, slots)
+    return _with_threads(recipe, nodes, slots)
 
 
 def merged(nodes: Sequence[Node]) -> Node:
@@ -188,13 +172,10 @@ def another_place(
     """
     left = {number: devices for number, devices in _all_devices(nodes).items() if number not in lost}
     if resources.devices:
-        free = _without(left, [Slot(other.node, other.devices) for other in others])
+        free = _without(left, others)
         count = len(resources.devices)
         fitting = _nodes_with(free, count)
-        if not fitting:
-            return None
-        slot = _take(free, fitting[0], count)
-        return replace(resources, node=slot.node, devices=slot.devices)
+        return replace(resources, node=fitting[0], devices=_take(free, fitting[0], count).devices) if fitting else None
     threads: Counter[int] = Counter()
     for other in others:
         threads[other.node] += other.threads
@@ -233,8 +214,8 @@ def _refuse_too_few_devices(recipe: Recipe, node: Node) -> None:
     )
 
 
-def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Slots:
-    """Choose the GPUs of every process. Together the nodes have enough.
+def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
+    """Choose the GPUs of every process, without threads yet. Together the nodes have enough.
 
     Raises:
         RecipeError: an engine does not fit on any node.
@@ -251,19 +232,17 @@ def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Slots:
     else:
         engines = [_take_together(free, width) for _ in range(replicas)]
         ranks = _take_evenly(free, recipe.train.ranks)
-    evaluation = None
-    if recipe.evaluates_beside:
-        evaluation = _take_together(_without(free, engines), width)
-    return Slots(engines, ranks, evaluation)
+    evaluation = _take_together(_without(free, engines), width) if recipe.evaluates_beside else None
+    return Placement(engines, ranks, evaluation)
 
 
 def _all_devices(nodes: Sequence[Node]) -> Free:
     return {number: list(node.devices) for number, node in enumerate(nodes)}
 
 
-def _without(free: Free, slots: Sequence[Slot]) -> Free:
+def _without(free: Free, others: Sequence[Resources]) -> Free:
     """Return what is free without what these processes use."""
-    used = {(slot.node, device) for slot in slots for device in slot.devices}
+    used = {(other.node, device) for other in others for device in other.devices}
     return {node: [device for device in devices if (node, device) not in used] for node, devices in free.items()}
 
 
@@ -272,7 +251,7 @@ def _nodes_with(free: Free, count: int) -> list[int]:
     return [node for node, devices in free.items() if len(devices) >= count]
 
 
-def _take_together(free: Free, count: int) -> Slot:
+def _take_together(free: Free, count: int) -> Resources:
     """Take `count` GPUs of one node, the first that has so many.
 
     Raises:
@@ -288,13 +267,13 @@ def _take_together(free: Free, count: int) -> Slot:
     return _take(free, fitting[0], count)
 
 
-def _take(free: Free, node: int, count: int) -> Slot:
+def _take(free: Free, node: int, count: int) -> Resources:
     taken = tuple(free[node][:count])
     del free[node][:count]
-    return Slot(node, taken)
+    return Resources(threads=0, devices=taken, node=node)
 
 
-def _take_evenly(free: Free, count: int) -> list[Slot]:
+def _take_evenly(free: Free, count: int) -> list[Resources]:
     """Take `count` GPUs for one process each, of as few nodes as possible, equally many of each.
 
     Where that is impossible, they are taken in the order of the nodes. There must be so many.
@@ -307,11 +286,12 @@ def _take_evenly(free: Free, count: int) -> list[Slot]:
     return [_take_together(free, 1) for _ in range(count)]
 
 
-def _slots_on_cpus(recipe: Recipe, num_nodes: int) -> Slots:
-    """Deal the processes to the nodes in turn. Evaluation is on the controller's node, with the lowest priority.
+def _slots_on_cpus(recipe: Recipe, num_nodes: int) -> Placement:
+    """Deal the processes to the nodes in turn, without threads yet.
 
-    In mode disaggregated the trainer has nodes of its own, the last ones, so that each side has all cores of its nodes
-    and neither the controller nor an engine is lost with the trainer's node.
+    Evaluation is on the controller's node, with the lowest priority. In mode disaggregated the trainer has nodes of its
+    own, the last ones, so that each side has all cores of its nodes and neither the controller nor an engine is lost
+    with the trainer's node.
     """
     num_ranks = recipe.train.ranks
     of_engines = of_ranks = range(num_nodes)
@@ -320,32 +300,28 @@ def _slots_on_cpus(recipe: Recipe, num_nodes: int) -> Slots:
         of_engines = range(first)
         of_ranks = range(first, num_nodes)
     each = math.ceil(num_ranks / len(of_ranks))  # neighbors in the order of ranks share a node
-    return Slots(
-        engines=[Slot(of_engines[replica % len(of_engines)]) for replica in range(recipe.engine.replicas)],
-        ranks=[Slot(of_ranks[rank // each]) for rank in range(num_ranks)],
-        evaluation=Slot(0) if recipe.evaluates_beside else None,
+    return Placement(
+        engines=[Resources(0, node=of_engines[replica % len(of_engines)]) for replica in range(recipe.engine.replicas)],
+        ranks=[Resources(0, node=of_ranks[rank // each]) for rank in range(num_ranks)],
+        evaluation=Resources(0) if recipe.evaluates_beside else None,
     )
 
 
-def _divide_cores(recipe: Recipe, nodes: Sequence[Node], slots: Slots) -> Placement:
+def _with_threads(recipe: Recipe, nodes: Sequence[Node], slots: Placement) -> Placement:
     """Divide the cores of each node between the processes that have their slots there."""
     is_collocated = recipe.mode == "collocated"
 
-    def resources(
-        slot: Slot, threads: int | None, side: Sequence[Slot], other: Sequence[Slot], is_engine: bool
-    ) -> Resources:
+    def share(slot: Resources, threads: int | None, is_engine: bool) -> Resources:
         """Return what one process uses: its part of the cores of its side, unless the recipe gives its threads."""
+        side, other = (slots.engines, slots.ranks) if is_engine else (slots.ranks, slots.engines)
         cores = nodes[slot.node].cores
         if not is_collocated and any(one.node == slot.node for one in other):
             half = max(cores // 2, 1)
             cores = half if is_engine else cores - half
         beside = sum(one.node == slot.node for one in side)
-        return Resources(threads or max(cores // beside, 1), slot.devices, is_collocated, node=slot.node)
+        return replace(slot, threads=threads or max(cores // beside, 1), takes_turns=is_collocated)
 
-    engines = [resources(slot, recipe.engine.threads, slots.engines, slots.ranks, True) for slot in slots.engines]
-    ranks = [resources(slot, recipe.train.threads, slots.ranks, slots.engines, False) for slot in slots.ranks]
-    evaluation = None
-    if slots.evaluation is not None:
-        node, devices = slots.evaluation
-        evaluation = Resources(engines[0].threads, devices, node=node)
+    engines = [share(slot, recipe.engine.threads, is_engine=True) for slot in slots.engines]
+    ranks = [share(slot, recipe.train.threads, is_engine=False) for slot in slots.ranks]
+    evaluation = slots.evaluation and replace(slots.evaluation, threads=engines[0].threads)
     return Placement(engines, ranks, evaluation)

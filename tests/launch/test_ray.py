@@ -8,8 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 HIDE_RAY = "import sys; sys.modules['ray'] = None; from arl.cli import main; main()"
 NO_RAY = "Ray is not installed: pip install -e '.[ray]'"
@@ -27,109 +25,73 @@ def test_without_ray_the_launcher_says_how_to_get_it_and_nothing_has_started(tmp
     assert not (tmp_path / "runs").exists()
 
 
-@given(
-    gpus=st.lists(st.integers(0, 8), min_size=1, max_size=12),
-    here=st.integers(0, 11),
-    count=st.integers(1, 14),
-)
-def test_the_controllers_node_comes_first_and_no_node_with_fewer_gpus_before_one_with_more(
-    gpus: list[int], here: int, count: int
+def test_the_controllers_node_comes_first_then_those_with_most_gpus_and_equal_names_become_addresses() -> None:
+    pytest.importorskip("ray", reason=NO_RAY)
+    from arl.launch.ray.ray_launcher import RayNode, choose_nodes
+
+    alive = [
+        RayNode(f"id {number}", name, f"10.0.0.{number}", {"GPU": gpus})
+        for number, (name, gpus) in enumerate([("a", 0.0), ("b", 4.0), ("a", 8.0), ("c", 1.0), ("d", 0.0)])
+    ]
+    assert [node.name for node in choose_nodes(alive, "id 0", 4)] == ["10.0.0.0", "10.0.0.2", "b", "c"]
+    assert [node.name for node in choose_nodes(alive, "id 4", 2)] == ["d", "a"]
+    assert len(choose_nodes(alive, "id 4", 9)) == 5
+
+
+class HangingActor:
+    """Answer nothing, until it is lost or Ray is asked to kill it."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        self.is_dead = asyncio.Event()
+        self.wait = self.read = self.kill = SimpleNamespace(remote=self._call)
+
+    def _call(self, *signals: int) -> "asyncio.Future[bytes]":
+        self.signals += signals
+        return asyncio.ensure_future(self._until_dead())
+
+    async def _until_dead(self) -> bytes:
+        from ray.exceptions import RayActorError
+
+        await self.is_dead.wait()
+        raise RayActorError
+
+
+def test_a_process_whose_worker_hangs_has_ended_within_a_deadline_and_a_lost_one_gets_no_more_signals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pytest.importorskip("ray", reason=NO_RAY)
-    from arl.launch.ray.ray_launcher import RayNode, choose_nodes
-
-    alive = [RayNode(str(i), f"n{i}", f"10.0.0.{i}", {"GPU": float(count)}) for i, count in enumerate(gpus)]
-    own = alive[here % len(alive)]
-    chosen = choose_nodes(alive, own.id, count)
-    assert chosen[0] == own
-    assert len(chosen) == len({node.id for node in chosen}) == min(count, len(alive))
-    others = [node.resources["GPU"] for node in chosen[1:]]
-    assert others == sorted(others, reverse=True)
-    left_out = [node.resources["GPU"] for node in alive if node not in chosen]
-    assert not left_out or not others or max(left_out) <= min(others)
-
-
-def test_nodes_of_one_name_are_told_apart_by_their_addresses() -> None:
-    pytest.importorskip("ray", reason=NO_RAY)
-    from arl.launch.ray.ray_launcher import RayNode, choose_nodes
-
-    nodes = [RayNode(address, name, address, {}) for name, address in (("a", "10.1"), ("b", "10.2"), ("a", "10.3"))]
-    assert sorted(node.name for node in choose_nodes(nodes, "10.1", 3)) == ["10.1", "10.3", "b"]
-
-
-async def never(*_: object) -> None:
-    await asyncio.Event().wait()
-
-
-def hanging_actor() -> Any:
-    method = SimpleNamespace(remote=lambda *words: asyncio.ensure_future(never(*words)))
-    return SimpleNamespace(wait=method, read=method, kill=method)
-
-
-@pytest.fixture
-def killed(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """Return the actors that Ray is asked to kill; answers have a short deadline."""
     pytest.importorskip("ray", reason=NO_RAY)
     from arl.launch.ray import ray_process
 
-    actors: list[object] = []
     monkeypatch.setattr(ray_process, "END_SECONDS", 0.1)
-    monkeypatch.setattr("ray.kill", actors.append)
-    return actors
+    monkeypatch.setattr("ray.kill", lambda actor: actor.is_dead.set())
 
+    async def describe(error: Exception) -> str:
+        return "was lost"
 
-def watch(actor: Any, directory: Path) -> Any:
-    """Return the RayProcess of an actor."""
-    from arl.launch.ray.ray_process import RayProcess
-
-    async def describe(error: Any) -> str:
-        return "was given up" if error is None else "was lost"
-
-    return RayProcess(
-        "engine-0",
-        directory / "engine-0.log",
-        None,
-        actor=actor,
-        pid=17,
-        node=1,
-        node_name="n2",
-        describe_loss=describe,
-    )
-
-
-GIVEN_UP = "engine-0 (pid 17 on n2) was given up"
-
-
-def test_a_process_that_is_replaced_because_its_worker_hangs_has_ended_within_a_deadline(
-    tmp_path: Path, killed: list[object]
-) -> None:
-    async def main() -> None:
-        process = watch(hanging_actor(), tmp_path)
+    async def watch(actor: Any, role: str) -> None:
+        process = ray_process.RayProcess(
+            role,
+            tmp_path / f"{role}.log",
+            None,
+            actor=actor,
+            pid=17,
+            node=1,
+            node_name="n2",
+            describe_loss=describe,
+        )
         async with asyncio.timeout(60):
-            assert not await process.wait_then_kill_group(0.1)  # as a supervisor does before it starts it again
-            assert await process.ended() == GIVEN_UP
-        assert process.exit_code == -9
-        await process.stop(0)
-
-    asyncio.run(main())
-
-
-def test_a_process_that_is_lost_gets_no_more_signals(tmp_path: Path, killed: list[object]) -> None:
-    from ray.exceptions import RayActorError
-
-    signals: list[int] = []
-
-    async def lost() -> None:
-        raise RayActorError
+            has_ended = await process.wait_then_kill_group(0.1)  # as a supervisor does before it starts it again
+            assert has_ended == (role == "lost")
+            assert await process.ended() == f"{role} (pid 17 on n2) was lost"
+            assert process.exit_code == -9
+            await process.stop(0)
 
     async def main() -> None:
-        actor = hanging_actor()
-        actor.wait = SimpleNamespace(remote=lost)
-        actor.kill = SimpleNamespace(remote=signals.append)
-        process = watch(actor, tmp_path)
-        async with asyncio.timeout(60):
-            assert await process.wait_then_kill_group(30)
-            assert (await process.ended()).endswith("was lost")
-        assert signals == []
+        await watch(HangingActor(), "hanging")
+        lost = HangingActor()
+        lost.is_dead.set()
+        await watch(lost, "lost")
+        assert lost.signals == []
 
     asyncio.run(main())

@@ -47,43 +47,37 @@ def test_flags_of_the_user_come_last_and_count() -> None:
     assert not {"--requeue", "--exclusive"} & set(flags)
 
 
-@pytest.mark.parametrize("flag", ["--nodes=7", "--output=x", "--error=x", "--array=0-3"])
-def test_a_flag_that_arl_gives_itself_is_refused(flag: str) -> None:
-    with pytest.raises(InputError, match=r"arl gives this flag itself \(.*\); leave it out"):
-        recipe(*cluster_overrides("slurm", "2", {}, [flag]))
-
-
-def test_a_signal_that_would_end_the_run_without_a_checkpoint_is_refused() -> None:
+def test_flags_that_arl_gives_itself_or_that_would_end_the_run_without_a_checkpoint_are_refused() -> None:
+    for flag in ("--nodes=7", "--output=x", "--array=0-3"):
+        with pytest.raises(InputError, match=r"arl gives this flag itself \(.*\); leave it out"):
+            recipe(*cluster_overrides("slurm", "2", {}, [flag]))
     assert "--signal=B:TERM@900" in headers("cluster.flags.signal=B:TERM@900")
     with pytest.raises(InputError, match=r"cluster.flags.signal 'USR1@60': only SIGTERM.*as in B:TERM@900"):
         recipe("cluster.flags.signal=USR1@60")
 
 
-@pytest.mark.parametrize("nodes", ["a-b", "2-", "-2", "1 2: x", "2-3-4"])
-def test_an_option_that_is_no_number_of_machines_is_blamed_itself(nodes: str) -> None:
-    with pytest.raises(InputError, match=f"--nodes {nodes}: give a number of machines, as in 4"):
-        cluster_overrides(None, nodes, {}, ())
+def test_options_that_are_no_number_of_machines_and_no_flag_are_blamed_themselves() -> None:
+    for nodes in ("a-b", "2-", "-2", "1 2: x", "2-3-4"):
+        with pytest.raises(InputError, match=f"--nodes {nodes}: give a number of machines, as in 4"):
+            cluster_overrides(None, nodes, {}, ())
+    for flag in ("qos=high", "--", "--a.b=c", "--a b"):
+        with pytest.raises(InputError, match=f"--sbatch {flag}: give a flag of sbatch with its dashes"):
+            cluster_overrides("slurm", None, {}, [flag])
 
 
-@pytest.mark.parametrize("flag", ["qos=high", "--", "--a.b=c", "--a b"])
-def test_a_flag_of_sbatch_is_a_word_with_dashes(flag: str) -> None:
-    with pytest.raises(InputError, match=f"--sbatch {flag}: give a flag of sbatch with its dashes"):
-        cluster_overrides("slurm", None, {}, [flag])
-
-
-@pytest.mark.parametrize(
-    ("launcher", "option", "owner"),
-    [("local", "time", "slurm"), ("ray", "sbatch", "slurm"), ("slurm", "address", "ray"), ("local", "address", "ray")],
-)
-def test_an_option_that_the_launcher_would_ignore_is_refused(launcher: str, option: str, owner: str) -> None:
-    rule = f"--{option}: is for launcher {owner}, and this run has launcher {launcher}; add --launcher {owner}"
-    with pytest.raises(InputError, match=rule):
-        refuse_options_of_others(recipe(f"launcher={launcher}"), {option: "given"})
-    refuse_options_of_others(recipe(f"launcher={launcher}"), {option: None})
-    refuse_options_of_others(recipe(f"launcher={owner}"), {option: "given"})
-
-
-def test_within_a_job_its_flags_can_no_longer_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_option_that_the_launcher_or_a_job_that_runs_would_ignore_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for launcher, option, owner in (
+        ("local", "time", "slurm"),
+        ("ray", "sbatch", "slurm"),
+        ("slurm", "address", "ray"),
+    ):
+        rule = f"--{option}: is for launcher {owner}, and this run has launcher {launcher}; add --launcher {owner}"
+        with pytest.raises(InputError, match=rule):
+            refuse_options_of_others(recipe(f"launcher={launcher}"), {option: "given"})
+        refuse_options_of_others(recipe(f"launcher={launcher}"), {option: None})
+        refuse_options_of_others(recipe(f"launcher={owner}"), {option: "given"})
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with pytest.raises(InputError, match=r"--time: is for a job that is submitted, and this process is within job 7"):
         refuse_options_of_others(recipe(), {"time": "08:00:00"})
@@ -97,20 +91,10 @@ def test_bash_can_read_the_script_whatever_the_paths_are(tmp_path: Path, resume:
     assert (read.returncode, read.stderr) == (0, "")
 
 
-@pytest.mark.parametrize(
-    ("flags", "gpus"),
-    [
-        (["gpus-per-node=8"], 8),
-        (["gpus-per-node=h100:4"], 4),
-        (["gres='gpu:a100:2,nvme:1'"], 2),
-        (["gpus=16"], 4),
-        (["gpus-per-task=gpu"], 1),
-        ([], 0),
-    ],
-)
-def test_the_plan_before_the_job_counts_the_gpus_that_the_flags_ask_for(flags: list[str], gpus: int) -> None:
-    nodes = planned_nodes(recipe("cluster.nodes=4", *(f"cluster.flags.{flag}" for flag in flags)))
-    assert [len(node.devices) for node in nodes] == [gpus] * 4
+def test_the_plan_before_the_job_counts_the_gpus_that_the_flags_ask_for() -> None:
+    for flag, gpus in (("gpus-per-node=h100:4", 4), ("gres='gpu:a100:2,nvme:1'", 2), ("gpus=16", 4), ("qos=high", 0)):
+        nodes = planned_nodes(recipe("cluster.nodes=4", f"cluster.flags.{flag}"))
+        assert [len(node.devices) for node in nodes] == [gpus] * 4
 
 
 def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

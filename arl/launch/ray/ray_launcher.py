@@ -158,30 +158,19 @@ class RayLauncher(Launcher):
             alive = {node.id for node in await asyncio.to_thread(alive_nodes)}
         self._lost = {number for number, node in enumerate(self._reservation.nodes) if node.id not in alive}
 
-    async def _describe_loss(self, node: int, error: RayError | None) -> str:
-        """Say how a process has ended whose actor is dead; no error: its worker does not answer, and is given up."""
+    async def _describe_loss(self, node: int, error: RayError) -> str:
+        """Say how a process has ended whose actor is dead."""
         with contextlib.suppress(DeadlineError, RayError):  # the loss of the process is what matters here
             await self._find_lost_nodes()
         name = self.nodes[node].name
         where = f"its node {name}" if node in self._lost else f"its Ray worker on {name}"
-        if error is None:
-            return f"was given up, because {where} does not answer"
         return f"was lost with {where} (Ray: {reason(error)})"
 
 
 def run_probe(argv: Sequence[str], directory: str) -> str:
     """Run a command on this node, and return what it has printed."""
-    return subprocess.run(
-        argv,
-        cwd=directory,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=PROBE_SECONDS,
-        check=False,
-    ).stdout
+    done = subprocess.run(argv, cwd=directory, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    return done.stdout + done.stderr
 
 
 def reason(error: RayError) -> str:
@@ -202,8 +191,8 @@ def reserve(address: str, num_nodes: int, fewest_nodes: int) -> Reservation:
     """
     connect(address)
     nodes = choose_nodes(alive_nodes(), ray.get_runtime_context().get_node_id(), num_nodes)
+    names = ", ".join(node.name for node in nodes)
     if len(nodes) < fewest_nodes:
-        names = ", ".join(node.name for node in nodes)
         raise InputError(
             f"cluster.nodes {num_nodes}: the Ray cluster has {len(nodes)} alive ({names}), and the run needs "
             f"{fewest_nodes}; add some by `ray start --address=…`, or lower cluster.nodes or cluster.min_nodes"
@@ -211,13 +200,10 @@ def reserve(address: str, num_nodes: int, fewest_nodes: int) -> Reservation:
     bundles = [{f"node:{node.address}": PIN, **node.resources} for node in nodes]
     group = placement_group(bundles, strategy="STRICT_SPREAD", name="arl")
     if not group.wait(RESERVE_SECONDS):
-        free = ray.available_resources()
         remove_placement_group(group)
-        wanted = "; ".join(f"{node.name}: {_amounts(node.resources)}" for node in nodes)
         raise InputError(
-            f"cluster.nodes {num_nodes}: a run takes whole nodes ({wanted}), and after {RESERVE_SECONDS:.0f} s others "
-            f"still hold a part of them (free in the whole cluster: {_amounts(free)}); see `ray status`, and wait "
-            "until they have ended"
+            f"cluster.nodes {num_nodes}: a run takes whole nodes ({names}), and after {RESERVE_SECONDS:.0f} s others "
+            "still hold a part of them; see `ray status`, and wait until they have ended"
         )
     return Reservation(nodes, group)
 
@@ -274,8 +260,3 @@ def choose_nodes(alive: Sequence[RayNode], here: str, count: int) -> list[RayNod
     chosen = by_preference[:count]
     names = [node.name for node in chosen]
     return [node if names.count(node.name) == 1 else node._replace(name=node.address) for node in chosen]
-
-
-def _amounts(resources: Mapping[str, float]) -> str:
-    """Write amounts of CPUs and GPUs, as in `16 CPU, 8 GPU`."""
-    return ", ".join(f"{resources.get(kind, 0):g} {kind}" for kind in KINDS)

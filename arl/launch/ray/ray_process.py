@@ -18,7 +18,7 @@ from ray.exceptions import RayError
 
 from arl.launch.base import Command
 from arl.launch.network import HOST, interface_environment
-from arl.launch.process import PIECE, PipedChild, WatchedProcess, start_child
+from arl.launch.process import OUTPUT_SECONDS, PIECE, PipedChild, WatchedProcess, start_child
 from arl.launch.run_secrets import take_variables
 from arl.launch.spawn import kill_session, signal_all
 
@@ -70,7 +70,7 @@ class RayProcess(WatchedProcess):
         pid: its process id on its node.
         node: number of its node.
         node_name: as messages show it.
-        describe_loss: says what has happened to the actor, by Ray's error; None: it does not answer.
+        describe_loss: says what has happened to the actor, by Ray's error.
     """
 
     def __init__(
@@ -83,14 +83,13 @@ class RayProcess(WatchedProcess):
         pid: int,
         node: int,
         node_name: str,
-        describe_loss: Callable[[RayError | None], Awaitable[str]],
+        describe_loss: Callable[[RayError], Awaitable[str]],
     ) -> None:
         self._actor = actor
         self._pid = pid
         self._describe_loss = describe_loss
         self._loss = ""  # what has happened to its actor
-        self._exit_code: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._giving_up: asyncio.Task[None] | None = None
+        self._killing: asyncio.Task[None] | None = None
         self._following = asyncio.create_task(self._follow(), name=f"end of {role}")
         super().__init__(role, log, on_line, node, node_name)
 
@@ -100,26 +99,19 @@ class RayProcess(WatchedProcess):
 
     @property
     def exit_code(self) -> int | None:
-        return self._exit_code.result() if self._exit_code.done() else None
+        return self._following.result() if self._following.done() else None
 
-    async def _follow(self) -> None:
-        """Wait for its end, which its actor reports, or Ray that of the actor."""
+    async def _follow(self) -> int:
+        """Wait for its exit code, which its actor reports, or for the end of the actor, which Ray reports."""
         try:
-            code = await self._actor.wait.remote()
+            code: int = await self._actor.wait.remote()
         except RayError as error:
-            await self._lose(error)
-        else:
-            if not self._exit_code.done():
-                self._exit_code.set_result(code)
-
-    async def _lose(self, error: RayError | None) -> None:
-        loss = await self._describe_loss(error)
-        if not self._exit_code.done():
-            self._loss = loss
-            self._exit_code.set_result(-signal.SIGKILL)
+            self._loss = await self._describe_loss(error)
+            return -signal.SIGKILL
+        return code
 
     async def _wait(self) -> object:
-        return await asyncio.shield(self._exit_code)
+        return await asyncio.shield(self._following)
 
     async def _read(self) -> bytes:
         try:
@@ -129,30 +121,29 @@ class RayProcess(WatchedProcess):
         return piece
 
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal through the Ray worker. If that does not answer SIGKILL in time, it is killed itself."""
         if self._loss:
             return  # Ray would complain about each call to an actor that is gone
-        self._actor.kill.remote(int(number))
-        if number is signal.SIGKILL and self.exit_code is None and self._giving_up is None:
-            self._giving_up = asyncio.create_task(self._give_up_in_time(), name=f"deadline of {self.role}")
+        if number is not signal.SIGKILL:
+            self._actor.kill.remote(int(number))
+        elif self._killing is None:
+            self._killing = asyncio.create_task(self._kill_all(), name=f"kill of {self.role}")
 
-    async def _give_up_in_time(self) -> None:
-        """Wait for the end of the process, and kill the Ray worker if it does not say that the process has ended."""
-        await asyncio.wait({self._exit_code}, timeout=END_SECONDS)
-        if self.exit_code is None:
-            ray.kill(self._actor)
-            await self._lose(None)
+    async def _kill_all(self) -> None:
+        """Kill it with everything in its session, read the rest of its output, and end its actor.
+
+        A Ray worker that does not answer in time is killed, and the kernel kills its child.
+        """
+        with contextlib.suppress(TimeoutError, RayError):
+            async with asyncio.timeout(END_SECONDS):
+                await self._actor.kill.remote(int(signal.SIGKILL))
+                await self._wait()
+                await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
+        ray.kill(self._actor)
 
     async def _end(self) -> None:
-        self._signal(signal.SIGKILL)
-        try:
-            with contextlib.suppress(TimeoutError, RayError):  # its worker is given up, or has ended
-                async with asyncio.timeout(END_SECONDS):
-                    await self._actor.kill.remote(int(signal.SIGKILL))  # answered when nothing is left
-            await self._wait()
-        finally:
-            ray.kill(self._actor)
-            self._following.cancel()
+        await super()._end()
+        if self._killing is not None:
+            await self._killing
 
     def _how_it_ended(self) -> str:
         return self._loss or super()._how_it_ended()

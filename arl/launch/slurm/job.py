@@ -106,7 +106,7 @@ def require(program: str) -> None:
         )
 
 
-def run_slurm(*command: str) -> subprocess.CompletedProcess[str]:
+def run_slurm(*command: str, seconds: float = ANSWER_SECONDS) -> subprocess.CompletedProcess[str]:
     """Run a command of Slurm, and return what it says and its exit code.
 
     Raises:
@@ -115,10 +115,10 @@ def run_slurm(*command: str) -> subprocess.CompletedProcess[str]:
     """
     require(command[0])
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=ANSWER_SECONDS, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:
         raise RunError(
-            f"launcher slurm: `{' '.join(command)}` has not answered within {ANSWER_SECONDS:.0f} s; see `squeue --me` "
+            f"launcher slurm: `{' '.join(command)}` has not answered within {seconds:.0f} s; see `squeue --me` "
             "and `sdiag`, and try again"
         ) from error
     said = done.stderr.strip()

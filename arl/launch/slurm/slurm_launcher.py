@@ -13,7 +13,6 @@ import os
 import platform
 import shlex
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -69,24 +68,9 @@ class SlurmLauncher(Launcher):
 
     def _run_on_all(self, argv: Sequence[str]) -> str:
         """Run a command on each node, and return what all of them and srun have printed."""
-        begin = step(self._names)
         named = shlex.join(argv).replace(shlex.quote("{}"), '"$SLURMD_NODENAME"')
-        try:
-            done = subprocess.run(
-                [*begin, "/bin/sh", "-c", f"exec {named}"],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                timeout=PROBE_SECONDS,
-                check=False,
-            )
-        except subprocess.TimeoutExpired as error:
-            raise InputError(
-                f"launcher slurm: the nodes {', '.join(self._names)} have not answered within {PROBE_SECONDS:.0f} s; "
-                f"try `{' '.join(begin)} hostname`"
-            ) from error
-        return done.stdout
+        done = run_slurm(*step(self._names), "/bin/sh", "-c", f"exec {named} 2>&1", seconds=PROBE_SECONDS)
+        return done.stdout + done.stderr
 
     async def start(
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
