@@ -67,7 +67,7 @@ async def ends(launcher: Launcher) -> None:
     """Let processes end by themselves."""
     for name, code in ENDS.items():
         process = await launcher.start("engine-1", python(code), Resources(1, node=2))
-        say(name, await process.ended(), process.exit_code, process.log_tail()[-12:])
+        say(name, await process.ended(), process.exit_code, process.log_tail()[-300:])
 
 
 async def loses_a_node(launcher: Launcher) -> None:
@@ -75,7 +75,7 @@ async def loses_a_node(launcher: Launcher) -> None:
     process = await launcher.start("engine-2", python(SERVE), Resources(1, node=1))
     await process.ready(PATIENCE * 10)
     say("kill n2")
-    say("lost", await process.ended(), process.exit_code, list(launcher.lost_nodes), process.log_tail()[-10:])
+    say("lost", await process.ended(), process.exit_code, list(launcher.lost_nodes), process.log_tail()[-300:])
     try:
         await launcher.start("engine-2", python(SERVE), Resources(1, node=1))
     except ProcessDied as error:
@@ -122,8 +122,9 @@ def assert_as_documented(seen: dict[str, list[Any]], addresses: dict[str, str], 
     for name, (words, code) in expected.items():
         assert re.match(words, seen[name][0]), (name, seen[name])
         assert seen[name][1] == code, (name, seen[name])
-    assert seen["fails"][2] == "no such luck"
-    assert seen["lost"][2:] == [[1], "ready here"], "the end of the log of a lost process is shown"
+    assert "no such luck" in seen["fails"][2]
+    assert seen["lost"][2] == [1]
+    assert "ready here" in seen["lost"][3], "the end of the log of a lost process is shown"
     assert seen["refused"] == ["engine-2 cannot be started: node n2 has failed"]
     assert seen["left"] == [["logs"]], "secrets are gone"
 

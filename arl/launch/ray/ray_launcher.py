@@ -177,9 +177,8 @@ def reason(error: RayError) -> str:
     """Return the cause, which stands last in a long message of Ray's."""
     if isinstance(error, RayTaskError):
         return f"{type(error.cause).__name__}: {error.cause}"
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    last = lines[-1] if lines else type(error).__name__
-    return last.partition(GUESSES)[0]
+    last = str(error).strip().rpartition("\n")[2].strip()
+    return last.partition(GUESSES)[0] or type(error).__name__
 
 
 @functools.cache
@@ -219,14 +218,12 @@ def connect(address: str) -> None:
             f"cluster.address {address}: the controller must run on a node of the cluster, because its processes "
             "connect to it; run arl there, by `ray job submit` for instance, with cluster.address auto"
         )
-    if ray.is_initialized():
-        return
     handler = signal.getsignal(signal.SIGTERM)
     host, _, port = address.rpartition(":")
     try:
         if host and port.isdecimal():  # Ray would try for minutes to reach an address at which nobody listens
             socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
-        ray.init(address=address, log_to_driver=False, logging_level=logging.CRITICAL)
+        ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, ignore_reinit_error=True)
     except (OSError, RuntimeError, ValueError, RayError) as error:
         why = str(error).strip().partition("\n")[0]
         raise InputError(
