@@ -23,7 +23,7 @@ from pathlib import Path
 from arl.config.cluster_section import Cluster
 from arl.launch.base import Resources
 from arl.launch.ray.ray_launcher import RayLauncher
-from tests.cluster.scenario import SERVE, TREE, python, say
+from tests.cluster.scenario import SERVE, python, say
 
 STOPS_WORKER = f"import os, signal; os.kill(os.getppid(), signal.SIGSTOP); {SERVE}"
 
@@ -32,7 +32,7 @@ async def main():
         process = await launcher.start("engine-0", python(STOPS_WORKER), Resources(1, node=1))
         say("ended by itself", await process.wait_then_kill_group(10.0))
         say("death", await process.ended(), process.exit_code)
-        again = await launcher.start("engine-0", python(TREE), Resources(1, node=1))
+        again = await launcher.start("engine-0", python(SERVE), Resources(1, node=1))
         say("ready", await again.ready(60))
         await asyncio.sleep(600 if sys.argv[2] == "stay" else 0)
 
