@@ -30,7 +30,7 @@ time.sleep(600)
 """
 TREE = f"import subprocess; subprocess.Popen(['sleep', '600']); {SERVE}"
 ENDS = {
-    "fails": "import sys; print('x' * 300_000); sys.exit('no such luck')",
+    "fails": "import sys; print('x' * 300_000); print('no such luck'); sys.exit(1)",
     "exits with 137": "import sys; sys.exit(137)",
     "kills itself": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "kills its runner": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
