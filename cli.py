@@ -303,9 +303,9 @@ def main() -> None:
             sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file may be no UTF-8
 
     def end() -> None:
-        from arl.launch.child import leave
+        from arl.launch.child import exit_immediately
 
-        leave(code)
+        exit_immediately(code)
 
     atexit.register(end)  # first, and so called last
     try:

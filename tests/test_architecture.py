@@ -52,9 +52,8 @@ STANDALONE = [
     for path in (
         "arl/engine/sglang/server_process.py",
         "arl/launch/child.py",
-        "arl/launch/free_port.py",
+        "arl/launch/network.py",
         "arl/launch/scratch_directory.py",
-        "arl/launch/tls.py",
     )
 ]
 

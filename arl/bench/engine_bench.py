@@ -26,11 +26,11 @@ from arl import clock
 from arl.bench import sglang_version
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.base import Engine
-from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.devices import visible_devices
 from arl.launch.local import LocalLauncher
-from arl.launch.trust import RunTrust
+from arl.launch.network import new_key
+from arl.launch.run_secrets import RunSecrets
 from arl.models.load import DTYPES
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
@@ -152,7 +152,7 @@ async def _served(
     launcher = LocalLauncher(directory / kind, recipe.deadlines.shutdown)
     await stack.enter_async_context(launcher)
     await stack.enter_async_context(explain_deaths(launcher))
-    servers = EngineServers(recipe, StartingVersions(model), [resources], launcher, RunTrust(new_key()))
+    servers = EngineServers(recipe, StartingVersions(model), [resources], launcher, RunSecrets(new_key()))
     server = await servers.start(0)
     url = await server.ready(recipe.deadlines.startup)
     engine = await stack.enter_async_context(servers.connect(url))

@@ -29,10 +29,10 @@ from arl.bench import sglang_version
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.base import Engine
 from arl.errors import InputError
-from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.local import LocalLauncher
-from arl.launch.trust import RunTrust
+from arl.launch.network import new_key
+from arl.launch.run_secrets import RunSecrets
 from arl.models.tiny import make_tiny_model
 from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
@@ -149,7 +149,7 @@ async def _system(
         }
     )
     versions = StartingVersions(str(directory / "model"))
-    trust = RunTrust(new_key())
+    trust = RunSecrets(new_key())
     async with (
         LocalLauncher(directory / "logs", recipe.deadlines.shutdown) as launcher,
         explain_deaths(launcher),

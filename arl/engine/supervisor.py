@@ -18,7 +18,7 @@ from arl.engine.replicas import Replica
 from arl.engine.router import DEATH_SECONDS, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 from arl.launch.base import Process
-from arl.launch.process_state import RUNS
+from arl.launch.spawn import RUNS
 
 RESTART_WINDOW = 3600.0  # seconds
 
@@ -86,7 +86,7 @@ class EngineSupervisor:
             if gave_up or len(self._losses) > self._max_restarts:
                 limit = "" if gave_up else f"; {self._limit}"
                 reason = "" if end.by_itself else f" {end.why}."
-                raise ProcessDied(f"{end.how}{limit}.{reason}\n{server.last_words()}") from end.why
+                raise ProcessDied(f"{end.how}{limit}.{reason}\n{server.log_tail()}") from end.why
             if end.replica is None:
                 self._note(f"{end.how} before it served")
             await self._router.may_start(self._slot)
@@ -122,7 +122,7 @@ class EngineSupervisor:
             time = now()
         missed = await _describe_silence(server, why)
         patience = 0.0 if isinstance(why, DeadlineError) else DEATH_SECONDS
-        died = await server.ends_by_itself(patience)
+        died = await server.wait_then_kill_group(patience)
         is_lost = isinstance(why, EngineLost | DeadlineError) or (replica is not None and replica.lost.is_set())
         if not died and not is_lost:
             raise why

@@ -19,14 +19,32 @@ seconds of patience at the end and the recipe's section `cluster`, and returns a
 run before it is entered as a context.
 """
 
+import asyncio
+import inspect
+import tempfile
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, cast
 
-from arl.errors import ProcessDied
-from arl.launch.address import LOOPBACK
+from arl.config.imports import check_seam, import_attribute
+from arl.config.recipe import Recipe
+from arl.errors import ProcessDied, RecipeError
+from arl.launch.devices import VISIBLE_DEVICES
+from arl.launch.network import LOOPBACK
+from arl.launch.run_secrets import write_variables
+
+BUILT_IN = {
+    "local": "arl.launch.local:LocalLauncher",
+    "slurm": "arl.launch.slurm.slurm_launcher:SlurmLauncher",
+    "ray": "arl.launch.ray.ray_launcher:RayLauncher",
+}
+EXAMPLE = BUILT_IN["local"]
+# Threads that wait for each other must not burn the cores that the processes share.
+PASSIVE_WAITS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
+SECRETS = "secrets-"  # begins the name of the directory of secrets for other nodes, in that of the run
 
 
 @dataclass(frozen=True)
@@ -72,6 +90,16 @@ class Resources:
     takes_turns: bool = False
     memory_share: float | None = None
     node: int = 0
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables that keep a process to its threads and devices."""
+        return {
+            **PASSIVE_WAITS,
+            "OMP_NUM_THREADS": str(self.threads),
+            VISIBLE_DEVICES: ",".join(self.devices),
+            "PYTHONUNBUFFERED": "1",  # its output must reach the log at once
+        }
 
 
 @dataclass(frozen=True)
@@ -142,17 +170,17 @@ class Process(Protocol):
             DeadlineError: `seconds` passed.
         """
 
-    async def ends_by_itself(self, seconds: float) -> bool:
+    async def wait_then_kill_group(self, seconds: float) -> bool:
         """Return True if the process ends within `seconds`. Kill what is left of it and of its children then."""
 
     async def stop(self, seconds: float) -> None:
         """Send SIGTERM, and SIGKILL after `seconds`, to the process and to everything that it started."""
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         """Return the last lines that it has printed, and where its log is."""
 
 
-class Launcher(Protocol):
+class Launcher(ABC):
     """Start the processes of one run, and end all of them when its context ends.
 
     async with LocalLauncher(logs, patience=10.0) as launcher:
@@ -160,9 +188,21 @@ class Launcher(Protocol):
         engine = await launcher.start("engine-0", command, Resources(threads=4))
         url = await engine.ready(120)
         ...
+
+    Args:
+        logs: directory of the logs, made when the context is entered; every node sees it.
+        patience: seconds from SIGTERM to SIGKILL at the end of the context.
     """
 
+    def __init__(self, logs: Path, patience: float) -> None:
+        self._logs = logs
+        self._patience = patience
+        self._processes: list[Process] = []
+        self._lost: set[int] = set()
+        self._secrets: tempfile.TemporaryDirectory[str] | None = None
+
     @property
+    @abstractmethod
     def nodes(self) -> Sequence[Node]:
         """Return the machines on which it starts processes, the controller's first, also before it is entered.
 
@@ -170,22 +210,7 @@ class Launcher(Protocol):
             InputError: they cannot be used; names each machine and what is wrong with it.
         """
 
-    @property
-    def lost_nodes(self) -> Collection[int]:
-        """Return the numbers of the machines that have failed since; nothing can be started there."""
-
-    @property
-    def shares_files(self) -> bool:
-        """Return True if every process reads what another one writes to a file, under the same path."""
-
-    @property
-    def logs(self) -> Path:
-        """Return the directory of the logs; the output of a process goes to <role>.log."""
-
-    @property
-    def processes(self) -> Sequence[Process]:
-        """Return every process that was started, without the dead ones whose role was started again."""
-
+    @abstractmethod
     async def start(
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
     ) -> Process:
@@ -202,8 +227,71 @@ class Launcher(Protocol):
             ProcessDied: its node is lost.
         """
 
-    async def __aenter__(self) -> Self: ...
+    @property
+    def lost_nodes(self) -> Collection[int]:
+        """Return the numbers of the machines that have failed since; nothing can be started there."""
+        return self._lost
+
+    @property
+    def shares_files(self) -> bool:
+        """Return True if every process reads what another one writes to a file, under the same path."""
+        return True  # nodes that do not see the run's directory are refused
+
+    @property
+    def logs(self) -> Path:
+        """Return the directory of the logs; the output of a process goes to <role>.log."""
+        return self._logs
+
+    @property
+    def processes(self) -> Sequence[Process]:
+        """Return every process that was started, without the dead ones whose role was started again."""
+        return self._processes
+
+    async def __aenter__(self) -> Self:
+        self._logs.mkdir(parents=True, exist_ok=True)
+        return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    ) -> None:
+        stops = [process.stop(self._patience) for process in self._processes]
+        try:
+            await asyncio.shield(asyncio.gather(*stops))
+        finally:
+            if self._secrets is not None:
+                self._secrets.cleanup()  # with the files of processes that have never begun
+
+    def _remember(self, process: Process) -> list[Process]:
+        """Take a process in the place of its dead predecessors, whose pids may be reused by now, and return those."""
+        dead = [known for known in self._processes if known.role == process.role and known.exit_code is not None]
+        self._processes = [known for known in self._processes if known not in dead]
+        self._processes.append(process)
+        return dead
+
+    def _write_secrets(self, role: str, variables: Mapping[str, str]) -> str:
+        """Write variables for a process on another node, and return the path of the file, which it removes."""
+        if self._secrets is None:
+            self._secrets = tempfile.TemporaryDirectory(prefix=SECRETS, dir=self._logs.parent)
+        return write_variables(Path(self._secrets.name), role, variables)
+
+
+def make_launcher(recipe: Recipe, logs: Path) -> Launcher:
+    """Make the recipe's launcher, which will write logs into the directory `logs`. It starts nothing yet.
+
+    Raises:
+        RecipeError: the name is unknown or does not import, or what it names makes no launcher.
+        InputError: the launcher cannot work here, as slurm on a machine without Slurm.
+    """
+    what = f"launcher {recipe.launcher!r}"
+    factory = import_attribute(recipe.launcher, "launcher", BUILT_IN)
+    arguments = (logs, recipe.deadlines.shutdown, recipe.cluster)
+    try:
+        inspect.signature(factory).bind(*arguments)
+    except (TypeError, ValueError) as error:  # a class written in C may have no signature
+        raise RecipeError(
+            f"{what}: it is called with (logs: Path, patience: float, cluster: Cluster), which it does not take "
+            f"({error}); see {EXAMPLE}"
+        ) from error
+    launcher = factory(*arguments)
+    check_seam(launcher, what, Launcher, EXAMPLE)
+    return cast(Launcher, launcher)

@@ -69,7 +69,7 @@ def _prctl(option: int, value: int) -> None:
         raise OSError(ctypes.get_errno(), f"prctl({option}, {value})")
 
 
-def leave(code: int) -> NoReturn:
+def exit_immediately(code: int) -> NoReturn:
     """Exit without the interpreter's teardown.
 
     Teardown takes a second where torch is loaded, and gloo's threads sometimes abort in it. Output that cannot be
@@ -89,7 +89,7 @@ def main(argv: list[str]) -> NoReturn:
         os.execvp(argv[0], argv)
     except OSError as error:
         print(f"{argv[0]} cannot be started: {error.strerror}", file=sys.stderr)
-        leave(CANNOT_START)
+        exit_immediately(CANNOT_START)
 
 
 if __name__ == "__main__":

@@ -1,30 +1,98 @@
-"""Find the cores and devices that this process may use.
+"""Find the cores, the GPUs and the memory that this process may use, and who uses the GPUs.
 
-Where torch cannot use GPUs that are there and wanted, a run would silently compute on the CPU, or die later.
+NVML, the driver's library, knows the GPUs and the processes on them. Nothing here but torch's own count touches CUDA:
+the controller of a run must hold no CUDA context, which takes half a gigabyte of a device. Where torch cannot use GPUs
+that are there and wanted, a run would silently compute on the CPU, or die later.
 """
 
 import contextlib
-import ctypes
 import os
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
+from typing import Any
+
+import psutil
+import pynvml  # type: ignore[import-untyped]
+from msgspec import Struct
 
 from arl.errors import InputError
-from arl.launch.gpu_devices import driver_version
+from arl.launch.child import CORES
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 HIDING = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that hide all GPUs; Slurm gives the last one
 ON_THE_CPU = "give CUDA_VISIBLE_DEVICES= to compute on the CPU"
+MUCH = 1_000_000_000  # bytes of a GPU that others may use without harm, as a display does
+CHOOSE = "end it, or choose other GPUs with CUDA_VISIBLE_DEVICES"
 
 
-def visible_cores() -> int:
-    """Return the number of CPU cores on which this process may run."""
-    return len(os.sched_getaffinity(0))
+class GpuProcess(Struct, frozen=True):
+    """Describe a process that computes on a GPU.
+
+    >>> str(GpuProcess(4711, "python3", 30_000_000_000))
+    'pid 4711 (python3) with 30.0 GB'
+    """
+
+    pid: int
+    name: str
+    used_bytes: int | None  # None: the driver does not say, as in some containers
+
+    def __str__(self) -> str:
+        memory = "" if self.used_bytes is None else f" with {self.used_bytes / 1e9:.1f} GB"
+        return f"pid {self.pid} ({self.name}){memory}"
+
+
+class Gpu(Struct, frozen=True):
+    """Describe one GPU.
+
+    >>> str(Gpu(0, "GPU-1a", "NVIDIA H200", 150_754_820_096, 0))
+    'GPU 0 NVIDIA H200, 150.8 GB'
+    """
+
+    number: int  # NVML's, in the order of the PCI bus
+    uuid: str
+    name: str
+    total_bytes: int  # 0: the driver does not say, as where CPU and GPU share their memory
+    used_bytes: int
+    processes: tuple[GpuProcess, ...] = ()
+
+    def __str__(self) -> str:
+        return f"GPU {self.number} {self.name}, {self.total_bytes / 1e9:.1f} GB"
 
 
 def core_numbers() -> tuple[int, ...]:
     """Return the numbers of the CPU cores on which this process may run."""
     return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def visible_cores() -> int:
+    """Return the number of CPU cores on which this process may run."""
+    return len(core_numbers())
+
+
+def free_memory() -> int:
+    """Return the bytes that this process and those it starts may still use, on this host and in their control group.
+
+    File caches count as free, because Linux drops them when memory is needed.
+    """
+    on_host = int(psutil.virtual_memory().available)
+    group = Path("/sys/fs/cgroup")
+    try:
+        limit = (group / "memory.max").read_text().strip()
+        if limit == "max":
+            return on_host
+        used = int((group / "memory.current").read_text())
+        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    except FileNotFoundError:  # no control group of version 2 limits it
+        return on_host
+    return min(on_host, int(limit) - used + int(statistics["inactive_file"]))
+
+
+def peak_resident() -> int:
+    """Return the most bytes that this process ever had resident. ru_maxrss begins with the parent's."""
+    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(status["VmHWM"].split()[0])
 
 
 def visible_devices() -> tuple[str, ...]:
@@ -70,7 +138,7 @@ def refuse_unusable_gpus(
             f"{here}, and torch {torch} is built for the CPU: install a torch for CUDA (pip install torch==VERSION "
             f"--index-url https://download.pytorch.org/whl/cu130, or whl/cu126 with an older driver), or {ON_THE_CPU}"
         )
-    newest = _cuda_of_driver()
+    newest = newest_cuda()
     if newest is not None and newest < int(torch_cuda.partition(".")[0]):
         raise InputError(
             f"NVIDIA driver {driver_version()}: it runs CUDA {newest} at most, and torch {torch} is built for CUDA "
@@ -85,16 +153,6 @@ def refuse_unusable_gpus(
         )
 
 
-def _cuda_of_driver() -> int | None:
-    """Return the newest CUDA major that the driver's library runs; None: there is none. It makes no CUDA context."""
-    version = ctypes.c_int(0)
-    try:
-        failed = ctypes.CDLL("libcuda.so.1").cuDriverGetVersion(ctypes.byref(version))
-    except (OSError, AttributeError):
-        return None
-    return None if failed else version.value // 1000
-
-
 @contextlib.contextmanager
 def hidden_devices() -> Iterator[None]:
     """Hide every GPU from this process, and from those that it starts meanwhile."""
@@ -103,7 +161,159 @@ def hidden_devices() -> Iterator[None]:
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[VISIBLE_DEVICES]
-        else:
+        del os.environ[VISIBLE_DEVICES]
+        if before is not None:
             os.environ[VISIBLE_DEVICES] = before
+
+
+@contextlib.contextmanager
+def _nvml() -> Iterator[bool]:
+    """Open NVML for the block; False: there is none, or no driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        yield False
+        return
+    try:
+        yield True
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def driver_version() -> str | None:
+    """Return the version of the driver, as in 580.65.06; None: there is none."""
+    with _nvml() as is_there:
+        return str(pynvml.nvmlSystemGetDriverVersion()) if is_there else None
+
+
+def newest_cuda() -> int | None:
+    """Return the newest CUDA major that the driver runs; None: there is no driver."""
+    with _nvml() as is_there:
+        return pynvml.nvmlSystemGetCudaDriverVersion_v2() // 1000 if is_there else None
+
+
+def find_gpus() -> list[Gpu] | None:
+    """Return the GPUs of this machine; None: there is no driver that could say."""
+    with _nvml() as is_there:
+        return [_gpu(number) for number in range(pynvml.nvmlDeviceGetCount())] if is_there else None
+
+
+def named_gpus(gpus: Sequence[Gpu], names: Sequence[str]) -> list[Gpu]:
+    """Return the GPUs that CUDA_VISIBLE_DEVICES names by number or UUID, in its order.
+
+    A UUID may be shortened, as CUDA allows.
+    """
+    found = []
+    for name in names:
+        found += [gpu for gpu in gpus if name == str(gpu.number) or gpu.uuid.startswith(name)][:1]
+    return found
+
+
+def smallest_device(names: Sequence[str]) -> tuple[str, int | None]:
+    """Return name and bytes of the GPU with the least memory among `names`; "GPU" and None: that of none is known.
+
+    Args:
+        names: as CUDA_VISIBLE_DEVICES gives them.
+    """
+    gpus = find_gpus() if names else None
+    known = [gpu for gpu in named_gpus(gpus or (), names) if gpu.total_bytes]
+    if not known:
+        return "GPU", None
+    smallest = min(known, key=lambda gpu: gpu.total_bytes)
+    return smallest.name, smallest.total_bytes
+
+
+def pairs_without_access(numbers: Collection[int]) -> list[tuple[int, int]]:
+    """Return the pairs of these GPUs that cannot read each other's memory. NCCL asks the driver the same question."""
+    found = []
+    with _nvml():
+        for one, other in combinations(sorted(numbers), 2):
+            first, second = (pynvml.nvmlDeviceGetHandleByIndex(number) for number in (one, other))
+            status = pynvml.nvmlDeviceGetP2PStatus(first, second, pynvml.NVML_P2P_CAPS_INDEX_READ)
+            if status != pynvml.NVML_P2P_STATUS_OK:
+                found.append((one, other))
+    return found
+
+
+def refuse_busy(gpu: Gpu) -> Iterator[str]:
+    """Yield a note if other processes use a little of a GPU.
+
+    Raises:
+        InputError: a process uses more than a gigabyte of it, or one that the driver does not list.
+    """
+    large = [process for process in gpu.processes if process.used_bytes is None or process.used_bytes > MUCH]
+    if large:
+        raise InputError(f"{gpu}: is in use by {', '.join(map(str, large))}; {CHOOSE}")
+    unexplained = gpu.used_bytes - sum(process.used_bytes or 0 for process in gpu.processes)
+    if unexplained > MUCH:
+        raise InputError(
+            f"{gpu}: {unexplained / 1e9:.1f} GB are in use by processes that the driver does not list, of another "
+            f"container or user; {CHOOSE}"
+        )
+    if gpu.processes:
+        yield f"{gpu}: also used by {', '.join(map(str, gpu.processes))}"
+
+
+def _gpu(number: int) -> Gpu:
+    handle = pynvml.nvmlDeviceGetHandleByIndex(number)
+    try:
+        memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)  # without what the driver keeps
+        total, used = memory.total, memory.used
+    except pynvml.NVMLError:  # CPU and GPU share their memory
+        total, used = 0, 0
+    name = pynvml.nvmlDeviceGetName(handle)
+    return Gpu(number, pynvml.nvmlDeviceGetUUID(handle), name, total, used, tuple(_processes(handle)))
+
+
+def _processes(handle: Any) -> Iterator[GpuProcess]:
+    with contextlib.suppress(pynvml.NVMLError):  # the driver does not list them
+        for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
+            try:
+                name = pynvml.nvmlSystemGetProcessName(process.pid)
+            except pynvml.NVMLError:  # of another container
+                name = "?"
+            yield GpuProcess(process.pid, name, process.usedGpuMemory)
+
+
+@dataclass(frozen=True)
+class Share:
+    """Hold what one of several commands that run side by side on this machine may use.
+
+    Args:
+        cores: numbers of CPU cores; empty: all that this process may use.
+        devices: GPUs, as CUDA_VISIBLE_DEVICES names them; empty: there are none to divide.
+    """
+
+    cores: tuple[int, ...] = ()
+    devices: tuple[str, ...] = ()
+
+    @property
+    def environment(self) -> Mapping[str, str]:
+        """Return the variables that keep a command to its share; arl.launch.child applies them."""
+        cores = {CORES: ",".join(map(str, self.cores))} if self.cores else {}
+        devices = {VISIBLE_DEVICES: ",".join(self.devices)} if self.devices else {}
+        return {**cores, **devices}
+
+
+def divide(jobs: int, cores: Sequence[int], devices: Sequence[str] = ()) -> list[Share]:
+    """Divide cores and devices between `jobs` commands.
+
+    Each command gets equally many cores, and those that are left over stay idle, because the number of cores decides
+    how fast a run is, and the weights of a tiny model's warm-up. With more commands than cores, several commands share
+    a core. A device belongs to one command; all of them are used.
+
+    Raises:
+        InputError: there are devices, but fewer than commands.
+    """
+    if devices and jobs > len(devices):
+        raise InputError(
+            f"--jobs {jobs}: each run needs a GPU of its own, and {len(devices)} are visible; give --jobs "
+            f"{len(devices)}, or CUDA_VISIBLE_DEVICES= for the CPU"
+        )
+    cores_each = max(len(cores) // jobs, 1)
+    shares = []
+    for job in range(jobs):
+        first = job * cores_each % len(cores)
+        own_devices = devices[len(devices) * job // jobs : len(devices) * (job + 1) // jobs]  # neighbors
+        shares.append(Share(tuple(cores[first : first + cores_each]), tuple(own_devices)))
+    return shares

@@ -1,4 +1,4 @@
-"""Divide the cores and devices of the nodes between the processes of a run.
+"""Divide the GPUs and the cores of the nodes between the processes of a run.
 
                   disaggregated                             collocated
 GPUs              engines the first, ranks the rest         the same for both sides
@@ -6,21 +6,31 @@ one node, CPU     engines half of the cores, ranks half     all cores for either
 several, CPU      engines the first nodes, ranks the last   engines and ranks on every node
 turns             none: both sides work at once             engines sleep from a step until its swap, without memory
 
+recipe, nodes ─► slots: node and GPUs of each process ─► with threads, its part of the cores ─► Placement
+a node is lost ─► another_place: GPUs that are free elsewhere, or on CPUs the node with the fewest threads in use
+
 An engine's GPUs are on one node. Ranks are on as few nodes as possible, equally many on each, because then a copy of
 the weights can be kept on each node (train.shard_ranks).
 
 With eval.every a process for evaluation is added: on GPUs behind all others, on a CPU with the threads of an engine.
 """
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.base import Node, Resources
-from arl.launch.device_count import refuse_too_few_devices
-from arl.launch.seats import Seat, Seats, seats_on_cpus, seats_on_gpus
+from arl.launch.devices import VISIBLE_DEVICES
+
+# Of a device: contexts and NCCL buffers of two processes, SGLang's activations and graphs. It keeps 10 to 12 GB of an
+# 80 GB device for the latter (arg_groups/memory_hook.py).
+RESERVE = 0.15
+MIN_SHARE = 0.05  # an engine without any cache would not start; SGLang then says how much it lacks
+
+Free = dict[int, list[str]]  # number of a node -> its GPUs that nothing uses, as CUDA_VISIBLE_DEVICES names them
 
 
 @dataclass(frozen=True)
@@ -84,11 +94,11 @@ def place(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
     has_gpus = any(node.devices for node in nodes)
     width = recipe.engine.tensor_parallel
     if has_gpus:
-        refuse_too_few_devices(recipe, merged(nodes))
+        _refuse_too_few_devices(recipe, merged(nodes))
     elif width > 1:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
-    seats = seats_on_gpus(recipe, nodes) if has_gpus else seats_on_cpus(recipe, len(nodes))
-    return _grant(recipe, nodes, seats)
+    slots = _slots_on_gpus(recipe, nodes) if has_gpus else _slots_on_cpus(recipe, len(nodes))
+    return _with_threads(recipe, nodes, slots)
 
 
 def merged(nodes: Sequence[Node]) -> Node:
@@ -103,25 +113,215 @@ def merged(nodes: Sequence[Node]) -> Node:
     )
 
 
-def _grant(recipe: Recipe, nodes: Sequence[Node], seats: Seats) -> Placement:
-    """Divide the cores of each node between the processes that have their seats there."""
+def fitting_ranks(recipe: Recipe, devices: int) -> int:
+    """Return the number of ranks with which `recipe` resumes on `devices` GPUs: train.ranks, or fewer.
+
+    Fewer than train.ranks are taken only with train.min_ranks, and as a multiple of train.shard_ranks. On CPUs, where
+    `devices` is 0, nothing limits them.
+
+    Raises:
+        RecipeError: not even train.min_ranks fit.
+    """
+    train = recipe.train
+    if train.min_ranks is None or devices == 0:
+        return train.ranks
+    engines = 0 if recipe.mode == "collocated" else recipe.engine.replicas * recipe.engine.tensor_parallel
+    left = min(devices - engines - _devices_of_evaluation(recipe), train.ranks)
+    unit = train.shard_ranks or 1
+    ranks = left // unit * unit
+    if ranks < train.min_ranks:
+        multiple = "" if unit == 1 else f", {max(ranks, 0)} as a multiple of train.shard_ranks {unit}"
+        raise RecipeError(
+            f"train.min_ranks {train.min_ranks}: {devices} GPUs are left, of which the trainer gets {max(left, 0)}"
+            f"{multiple}; use fewer engine.replicas, a smaller train.min_ranks, or more nodes"
+        )
+    return ranks
+
+
+def engine_share(device_bytes: int, rank_bytes: int) -> float:
+    """Return the fraction of a GPU that an engine's weights and cache may take beside a trainer rank (mode collocated).
+
+    Both sides start at once. SGLang sizes its cache so that, of what was free when it began, the share 1 - f stays free
+    (`_profile_available_bytes` in mem_cache/kv_cache_configurator.py, 0.5.20), with f from 0.83 to 0.9 unless it is
+    given. Whatever the rank allocates afterwards has to fit into the rest, AdamW's moments above all, which begin with
+    the first step. So f is given, as a share of the whole device: the rank's bytes and a reserve are left out. It is
+    then safe whichever side allocates first, because a rank that already holds memory lowers what f is a share of.
+
+    Args:
+        device_bytes: memory of the device.
+        rank_bytes: what the trainer's rank holds there while the engine generates: weights, moments and published
+            versions.
+
+    >>> engine_share(80_000_000_000, 20_000_000_000)
+    0.6
+    """
+    share = 1 - RESERVE - rank_bytes / device_bytes
+    return max(round(share, 3), MIN_SHARE)
+
+
+def another_place(
+    resources: Resources, others: Sequence[Resources], nodes: Sequence[Node], lost: Collection[int]
+) -> Resources | None:
+    """Return what a process gets on another node than its own; None: no node that is left has room for it.
+
+    Args:
+        resources: what it had.
+        others: of every other process of the run; those on lost nodes hold nothing.
+        nodes: of the launcher.
+        lost: numbers of the nodes that have failed, its own among them.
+    """
+    left = {number: devices for number, devices in _all_devices(nodes).items() if number not in lost}
+    if resources.devices:
+        free = _without(left, others)
+        count = len(resources.devices)
+        fitting = _nodes_with(free, count)
+        return replace(resources, node=fitting[0], devices=_take(free, fitting[0], count).devices) if fitting else None
+    threads: Counter[int] = Counter()
+    for other in others:
+        threads[other.node] += other.threads
+    return replace(resources, node=min(left, key=lambda number: threads[number])) if left else None
+
+
+def _devices_of_evaluation(recipe: Recipe) -> int:
+    return recipe.engine.tensor_parallel if recipe.evaluates_beside else 0
+
+
+def _refuse_too_few_devices(recipe: Recipe, node: Node) -> None:
+    """Raise RecipeError if the node has GPUs, but fewer than engines, ranks and an evaluation need."""
+    engine = recipe.engine
+    ranks = recipe.train.ranks
+    of_engines = engine.replicas * engine.tensor_parallel
+    is_collocated = recipe.mode == "collocated"
+    needed = max(of_engines, ranks) if is_collocated else of_engines + ranks
+    evaluation = _devices_of_evaluation(recipe)
+    if len(node.devices) >= needed + evaluation:
+        return
+    together = "on the same GPUs" if is_collocated else "on GPUs of their own"
+    whose = "visible" if node.planned_by is None else f"({node.planned_by})"
+    beside = ""
+    remedies = ["a smaller engine.replicas or train.ranks", f"a machine with {needed + evaluation} GPUs"]
+    if not is_collocated:
+        remedies.append("mode collocated")
+    if evaluation:
+        beside = f", and evaluation during training (eval.every {recipe.eval.every}) {evaluation} more"
+        remedies.append("eval.every 0 with `arl eval` on the checkpoints")
+    if node.planned_by is None and engine.tensor_parallel == 1:
+        remedies.append(f"{VISIBLE_DEVICES}= for the CPU")
+    raise RecipeError(
+        f"mode {recipe.mode}: engines need {of_engines} GPUs (engine.replicas {engine.replicas} × "
+        f"engine.tensor_parallel {engine.tensor_parallel}), and the trainer {ranks} (train.ranks {ranks}) {together}, "
+        f"which makes {needed}{beside}; there are {len(node.devices)} {whose}: use {', or '.join(remedies)}"
+    )
+
+
+def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
+    """Choose the GPUs of every process, without threads yet. Together the nodes have enough.
+
+    Raises:
+        RecipeError: an engine does not fit on any node.
+    """
+    width = recipe.engine.tensor_parallel
+    replicas = recipe.engine.replicas
+    free = _all_devices(nodes)
+    if recipe.mode == "collocated":
+        ranks = _take_evenly(free, recipe.train.ranks)
+        shared = _all_devices(nodes)
+        if replicas * width <= len(ranks):
+            shared = {node: [slot.devices[0] for slot in ranks if slot.node == node] for node in free}
+        engines = [_take_together(shared, width) for _ in range(replicas)]
+    else:
+        engines = [_take_together(free, width) for _ in range(replicas)]
+        ranks = _take_evenly(free, recipe.train.ranks)
+    evaluation = _take_together(_without(free, engines), width) if recipe.evaluates_beside else None
+    return Placement(engines, ranks, evaluation)
+
+
+def _all_devices(nodes: Sequence[Node]) -> Free:
+    return {number: list(node.devices) for number, node in enumerate(nodes)}
+
+
+def _without(free: Free, others: Sequence[Resources]) -> Free:
+    """Return what is free without what these processes use."""
+    used = {(other.node, device) for other in others for device in other.devices}
+    return {node: [device for device in devices if (node, device) not in used] for node, devices in free.items()}
+
+
+def _nodes_with(free: Free, count: int) -> list[int]:
+    """Return the nodes that have `count` GPUs left."""
+    return [node for node, devices in free.items() if len(devices) >= count]
+
+
+def _take_together(free: Free, count: int) -> Resources:
+    """Take `count` GPUs of one node, the first that has so many.
+
+    Raises:
+        RecipeError: no node has so many left.
+    """
+    fitting = _nodes_with(free, count)
+    if not fitting:
+        left = ", ".join(str(len(devices)) for devices in free.values())
+        raise RecipeError(
+            f"engine.tensor_parallel {count}: no node has so many GPUs left for another engine ({left} by node); use a "
+            "smaller one, fewer engine.replicas or train.ranks, or more nodes"
+        )
+    return _take(free, fitting[0], count)
+
+
+def _take(free: Free, node: int, count: int) -> Resources:
+    taken = tuple(free[node][:count])
+    del free[node][:count]
+    return Resources(threads=0, devices=taken, node=node)
+
+
+def _take_evenly(free: Free, count: int) -> list[Resources]:
+    """Take `count` GPUs for one process each, of as few nodes as possible, equally many of each.
+
+    Where that is impossible, they are taken in the order of the nodes. There must be so many.
+    """
+    for num_nodes in range(1, len(free) + 1):
+        each, rest = divmod(count, num_nodes)
+        fitting = _nodes_with(free, each)
+        if rest == 0 and len(fitting) >= num_nodes:
+            return [_take(free, node, 1) for node in fitting[:num_nodes] for _ in range(each)]
+    return [_take_together(free, 1) for _ in range(count)]
+
+
+def _slots_on_cpus(recipe: Recipe, num_nodes: int) -> Placement:
+    """Deal the processes to the nodes in turn, without threads yet.
+
+    Evaluation is on the controller's node, with the lowest priority. In mode disaggregated the trainer has nodes of its
+    own, the last ones, so that each side has all cores of its nodes and neither the controller nor an engine is lost
+    with the trainer's node.
+    """
+    num_ranks = recipe.train.ranks
+    of_engines = of_ranks = range(num_nodes)
+    if recipe.mode == "disaggregated" and num_nodes > 1:
+        first = num_nodes - min(num_ranks, num_nodes // 2)
+        of_engines = range(first)
+        of_ranks = range(first, num_nodes)
+    each = math.ceil(num_ranks / len(of_ranks))  # neighbors in the order of ranks share a node
+    return Placement(
+        engines=[Resources(0, node=of_engines[replica % len(of_engines)]) for replica in range(recipe.engine.replicas)],
+        ranks=[Resources(0, node=of_ranks[rank // each]) for rank in range(num_ranks)],
+        evaluation=Resources(0) if recipe.evaluates_beside else None,
+    )
+
+
+def _with_threads(recipe: Recipe, nodes: Sequence[Node], slots: Placement) -> Placement:
+    """Divide the cores of each node between the processes that have their slots there."""
     is_collocated = recipe.mode == "collocated"
 
-    def grant(
-        seat: Seat, threads: int | None, side: Sequence[Seat], other: Sequence[Seat], is_engine: bool
-    ) -> Resources:
-        """Grant what one process uses: its part of the cores of its side, unless the recipe gives its threads."""
-        cores = nodes[seat.node].cores
-        if not is_collocated and any(one.node == seat.node for one in other):
+    def share(slot: Resources, threads: int | None, is_engine: bool) -> Resources:
+        """Return what one process uses: its part of the cores of its side, unless the recipe gives its threads."""
+        side, other = (slots.engines, slots.ranks) if is_engine else (slots.ranks, slots.engines)
+        cores = nodes[slot.node].cores
+        if not is_collocated and any(one.node == slot.node for one in other):
             half = max(cores // 2, 1)
             cores = half if is_engine else cores - half
-        beside = sum(one.node == seat.node for one in side)
-        return Resources(threads or max(cores // beside, 1), seat.devices, is_collocated, node=seat.node)
+        beside = sum(one.node == slot.node for one in side)
+        return replace(slot, threads=threads or max(cores // beside, 1), takes_turns=is_collocated)
 
-    engines = [grant(seat, recipe.engine.threads, seats.engines, seats.ranks, True) for seat in seats.engines]
-    ranks = [grant(seat, recipe.train.threads, seats.ranks, seats.engines, False) for seat in seats.ranks]
-    evaluation = None
-    if seats.evaluation is not None:
-        node, devices = seats.evaluation
-        evaluation = Resources(engines[0].threads, devices, node=node)
+    engines = [share(slot, recipe.engine.threads, is_engine=True) for slot in slots.engines]
+    ranks = [share(slot, recipe.train.threads, is_engine=False) for slot in slots.ranks]
+    evaluation = slots.evaluation and replace(slots.evaluation, threads=engines[0].threads)
     return Placement(engines, ranks, evaluation)

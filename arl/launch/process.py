@@ -1,6 +1,6 @@
-"""Start a process and watch it: copy its output to a log, and wait until it is ready or has ended.
+"""Watch a process: copy its output to a log, and wait until it is ready or has ended.
 
-_read ─► logs/<role>.log, on_line, ready     _wait ─► ended, died, finished     stop, ends_by_itself ─► _signal, _end
+_read ─► logs/<role>.log, on_line, ready     _wait ─► ended, died, finished     stop ─► _signal, _end
 
 LocalProcess is a process of this machine. A launcher of other machines inherits from WatchedProcess, and says how its
 processes are read, awaited and signaled.
@@ -11,19 +11,27 @@ import contextlib
 import os
 import signal
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
+from arl.files import explain_disk
 from arl.launch.base import Command
-from arl.launch.disk import explain_disk
-from arl.launch.process_log import OUTPUT_SECONDS, LastLines, open_log
-from arl.launch.process_state import describe_exit, describe_state, state_of
-from arl.launch.spawn import signal_all, spawn
+from arl.launch.spawn import RUNS, describe_exit, describe_state, signal_all, spawn
 
 PIECE = 1 << 16  # bytes of output that are read at once
+OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
+SHOWN_LINES = 15
+SHOWN_BYTES = 4096  # of each of them
+MAX_LINE = 1 << 20  # bytes; the rest of a longer line is in the log alone
+
+
+def open_log(path: Path) -> BinaryIO:
+    """Open a log to append to it. Only this user may read it: SGLang prints its settings, the run's key among them."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0)
 
 
 class WatchedProcess(ABC):
@@ -33,20 +41,34 @@ class WatchedProcess(ABC):
         role: its name in messages.
         log: file that gets its output.
         on_line: is called with every line of its output; see arl.launch.base.Launcher.start.
+        node: number of its node.
+        node_name: as messages show it; empty: the run has only this machine.
     """
 
-    def __init__(self, role: str, log: Path, on_line: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        role: str,
+        log: Path,
+        on_line: Callable[[str], None] | None,
+        node: int = 0,
+        node_name: str = "",
+    ) -> None:
         self._role = role
         self._log = log
         self._on_line = on_line
+        self._node = node
+        self._node_name = node_name
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._last_lines = LastLines()
+        # The log also holds what earlier processes of this role have printed. A message shows this one's lines alone.
+        self._last_lines: deque[bytes] = deque(maxlen=SHOWN_LINES)
+        self._unfinished_line = b""
         self._killed_because = ""  # of a failure to copy its output
         self._line_failure: Exception | None = None  # to read a line of its output
         self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
 
     def __str__(self) -> str:
-        return f"{self.role} (pid {self.pid})"
+        place = f" on {self._node_name}" if self._node_name else ""
+        return f"{self.role} (pid {self.pid}{place})"
 
     @property
     def role(self) -> str:
@@ -54,7 +76,7 @@ class WatchedProcess(ABC):
 
     @property
     def node(self) -> int:
-        return 0
+        return self._node
 
     @property
     @abstractmethod
@@ -64,8 +86,8 @@ class WatchedProcess(ABC):
     @abstractmethod
     def exit_code(self) -> int | None: ...
 
-    @abstractmethod
-    async def state(self) -> str: ...
+    async def state(self) -> str:
+        return RUNS  # as far as it is known here
 
     @abstractmethod
     async def _wait(self) -> object:
@@ -74,10 +96,6 @@ class WatchedProcess(ABC):
     @abstractmethod
     async def _read(self) -> bytes:
         """Wait for the next piece of its output; empty: there is no more."""
-
-    @abstractmethod
-    def _stop_reading(self) -> None:
-        """Close its output, which whoever has inherited the other end may hold open for longer."""
 
     @abstractmethod
     def _signal(self, number: signal.Signals) -> None:
@@ -117,7 +135,7 @@ class WatchedProcess(ABC):
         how = await self.ended()
         if self._line_failure is not None:
             raise self._line_failure
-        return ProcessDied(f"{how}.\n{self.last_words()}")
+        return ProcessDied(f"{how}.\n{self.log_tail()}")
 
     async def finished(self, seconds: float) -> None:
         async with deadline(seconds, "launcher", f"{self} to finish (log: {self._log})"):
@@ -125,7 +143,7 @@ class WatchedProcess(ABC):
         if self.exit_code != 0:
             raise death
 
-    async def ends_by_itself(self, seconds: float) -> bool:
+    async def wait_then_kill_group(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
                 await self._wait()
@@ -146,8 +164,11 @@ class WatchedProcess(ABC):
             await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
             self._copying.cancel()
 
-    def last_words(self) -> str:
-        return f"The end of {self._log}:\n{self._last_lines.text}"
+    def log_tail(self) -> str:
+        unfinished = [self._unfinished_line[:SHOWN_BYTES]] if self._unfinished_line else []
+        shown = [*self._last_lines, *unfinished][-SHOWN_LINES:]
+        lines = [f"    {line.decode(errors='replace').rstrip()}" for line in shown]
+        return "\n".join([f"The end of {self._log}:", *lines])
 
     async def _copy_output(self) -> None:
         """Copy the output into the log.
@@ -157,21 +178,11 @@ class WatchedProcess(ABC):
         """
         try:
             with open_log(self._log) as log:
-                while piece := await self._read_or_kill():
+                while piece := await self._read():
                     log.write(piece)
                     self._take_lines(piece)
         except OSError as error:
             self._kill(f"its output could not be logged ({explain_disk(self._log, error.errno)})")
-        finally:
-            self._stop_reading()
-
-    async def _read_or_kill(self) -> bytes:
-        """Wait for the next piece of the output; empty: there is no more, or the process is killed for it."""
-        try:
-            return await self._read()
-        except Exception as error:  # of a pipe, of Ray, or of a report between the lines
-            self._kill(f"its output could not be read ({error!r})")
-            return b""
 
     def _kill(self, why: str) -> None:
         self._killed_because = self._killed_because or why
@@ -183,9 +194,12 @@ class WatchedProcess(ABC):
         A failure is a bug of arl, mostly of `on_line`. The process is killed, so that whoever waits for it learns of
         the failure, and the rest of its output is logged.
         """
-        for line in self._last_lines.add(piece):
+        lines = (self._unfinished_line + piece).split(b"\n")
+        *whole, self._unfinished_line = [line[:MAX_LINE] for line in lines]
+        for line in whole:
+            self._last_lines.append(line[:SHOWN_BYTES])
             try:
-                self._take_line(line.strip())
+                self._take_line(line.decode(errors="replace").strip())
             except Exception as error:
                 self._line_failure = self._line_failure or error
                 self._on_line = None
@@ -198,6 +212,14 @@ class WatchedProcess(ABC):
             self._on_line(line)
 
 
+class PipedChild(NamedTuple):
+    """Hold a child of this process whose output nobody reads yet."""
+
+    process: asyncio.subprocess.Process
+    output: asyncio.StreamReader
+    pipe: asyncio.ReadTransport  # which feeds `output`
+
+
 class LocalProcess(WatchedProcess):
     """Watch one process of this machine; see arl.launch.base.Process.
 
@@ -205,10 +227,18 @@ class LocalProcess(WatchedProcess):
         child: the process, and the pipe that it prints into.
     """
 
-    def __init__(self, role: str, child: "PipedChild", log: Path, on_line: Callable[[str], None] | None) -> None:
+    def __init__(
+        self,
+        role: str,
+        child: PipedChild,
+        log: Path,
+        on_line: Callable[[str], None] | None,
+        node: int = 0,
+        node_name: str = "",
+    ) -> None:
         self._process = child.process
         self._child = child
-        super().__init__(role, log, on_line)
+        super().__init__(role, log, on_line, node, node_name)
 
     @property
     def pid(self) -> int:
@@ -219,7 +249,7 @@ class LocalProcess(WatchedProcess):
         return self._process.returncode
 
     async def state(self) -> str:
-        return describe_state(state_of(self.pid))
+        return describe_state(self.pid)
 
     async def _wait(self) -> object:
         return await self._process.wait()
@@ -227,34 +257,19 @@ class LocalProcess(WatchedProcess):
     async def _read(self) -> bytes:
         return await self._child.output.read(PIECE)
 
-    def _stop_reading(self) -> None:
-        self._child.pipe.close()
+    async def _copy_output(self) -> None:
+        try:
+            await super()._copy_output()
+        finally:
+            self._child.pipe.close()  # a process that has inherited the other end may hold it open for longer
 
     def _signal(self, number: signal.Signals) -> None:
         signal_all(self._process, number)
 
 
-class PipedChild(NamedTuple):
-    """Hold a child of this process whose output nobody reads yet."""
-
-    process: asyncio.subprocess.Process
-    output: asyncio.StreamReader
-    pipe: asyncio.ReadTransport  # which feeds `output`
-
-
-async def start_process(
-    role: str,
-    command: Command,
-    log: Path,
-    on_line: Callable[[str], None] | None,
-    stdin: int = asyncio.subprocess.DEVNULL,
-) -> LocalProcess:
-    """Start `command` on this machine; its output goes to `log` and, line by line, to `on_line`.
-
-    Args:
-        stdin: file descriptor of its standard input.
-    """
-    return LocalProcess(role, await start_child(command, stdin), log, on_line)
+async def start_process(role: str, command: Command, log: Path, on_line: Callable[[str], None] | None) -> LocalProcess:
+    """Start `command` on this machine; its output goes to `log` and, line by line, to `on_line`."""
+    return LocalProcess(role, await start_child(command), log, on_line)
 
 
 async def start_child(

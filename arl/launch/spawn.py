@@ -1,19 +1,29 @@
-"""Start a process on this machine that ends with this one, and signal it together with everything it started."""
+"""Start a process on this machine that ends with this one, signal it with everything it started, and say what it does.
+
+Every process that a launcher starts leads a session of its own, so its pid names the session.
+"""
 
 import asyncio
 import contextlib
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
 
 from arl.launch.child import PARENT
-from arl.launch.process_state import session_members
 
 RUNNER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
+RUNS = "runs"
+STATES = {
+    psutil.STATUS_STOPPED: "is stopped by a signal (SIGSTOP?)",
+    psutil.STATUS_TRACING_STOP: "is stopped by a debugger",
+    psutil.STATUS_DISK_SLEEP: "is blocked in the kernel, by a disk or a device",
+    psutil.STATUS_ZOMBIE: "has exited",
+}
 
 
 async def spawn(
@@ -58,6 +68,57 @@ def signal_all(process: asyncio.subprocess.Process, number: signal.Signals) -> N
 def kill_session(process: asyncio.subprocess.Process) -> None:
     """Kill a spawned process with everything in its session: also what has made a process group of its own."""
     signal_all(process, signal.SIGKILL)
-    for member in session_members(process.pid):
-        with contextlib.suppress(psutil.Error):
-            member.kill()
+    for member in psutil.process_iter():
+        if _session_of(member.pid) == process.pid:
+            with contextlib.suppress(psutil.Error):
+                member.kill()
+
+
+def resident_bytes() -> Counter[int]:
+    """Return the resident bytes of each session. Pages that processes share are counted for each of them."""
+    sessions: Counter[int] = Counter()
+    for process in psutil.process_iter(["memory_info"]):
+        if process.info["memory_info"] is not None:  # else it has ended, or is another user's
+            sessions[_session_of(process.pid)] += process.info["memory_info"].rss
+    return sessions
+
+
+def started_at(pid: int) -> float | None:
+    """Return when a process of this machine was started, seconds as time.time(); None: there is none of this id."""
+    try:
+        return psutil.Process(pid).create_time()
+    except psutil.Error:
+        return None
+
+
+def describe_state(pid: int) -> str:
+    """Return what keeps a process of this machine from running; `RUNS`: nothing does, or there is none of this id."""
+    try:
+        return STATES.get(psutil.Process(pid).status(), RUNS)
+    except psutil.Error:
+        return RUNS
+
+
+def describe_exit(code: int) -> str:
+    """Say how a process has ended, by its exit code.
+
+    >>> describe_exit(1), describe_exit(-15), describe_exit(-37)
+    ('exited with code 1', 'was killed by SIGTERM', 'was killed by signal 37')
+    >>> describe_exit(-9)
+    'was killed by SIGKILL, perhaps because memory was short'
+    """
+    if code >= 0:
+        return f"exited with code {code}"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:  # a real-time signal, most of which have no name
+        name = f"signal {-code}"
+    hint = ", perhaps because memory was short" if code == -signal.SIGKILL else ""
+    return f"was killed by {name}{hint}"
+
+
+def _session_of(pid: int) -> int:
+    try:
+        return os.getsid(pid)
+    except ProcessLookupError:
+        return 0

@@ -1,15 +1,22 @@
-"""Find out which torch an interpreter has, and with which NCCL. This module imports torch only where it is asked to.
+"""Compare torch and NCCL of trainer ranks and engine servers, and choose the settings of NCCL that both need.
 
 interpreter ─► a process of it imports torch, without using a GPU ─► TorchBuild ─► refuse_unequal_nccl
+train.environment, engine.environment, the environment of `arl train`, else 0 ─► nccl_settings
+
+This module imports torch only where it is asked to.
 """
 
+import os
 import subprocess
+from collections.abc import Mapping
 
 import msgspec
 from msgspec import Struct
 
-from arl.errors import InputError
-from arl.launch.interpreter import last_words, run_code
+from arl.config.recipe import Recipe
+from arl.errors import InputError, RecipeError
+
+ALONE: Mapping[str, str] = {"PYTHONPATH": ""}  # our packages are not for another interpreter
 
 PROBE_SECONDS = 120.0  # importing torch takes seconds, and from a cold disk much longer
 # In torch built for a CPU, the function that reports NCCL's version lacks what it calls.
@@ -23,6 +30,14 @@ found = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "nccl": nc
 print()
 print(json.dumps(found))
 """
+
+
+# SGLang sets both variables to 0 where they are unset (`_set_envs_and_config`, entrypoints/engine.py, 0.5.20), and
+# NCCL's own default is on. With cuMem on at one end only, the ends exchange handles of different kinds (a file
+# descriptor and a legacy IPC handle), and the first broadcast fails or hangs. NVLink SHARP (NVLS) needs buffers from
+# cuMem.
+SHARED = ("NCCL_CUMEM_ENABLE", "NCCL_NVLS_ENABLE")
+OFF = "0"
 
 
 class TorchBuild(Struct, frozen=True):
@@ -42,6 +57,33 @@ class TorchBuild(Struct, frozen=True):
         device = f"CUDA {self.cuda}" if self.cuda else "the CPU"
         nccl = f" with NCCL {'.'.join(map(str, self.nccl))}" if self.nccl else ""
         return f"torch {self.torch} for {device}{nccl}"
+
+
+def run_code(python: str, code: str, seconds: float) -> subprocess.CompletedProcess[str]:
+    """Have the interpreter at `python` run `code`, with its own packages only.
+
+    Args:
+        seconds: after which it is ended.
+
+    Raises:
+        OSError: it cannot be run.
+        subprocess.TimeoutExpired: it takes longer.
+    """
+    return subprocess.run(
+        [python, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=seconds,
+        check=False,
+        env={**os.environ, **ALONE},
+        cwd="/",  # a file of the working directory could shadow one of its modules
+    )
+
+
+def last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the last line that a failed process printed; if it printed none, its exit code."""
+    lines = (done.stderr or done.stdout).strip().splitlines()
+    return lines[-1] if lines else f"exit code {done.returncode}, and no answer"
 
 
 def own_torch() -> TorchBuild:
@@ -72,7 +114,7 @@ def probe_torch(python: str) -> TorchBuild:
     try:
         return msgspec.json.decode(lines[-1] if lines else "", type=TorchBuild)
     except msgspec.DecodeError:
-        reason = last_words(done)
+        reason = last_line(done)
     raise InputError(f"{python}: its torch cannot be imported ({reason}); install torch there, built for CUDA")
 
 
@@ -103,3 +145,23 @@ def refuse_unequal_nccl(ours: TorchBuild, python: str, theirs: TorchBuild, their
         f"sync.transport broadcast: both sides need the same NCCL. The trainer has {ours} ({python}), and the engines "
         f"have {theirs} ({their_python}). {remedy}, or set sync.transport to file"
     )
+
+
+def nccl_settings(recipe: Recipe) -> dict[str, str]:
+    """Return the value of each setting of NCCL that both ends of a weight broadcast must share.
+
+    Raises:
+        RecipeError: train.environment and engine.environment give different values.
+    """
+    return {name: _one_value(name, recipe.train.environment, recipe.engine.environment) for name in SHARED}
+
+
+def _one_value(name: str, train: Mapping[str, str], engine: Mapping[str, str]) -> str:
+    for_ranks = train.get(name)
+    for_engines = engine.get(name, for_ranks)
+    if for_ranks not in (None, for_engines):
+        raise RecipeError(
+            f"train.environment {name}={for_ranks}, engine.environment {name}={for_engines}: both ends of a weight "
+            "broadcast need the same value; give it on one side, and the other side takes it"
+        )
+    return for_engines or os.environ.get(name, OFF)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TextIO
 
 from arl.errors import InputError
-from arl.launch.disk import writing
+from arl.files import writing
 from arl.metrics.names import Record, is_defined
 
 # Names in a run directory.

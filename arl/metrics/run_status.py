@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError, InputError
-from arl.launch.durable import replace_file
+from arl.files import replace_file
 from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DiskError
-from arl.launch.disk import disk_code, explain_disk
+from arl.files import disk_code, explain_disk
 from arl.metrics.run_files import TRACE_FILE, close_written, flushed_size, open_at
 from arl.metrics.spans import TraceSpan
 

@@ -17,8 +17,7 @@ import pyarrow as pa
 from arl.data.parquet_files import write_parquet
 from arl.data.text_codec import TextCodec
 from arl.errors import DeadlineError, RunError
-from arl.launch.disk import writing
-from arl.launch.durable import remove_any
+from arl.files import remove_any, writing
 from arl.metrics.episode_table import EpisodeRow, episode_table
 
 P = ParamSpec("P")

@@ -15,7 +15,7 @@ from msgspec import Struct
 from arl.config.leaves import leaves
 from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
-from arl.launch.file_lock import is_locked
+from arl.files import is_locked
 from arl.metrics.names import OF_EVALUATION
 from arl.metrics.record_file import Row, read_records
 from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY

@@ -22,11 +22,10 @@ import msgspec
 
 from arl.clock import deadline
 from arl.errors import DeadlineError, ProcessDied, printable
-from arl.launch.disk import writing
+from arl.files import writing
 from arl.launch.frames import FrameReader, decode, frame
-from arl.launch.process_log import open_log
-from arl.launch.process_state import describe_exit, describe_state, state_of
-from arl.launch.spawn import kill_session, spawn
+from arl.launch.process import open_log
+from arl.launch.spawn import describe_exit, describe_state, kill_session, spawn
 from arl.reward.grading import Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer, UngradedLog
 from arl.reward.worker import FIRST_CALL, READ_BYTES, READY, Answer, RewardCall, Settings
@@ -220,7 +219,7 @@ class RewardPool:
                 opened.verdict.set_exception(error)
 
     def _state(self) -> str:
-        return describe_state(state_of(self.pid or 0))
+        return describe_state(self.pid or 0)
 
     async def _start(self) -> None:
         """Start a zygote, and wait until it has imported the functions. Raises what the class says."""

@@ -12,8 +12,8 @@ from types import MappingProxyType
 from typing import Literal, Protocol
 
 from arl.errors import GradingError, RewardError
-from arl.launch.disk import writing
-from arl.launch.process_log import open_log
+from arl.files import writing
+from arl.launch.process import open_log
 from arl.reward.grading import RewardCallable, Verdict, grade_of, judge, weigh
 from arl.types import Grade, Problem, Response
 

@@ -30,9 +30,9 @@ import msgspec
 from msgspec import Struct
 
 from arl.config.imports import import_function
-from arl.launch.child import adopt_orphans, die_with, leave, outlive_parent
+from arl.launch.child import adopt_orphans, die_with, exit_immediately, outlive_parent
 from arl.launch.frames import FrameError, FrameReader, decode, frame, standard_input_socket
-from arl.launch.process_state import describe_exit
+from arl.launch.spawn import describe_exit
 from arl.reward.grading import RewardCallable, Verdict, judge
 from arl.types import Problem, Response
 
@@ -370,7 +370,7 @@ def main() -> None:
     adopt_orphans()
     outlive_parent()  # the end of the connection ends this process, which then kills what it has started
     Zygote(functions, settings, controller).serve()
-    leave(0)
+    exit_immediately(0)
 
 
 if __name__ == "__main__":

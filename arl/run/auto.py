@@ -9,10 +9,8 @@ from collections.abc import Callable, Sequence
 
 from arl.config.recipe import Recipe
 from arl.config.section import Section
-from arl.launch.base import Node
-from arl.launch.device_count import fitting_ranks
-from arl.launch.launchers import make_launcher
-from arl.launch.placement import place
+from arl.launch.base import Node, make_launcher
+from arl.launch.placement import fitting_ranks, place
 
 AUTO = "auto"
 

@@ -26,8 +26,7 @@ from arl.clock import in_thread, outer_deadline
 from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
-from arl.launch.disk import writing
-from arl.launch.durable import remove_any, sync_to_disk
+from arl.files import remove_any, sync_to_disk, writing
 from arl.metrics.run_files import TRAJECTORIES
 from arl.metrics.spans import span
 from arl.rollout.controller_state import ControllerState

@@ -13,7 +13,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.engine.backend import Installation
 from arl.errors import InputError
-from arl.launch.gpu_devices import Gpu, driver_version, find_gpus, named_gpus, pairs_without_access, refuse_busy
+from arl.launch.devices import Gpu, driver_version, find_gpus, named_gpus, pairs_without_access, refuse_busy
 from arl.launch.placement import Placement
 from arl.launch.torch_build import TorchBuild, own_torch, probe_torch, refuse_unequal_nccl
 from arl.models.flash import FLASH_3, has_flash_3

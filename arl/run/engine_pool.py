@@ -19,7 +19,7 @@ from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import DeadlineError, EngineLost, InputError, ProcessDied, RunError
 from arl.launch.base import Process, Resources
-from arl.launch.seats import another_place
+from arl.launch.placement import another_place
 from arl.run.control.control_messages import EngineStatus, JoinEngine, State
 from arl.run.engines import EngineServers
 from arl.sync.group_sender import GroupSender, WeightSender

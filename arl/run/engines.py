@@ -11,8 +11,8 @@ from arl.config.recipe import Recipe
 from arl.engine.backend import Backend, ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
 from arl.launch.base import Command, Launcher, Process, Resources
-from arl.launch.nccl_settings import nccl_settings
-from arl.launch.trust import RunTrust
+from arl.launch.run_secrets import RunSecrets
+from arl.launch.torch_build import nccl_settings
 from arl.sync.group_sender import GroupSender
 from arl.types import StartingVersions
 
@@ -34,7 +34,7 @@ class EngineServers:
     versions: StartingVersions
     resources: list[Resources] | dict[int, Resources]
     launcher: Launcher
-    trust: RunTrust
+    trust: RunSecrets
     side: str = "engine"
 
     async def start(self, i: int) -> Process:

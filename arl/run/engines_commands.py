@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from arl.launch.slurm.run_pointer import run_of
+from arl.launch.slurm.job import run_of
 
 Run = Annotated[Path, typer.Argument(help="Directory of a run that goes on.", metavar="RUN", callback=run_of)]
 Replicas = Annotated[int, typer.Option(min=1, help="Engines.")]

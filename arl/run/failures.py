@@ -14,9 +14,9 @@ from safetensors import SafetensorError
 from arl.clock import pauses_noticed
 from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, DeadlineError, DiskError, EngineError, ProcessDied, RunError, TrainerError, leaves
+from arl.files import explain_disk
 from arl.launch.base import Launcher, Process
-from arl.launch.disk import explain_disk
-from arl.launch.process_state import RUNS
+from arl.launch.spawn import RUNS
 
 SHOWN = 4  # processes whose logs an error shows, at most
 
@@ -88,7 +88,7 @@ def _was_killed(process: Process) -> bool:
 
 def _log_ends(processes: Iterable[Process], side: str) -> str:
     """Return the last lines of the logs of the processes whose role is `side` and a number, such as engine-0."""
-    ends = [process.last_words() for process in processes if process.role.startswith(f"{side}-")]
+    ends = [process.log_tail() for process in processes if process.role.startswith(f"{side}-")]
     return "".join(f"\n{end}" for end in ends)
 
 
@@ -106,7 +106,7 @@ async def _describe_hanging(message: str, launcher: Launcher) -> str:
     for process in shown[:SHOWN]:
         place = str(process).removeprefix(process.role).strip()  # its id, and its node if there are several
         if place not in message:
-            lines.append(f"\n{process} {phrases[process]}.\n{process.last_words()}")
+            lines.append(f"\n{process} {phrases[process]}.\n{process.log_tail()}")
         elif process in blocked:
             lines.append(f"\n{process} {phrases[process]}.")
     return "".join(lines)

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError, InputError
-from arl.launch.durable import remove_any
+from arl.files import remove_any
 from arl.run.checkpoint_state import RunState, checkpoints_in, complete_files, growing_files, load_state, step_of
 from arl.run.evaluation.scoreboard import BEST
 

@@ -22,9 +22,8 @@ from arl.data.model_limits import model_config
 from arl.data.model_shape import ModelShape
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.host_memory import free_memory
-from arl.launch.memory_share import engine_share
-from arl.launch.placement import Placement, merged
+from arl.launch.devices import free_memory
+from arl.launch.placement import Placement, engine_share, merged
 from arl.models.load import check_weights, empty_model
 from arl.run.engine_memory import EngineBytes, engine_bytes, grown_capacity
 from arl.run.memory_budget import MemoryBudget, MemoryPlan, Part

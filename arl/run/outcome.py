@@ -6,8 +6,7 @@ from pathlib import Path
 import msgspec
 
 from arl.config.recipe import Recipe
-from arl.launch.disk import writing
-from arl.launch.durable import replace_file
+from arl.files import replace_file, writing
 from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder

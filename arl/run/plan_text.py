@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from arl.config.recipe import Recipe
 from arl.launch.base import Node, Resources
-from arl.launch.gpu_devices import Gpu, named_gpus
+from arl.launch.devices import Gpu, named_gpus
 from arl.run.memory_budget import MemoryPlan
 from arl.run.preflight import Plan
 from arl.tasks.registry import SINGLE_TURN, env_name

@@ -16,13 +16,11 @@ from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError, InputError
-from arl.launch.base import Node
-from arl.launch.disk import refuse_unwritable
-from arl.launch.gpu_devices import Gpu
-from arl.launch.launchers import make_launcher
-from arl.launch.memory_share import engine_share
-from arl.launch.nccl_settings import nccl_settings
-from arl.launch.placement import Placement, place
+from arl.files import refuse_unwritable
+from arl.launch.base import Node, make_launcher
+from arl.launch.devices import Gpu
+from arl.launch.placement import Placement, engine_share, place
+from arl.launch.torch_build import nccl_settings
 from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter

@@ -14,8 +14,8 @@ import numpy as np
 
 from arl.config.recipe import Recipe
 from arl.launch.base import Command, Launcher, Process, Resources
-from arl.launch.nccl_settings import nccl_settings
-from arl.launch.trust import RunTrust
+from arl.launch.run_secrets import RunSecrets
+from arl.launch.torch_build import nccl_settings
 from arl.sync.choose import kept_versions
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
@@ -32,7 +32,7 @@ async def open_trainer(
     weights: Path,
     ranks: list[Resources],
     launcher: Launcher,
-    trust: RunTrust,
+    trust: RunSecrets,
     lags: np.ndarray | None,
     transport: Transport = "file",
 ) -> AsyncIterator[TrainerClient]:

@@ -17,9 +17,7 @@ from typing import Any
 from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import DataError, InputError
-from arl.launch.disk import writing
-from arl.launch.durable import replace_file
-from arl.launch.file_lock import require_lock, try_lock
+from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
 from arl.run.checkpoint_state import RunState, checkpoints_in, number_after, older_versions

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from arl.errors import InputError
-from arl.launch.file_lock import is_locked
+from arl.files import is_locked
 from arl.metrics.record_file import read_records, step_of
 from arl.metrics.run_files import LOCK, METRICS_FILE, SUMMARY
 from arl.metrics.run_status import require_run

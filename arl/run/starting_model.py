@@ -26,11 +26,9 @@ from arl.data.model_limits import Limits, model_limits
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
+from arl.files import remove_any, require_lock, sync_to_disk, try_lock, writing
 from arl.launch.base import Command, Launcher, Resources
 from arl.launch.devices import visible_cores
-from arl.launch.disk import writing
-from arl.launch.durable import remove_any, sync_to_disk
-from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
 from arl.models.tiny import character_tokenizer, make_tiny_model

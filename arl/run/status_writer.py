@@ -23,7 +23,7 @@ from arl.config.recipe import Recipe, Train
 from arl.engine.replicas import Replica
 from arl.errors import RunStopped
 from arl.launch.base import Launcher, Process
-from arl.launch.process_state import resident_bytes, started_at
+from arl.launch.spawn import resident_bytes, started_at
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder

@@ -12,12 +12,19 @@ from pathlib import Path
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
-from arl.launch.base import Node
-from arl.launch.launchers import BUILT_IN
-from arl.launch.slurm.allocation import JOB, in_allocation, require
-from arl.launch.slurm.batch_script import NO_VALUE, render_script
-from arl.launch.slurm.run_pointer import run_of
-from arl.launch.slurm.submission import new_submission, partitions, planned_nodes, submit, write_job
+from arl.launch.base import BUILT_IN, Node
+from arl.launch.slurm.job import (
+    JOB,
+    NO_VALUE,
+    in_allocation,
+    new_submission,
+    partitions,
+    planned_nodes,
+    render_script,
+    require,
+    run_of,
+    submit,
+)
 from arl.metrics.run_files import RECIPE
 from arl.run.auto import resolve_auto
 from arl.run.plan_text import render_plan
@@ -150,8 +157,7 @@ def submit_run(recipe: Recipe, resume: Path | None, overrides: Sequence[str] = (
         run_to_resume(recipe, resume)  # else the job would find out, when it has waited for its nodes
     _checked(recipe, None)
     submission = new_submission(recipe, resume, overrides)
-    write_job(recipe, submission)
-    job = submit(submission)
+    job = submit(recipe, submission)
     nodes = recipe.cluster.nodes
     return "\n".join(
         [

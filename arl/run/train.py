@@ -23,7 +23,7 @@ from time import perf_counter
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import RunError
-from arl.launch.launchers import make_launcher
+from arl.launch.base import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import number
 from arl.metrics.rates import Meters

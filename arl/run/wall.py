@@ -21,11 +21,9 @@ from arl.clock import in_thread
 from arl.config.worlds import WALL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
-from arl.launch.address import host_identity
-from arl.launch.base import Command, Launcher, Process, Resources
-from arl.launch.launchers import make_launcher
-from arl.launch.tls import is_loopback
-from arl.launch.trust import RunTrust, run_trust
+from arl.launch.base import Command, Launcher, Process, Resources, make_launcher
+from arl.launch.network import host_identity, is_loopback
+from arl.launch.run_secrets import RunSecrets, run_secrets
 from arl.metrics.run_files import LOGS
 from arl.run.control.control_messages import LiveRun
 from arl.run.control.run_control import serve_control
@@ -80,13 +78,13 @@ class WallWorld:
                 start.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
             async with make_launcher(recipe, directory / LOGS) as launcher, explain_deaths(launcher):
                 addresses = [node.address for node in launcher.nodes]
-                with run_trust(directory, addresses) as trust:
+                with run_secrets(directory, addresses) as trust:
                     async with _start_processes(start, weights, launcher, trust) as parts:
                         yield parts
 
 
 @contextlib.asynccontextmanager
-async def _start_processes(start: Start, weights: Path, launcher: Launcher, trust: RunTrust) -> AsyncIterator[Parts]:
+async def _start_processes(start: Start, weights: Path, launcher: Launcher, trust: RunSecrets) -> AsyncIterator[Parts]:
     """Start both sides at once. The world is open when engines answer, since the evaluation needs no trainer."""
     recipe = start.recipe
     plan = start.origin.plan

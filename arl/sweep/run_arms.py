@@ -19,10 +19,10 @@ from arl.clock import deadline, in_thread, now
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
 from arl.errors import ArlError
+from arl.files import require_lock, try_lock
 from arl.launch.base import Command
-from arl.launch.file_lock import require_lock, try_lock
+from arl.launch.devices import Share
 from arl.launch.process import LocalProcess, start_process
-from arl.launch.shares import Share
 from arl.metrics.run_files import LOCK, METRICS_FILE
 from arl.run.clean_stop import RESUME_WITH
 from arl.sweep.axes import write_override

@@ -13,9 +13,8 @@ from arl import clock
 from arl.config.leaves import leaves
 from arl.errors import RunError
 from arl.launch.base import Node
-from arl.launch.devices import core_numbers, visible_cores, visible_devices
+from arl.launch.devices import Share, core_numbers, divide, visible_cores, visible_devices
 from arl.launch.placement import place
-from arl.launch.shares import Share, divide
 from arl.sweep.check_arms import CheckedSweep, check_arms
 from arl.sweep.request import SweepRequest
 from arl.sweep.run_arms import ArmRunner, FailedRun

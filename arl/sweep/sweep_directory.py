@@ -21,9 +21,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe, read_with_places
 from arl.errors import InputError
-from arl.launch.disk import writing
-from arl.launch.durable import replace_file
-from arl.launch.file_lock import require_lock, try_lock
+from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import FREE, FREE_ON_THE_WALL

@@ -23,7 +23,7 @@ from torch import Tensor
 from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCPStore
 
 from arl.errors import EngineError
-from arl.launch.address import free_listener
+from arl.launch.network import free_listener
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
 

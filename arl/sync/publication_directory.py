@@ -18,7 +18,7 @@ import numpy as np
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
-from arl.launch.host_memory import free_memory
+from arl.launch.devices import free_memory
 from arl.launch.scratch_directory import removed_with_us
 from arl.models.model_files import tensors_in
 from arl.sync.choose import held_versions, kept_versions, published_bytes, uses_files

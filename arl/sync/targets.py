@@ -13,8 +13,7 @@ from typing import Protocol
 from safetensors.torch import save_file
 from torch import Tensor
 
-from arl.launch.disk import writing
-from arl.launch.durable import sync_to_disk
+from arl.files import sync_to_disk, writing
 from arl.types import WeightUpdate
 
 State = dict[str, Tensor]

@@ -13,8 +13,8 @@ import zmq
 import zmq.asyncio
 from zmq.utils import z85
 
-from arl.launch.tls import is_loopback
-from arl.launch.trust import derive
+from arl.launch.network import is_loopback
+from arl.launch.run_secrets import derive
 
 HANDSHAKE_MILLISECONDS = 10_000  # of a connection that has not said who it is
 USER = "rank"

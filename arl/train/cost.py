@@ -3,7 +3,7 @@
 import torch
 
 from arl.data.model_limits import Flops
-from arl.launch.host_memory import peak_resident
+from arl.launch.devices import peak_resident
 from arl.train.micro_batch import MicroBatch, forward_flops
 
 # Dense FLOP/s of one device in bfloat16, and as many in float16, from NVIDIA's data sheets. The first name that is part

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from arl.errors import TrainerError
-from arl.launch.address import listening_address
+from arl.launch.network import listening_address
 from arl.models.load import DTYPES
 from arl.sync.broadcast import BroadcastTarget, start_broadcast_threads
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 
 import zmq
 
-from arl.launch.address import held_meeting
-from arl.launch.child import leave
+from arl.launch.child import exit_immediately
+from arl.launch.network import held_rendezvous
 from arl.train import channel
 from arl.train.link import LINGER_SECONDS, Link
 from arl.train.shard import AheadJoiner, pack_sizes
@@ -142,12 +142,12 @@ class _Announcer:
 
 def main() -> NoReturn:
     """Serve until Stop; exit with 1 after a traceback, which the controller and the log get."""
-    with held_meeting() as meeting:
+    with held_rendezvous() as meeting:
         link = Link(channel.TRAINER, meeting=meeting)
         code = _serve(link)
         link.close()
     zmq.Context.instance().destroy(linger=int(LINGER_SECONDS * 1000))
-    leave(code)
+    exit_immediately(code)
 
 
 def _serve(link: Link) -> int:

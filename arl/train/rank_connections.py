@@ -15,8 +15,8 @@ import zmq.asyncio
 from msgspec import Struct
 
 from arl.errors import TrainerError, short_message
-from arl.launch.address import free_listener
-from arl.launch.trust import RunTrust
+from arl.launch.network import free_listener
+from arl.launch.run_secrets import RunSecrets
 from arl.train import channel
 from arl.train.channel import Hello, Left
 from arl.train.channel_access import AdmissionByKey, guard_server
@@ -32,7 +32,7 @@ class RankConnections:
         host: address to listen on.
     """
 
-    def __init__(self, trust: RunTrust, host: str) -> None:
+    def __init__(self, trust: RunSecrets, host: str) -> None:
         self._run_key = trust.key
         self._peers: dict[bytes, Hello] = {}  # by identity of the connection
         self._context = zmq.asyncio.Context()

@@ -122,7 +122,7 @@ class RankWatch:
                 yield
         except DeadlineError as error:
             processes = [self._processes[rank] for rank in sorted(ranks()) if rank in self._processes]
-            logs = "".join(f"\n{process.last_words()}" for process in processes)
+            logs = "".join(f"\n{process.log_tail()}" for process in processes)
             raise DeadlineError(f"{error}{logs}") from error
 
 

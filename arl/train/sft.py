@@ -28,7 +28,7 @@ from arl.data.row_problems import MalformedRow, prompt_of
 from arl.data.table_rows import Row, read_rows
 from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
-from arl.launch.host_memory import free_memory
+from arl.launch.devices import free_memory
 from arl.models.load import empty_model
 from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes
 from arl.train.schedule import Schedule
@@ -238,6 +238,6 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    from arl.launch.child import leave
+    from arl.launch.child import exit_immediately
 
-    leave(main())
+    exit_immediately(main())

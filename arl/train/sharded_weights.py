@@ -21,8 +21,7 @@ from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from arl.config.recipe import Train
-from arl.launch.disk import writing
-from arl.launch.durable import remove_any
+from arl.files import remove_any, writing
 from arl.models.load import empty_model, save_description
 from arl.models.model_files import file_of_part, write_index
 from arl.models.weights import fill_model, own_rows

@@ -21,7 +21,7 @@ from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
 from arl.errors import DeadlineError, EngineError, TrainerError
 from arl.launch.base import Process
-from arl.launch.trust import RunTrust
+from arl.launch.run_secrets import RunSecrets
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.group_sender import Rendezvous
 from arl.train import channel
@@ -64,7 +64,7 @@ class TrainerClient:
         init: channel.Init,
         advantage: AdvantageSection,
         ranks: int,
-        trust: RunTrust,
+        trust: RunSecrets,
         deadlines: Deadlines,
         *,
         host: str,

@@ -10,7 +10,7 @@ PIPED_WIDTH = 160  # columns, where no terminal says how wide it is
 
 
 def _run_of(directory: Path) -> Path:
-    from arl.launch.slurm.run_pointer import run_of
+    from arl.launch.slurm.job import run_of
 
     return run_of(directory)
 

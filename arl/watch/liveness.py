@@ -6,7 +6,7 @@ run.lock is held ─► it runs          status.json is new ─► it runs      
 import time
 from pathlib import Path
 
-from arl.launch.file_lock import is_locked
+from arl.files import is_locked
 from arl.metrics.run_files import LOCK, RECIPE
 from arl.metrics.run_status import SILENT_SECONDS, RunStatus, read_status
 

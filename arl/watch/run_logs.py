@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from arl.errors import InputError
-from arl.launch.file_lock import is_locked
+from arl.files import is_locked
 from arl.metrics.run_files import LOCK, LOGS
 from arl.metrics.run_status import STATUS_FILE, require_run
 from arl.watch.liveness import StatusWatch

@@ -92,7 +92,7 @@ def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in
     join = [sys.executable, "-m", "arl.cli", "engines", "join", str(command.run), "--interface", "eth0"]
     stranger = there.run(*other_user, *join, check=False, seconds=120)
     assert stranger.returncode == 2, stranger.stderr
-    assert "Permission denied" in stranger.stderr
+    assert re.search("Permission denied|is no directory", stranger.stderr), "another user may not even see the run"
     joined = Joining(there, command.run)
     _, node, _, state, version, *_ = rows(there, command.run)[joined.engine]
     assert (node, state) == ("n2", "joined")

@@ -1,16 +1,14 @@
-"""Processes on the nodes of a real Slurm job: their ends are told as exactly as those of processes of this machine."""
+"""Processes on the nodes of a real Slurm job: their ends are reported as exactly as those of this machine."""
 
 import contextlib
-import json
-import re
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 
+from tests.cluster.scenario import assert_as_documented, read_lines
 from tests.cluster.slurm_cluster import SlurmCluster, wait_for
 from tests.cluster.slurm_job import run_arl, wait_for_idle_nodes, write_small_recipe
 
@@ -18,43 +16,19 @@ pytestmark = pytest.mark.slow
 ON_N1 = ("srun", "--overlap", "--nodes=1", "--ntasks=1", "--nodelist=n1", "--unbuffered")
 
 
-@pytest.fixture
-def seen(slurm: SlurmCluster, tmp_path: Path) -> dict[str, Any]:
-    """Run tests.cluster.scenario in a job, kill n2 when it asks for it, and return what it printed."""
+def test_processes_on_other_nodes_start_end_and_are_lost_as_documented(slurm: SlurmCluster, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     directory.mkdir()
     log = tmp_path / "scenario.log"
-    command = ["salloc", "--no-kill", "--nodes=3", *ON_N1, sys.executable, "-m", "tests.cluster.scenario"]
+    command = ["salloc", "--no-kill", "--nodes=3", *ON_N1, sys.executable, "-m", "tests.cluster.scenario", "slurm"]
     running = slurm.head.start_process([*command, str(directory)], log, slurm.environment)
     wait_for(lambda: "kill n2" in log.read_text() or running.poll() is not None, "the scenario", 200)
     slurm.kill("n2")
     assert running.wait(120) == 0, log.read_text()
-    lines = [json.loads(line) for line in log.read_text().splitlines() if line.startswith('["')]
+    addresses = {name: machine.address for name, machine in slurm.nodes.items()}
+    killed = "was killed by SIGKILL"
+    assert_as_documented(read_lines(log), addresses, runner=killed, lost="was lost: node n2 has failed")
     wait_for_idle_nodes(slurm)
-    return {name: values for name, *values in lines}
-
-
-def test_processes_on_other_nodes_start_end_and_are_lost_as_their_messages_say(seen: dict[str, Any]) -> None:
-    assert seen["nodes"] == [[["n1", "10.77.0.2"], ["n2", "10.77.0.3"], ["n3", "10.77.0.4"]]]
-    assert seen["environment"] == ["s3cret 10.77.0.3 eth0"]
-    assert_ended(seen["environment stopped"], -15, r"engine-0 \(pid \d+ on n2\) was killed by SIGTERM")
-    assert_ended(seen["stubborn stopped"], -9, r"engine-0 \(pid \d+ on n2\) was killed by SIGKILL")
-    assert_ended(seen["fails"][::-1], 7, r"engine-1 \(pid \d+ on n3\) exited with code 7")
-    assert_ended(seen["exits with 137"][::-1], 137, r"engine-1 \(pid \d+ on n3\) exited with code 137")
-    assert_ended(seen["kills itself"][::-1], -9, r"engine-1 \(pid \d+ on n3\) was killed by SIGKILL")
-    assert_ended(seen["kills its runner"][::-1], -9, r"engine-1 \(pid \d+ on n3\) was killed by SIGKILL")
-    assert_ended(seen["ends without a newline"][::-1], 0, r"engine-1 \(pid \d+ on n3\) exited with code 0")
-    how, code, lost = seen["lost"]
-    assert_ended([code, how], -9, r"engine-2 \(pid \d+ on n2\) was lost: node n2 has failed")
-    assert lost == [1]
-    (refused,) = seen["refused"]
-    assert re.fullmatch(r"engine-2 \(pid \d+ on n2\) has nowhere to start again, because node n2 has failed", refused)
-    assert seen["left"] == [["logs"]]
-
-
-def assert_ended(seen: list[Any], code: int, words: str) -> None:
-    assert seen[0] == code
-    assert re.match(words, seen[1]), seen[1]
 
 
 def arl_in_a_job(slurm: SlurmCluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
@@ -97,7 +71,7 @@ def test_when_the_controller_is_killed_its_processes_end_though_the_job_goes_on(
     log = tmp_path / "scenario.log"
     slurm.run("salloc", "--no-shell", "--nodes=3")
     all_nodes = ("env", "SLURM_JOB_NODELIST=n[1-3]")  # srun from outside of the job names its own node there
-    command = [*ON_N1, "--jobid=1", *all_nodes, sys.executable, "-m", "tests.cluster.scenario", str(directory)]
+    command = [*ON_N1, "--jobid=1", *all_nodes, sys.executable, "-m", "tests.cluster.scenario", "slurm", str(directory)]
     slurm.head.start_process(command, log, slurm.environment)
     wait_for(lambda: "kill n2" in log.read_text(), "the scenario", 200)
     controllers = [process for process in slurm.nodes["n1"].processes() if is_scenario(process)]

@@ -6,7 +6,7 @@ import pytest
 
 from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError
-from arl.launch.launchers import make_launcher
+from arl.launch.base import make_launcher
 
 GOOD = "model: {tiny: {}}\ndata: {task: running_checksum, options: {size: 300}}\n"
 

@@ -27,8 +27,8 @@ from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import Engine
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.http.engine_client import HttpEngine
-from arl.launch.address import LOOPBACK
 from arl.launch.base import Resources
+from arl.launch.network import LOOPBACK
 from arl.launch.spawn import RUNNER
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model

@@ -17,7 +17,7 @@ from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import ProcessDied
 from arl.launch.child import PARENT, RUN_KEY, die_with_parent
-from arl.launch.process_state import describe_state, state_of
+from arl.launch.spawn import describe_state
 from tests.engine.conftest import KEY
 from tests.forks import forks
 
@@ -101,7 +101,7 @@ class ForkedServer:
     async def died(self) -> ProcessDied:
         return ProcessDied(await self.ended())
 
-    async def ends_by_itself(self, seconds: float) -> bool:
+    async def wait_then_kill_group(self, seconds: float) -> bool:
         try:
             async with asyncio.timeout(seconds):
                 await self._ended.wait()
@@ -112,9 +112,9 @@ class ForkedServer:
         return True
 
     async def state(self) -> str:
-        return describe_state(state_of(self.pid))
+        return describe_state(self.pid)
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         return "It has no log."
 
 
@@ -168,7 +168,7 @@ class Servers:
                     task.cancel()
         finally:
             for server in self.running.values():
-                await server.ends_by_itself(0)
+                await server.wait_then_kill_group(0)
 
     def kill(self, slot: int, number: signal.Signals = signal.SIGKILL) -> None:
         os.kill(self.running[slot].pid, number)

@@ -10,7 +10,7 @@ from rich.console import Console
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError
-from arl.launch.launchers import make_launcher
+from arl.launch.base import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
 from tests.processes import MARK, left_behind

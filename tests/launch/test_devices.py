@@ -1,13 +1,20 @@
-"""GPUs that torch cannot use are refused before a run computes on the CPU by mistake."""
+"""GPUs that torch cannot use are refused, and those of a machine are divided between the runs of a sweep."""
 
+import asyncio
+import os
+import sys
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.launch import devices
-from arl.launch.devices import refuse_unusable_gpus, visible_devices
+from arl.launch.base import Command
+from arl.launch.devices import Share, divide, refuse_unusable_gpus, visible_devices
+from arl.launch.process import start_process
 
 
 @pytest.fixture
@@ -26,20 +33,20 @@ def test_a_torch_for_the_cpu_on_a_machine_with_gpus_is_refused_with_both_remedie
 
 
 @pytest.mark.parametrize("hiding", ["", "-1", "NoDevFiles"])
-def test_with_hidden_gpus_a_run_computes_on_the_cpu(two_gpus: Path, hiding: str) -> None:
+def test_with_hidden_gpus_or_without_any_a_run_computes_on_the_cpu(
+    two_gpus: Path, tmp_path_factory: pytest.TempPathFactory, hiding: str
+) -> None:
     refuse_unusable_gpus("2.13.0+cpu", None, 0, hiding, two_gpus)
-
-
-def test_a_machine_without_gpus_needs_no_cuda(tmp_path: Path) -> None:
-    (tmp_path / "nvidiactl").touch()  # some containers have it without any GPU
-    refuse_unusable_gpus("2.13.0+cpu", None, 0, None, tmp_path)
+    without = tmp_path_factory.mktemp("dev")
+    (without / "nvidiactl").touch()  # some containers have it without any GPU
+    refuse_unusable_gpus("2.13.0+cpu", None, 0, None, without)
 
 
 @pytest.mark.parametrize(("newest", "is_refused"), [(12, True), (13, False), (None, False)])
 def test_a_driver_for_an_older_cuda_than_that_of_torch_is_refused(
     two_gpus: Path, monkeypatch: pytest.MonkeyPatch, newest: int | None, is_refused: bool
 ) -> None:
-    monkeypatch.setattr(devices, "_cuda_of_driver", lambda: newest)
+    monkeypatch.setattr(devices, "newest_cuda", lambda: newest)
     if not is_refused:
         refuse_unusable_gpus("2.13.0+cu130", "13.0", 2, None, two_gpus)
         return
@@ -58,3 +65,40 @@ def test_what_follows_a_name_that_is_no_device_is_ignored_as_torch_does(monkeypa
     monkeypatch.setattr(devices, "refuse_unusable_gpus", lambda *_: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     assert visible_devices() == ("GPU-a",)
+
+
+@given(jobs=st.integers(1, 12), cores=st.integers(1, 40))
+def test_every_run_of_a_sweep_has_equally_many_cores_and_few_are_left_over(jobs: int, cores: int) -> None:
+    shares = divide(jobs, range(cores))
+    used = [core for share in shares for core in share.cores]
+    assert len(shares) == jobs
+    assert len({len(share.cores) for share in shares}) == 1
+    assert len(set(range(cores)) - set(used)) < jobs
+    uses = [used.count(core) for core in set(used)]
+    assert max(uses) - min(uses) <= (jobs > cores)
+
+
+@given(jobs=st.integers(1, 8), count=st.integers(1, 16))
+def test_a_device_belongs_to_one_run_alone(jobs: int, count: int) -> None:
+    names = [f"GPU-{number}" for number in range(count)]
+    if jobs > count:
+        with pytest.raises(InputError, match=f"--jobs {jobs}: .* {count} are visible; give --jobs {count}"):
+            divide(jobs, [0, 1], names)
+        return
+    used = [device for share in divide(jobs, [0, 1], names) for device in share.devices]
+    assert used == names
+
+
+def test_a_run_stays_on_the_cores_and_the_devices_of_its_share(tmp_path: Path) -> None:
+    core = max(os.sched_getaffinity(0))
+    names = ("ARL_CORES", "CUDA_VISIBLE_DEVICES")
+    probe = f"import os; print(os.sched_getaffinity(0), *map(os.environ.get, {names}))"
+    log = tmp_path / "probe.log"
+
+    async def run() -> None:
+        command = Command((sys.executable, "-c", probe), Share((core,), ("2", "3")).environment)
+        process = await start_process("probe", command, log, None)
+        await process.finished(60)
+
+    asyncio.run(run())
+    assert log.read_text() == f"{{{core}}} None 2,3\n"

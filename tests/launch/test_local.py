@@ -13,11 +13,10 @@ import pytest
 
 from arl.config.cluster_section import Cluster
 from arl.errors import DeadlineError, ProcessDied, RecipeError
-from arl.launch.address import interfaces
 from arl.launch.base import Command, Resources
 from arl.launch.child import PARENT
 from arl.launch.local import LocalLauncher
-from arl.launch.process import LocalProcess
+from arl.launch.network import interfaces
 from arl.launch.spawn import RUNNER
 from arl.run.failures import _first_death as first_death
 from tests.processes import survivors
@@ -61,14 +60,22 @@ def test_processes_listen_on_the_interface_that_the_recipe_names_and_otherwise_o
         LocalLauncher(tmp_path, 1.0, Cluster(interface="ib7"))
 
 
-def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with LocalLauncher(tmp_path, patience=1) as launcher:
-            child = await launcher.start("engine-0", command(FAILING), ONE_THREAD)
-            await child.ready(120)
+@pytest.mark.parametrize(
+    ("argv", "words"),
+    [
+        (command(FAILING).argv, "engine-0 .* exited with code 1.*about to fail.*no such luck"),
+        (("no-such-program",), "exited with code 127.*no-such-program cannot be started: No such file"),
+    ],
+)
+def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ProcessDied, match=f"(?s){words}"):
+        asyncio.run(wait_until_ready(tmp_path, Command(argv), 120))
 
-    with pytest.raises(ProcessDied, match=r"(?s)engine-0 .* exited with code 1.*about to fail.*no such luck"):
-        asyncio.run(main())
+
+async def wait_until_ready(logs: Path, what: Command, seconds: float) -> None:
+    async with LocalLauncher(logs, patience=1) as launcher:
+        child = await launcher.start("engine-0", what, ONE_THREAD)
+        await child.ready(seconds)
 
 
 def test_a_death_shows_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
@@ -85,28 +92,8 @@ def test_a_death_shows_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
 
 def test_a_process_whose_output_cannot_be_logged_ends_with_that_reason(tmp_path: Path) -> None:
     (tmp_path / "engine-0.log").mkdir()
-
-    async def main() -> None:
-        async with LocalLauncher(tmp_path, patience=1) as launcher:
-            child = await launcher.start("engine-0", command(READY), ONE_THREAD)
-            await child.ready(120)
-
     with pytest.raises(ProcessDied, match=r"could not be logged \(.*: cannot be written \(Is a directory\)"):
-        asyncio.run(main())
-
-
-def test_a_process_whose_output_cannot_be_read_ends_with_that_reason_and_not_with_one_of_its_log(
-    tmp_path: Path,
-) -> None:
-    async def main() -> None:
-        async with LocalLauncher(tmp_path, patience=1) as launcher:
-            child = await launcher.start("engine-0", command(READY), ONE_THREAD)
-            assert isinstance(child, LocalProcess)
-            child._child.output.set_exception(ConnectionResetError("the pipe broke"))
-            await child.ready(120)
-
-    with pytest.raises(ProcessDied, match=r"output could not be read \(ConnectionResetError\('the pipe broke'\)\)"):
-        asyncio.run(main())
+        asyncio.run(wait_until_ready(tmp_path, command(READY), 120))
 
 
 @pytest.mark.parametrize("after", ["print('more')", "import time; time.sleep(600)"])
@@ -128,13 +115,8 @@ def test_a_failure_to_read_a_line_of_output_ends_the_wait_for_its_process_by_its
 
 
 def test_a_process_that_is_never_ready_runs_into_the_deadline(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with LocalLauncher(tmp_path, patience=1) as launcher:
-            child = await launcher.start("engine-0", command("import time; time.sleep(600)"), ONE_THREAD)
-            await child.ready(0.2)
-
     with pytest.raises(DeadlineError, match=r"launcher waited 0\.2 s for engine-0 \(pid \d+\) to be ready"):
-        asyncio.run(main())
+        asyncio.run(wait_until_ready(tmp_path, command("import time; time.sleep(600)"), 0.2))
 
 
 def test_of_several_deaths_the_one_by_a_signal_comes_first(tmp_path: Path) -> None:
@@ -166,16 +148,6 @@ def test_a_process_gets_its_resources_and_its_own_environment_and_no_other_proce
             return [await first.ready(120), await second.ready(120)]
 
     assert asyncio.run(main()) == ["INFO 3 1,2 127.0.0.1", "- 1  127.0.0.1"]
-
-
-def test_a_program_that_does_not_exist_is_a_death_that_says_so(tmp_path: Path) -> None:
-    async def main() -> None:
-        async with LocalLauncher(tmp_path, patience=1) as launcher:
-            process = await launcher.start("engine-0", Command(("no-such-program",)), ONE_THREAD)
-            await process.ready(120)
-
-    with pytest.raises(ProcessDied, match=r"(?s)exited with code 127.*no-such-program cannot be started: No such file"):
-        asyncio.run(main())
 
 
 def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_path: Path) -> None:

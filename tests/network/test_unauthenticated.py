@@ -22,9 +22,8 @@ import pytest
 from arl.config.recipe import TinyModel
 from arl.engine.http.engine_client import HttpEngine
 from arl.errors import EngineError, EngineLost
-from arl.launch.address import HOST
-from arl.launch.tls import CERTIFICATE, PRIVATE_KEY
-from arl.launch.trust import KEY, RunTrust, run_trust
+from arl.launch.network import CERTIFICATE, HOST, PRIVATE_KEY
+from arl.launch.run_secrets import KEY, RunSecrets, run_secrets
 from arl.models.tiny import make_tiny_model
 from arl.sync.group_sender import GroupSender
 from arl.tasks import running_checksum
@@ -87,7 +86,7 @@ def address_of(server: "subprocess.Popen[str]") -> str:
     return next(line.split()[1] for line in server.stdout if line.startswith("ready "))
 
 
-def connect(url: str, trust: RunTrust, sender: GroupSender | None = None) -> HttpEngine:
+def connect(url: str, trust: RunSecrets, sender: GroupSender | None = None) -> HttpEngine:
     return HttpEngine(
         url,
         generate_seconds=120.0,
@@ -104,7 +103,7 @@ def connect(url: str, trust: RunTrust, sender: GroupSender | None = None) -> Htt
 class Run:
     """Hold the parts of a run between hosts."""
 
-    trust: RunTrust
+    trust: RunSecrets
     trainer: TrainerClient
     engine: HttpEngine
     roles: Mapping[int, str] = field(default_factory=dict)  # by pid
@@ -117,7 +116,7 @@ async def run_between(hosts: Network, model: Path, directory: Path) -> AsyncIter
     place = hosts.hosts["trainer"]
     with contextlib.ExitStack() as stack:
         others = set(hosts.listeners())
-        trust = stack.enter_context(run_trust(directory, [hosts.address]))
+        trust = stack.enter_context(run_secrets(directory, [hosts.address]))
         secrets = {**trust.environment, **trust.secrets}
         server = server_argv(model, hosts.hosts["engine"])
         engine = stack.enter_context(started(hosts.hosts["engine"], server, secrets, directory / "engine.log"))
@@ -179,7 +178,7 @@ def test_whoever_knows_no_key_is_refused_on_every_socket_of_a_run_and_none_liste
 def test_another_certificate_an_old_key_and_plain_http_are_refused(hosts: Network, model: Path, tmp_path: Path) -> None:
     host = hosts.hosts["engine"]
 
-    async def ask(url: str, trust: RunTrust, old: RunTrust) -> None:
+    async def ask(url: str, trust: RunSecrets, old: RunSecrets) -> None:
         async with connect(url, trust):
             pass
         with pytest.raises(EngineError, match="shows another certificate than the one of this run") as refused:
@@ -187,10 +186,10 @@ def test_another_certificate_an_old_key_and_plain_http_are_refused(hosts: Networ
                 pass
         assert not isinstance(refused.value, EngineLost), "another server would show the same"
         with pytest.raises(EngineError, match=r"401.*this server needs its run key"):
-            async with connect(url, RunTrust(old.key, trust.directory)):
+            async with connect(url, RunSecrets(old.key, trust.directory)):
                 pass
         with pytest.raises(EngineError, match="its certificate is not known"):
-            async with connect(url, RunTrust(trust.key)):
+            async with connect(url, RunSecrets(trust.key)):
                 pass
         plain = url.replace("https", "http")
         with pytest.raises(EngineError, match="in the clear"):
@@ -200,7 +199,7 @@ def test_another_certificate_an_old_key_and_plain_http_are_refused(hosts: Networ
             with pytest.raises(aiohttp.ClientError):
                 await session.get(f"{plain}/model_info")
 
-    with run_trust(tmp_path / "old", [host.address]) as old, run_trust(tmp_path / "new", [host.address]) as trust:
+    with run_secrets(tmp_path / "old", [host.address]) as old, run_secrets(tmp_path / "new", [host.address]) as trust:
         secrets = {**trust.environment, **trust.secrets}
         with started(host, server_argv(model, host), secrets, tmp_path / "log") as server:
             asyncio.run(ask(address_of(server), trust, old))

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from arl.config.recipe import Recipe
 from arl.errors import InputError
 from arl.launch import local
-from arl.launch.gpu_devices import find_gpus, named_gpus, smallest_device
-from arl.launch.memory_share import RESERVE, engine_share
+from arl.launch.devices import find_gpus, named_gpus, smallest_device
+from arl.launch.placement import RESERVE, engine_share
 from arl.launch.torch_build import TorchBuild
 from arl.run import checks
 from arl.run.preflight import Plan, preflight
@@ -164,8 +164,8 @@ def test_a_gpu_that_does_not_say_how_much_memory_it_has_is_of_unknown_memory(
     eight: FakeNvml,
 ) -> None:
     eight.total[0] = None
-    assert smallest_device(("0",)) is None
-    assert smallest_device(("0", "1")) is not None
+    assert smallest_device(("0",)) == ("GPU", None)
+    assert smallest_device(("0", "1")) != ("GPU", None)
 
 
 @given(

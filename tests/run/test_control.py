@@ -11,7 +11,7 @@ import pytest
 import arl
 from arl.errors import InputError, RunError
 from arl.launch.base import Resources
-from arl.launch.trust import read_trust, run_trust
+from arl.launch.run_secrets import read_secrets, run_secrets
 from arl.metrics.run_status import write_status
 from arl.run.control import run_control
 from arl.run.control.control_messages import EngineStatus, JoinEngine, LiveRun, RemoveEngine
@@ -141,11 +141,11 @@ def test_a_run_whose_engines_cannot_change_says_what_it_does_or_how_it_ended(tmp
 
 
 def test_the_key_is_this_users_alone_and_goes_with_the_run(tmp_path: Path) -> None:
-    with run_trust(tmp_path, ["127.0.0.1"]) as trust:
+    with run_secrets(tmp_path, ["127.0.0.1"]) as trust:
         file = tmp_path / "secrets" / "run.key"
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
         assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-        assert read_trust(tmp_path) == trust
+        assert read_secrets(tmp_path) == trust
     assert not (tmp_path / "secrets").exists()
     with pytest.raises(InputError, match="join as the user who has started the run"):
-        read_trust(tmp_path)
+        read_secrets(tmp_path)

@@ -47,7 +47,7 @@ class FakeProcess:
     async def died(self) -> ProcessDied:
         return ProcessDied(await self.ended())
 
-    async def ends_by_itself(self, seconds: float) -> bool:
+    async def wait_then_kill_group(self, seconds: float) -> bool:
         was_over = self.over.is_set()
         self.over.set()
         return was_over
@@ -55,7 +55,7 @@ class FakeProcess:
     async def stop(self, seconds: float) -> None:
         self.over.set()
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         return "It has no log."
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from arl.errors import DeadlineError, TrainerError
 from arl.launch.base import Node
-from arl.launch.process_state import RUNS, STATES
+from arl.launch.spawn import RUNS, STATES
 from arl.run.failures import explain_deaths
 
 STOPPED = STATES[psutil.STATUS_STOPPED]
@@ -34,7 +34,7 @@ class RemoteProcess:
         end: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         return await end
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         return f"The end of {self.role}.log"
 
 

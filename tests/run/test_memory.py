@@ -11,8 +11,7 @@ from arl.config.recipe import Recipe
 from arl.data.model_shape import ModelShape
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.memory_share import engine_share
-from arl.launch.placement import place
+from arl.launch.placement import engine_share, place
 from arl.run.engine_memory import given_share, grown_capacity
 from arl.run.memory import CONTEXT, MemoryInputs, plan_memory, refuse_overfull, workload
 from arl.run.memory_budget import MemoryPlan

@@ -12,11 +12,11 @@ import pytest
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.sglang.server_command import CHILD
 from arl.errors import ProcessDied
-from arl.launch.address import new_key
 from arl.launch.base import Resources
 from arl.launch.child import RUN_KEY
 from arl.launch.local import LocalLauncher
-from arl.launch.trust import RunTrust
+from arl.launch.network import new_key
+from arl.launch.run_secrets import RunSecrets
 from arl.models.tiny import make_tiny_model
 from arl.run.engine_pool import connect_engines
 from arl.run.engines import EngineServers
@@ -97,7 +97,7 @@ def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
     async def main() -> None:
         async with reported_failures(), LocalLauncher(tmp_path, 2.0) as processes, explain_deaths(processes):
             versions = StartingVersions(str(tmp_path / "model"))
-            servers = EngineServers(recipe, versions, [Resources(1)], processes, RunTrust(new_key()))
+            servers = EngineServers(recipe, versions, [Resources(1)], processes, RunSecrets(new_key()))
             async with connect_engines(servers, await servers.start_all(), print):
                 raise AssertionError("it opened")
 

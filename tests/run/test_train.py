@@ -17,7 +17,7 @@ import pytest
 
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
-from arl.launch.trust import FOLDER, KEY
+from arl.launch.run_secrets import FOLDER, KEY
 from arl.metrics.names import EVALUATION, EVERY_STEP
 from arl.metrics.run_status import read_status
 from arl.sync.publication_directory import PREFIX

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from arl.errors import RunError, RunStopped
-from arl.launch.trust import FOLDER as SECRETS
+from arl.launch.run_secrets import FOLDER as SECRETS
 from tests.cluster.trained_once import assert_trained_once
 from tests.storm.attempt import FINISHED, Attempt
 from tests.storm.storm_run import BOUND, PROBLEMS, StormRun

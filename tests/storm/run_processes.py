@@ -1,17 +1,21 @@
-"""Find the processes of one run on this machine, by a mark in their environment, and name their roles.
+"""Find the processes of one run on this machine, name their roles, and look for what a run has left behind.
 
 /proc ─► those whose environment holds the mark, however deep ─► role, by their command line
+after its end: environment of every process · /dev/shm of our own · temporary directory of the run ─► what is left
 """
 
+import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
 
+from arl.files import remove_any
 from tests.processes import MARK
 
 # Words of which a command line of each role has one.
@@ -25,10 +29,15 @@ WORDS = {
     "runner": ("child.py",),  # in front of a process that has not begun yet
     "controller": ("arl.cli",),
 }
-WORKER = "reward worker"
 EVALUATION_ENGINE = "evaluation engine"
 OTHER = "other"
 OWN_SHARED_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
+
+SHARED_MEMORY = Path("/dev/shm")
+LEFT_SECONDS = 1.0  # after the end of the controller: then nothing may be left
+LONGEST_SECONDS = 30.0
+POLL_SECONDS = 0.05
+CACHES = ("torchinductor_",)  # begin the names of what a library keeps for all runs of this user
 
 
 @dataclass(frozen=True)
@@ -36,17 +45,14 @@ class RunProcess:
     """Name one process of a run.
 
     Args:
-        role: a key of WORDS, WORKER or OTHER.
-        number: of an engine's seat or of a rank; None: the role has none.
+        role: a key of WORDS, EVALUATION_ENGINE or OTHER.
     """
 
     role: str
     process: psutil.Process
-    number: int | None = None
 
     def __str__(self) -> str:
-        number = "" if self.number is None else f" {self.number}"
-        return f"{self.role}{number} (pid {self.process.pid})"
+        return f"{self.role} (pid {self.process.pid})"
 
 
 def with_own_shared_memory() -> None:
@@ -61,35 +67,21 @@ def with_own_shared_memory() -> None:
 
 def processes_of_run(mark: str) -> list[RunProcess]:
     """Return the processes whose environment has MARK=`mark`, without zombies, by age."""
-    found = [named(process) for process in psutil.process_iter() if is_marked(process, mark)]
-    alive = [each for each in found if each is not None]
-    return sorted(alive, key=lambda each: each.process.create_time())
+    found = []
+    for process in psutil.process_iter(["create_time"]):
+        with contextlib.suppress(psutil.Error, OSError):  # it has just ended
+            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(named(process))
+    return sorted(found, key=lambda each: each.process.info["create_time"])
 
 
-def is_marked(process: psutil.Process, mark: str) -> bool:
-    """Return whether a process belongs to the run of `mark`, and runs."""
-    try:
-        return process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE
-    except (psutil.Error, OSError):  # it has just ended
-        return False
-
-
-def named(process: psutil.Process) -> RunProcess | None:
-    """Return a process with its role; None: it has just ended."""
-    try:
-        words = process.cmdline()
-        parent = process.parent()
-        above = [] if parent is None else parent.cmdline()
-        environment = process.environ()
-    except (psutil.Error, OSError):
-        return None
-    role = role_of(words)
-    if role == "reward worker" and role_of(above) == "reward worker":
-        role = WORKER
-    if role == "engine" and role_of(above) == "evaluator":
+def named(process: psutil.Process) -> RunProcess:
+    """Return a process with its role."""
+    role = role_of(process.cmdline())
+    parent = process.parent()
+    if role == "engine" and parent is not None and role_of(parent.cmdline()) == "evaluator":
         role = EVALUATION_ENGINE
-    number = environment.get("RANK") if role == "trainer" else None
-    return RunProcess(role, process, None if number is None else int(number))
+    return RunProcess(role, process)
 
 
 def role_of(words: Sequence[str]) -> str:
@@ -114,3 +106,54 @@ def start_marked(argv: Sequence[str], mark: str, directory: Path, output: Path) 
         return subprocess.Popen(
             argv, cwd=directory, env=environment, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.STDOUT
         )
+
+
+def look_for_remains(mark: str, temporary: Path, patience: float) -> tuple[list[str], float]:
+    """Return what a run has left behind one second after its end, and after how long nothing was left; then remove it.
+
+    Args:
+        patience: factor of the second, for a machine that is busy otherwise.
+    """
+    ended = time.monotonic()
+
+    def find() -> list[str]:
+        return remains(mark, temporary)
+
+    found = _wait_until_empty(find, LEFT_SECONDS * patience)
+    if not found:
+        return [], round(time.monotonic() - ended, 2)
+    _wait_until_empty(find, LONGEST_SECONDS)
+    seconds = round(time.monotonic() - ended, 2)
+    for each in processes_of_run(mark):
+        each.process.kill()
+    for path in files_left(temporary):
+        remove_any(path)
+    return found, seconds
+
+
+def _wait_until_empty(find: Callable[[], list[str]], seconds: float) -> list[str]:
+    """Return what is found when nothing is, or when so many seconds have passed."""
+    until = time.monotonic() + seconds
+    while (found := find()) and time.monotonic() < until:
+        time.sleep(POLL_SECONDS)
+    return found
+
+
+def remains(mark: str, temporary: Path) -> list[str]:
+    """Return what there is of a run now that only a running one may have."""
+    processes = [f"{each}: {_state(each.process)}" for each in processes_of_run(mark)]
+    files = [str(path) for path in files_left(temporary)]
+    return processes + files
+
+
+def files_left(temporary: Path) -> list[Path]:
+    """Return the files in shared memory and in the run's temporary directory, without the caches of libraries."""
+    places = [path for place in (SHARED_MEMORY, temporary) for path in place.iterdir()]
+    return [path for path in places if not path.name.startswith(CACHES)]
+
+
+def _state(process: psutil.Process) -> str:
+    try:
+        return f"{process.status()}, {' '.join(process.cmdline())[:120]}"
+    except psutil.NoSuchProcess:
+        return "has just ended"

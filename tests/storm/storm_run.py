@@ -12,8 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from tests.storm.attempt import Attempt, Marksman
-from tests.storm.remains import look_for_remains
-from tests.storm.run_processes import start_marked
+from tests.storm.run_processes import look_for_remains, start_marked
 from tests.storm.shots import Shot, Variant
 
 PROBLEMS = 2  # of a step

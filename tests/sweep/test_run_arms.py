@@ -9,7 +9,7 @@ from rich.console import Console
 
 from arl import clock
 from arl.config.recipe_file import load_recipe
-from arl.launch.shares import Share
+from arl.launch.devices import Share
 from arl.sweep import run_arms
 from arl.sweep.check_arms import CheckedArm
 from arl.sweep.combinations import SweepArm

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from arl.errors import EngineError
-from arl.launch.address import LOOPBACK
+from arl.launch.network import LOOPBACK
 from arl.sync.broadcast import BroadcastTarget
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.group_sender import GroupSender, Rendezvous

@@ -3,7 +3,7 @@
 import pytest
 
 from arl.errors import EngineError
-from arl.launch.address import LOOPBACK, free_listener
+from arl.launch.network import LOOPBACK, free_listener
 from arl.sync.process_group import Receiver
 
 SECONDS = 20.0

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
 from arl.config.recipe import Train
-from arl.launch.child import leave
+from arl.launch.child import exit_immediately
 from arl.models.weights import own_rows
 from arl.sync.buckets import TensorSpec
 from arl.train import training_copy
@@ -121,7 +121,7 @@ def main() -> None:
     for name, arguments in case.items():
         CASES[name](**arguments)
     dist.barrier()
-    leave(0)
+    exit_immediately(0)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pytest
 import torch
 
 from arl.config.recipe import Train
-from arl.launch.child import leave
+from arl.launch.child import exit_immediately
 from arl.sync.buckets import make_buckets
 from arl.sync.version_buffers import allocate_buckets
 from arl.train import sharding
@@ -85,7 +85,7 @@ def main() -> None:
         results[name]["seconds"] = time.perf_counter() - began
     print(json.dumps(results))
     sys.stdout.flush()
-    leave(0)
+    exit_immediately(0)
 
 
 if __name__ == "__main__":

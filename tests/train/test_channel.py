@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from zmq.utils.monitor import recv_monitor_message
 
 from arl.errors import ProcessDied, RunError, TrainerError
-from arl.launch.address import LOOPBACK
-from arl.launch.trust import RunTrust
+from arl.launch.network import LOOPBACK
+from arl.launch.run_secrets import RunSecrets
 from arl.train import channel, channel_access, rank_watch
 from arl.train.announced_versions import AnnouncedVersions
 from arl.train.channel import Claimed, Hello, Left, Saved
@@ -25,7 +25,7 @@ from arl.train.rank_watch import RankWatch
 from arl.train.waits import ThreadAnswers, Waits, WatchedTasks
 from arl.types import WeightUpdate
 
-TRUST = RunTrust("the run's key")
+TRUST = RunSecrets("the run's key")
 SECONDS = 30
 HELLO = Hello("trainer", 0, "node-3", os.getpid())
 MECHANISMS = [b"", b"NULL", b"PLAIN", b"CURVE"]
@@ -233,7 +233,7 @@ class FakeProcess:
     async def died(self) -> ProcessDied:
         return ProcessDied(await self.ended())
 
-    def last_words(self) -> str:
+    def log_tail(self) -> str:
         return "The end of its log."
 
 

@@ -15,10 +15,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from arl.errors import DeadlineError, ProcessDied, TrainerError
-from arl.launch.address import LOOPBACK
 from arl.launch.base import Process
 from arl.launch.child import RUN_KEY
-from arl.launch.trust import RunTrust
+from arl.launch.network import LOOPBACK
+from arl.launch.run_secrets import RunSecrets
 from arl.train import channel, link
 from arl.train.algorithms.grpo import GRPO
 from arl.train.trainer_client import TrainerClient
@@ -111,7 +111,7 @@ def test_a_process_with_the_wrong_key_ends_and_the_run_goes_on(
     monkeypatch.setattr(link, "LINGER_SECONDS", 0.1)
 
     async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, RunTrust(KEY), DEADLINES, host=LOOPBACK) as trainer:
+        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
             stranger = trainer.environment | {RUN_KEY: "guess", channel.STARTUP_SECONDS: "0.5"}
             with started(stranger, 1) as strangers:
                 await asyncio.to_thread(strangers[0].wait, 300)
@@ -126,7 +126,7 @@ def test_a_process_with_the_wrong_key_ends_and_the_run_goes_on(
 
 def test_a_rank_that_gets_no_init_gives_up_after_the_deadline_of_a_start(tiny: Path, tmp_path: Path) -> None:
     async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), GRPO(), 2, RunTrust(KEY), DEADLINES, host=LOOPBACK) as trainer:
+        async with TrainerClient(init(tiny, tmp_path), GRPO(), 2, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
             assert float(trainer.environment[channel.STARTUP_SECONDS]) == DEADLINES.first_message
             environment = {**trainer.environment, **trainer.secrets} | {channel.STARTUP_SECONDS: "0.5"}
             message = r"the controller at tcp://127\.0\.0\.1:\d+ sent nothing for 0\.5 s"

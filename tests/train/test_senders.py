@@ -90,8 +90,8 @@ def test_a_rank_that_engines_hold_up_prints_which_version_is_needed_and_waits_un
                     update = await trainer.weights(version + 1)
                 stepping = asyncio.create_task(trainer.step(batch(6, groups=4, size=4)))
                 waits = "still waiting: no buffer was free for version 7"
-                await asyncio.to_thread(wait_until, lambda: waits in rank.last_words())
-                assert "version 5 (engines may ask for it)" in rank.last_words()
+                await asyncio.to_thread(wait_until, lambda: waits in rank.log_tail())
+                assert "version 5 (engines may ask for it)" in rank.log_tail()
                 assert not stepping.done()
                 await router.update_weights(update)
                 assert (await stepping).version == 7

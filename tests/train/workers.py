@@ -6,10 +6,10 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 from arl.config.recipe import Deadlines, Train
-from arl.launch.address import LOOPBACK, LOOPBACK_INTERFACE, held_port
 from arl.launch.base import Process, Resources
 from arl.launch.local import LocalLauncher
-from arl.launch.trust import RunTrust
+from arl.launch.network import LOOPBACK, LOOPBACK_INTERFACE, held_port
+from arl.launch.run_secrets import RunSecrets
 from arl.run.ranks import start_ranks
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import GRPO
@@ -52,7 +52,7 @@ async def launched(
     """
     async with (
         LocalLauncher(Path(first.evidence), patience=10.0) as launcher,
-        TrainerClient(first, GRPO(), ranks, RunTrust(KEY), deadlines, host=LOOPBACK) as trainer,
+        TrainerClient(first, GRPO(), ranks, RunSecrets(KEY), deadlines, host=LOOPBACK) as trainer,
     ):
         processes = await start_ranks(trainer, [Resources(threads=1)] * ranks, launcher, {})
         await trainer.ready()
@@ -65,7 +65,7 @@ async def forked(
 ) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
     """Start `ranks` forks and connect a client; they are ready. The client does not see their deaths."""
     async with TrainerClient(
-        first, GRPO(), ranks, RunTrust(KEY), DEADLINES, host=LOOPBACK, published=published, records=records
+        first, GRPO(), ranks, RunSecrets(KEY), DEADLINES, host=LOOPBACK, published=published, records=records
     ) as trainer:
         with started({**trainer.environment, **trainer.secrets}, ranks) as processes:
             await trainer.ready()

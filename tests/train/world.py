@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.config.recipe import Train
-from arl.launch.child import leave
+from arl.launch.child import exit_immediately
 from arl.models.load import DTYPES
 from arl.sync.buckets import bucket_bytes_of, make_buckets
 from arl.sync.loading import unflatten_all
@@ -126,4 +126,4 @@ def main() -> None:
     if dist.get_rank() == 0:
         (directory / "told.json").write_text(json.dumps(told))
     dist.barrier()
-    leave(0)
+    exit_immediately(0)

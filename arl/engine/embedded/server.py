@@ -26,9 +26,8 @@ from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.routes import EngineRoutes
 from arl.engine.http import wire
 from arl.errors import ArlError, EngineError, InputError, short_message
-from arl.launch.address import free_listener, listening_address, new_key
-from arl.launch.child import RUN_KEY, leave
-from arl.launch.tls import TLS, is_loopback, server_context, tls_folder
+from arl.launch.child import RUN_KEY, exit_immediately
+from arl.launch.network import TLS, free_listener, is_loopback, listening_address, new_key, server_context, tls_folder
 from arl.models.load import DTYPES, load_model
 
 SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
@@ -118,7 +117,7 @@ def _listening_place(host: str, port: int) -> ListeningPlace:
     """
     key = os.environ.get(RUN_KEY)
     if not key and not is_loopback(host):
-        raise InputError(f"--host {host} is beyond loopback: set {RUN_KEY}, or leave --host out")
+        raise InputError(f"--host {host} is beyond loopback: set {RUN_KEY}, or exit_immediately --host out")
     folder = tls_folder(host)
     try:
         context = None if folder is None else server_context(folder)
@@ -204,4 +203,4 @@ async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPl
 
 if __name__ == "__main__":
     main()
-    leave(0)
+    exit_immediately(0)

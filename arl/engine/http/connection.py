@@ -10,7 +10,7 @@ import msgspec
 
 from arl.clock import deadline
 from arl.errors import EngineError, EngineLost, short_message
-from arl.launch.tls import client_context, is_loopback
+from arl.launch.network import client_context, is_loopback
 
 KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
 QUOTED = 500  # bytes of an answer that an error shows

@@ -15,7 +15,7 @@ from arl.data.model_limits import model_limits
 from arl.engine.backend import ServerSpec
 from arl.errors import RecipeError
 from arl.launch.base import Resources
-from arl.launch.interpreter import ALONE
+from arl.launch.torch_build import ALONE
 
 FILE_OF_FLAGS = "--config"
 # With these flags SGLang sets these variables for itself, whatever its environment says: entrypoints/engine.py, 0.5.20.

@@ -32,8 +32,7 @@ from pathlib import Path
 from typing import Any
 
 ARL = Path(__file__).parents[2]
-FREE_PORT: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "free_port.py"))
-TLS: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "tls.py"))
+NETWORK: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "network.py"))
 SHARED_MEMORY = Path("/dev/shm")  # where Linux has named semaphores
 MAX_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
 HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, but reports to nobody when it is ready
@@ -50,7 +49,7 @@ def hold(host: str) -> socket.socket:
     While it is open the kernel gives the port to nobody. SGLang, which takes seconds to get there, may still listen.
     """
     try:
-        held: socket.socket = FREE_PORT["bind_free"](host)
+        held: socket.socket = NETWORK["free_listener"](host)
     except OSError as error:
         sys.exit(f"cannot listen on {host}: {error.strerror}")
     return held
@@ -62,7 +61,7 @@ def announce(host: str, port: int, certificate: Path | None) -> None:
     while True:
         connection = http.client.HTTPConnection(host, port, timeout=10)  # knows no proxies
         if certificate is not None:
-            context = TLS["client_context"](certificate)
+            context = NETWORK["client_context"](certificate)
             connection = http.client.HTTPSConnection(host, port, timeout=10, context=context)
         try:
             connection.request("GET", "/health")
@@ -144,10 +143,10 @@ def main() -> None:
     port = held.getsockname()[1]
     sys.argv[at] = str(port)
     sys.argv += ["--api-key", os.environ["ARL_RUN_KEY"]]
-    folder = TLS["tls_folder"](host)
-    certificate = folder and folder / TLS["CERTIFICATE"]
+    folder = NETWORK["tls_folder"](host)
+    certificate = folder and folder / NETWORK["CERTIFICATE"]
     if certificate is not None:
-        sys.argv += ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(folder / TLS["PRIVATE_KEY"])]
+        sys.argv += ["--ssl-certfile", str(certificate), "--ssl-keyfile", str(folder / NETWORK["PRIVATE_KEY"])]
     is_long = len(os.fsencode(tempfile.gettempdir())) > MAX_HOME
     place = Path(tempfile.mkdtemp(prefix="arl-sglang-", dir="/tmp" if is_long else None))
     guard(place)

@@ -23,7 +23,7 @@ from arl.engine.sglang import server_command
 from arl.engine.sglang.server_command import refuse_contradictions
 from arl.errors import InputError
 from arl.launch.base import Command
-from arl.launch.interpreter import last_words, run_code
+from arl.launch.torch_build import last_line, run_code
 from arl.sync.group_sender import GroupSender
 
 TESTED = "0.5.20"
@@ -99,7 +99,7 @@ def find_sglang(python: str | None) -> Interpreter:
     words = done.stdout.split()
     version = words[-1] if words else ""  # a wrapper may print something first
     if done.returncode or not version[:1].isdecimal():
-        raise InputError(f"engine.python {path}: there is no SGLang in it ({last_words(done)}). {REMEDY}")
+        raise InputError(f"engine.python {path}: there is no SGLang in it ({last_line(done)}). {REMEDY}")
     lacking = [line.removeprefix(LACKS) for line in done.stdout.splitlines() if line.startswith(LACKS)]
     return Interpreter(path, version, tuple(lacking))
 

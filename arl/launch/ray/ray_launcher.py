@@ -1,116 +1,138 @@
 """Start the processes of a run on the nodes of a Ray cluster that is there, each as the child of an actor of its own.
 
-    reserve ─► probe ─► nodes
+    address ─► connect ─► choose_nodes: this node first ─► placement group of one bundle a node ─► probe ─► nodes
     start(role, command, resources) ─► secret file ─► ChildActor on that node ─► RayProcess ─► logs/<role>.log
     end of the context ─► SIGTERM to all ─► SIGKILL after `patience` seconds ─► the actors end
 
+A run takes whole nodes: the bundle of a node holds all of its CPUs and GPUs, and arl.launch.placement divides them.
 Nothing is detached: when the controller dies, Ray ends its actors, and the kernel their children.
 """
 
 import asyncio
 import contextlib
 import functools
-import importlib
+import logging
 import os
-import tempfile
-from collections.abc import Callable, Collection, Sequence
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, NamedTuple
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from arl.clock import deadline
 from arl.config.cluster_section import Cluster
 from arl.errors import DeadlineError, InputError, ProcessDied
-from arl.launch.address import HOST
-from arl.launch.base import Command, Node, Resources
+from arl.launch.base import Command, Launcher, Node, Process, Resources
 from arl.launch.child import PARENT, RUN_KEY
-from arl.launch.grants import granted_environment
-from arl.launch.secret_file import PREFIX, write_secret_file
-
-# Ray is optional, and importing it takes a while: what imports it is imported where it is used.
-if TYPE_CHECKING:
-    from ray.exceptions import RayError
-
-    from arl.launch.ray.ray_process import RayProcess
-    from arl.launch.ray.reservation import Reservation
+from arl.launch.network import HOST, LOOPBACK
+from arl.launch.nodes import probed_nodes
+from arl.launch.ray.ray_process import ChildActor, RayProcess
 
 ARL = "ARL_"  # begins the variables of the controller that its processes get as well, wherever they are
 NOT_SENT = (PARENT, RUN_KEY)
+CONNECT_SECONDS = 10.0
+RESERVE_SECONDS = 60.0  # for what another run held until just now
 HEAD_SECONDS = 30.0  # for the head of the cluster to answer a question
+PROBE_SECONDS = 120.0  # for Python on a slow file system
 START_SECONDS = 120.0  # for Ray to start a worker, and the worker the process
+PIN = 0.001  # of a node's own resource, which pins a bundle to the node
+KINDS = ("CPU", "GPU")
+GUESSES = " Some common causes include"  # begins what Ray adds to a cause that it does not know
 
 
-class RayLauncher:
+class RayNode(NamedTuple):
+    """Describe a node as Ray knows it."""
+
+    id: str  # Ray's, of this life of the node; one that comes back has another
+    name: str  # host name
+    address: str
+    resources: Mapping[str, float]  # CPU and GPU, as many as there are
+
+
+class Reservation(NamedTuple):
+    """Hold the nodes of a run, the controller's first; bundle i of the group is node i."""
+
+    nodes: Sequence[RayNode]
+    group: PlacementGroup
+
+    def options(self, node: int, with_gpus: bool = False) -> dict[str, Any]:
+        """Return the options of an actor or a task on a node.
+
+        Args:
+            with_gpus: Ray shows it the GPUs of the bundle, in CUDA_VISIBLE_DEVICES.
+        """
+        gpus = self.nodes[node].resources.get("GPU", 0) if with_gpus else 0
+        strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
+        return {"num_cpus": 0, "num_gpus": gpus, "scheduling_strategy": strategy}
+
+
+class RayLauncher(Launcher):
     """Launch processes on the nodes of a Ray cluster; see arl.launch.base.Launcher.
 
     Args:
-        logs: directory of the logs, made when the context is entered; every node sees it.
-        patience: seconds from SIGTERM to SIGKILL at the end of the context.
         cluster: of the recipe.
-
-    Raises:
-        InputError: Ray is not installed.
     """
 
     def __init__(self, logs: Path, patience: float, cluster: Cluster) -> None:
-        _refuse_without_ray()
-        self._logs = logs
-        self._patience = patience
+        super().__init__(logs, patience)
         self._cluster = cluster
-        self._processes: list[RayProcess] = []
-        self._lost: frozenset[int] = frozenset()
-        self._secrets: tempfile.TemporaryDirectory[str] | None = None
 
-    async def __aenter__(self) -> Self:
-        self._logs.mkdir(parents=True, exist_ok=True)
-        self._secrets = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._logs.parent)
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stops = [process.stop(self._patience) for process in self._processes]
-        try:
-            await asyncio.shield(asyncio.gather(*stops))
-        finally:
-            assert self._secrets is not None
-            self._secrets.cleanup()  # with the files of processes that have never begun
+    @property
+    def _reservation(self) -> Reservation:
+        return reserve(self._cluster.address, self._cluster.nodes, self._cluster.fewest_nodes)
 
     @property
     def nodes(self) -> Sequence[Node]:
-        return self._reservation.probed_nodes(self._cluster, self._logs.parent)
+        """Look at every node; the GPUs that it sees are those that Ray has given the run there."""
+        names = [node.name for node in self._reservation.nodes]
+        nodes = probed_nodes(names, self._cluster, self._logs.parent, functools.partial(self._run_on_all, names))
+        return [replace(nodes[0], address=LOOPBACK)] if len(nodes) == 1 else nodes
 
-    @property
-    def lost_nodes(self) -> Collection[int]:
-        return self._lost
-
-    @property
-    def shares_files(self) -> bool:
-        return True  # nodes that do not see the run directory are refused
-
-    @property
-    def logs(self) -> Path:
-        return self._logs
-
-    @property
-    def processes(self) -> Sequence["RayProcess"]:
-        return self._processes
+    def _run_on_all(self, names: Sequence[str], argv: Sequence[str]) -> str:
+        """Run a command on each node, and return all that they have printed, or why Ray runs nothing there."""
+        answers = []
+        for number, name in enumerate(names):
+            options = self._reservation.options(number, with_gpus=True)
+            command = [word.replace("{}", name) for word in argv]
+            answers.append(ray.remote(run_probe).options(**options, max_retries=0).remote(command, os.getcwd()))
+        printed = []
+        for answer in answers:
+            try:
+                printed.append(ray.get(answer, timeout=START_SECONDS + PROBE_SECONDS))
+            except RayError as error:
+                printed.append(reason(error))
+        return "\n".join(printed)
 
     async def start(
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
-    ) -> "RayProcess":
-        from arl.launch.ray.ray_process import RayProcess
-
+    ) -> Process:
         node = self.nodes[resources.node]
         await self._find_lost_nodes()
         if resources.node in self._lost:
-            raise ProcessDied(f"{role} cannot be started: Ray has given up node {node.name}")
-        actor = self._make_actor(resources.node)
-        assert self._secrets is not None, "the launcher is not entered"
-        secrets = write_secret_file(Path(self._secrets.name), role, command.secrets)
-        environment = self._environment(command, resources)
-        starting = actor.start.remote(command.argv, environment, secrets, os.getcwd())
-        pid = await self._started(actor, role, starting, node.name)
+            raise ProcessDied(f"{role} cannot be started: node {node.name} has failed")
+        own = {name: value for name, value in os.environ.items() if name.startswith(ARL) and name not in NOT_SENT}
+        environment = {
+            **own,
+            **command.environment,
+            **resources.environment,
+            HOST: node.address,
+        }
+        secrets = self._write_secrets(role, command.secrets)
+        actor: Any = ray.remote(ChildActor).options(**self._reservation.options(resources.node)).remote()
+        try:
+            async with asyncio.timeout(START_SECONDS):
+                pid = await actor.start.remote(command.argv, environment, secrets, os.getcwd())
+        except (TimeoutError, RayError) as error:
+            ray.kill(actor)
+            why = reason(error) if isinstance(error, RayError) else f"no worker within {START_SECONDS:.0f} s"
+            raise ProcessDied(f"{role} cannot be started on {node.name} (Ray: {why})") from error
         process = RayProcess(
             role,
             self._logs / f"{role}.log",
@@ -121,49 +143,10 @@ class RayLauncher:
             node_name=node.name,
             describe_loss=functools.partial(self._describe_loss, resources.node),
         )
-        await self._replace_dead(process)
+        # It is remembered first, so that it is stopped even if a cancellation comes meanwhile.
+        for predecessor in self._remember(process):
+            await predecessor.stop(0.0)  # its actor is still there
         return process
-
-    def _make_actor(self, node: int) -> Any:
-        import ray
-
-        from arl.launch.ray.child_actor import ChildActor
-
-        return ray.remote(ChildActor).options(**self._reservation.options(node)).remote()
-
-    async def _started(self, actor: Any, role: str, starting: Any, node: str) -> int:
-        """Wait until a command has started in its actor, and return its process id.
-
-        Raises:
-            ProcessDied: it cannot be started there.
-        """
-        import ray
-        from ray.exceptions import RayError
-
-        from arl.launch.ray.reservation import reason
-
-        try:
-            async with asyncio.timeout(START_SECONDS):
-                pid: int = await starting
-        except TimeoutError as error:
-            ray.kill(actor)
-            raise ProcessDied(
-                f"{role} cannot be started: Ray has started no worker on {node} within {START_SECONDS:.0f} s"
-            ) from error
-        except RayError as error:
-            ray.kill(actor)
-            raise ProcessDied(f"{role} cannot be started on {node} (Ray: {reason(error)})") from error
-        return pid
-
-    def _environment(self, command: Command, resources: Resources) -> dict[str, str]:
-        """Return the variables that are added to those of the node."""
-        own = {name: value for name, value in os.environ.items() if name.startswith(ARL) and name not in NOT_SENT}
-        return {
-            **own,
-            **command.environment,
-            **granted_environment(resources),
-            HOST: self.nodes[resources.node].address,
-        }
 
     async def _find_lost_nodes(self) -> None:
         """Ask Ray which nodes are dead. Its head may take long to answer, so a thread waits for it.
@@ -172,45 +155,105 @@ class RayLauncher:
             DeadlineError: it does not answer.
         """
         async with deadline(HEAD_SECONDS, "launcher", "the head of the Ray cluster to say which nodes are alive"):
-            self._lost = await asyncio.to_thread(self._reservation.lost_nodes)
+            alive = {node.id for node in await asyncio.to_thread(alive_nodes)}
+        self._lost = {number for number, node in enumerate(self._reservation.nodes) if node.id not in alive}
 
-    async def _describe_loss(self, node: int, error: "RayError | None") -> str:
-        """Say how a process has ended whose actor is dead; no error: its worker does not answer, and is given up."""
-        from ray.exceptions import RayError
-
-        from arl.launch.ray.reservation import reason
-
+    async def _describe_loss(self, node: int, error: RayError) -> str:
+        """Say how a process has ended whose actor is dead."""
         with contextlib.suppress(DeadlineError, RayError):  # the loss of the process is what matters here
             await self._find_lost_nodes()
         name = self.nodes[node].name
         where = f"its node {name}" if node in self._lost else f"its Ray worker on {name}"
-        if error is None:
-            return f"was given up, because {where} does not answer"
         return f"was lost with {where} (Ray: {reason(error)})"
 
-    async def _replace_dead(self, process: "RayProcess") -> None:
-        """Remember a process in the place of its dead predecessors, and then end their actors.
 
-        It is remembered first, so that it is stopped even if a cancellation comes meanwhile.
-        """
-        dead = [p for p in self._processes if p.role == process.role and p.exit_code is not None]
-        self._processes = [p for p in self._processes if p not in dead]
-        self._processes.append(process)
-        for predecessor in dead:
-            await predecessor.stop(0.0)
-
-    @property
-    def _reservation(self) -> "Reservation":
-        from arl.launch.ray.reservation import reserve
-
-        return reserve(self._cluster.address, self._cluster.nodes, self._cluster.fewest_nodes)
+def run_probe(argv: Sequence[str], directory: str) -> str:
+    """Run a command on this node, and return what it has printed."""
+    done = subprocess.run(argv, cwd=directory, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
+    return done.stdout + done.stderr
 
 
-def _refuse_without_ray() -> None:
-    try:
-        importlib.import_module("ray")
-    except ModuleNotFoundError as error:
+def reason(error: RayError) -> str:
+    """Return the cause, which stands last in a long message of Ray's."""
+    if isinstance(error, RayTaskError):
+        return f"{type(error.cause).__name__}: {error.cause}"
+    last = str(error).strip().rpartition("\n")[2].strip()
+    return last.partition(GUESSES)[0] or type(error).__name__
+
+
+@functools.cache
+def reserve(address: str, num_nodes: int, fewest_nodes: int) -> Reservation:
+    """Reserve nodes for this process, once for all its launchers.
+
+    Raises:
+        InputError: no cluster is at the address, or too few nodes are alive or free.
+    """
+    connect(address)
+    nodes = choose_nodes(alive_nodes(), ray.get_runtime_context().get_node_id(), num_nodes)
+    names = ", ".join(node.name for node in nodes)
+    if len(nodes) < fewest_nodes:
         raise InputError(
-            "launcher ray: Ray is not installed; pip install -e '.[ray]' in arl's clone on every node, "
-            "or use launcher: local"
+            f"cluster.nodes {num_nodes}: the Ray cluster has {len(nodes)} alive ({names}), and the run needs "
+            f"{fewest_nodes}; add some by `ray start --address=…`, or lower cluster.nodes or cluster.min_nodes"
+        )
+    bundles = [{f"node:{node.address}": PIN, **node.resources} for node in nodes]
+    group = placement_group(bundles, strategy="STRICT_SPREAD", name="arl")
+    if not group.wait(RESERVE_SECONDS):
+        remove_placement_group(group)
+        raise InputError(
+            f"cluster.nodes {num_nodes}: a run takes whole nodes ({names}), and after {RESERVE_SECONDS:.0f} s others "
+            "still hold a part of them; see `ray status`, and wait until they have ended"
+        )
+    return Reservation(nodes, group)
+
+
+def connect(address: str) -> None:
+    """Make this process a driver of the cluster at `address`.
+
+    Raises:
+        InputError: there is none, it refuses this process, or the address is a Ray client's.
+    """
+    if address.startswith("ray://"):
+        raise InputError(
+            f"cluster.address {address}: the controller must run on a node of the cluster, because its processes "
+            "connect to it; run arl there, by `ray job submit` for instance, with cluster.address auto"
+        )
+    handler = signal.getsignal(signal.SIGTERM)
+    host, _, port = address.rpartition(":")
+    try:
+        if host and port.isdecimal():  # Ray would try for minutes to reach an address at which nobody listens
+            socket.create_connection((host, int(port)), CONNECT_SECONDS).close()
+        ray.init(address, log_to_driver=False, logging_level=logging.CRITICAL, ignore_reinit_error=True)
+    except (OSError, RuntimeError, ValueError, RayError) as error:
+        why = str(error).strip().partition("\n")[0]
+        raise InputError(
+            f"cluster.address {address}: no Ray cluster can be used there ({why}); start one by `ray start --head` and "
+            "`ray start --address=…` on the other machines, or use launcher: local"
         ) from error
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # which Ray replaces by its own
+
+
+def alive_nodes() -> list[RayNode]:
+    """Ask Ray which nodes are alive."""
+    return [
+        RayNode(
+            id=node["NodeID"],
+            name=node["NodeManagerHostname"],
+            address=node["NodeManagerAddress"],
+            resources={kind: node["Resources"][kind] for kind in KINDS if node["Resources"].get(kind)},
+        )
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+
+
+def choose_nodes(alive: Sequence[RayNode], here: str, count: int) -> list[RayNode]:
+    """Choose at most `count` nodes: the one of id `here`, where the controller runs, then those with most GPUs.
+
+    Of several nodes with one name, each is named by its address.
+    """
+    by_preference = sorted(alive, key=lambda node: (node.id != here, -node.resources.get("GPU", 0), node.name))
+    chosen = by_preference[:count]
+    names = [node.name for node in chosen]
+    return [node if names.count(node.name) == 1 else node._replace(name=node.address) for node in chosen]

@@ -1,19 +1,65 @@
-"""Watch a command that a ChildActor runs on another node."""
+"""Run one command on a node of a Ray cluster, as the child of a Ray worker, and watch it from the controller.
+
+RayProcess (controller) ── start, read, wait, kill ─► ChildActor (Ray worker on the node) ─► runner ─► the command
+
+The kernel kills the command when the worker dies (arl.launch.child), and Ray ends the worker when the controller dies.
+"""
 
 import asyncio
 import contextlib
+import os
 import signal
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import ray
 from ray.exceptions import RayError
 
-from arl.launch.process import WatchedProcess
-from arl.launch.process_state import RUNS
+from arl.launch.base import Command
+from arl.launch.network import HOST, interface_environment
+from arl.launch.process import OUTPUT_SECONDS, PIECE, PipedChild, WatchedProcess, start_child
+from arl.launch.run_secrets import take_variables
+from arl.launch.spawn import kill_session, signal_all
 
+RAY = "RAY_"  # begins the variables of Ray's own, its token among them
 END_SECONDS = 20.0  # for a Ray worker to answer when its process is killed; Ray kills the worker then, if it still can
+
+
+class ChildActor:
+    """Hold one command on its node, from its start to its end."""
+
+    _child: PipedChild
+
+    async def start(self, argv: Sequence[str], environment: Mapping[str, str], secrets: str, directory: str) -> int:
+        """Start the command, and return its process id.
+
+        Args:
+            argv: program and arguments.
+            environment: variables that are added to those of this node, without Ray's own; the address among them.
+            secrets: file with more of them.
+            directory: in which it runs.
+        """
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(RAY)}
+        network = interface_environment(environment[HOST])
+        command = Command(tuple(argv), {**environment, **network}, take_variables(secrets))
+        self._child = await start_child(command, inherited=inherited, directory=directory)
+        return self._child.process.pid
+
+    async def read(self) -> bytes:
+        """Wait for the next piece of output; empty: there is no more."""
+        return await self._child.output.read(PIECE)
+
+    async def wait(self) -> int:
+        """Wait until the command has ended, and return its exit code."""
+        return await self._child.process.wait()
+
+    async def kill(self, number: int) -> None:
+        """Send a signal to the command and to what it has started; SIGKILL also to what has left its process group."""
+        if number == signal.SIGKILL:
+            kill_session(self._child.process)
+        else:
+            signal_all(self._child.process, signal.Signals(number))
 
 
 class RayProcess(WatchedProcess):
@@ -24,7 +70,7 @@ class RayProcess(WatchedProcess):
         pid: its process id on its node.
         node: number of its node.
         node_name: as messages show it.
-        describe_loss: says what has happened to the actor, by Ray's error; None: it does not answer.
+        describe_loss: says what has happened to the actor, by Ray's error.
     """
 
     def __init__(
@@ -37,26 +83,15 @@ class RayProcess(WatchedProcess):
         pid: int,
         node: int,
         node_name: str,
-        describe_loss: Callable[[RayError | None], Awaitable[str]],
+        describe_loss: Callable[[RayError], Awaitable[str]],
     ) -> None:
         self._actor = actor
         self._pid = pid
-        self._node = node
-        self._node_name = node_name
         self._describe_loss = describe_loss
-        self._exit_code: int | None = None
         self._loss = ""  # what has happened to its actor
-        self._over = asyncio.Event()
-        self._giving_up: asyncio.Task[None] | None = None
+        self._killing: asyncio.Task[None] | None = None
         self._following = asyncio.create_task(self._follow(), name=f"end of {role}")
-        super().__init__(role, log, on_line)
-
-    def __str__(self) -> str:
-        return f"{self.role} (pid {self.pid} on {self._node_name})"
-
-    @property
-    def node(self) -> int:
-        return self._node
+        super().__init__(role, log, on_line, node, node_name)
 
     @property
     def pid(self) -> int:
@@ -64,26 +99,19 @@ class RayProcess(WatchedProcess):
 
     @property
     def exit_code(self) -> int | None:
-        return self._exit_code
+        return self._following.result() if self._following.done() else None
 
-    async def state(self) -> str:
-        return RUNS  # as far as it is known here
-
-    async def _follow(self) -> None:
-        """Wait for its end, which its actor reports, or Ray that of the actor."""
+    async def _follow(self) -> int:
+        """Wait for its exit code, which its actor reports, or for the end of the actor, which Ray reports."""
         try:
-            self._has_ended(await self._actor.wait.remote())
+            code: int = await self._actor.wait.remote()
         except RayError as error:
-            self._has_ended(-signal.SIGKILL, await self._describe_loss(error))
+            self._loss = await self._describe_loss(error)
+            return -signal.SIGKILL
+        return code
 
-    def _has_ended(self, code: int, loss: str = "") -> None:
-        if self._exit_code is None:
-            self._exit_code = code
-            self._loss = loss
-            self._over.set()
-
-    async def _wait(self) -> None:
-        await self._over.wait()
+    async def _wait(self) -> object:
+        return await asyncio.shield(self._following)
 
     async def _read(self) -> bytes:
         try:
@@ -92,36 +120,30 @@ class RayProcess(WatchedProcess):
             return b""
         return piece
 
-    def _stop_reading(self) -> None:
-        """Do nothing: the worker of the actor holds the pipe, and closes it when it ends."""
-
     def _signal(self, number: signal.Signals) -> None:
-        """Send a signal through the Ray worker. If that does not answer SIGKILL in time, it is killed itself."""
         if self._loss:
             return  # Ray would complain about each call to an actor that is gone
-        self._actor.signal_all.remote(int(number))
-        if number is signal.SIGKILL and self._exit_code is None and self._giving_up is None:
-            self._giving_up = asyncio.create_task(self._give_up_in_time(), name=f"deadline of {self.role}")
+        if number is not signal.SIGKILL:
+            self._actor.kill.remote(int(number))
+        elif self._killing is None:
+            self._killing = asyncio.create_task(self._kill_all(), name=f"kill of {self.role}")
 
-    async def _give_up_in_time(self) -> None:
-        """Wait for the end of the process, and kill the Ray worker if it does not say that the process has ended."""
-        try:
+    async def _kill_all(self) -> None:
+        """Kill it with everything in its session, read the rest of its output, and end its actor.
+
+        A Ray worker that does not answer in time is killed, and the kernel kills its child.
+        """
+        with contextlib.suppress(TimeoutError, RayError):
             async with asyncio.timeout(END_SECONDS):
+                await self._actor.kill.remote(int(signal.SIGKILL))
                 await self._wait()
-        except TimeoutError:
-            ray.kill(self._actor)
-            self._has_ended(-signal.SIGKILL, await self._describe_loss(None))
+                await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
+        ray.kill(self._actor)
 
     async def _end(self) -> None:
-        self._signal(signal.SIGKILL)
-        try:
-            with contextlib.suppress(TimeoutError, RayError):  # its worker is given up, or has ended
-                async with asyncio.timeout(END_SECONDS):
-                    await self._actor.end.remote()  # also what has left the process group
-            await self._wait()
-        finally:
-            ray.kill(self._actor)
-            self._following.cancel()
+        await super()._end()
+        if self._killing is not None:
+            await self._killing
 
     def _how_it_ended(self) -> str:
         return self._loss or super()._how_it_ended()

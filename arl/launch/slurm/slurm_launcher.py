@@ -1,5 +1,6 @@
 """Start the processes of a run on the nodes of a Slurm job, each as one step of it.
 
+SLURM_JOB_ID, SLURM_JOB_NODELIST ─► names of nodes, this one first ─► each is looked at (arl.launch.nodes) ─► nodes
 start ─► secret file ─► srun ─► runner on the node ─► the process        SlurmProcess watches srun ─► logs/<role>.log
 end of the context ─► SIGTERM to all ─► SIGKILL after `patience` seconds
 
@@ -9,34 +10,32 @@ When the controller dies, the kernel sends SIGTERM to each srun, which ends its 
 
 import asyncio
 import os
+import platform
+import shlex
 import signal
 import sys
-import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from arl.config.cluster_section import Cluster
-from arl.errors import ProcessDied
-from arl.launch.address import HOST
-from arl.launch.base import Command, Node, Resources
+from arl.errors import InputError, ProcessDied, RunError
+from arl.launch.base import Command, Launcher, Node, Process, Resources
 from arl.launch.child import DEATH_SIGNAL
-from arl.launch.grants import granted_environment
+from arl.launch.network import HOST
+from arl.launch.nodes import probed_nodes
 from arl.launch.process import start_child
-from arl.launch.secret_file import PREFIX, write_secret_file
 from arl.launch.slurm import step_runner
-from arl.launch.slurm.allocation import read_allocation, step
-from arl.launch.slurm.batch_script import RUN_POINTER
-from arl.launch.slurm.step_process import SlurmProcess
+from arl.launch.slurm.job import JOB, RUN_POINTER, require, run_slurm
+from arl.launch.slurm.step import SlurmProcess
+
+PROBE_SECONDS = 300.0  # importing torch from a busy network file system takes minutes
 
 
-class SlurmLauncher:
+class SlurmLauncher(Launcher):
     """Launch processes on the nodes of a Slurm job; see arl.launch.base.Launcher.
 
     Args:
-        logs: directory of the logs, on a path that all nodes share; made when the context is entered.
-        patience: seconds from SIGTERM to SIGKILL at the end of the context.
         cluster: of the recipe.
 
     Raises:
@@ -44,19 +43,13 @@ class SlurmLauncher:
     """
 
     def __init__(self, logs: Path, patience: float, cluster: Cluster) -> None:
-        self._logs = logs
-        self._patience = patience
+        super().__init__(logs, patience)
         self._cluster = cluster
-        self._allocation = read_allocation()
-        self._processes: list[SlurmProcess] = []
-        self._lost: set[int] = set()
-        self._secrets: tempfile.TemporaryDirectory[str] | None = None
+        self._names = read_allocation()
 
     async def __aenter__(self) -> Self:
-        self._logs.mkdir(parents=True, exist_ok=True)
-        self._secrets = tempfile.TemporaryDirectory(prefix=PREFIX, dir=self._logs.parent)
         self._point_to_run()
-        return self
+        return await super().__aenter__()
 
     def _point_to_run(self) -> None:
         """Write the path of the run directory where the job's script looks for it, should the job be requeued."""
@@ -64,79 +57,94 @@ class SlurmLauncher:
         if pointer is not None:
             Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        stops = [process.stop(self._patience) for process in self._processes]
-        try:
-            await asyncio.shield(asyncio.gather(*stops))
-        finally:
-            assert self._secrets is not None
-            self._secrets.cleanup()  # with the files of steps that have never begun
-
     @property
     def nodes(self) -> Sequence[Node]:
-        return self._allocation.nodes(self._cluster, self._logs.parent)
+        if len(self._names) < self._cluster.fewest_nodes:
+            raise InputError(
+                f"cluster.nodes {self._cluster.nodes}: job {os.environ[JOB]} has {len(self._names)} "
+                f"({', '.join(self._names)}); ask Slurm for more nodes, or set cluster.min_nodes"
+            )
+        return probed_nodes(self._names, self._cluster, self._logs.parent, self._run_on_all)
 
-    @property
-    def lost_nodes(self) -> Collection[int]:
-        return self._lost
-
-    @property
-    def shares_files(self) -> bool:
-        return True  # the survey refuses nodes that do not see the run directory
-
-    @property
-    def logs(self) -> Path:
-        return self._logs
-
-    @property
-    def processes(self) -> Sequence[SlurmProcess]:
-        return self._processes
+    def _run_on_all(self, argv: Sequence[str]) -> str:
+        """Run a command on each node, and return what all of them and srun have printed."""
+        named = shlex.join(argv).replace(shlex.quote("{}"), '"$SLURMD_NODENAME"')
+        done = run_slurm(*step(self._names), "/bin/sh", "-c", f"exec {named} 2>&1", seconds=PROBE_SECONDS)
+        return done.stdout + done.stderr
 
     async def start(
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
-    ) -> SlurmProcess:
+    ) -> Process:
         node = self.nodes[resources.node]
         if resources.node in self._lost:
-            lost = next((str(process) for process in self._processes if process.role == role), role)
-            raise ProcessDied(f"{lost} has nowhere to start again, because node {node.name} has failed")
-        assert self._secrets is not None, "the launcher is not entered"
-        environment = {
+            raise ProcessDied(f"{role} cannot be started: node {node.name} has failed")
+        variables = {
             **command.environment,
             **command.secrets,
-            **granted_environment(resources),
+            **resources.environment,
             HOST: node.address,
         }
-        file = write_secret_file(Path(self._secrets.name), role, environment)
+        file = self._write_secrets(role, variables)
         runner = (sys.executable, "-I", step_runner.__file__, file, *command.argv)
         srun = Command(
             argv=(*step([node.name]), "--unbuffered", f"--job-name={role}", *runner),
             environment={DEATH_SIGNAL: str(int(signal.SIGTERM))},
         )
-        process = await self._start_step(role, srun, on_line, resources.node)
-        self._processes = [p for p in self._processes if p.role != role or p.exit_code is None]
-        self._processes.append(process)
+        process = SlurmProcess(
+            role,
+            await start_child(srun, asyncio.subprocess.PIPE),
+            self._logs / f"{role}.log",
+            on_line,
+            node=resources.node,
+            node_name=node.name,
+            on_lost_node=self._lost.add,
+        )
+        self._remember(process)
         return process
 
-    async def _start_step(
-        self, role: str, srun: Command, on_line: Callable[[str], None] | None, node: int
-    ) -> SlurmProcess:
-        """Start srun with a pipe to its input, by which signals travel."""
-        reading_end, writing_end = os.pipe()
-        try:
-            return SlurmProcess(
-                role,
-                await start_child(srun, reading_end),
-                self._logs / f"{role}.log",
-                on_line,
-                node=node,
-                node_name=self.nodes[node].name,
-                stdin=writing_end,
-                on_lost_node=self._lost.add,
-            )
-        except BaseException:
-            os.close(writing_end)  # it belongs to no process
-            raise
-        finally:
-            os.close(reading_end)
+
+def step(nodes: Sequence[str]) -> tuple[str, ...]:
+    """Return the beginning of the command that starts one task on each of `nodes`.
+
+    A task gets all that the job has on its node: steps share the cores, the memory and the GPUs.
+    """
+    return (
+        "srun",
+        "--overlap",
+        "--mem=0",
+        "--cpu-bind=none",
+        f"--nodes={len(nodes)}",
+        f"--ntasks={len(nodes)}",
+        "--ntasks-per-node=1",
+        f"--nodelist={','.join(nodes)}",
+        "--export=ALL",  # a job may have been submitted with NONE
+        "--kill-on-bad-exit=0",
+    )
+
+
+def read_allocation(environment: Mapping[str, str] = os.environ) -> list[str]:
+    """Return the names of the nodes of the job in which this process runs, that of this process first.
+
+    Raises:
+        InputError: this process is in no job, or on none of its nodes, or Slurm's commands are not installed.
+        RunError: scontrol does not read the names of the nodes, or does not answer.
+    """
+    if JOB not in environment:
+        raise InputError(
+            f"launcher slurm: this process is in no Slurm job ({JOB} is not set); `arl train RECIPE --launcher slurm` "
+            "submits one"
+        )
+    require("srun")
+    nodes = environment["SLURM_JOB_NODELIST"]  # in short, as in n[1-3]
+    done = run_slurm("scontrol", "show", "hostnames", nodes)
+    if done.returncode != 0:
+        raise RunError(f"launcher slurm: scontrol cannot read the nodes {nodes!r}: {done.stderr.strip()}")
+    names = done.stdout.split()
+    here = environment.get("SLURMD_NODENAME", platform.node().partition(".")[0])
+    if here not in names:
+        raise InputError(
+            f"launcher slurm: this machine, {here}, is not among the nodes of job {environment[JOB]} "
+            f"({', '.join(names)}), and the controller must run on one of them; put "
+            f"`srun --overlap --nodes=1 --ntasks=1 --nodelist={names[0]} --pty` before the command"
+        )
+    return [here, *(name for name in names if name != here)]

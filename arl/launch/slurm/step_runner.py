@@ -10,7 +10,7 @@ srun alone does not do for a process what a parent does (observed with Slurm 22.
 - SIGTERM to srun kills the process at once by SIGKILL. So signals travel as lines, and the process may end in peace.
 - The exit code of srun is 0 if the node fails, and 137 may be an exit code or SIGKILL. So the runner reports it.
 
-FILE has the variables of the process (see arl.launch.secret_file), which go before those of the step: Slurm sets
+FILE has the variables of the process (see arl.launch.run_secrets), which go before those of the step: Slurm sets
 CUDA_VISIBLE_DEVICES for each step.
 """
 
@@ -28,12 +28,11 @@ ROOT = Path(__file__).parents[3]  # where arl is found
 
 def complete_environment(file: str) -> dict[str, str]:
     """Return the environment of the process: that of the step, what the file adds, and the network of this node."""
-    from arl.launch.address import HOST
     from arl.launch.child import PARENT
-    from arl.launch.grants import interface_environment
-    from arl.launch.secret_file import take_secret_file
+    from arl.launch.network import HOST, interface_environment
+    from arl.launch.run_secrets import take_variables
 
-    given = take_secret_file(file)
+    given = take_variables(file)
     return {**os.environ, **interface_environment(given[HOST]), **given, PARENT: str(os.getpid())}
 
 

@@ -26,7 +26,7 @@ class LiveRun(Struct, frozen=True, kw_only=True):
     """Describe a run as those see it who want to change its engines."""
 
     arl: str  # version
-    host: str  # identifies the controller's machine and network, see arl.launch.address.host_identity
+    host: str  # identifies the controller's machine and network, see arl.launch.network.host_identity
     is_local: bool  # its processes listen on loopback, so only processes of this host reach them
     weights: str | None  # directory through which they travel, which every engine must see; None: not through files
     versions: StartingVersions  # an engine that joins begins with the oldest

@@ -18,12 +18,11 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.engine.backend import probe_backend
 from arl.errors import ArlError, InputError
-from arl.launch.address import LOOPBACK, host_identity, own_address
 from arl.launch.base import Process, Resources
 from arl.launch.devices import visible_cores, visible_devices
 from arl.launch.local import LocalLauncher
-from arl.launch.tls import is_loopback
-from arl.launch.trust import read_trust
+from arl.launch.network import LOOPBACK, host_identity, is_loopback, own_address
+from arl.launch.run_secrets import read_secrets
 from arl.metrics.run_files import LOGS, RECIPE
 from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.run_control import RunControl
@@ -64,7 +63,7 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
     state = await control.describe()
     recipe = load_recipe(options.run / RECIPE, ())
     address = join_address(options, state, recipe)
-    trust = read_trust(options.run)
+    trust = read_secrets(options.run)
     _refuse_unseen_files(state)
     await _refuse_other_model(state)
     resources = join_resources(options, state, recipe)

@@ -21,7 +21,7 @@ import msgspec
 import arl
 from arl.clock import in_thread, now
 from arl.errors import ArlError, InputError, RunError, short_message
-from arl.launch.durable import replace_file
+from arl.files import replace_file
 from arl.metrics.run_status import read_status
 from arl.run.control.control_messages import (
     ControlAnswer,

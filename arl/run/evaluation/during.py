@@ -22,8 +22,8 @@ import msgspec
 from arl.clock import budget, now
 from arl.config.recipe import Recipe
 from arl.errors import DeadlineError, RunError, leaves
+from arl.files import replace_file
 from arl.launch.base import Process
-from arl.launch.durable import replace_file
 from arl.metrics.spans import span
 from arl.rollout.base import Observer
 from arl.run.evaluation.beside import NEXT, NOTE, OUTCOME, MeasureOutcome, MeasureRequest

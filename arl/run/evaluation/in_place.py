@@ -14,8 +14,7 @@ from typing import Any
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import leaves
-from arl.launch.disk import writing
-from arl.launch.durable import remove_any
+from arl.files import remove_any, writing
 from arl.run.evaluation.during import Evaluations, is_measured
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.types import Accuracy

@@ -25,8 +25,7 @@ from arl.config.imports import import_function
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import Installation
 from arl.errors import DataError, InputError
-from arl.launch.durable import replace_file
-from arl.launch.file_lock import require_lock, try_lock
+from arl.files import replace_file, require_lock, try_lock
 from arl.run.evaluation.model_identity import short_name
 from arl.run.evaluation.scores import Sample, SuiteScore
 from arl.run.evaluation.suite import Suite

@@ -16,8 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError
-from arl.launch.disk import writing
-from arl.launch.durable import remove_any, replace_file
+from arl.files import remove_any, replace_file, writing
 from arl.metrics.recorder import Recorder
 from arl.types import Accuracy
 

@@ -11,10 +11,9 @@ from pathlib import Path
 from arl.config.cluster_section import Cluster
 from arl.config.recipe import Recipe, Sync
 from arl.engine.base import Engine
-from arl.launch.base import Resources
-from arl.launch.launchers import make_launcher
+from arl.launch.base import Resources, make_launcher
 from arl.launch.placement import place
-from arl.launch.trust import run_trust
+from arl.launch.run_secrets import run_secrets
 from arl.run.auto import resolve_auto
 from arl.run.engine_pool import connect_engines
 from arl.run.engines import EngineServers
@@ -74,7 +73,7 @@ async def serve_model(
         make_launcher(recipe, logs) as launcher,
         explain_deaths(launcher),
     ):
-        with run_trust(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
+        with run_secrets(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
             servers = EngineServers(
                 recipe=recipe,
                 versions=StartingVersions(model, version),

@@ -2,19 +2,17 @@
 
 import asyncio
 import contextlib
-import os
 import sys
 from pathlib import Path
 
 import psutil
 
-from arl.launch.address import HOST
 from arl.launch.base import Command
+from arl.launch.network import HOST
 from arl.launch.process import start_child
-from arl.launch.secret_file import write_secret_file
+from arl.launch.run_secrets import write_variables
 from arl.launch.slurm import step_runner
-from arl.launch.slurm.step_process import SlurmProcess
-from arl.launch.slurm.step_runner import MARK
+from arl.launch.slurm.step import SlurmProcess
 from tests.processes import survivors
 
 SLEEP = "import time; print('ready here', flush=True); time.sleep(600)"
@@ -28,22 +26,17 @@ signal.pause()
 
 async def start_step(directory: Path, code: str) -> SlurmProcess:
     """Start a few lines of Python behind a runner."""
-    file = write_secret_file(directory, "engine-0", {HOST: "127.0.0.1"})
+    file = write_variables(directory, "engine-0", {HOST: "127.0.0.1"})
     runner = Command((sys.executable, "-I", str(step_runner.__file__), file, sys.executable, "-c", code))
-    reading_end, writing_end = os.pipe()
-    try:
-        return SlurmProcess(
-            "engine-0",
-            await start_child(runner, reading_end),
-            directory / "engine-0.log",
-            None,
-            node=1,
-            node_name="n2",
-            stdin=writing_end,
-            on_lost_node=lambda node: None,
-        )
-    finally:
-        os.close(reading_end)
+    return SlurmProcess(
+        "engine-0",
+        await start_child(runner, asyncio.subprocess.PIPE),
+        directory / "engine-0.log",
+        None,
+        node=1,
+        node_name="n2",
+        on_lost_node=lambda node: None,
+    )
 
 
 def test_how_a_step_ended_is_said_although_nobody_has_reported_it_and_its_output_is_held_open(tmp_path: Path) -> None:
@@ -64,23 +57,6 @@ def test_how_a_step_ended_is_said_although_nobody_has_reported_it_and_its_output
     assert asyncio.run(main()).endswith("was killed by SIGKILL, perhaps because memory was short")
 
 
-def test_a_process_that_prints_lines_as_its_runner_does_keeps_its_pid_and_its_log(tmp_path: Path) -> None:
-    lines = ["pid 1", "pid x", "ended x", f"ended {'9' * 5000}"]
-    code = f"for line in {lines!r}: print('{MARK}' + line)\n{SLEEP}"
-
-    async def main() -> tuple[int, str]:
-        process = await start_step(tmp_path, code)
-        try:
-            await process.ready(60)
-            return process.pid, process.last_words()
-        finally:
-            await process.stop(0)
-
-    pid, words = asyncio.run(main())
-    assert pid > 1
-    assert f"{MARK}ended x" in words
-
-
 def test_signals_reach_a_process_and_what_it_has_started_and_nothing_is_left_when_the_controller_has_gone(
     tmp_path: Path,
 ) -> None:
@@ -98,7 +74,8 @@ def test_signals_reach_a_process_and_what_it_has_started_and_nothing_is_left_whe
         process = await start_step(tmp_path, deaf)
         await process.ready(60)
         tree = psutil.Process(process._process.pid).children(recursive=True)
-        process._close_stdin()
+        assert process._process.stdin is not None
+        process._process.stdin.close()
         assert (await process.ended()).endswith("was killed by SIGKILL, perhaps because memory was short")
         assert not survivors(tree)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from arl.launch.trust import FOLDER, run_trust
+from arl.launch.run_secrets import FOLDER, run_secrets
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "10.0.0.1"])
@@ -13,7 +13,7 @@ def test_the_secrets_of_a_run_that_was_killed_are_gone_when_the_next_one_begins(
     folder = tmp_path / FOLDER
     folder.mkdir()
     (folder / "certificate.pem").write_text("of the run that was killed")
-    with run_trust(tmp_path, [address]) as trust:
+    with run_secrets(tmp_path, [address]) as trust:
         assert trust.certificate is None or "CERTIFICATE" in Path(trust.certificate).read_text()
         assert (trust.certificate is None) == (address == "127.0.0.1")
         assert (folder / "certificate.pem").exists() == (trust.certificate is not None)

@@ -1,4 +1,4 @@
-"""Make the secrets by which the processes of one run know each other.
+"""Make the secrets by which the processes of one run know each other, and hand them to processes on other nodes.
 
     new_key ─► run key ─┬─► derive ─► keys of the trainer's channel                (arl.train.channel_access)
                         └─► what a caller of an engine must know                   (inside TLS)
@@ -6,19 +6,24 @@
 
 On loopback the run key is the only secret. Where an address lies beyond it, everything that carries the key is
 encrypted. `secrets/` in the run's directory holds both until the run ends, so that `arl engines join` can read them.
+
+A process on another node gets its secrets by a file in the run's directory, which its owner alone can read, because
+the arguments and variables of srun, and the calls of Ray, cross the network in the clear.
 """
 
 import contextlib
+import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from arl.errors import InputError
-from arl.launch.address import new_key
+from arl.files import sync_to_disk
 from arl.launch.child import RUN_KEY
-from arl.launch.tls import CERTIFICATE, PRIVATE_KEY, TLS, is_loopback
+from arl.launch.network import CERTIFICATE, PRIVATE_KEY, TLS, is_loopback, new_key
 
 FOLDER = "secrets"
 KEY = "run.key"
@@ -26,7 +31,7 @@ VALID_DAYS = 3650  # each side knows this one certificate, so its end would only
 
 
 @dataclass(frozen=True)
-class RunTrust:
+class RunSecrets:
     """Hold the secrets of one run.
 
     Args:
@@ -46,7 +51,7 @@ class RunTrust:
     def environment(self) -> Mapping[str, str]:
         """Return the variables that say to every process of the run where its certificate is.
 
-        >>> RunTrust("k").environment, RunTrust("k", Path("/runs/a/secrets")).environment
+        >>> RunSecrets("k").environment, RunSecrets("k", Path("/runs/a/secrets")).environment
         ({}, {'ARL_TLS': '/runs/a/secrets'})
         """
         return {} if self.directory is None else {TLS: str(self.directory)}
@@ -54,13 +59,11 @@ class RunTrust:
     @property
     def certificate(self) -> str | None:
         """Return the file of the certificate that every server of the run shows; None: they serve without TLS."""
-        if self.directory is None:
-            return None
-        return str(self.directory / CERTIFICATE)
+        return None if self.directory is None else str(self.directory / CERTIFICATE)
 
 
 @contextlib.contextmanager
-def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
+def run_secrets(directory: Path, addresses: Iterable[str]) -> Iterator[RunSecrets]:
     """Make the secrets of a run, and remove what lies on the disk when it ends.
 
     Args:
@@ -72,17 +75,17 @@ def run_trust(directory: Path, addresses: Iterable[str]) -> Iterator[RunTrust]:
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed; its key is of no more use
     folder.mkdir(parents=True, mode=0o700)
     try:
-        _write_private(folder / KEY, key.encode())
+        write_private(folder / KEY, key.encode())
         if all(is_loopback(address) for address in addresses):
-            yield RunTrust(key)
+            yield RunSecrets(key)
             return
-        write_certificate(folder)
-        yield RunTrust(key, folder)
+        _write_certificate(folder)
+        yield RunSecrets(key, folder)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def read_trust(run: Path) -> RunTrust:
+def read_secrets(run: Path) -> RunSecrets:
     """Read the secrets of a run that goes on.
 
     Raises:
@@ -96,7 +99,7 @@ def read_trust(run: Path) -> RunTrust:
         raise InputError(
             f"{folder / KEY}: cannot be read ({error.strerror}); join as the user who has started the run"
         ) from error
-    return RunTrust(key, folder if has_certificate else None)
+    return RunSecrets(key, folder if has_certificate else None)
 
 
 def derive(run_key: str, purpose: str) -> bytes:
@@ -111,7 +114,7 @@ def derive(run_key: str, purpose: str) -> bytes:
     return HKDF(SHA256(), length=32, salt=b"arl", info=purpose.encode()).derive(run_key.encode())
 
 
-def write_certificate(folder: Path) -> None:
+def _write_certificate(folder: Path) -> None:
     """Write a new private key and its self-signed certificate, which only this user may read."""
     from datetime import UTC, datetime, timedelta
 
@@ -139,10 +142,28 @@ def write_certificate(folder: Path) -> None:
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    _write_private(folder / PRIVATE_KEY, private)
-    _write_private(folder / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
+    write_private(folder / PRIVATE_KEY, private)
+    write_private(folder / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
 
 
-def _write_private(path: Path, data: bytes) -> None:
+def write_private(path: Path, data: bytes) -> None:
+    """Write a file that must not exist yet, and that only this user may read."""
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
         file.write(data)
+
+
+def write_variables(directory: Path, role: str, variables: Mapping[str, str]) -> str:
+    """Write secret variables of a process on another node, and return the path of the file, which all nodes see."""
+    # Its name is new, because a network file system may remember for a while that another one has been removed.
+    file = directory.absolute() / f"{role}-{secrets.token_hex(4)}.json"
+    write_private(file, json.dumps(dict(variables)).encode())
+    sync_to_disk(file)  # so that a network file system has it before the process begins
+    return str(file)
+
+
+def take_variables(path: str) -> dict[str, str]:
+    """Read what `write_variables` has written, and remove it."""
+    file = Path(path)
+    variables: dict[str, str] = json.loads(file.read_text())
+    file.unlink()
+    return variables

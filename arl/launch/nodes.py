@@ -2,7 +2,7 @@
 
 probed_nodes ─► the launcher runs this module on each node ─► a report of each in a directory that all see ─► Nodes
 
-python -m arl.launch.node_probe DIRECTORY NAME [INTERFACE]
+python -m arl.launch.nodes DIRECTORY NAME [INTERFACE]
 """
 
 import importlib.metadata
@@ -18,12 +18,10 @@ from msgspec import Struct
 
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
-from arl.launch.address import free_listener, own_address
+from arl.files import nearest_directory
 from arl.launch.base import Node
-from arl.launch.devices import visible_cores, visible_devices
-from arl.launch.disk import nearest_directory
-from arl.launch.gpu_devices import smallest_device
-from arl.launch.tls import is_loopback
+from arl.launch.devices import smallest_device, visible_cores, visible_devices
+from arl.launch.network import free_listener, is_loopback, own_address
 
 PREFIX = ".arl-probe-"  # begins the name of the directory of the reports
 PACKAGES = ("arl", "torch", "transformers", "msgspec")
@@ -33,35 +31,32 @@ _nodes: dict[tuple[tuple[str, ...], str], list[Node]] = {}  # by names and secti
 
 
 class NodeReport(Struct, frozen=True):
-    """Hold what one node has. `problem` is empty, or says why it cannot take part."""
+    """Hold what one node has, or why it cannot take part."""
 
-    address: str = ""
-    cores: int = 0
-    devices: tuple[str, ...] = ()
-    device_name: str = "GPU"
-    device_bytes: int | None = None
+    node: Node
     versions: dict[str, str] = {}  # package -> version, python included
     problem: str = ""
 
 
-def look_at_this_node(interface: str | None) -> NodeReport:
+def look_at_this_node(name: str, interface: str | None) -> NodeReport:
     """Report what this machine has."""
     try:
         address = own_address(interface)
         free_listener(address).close()  # raises if this machine does not have it
         devices = visible_devices() if os.path.exists(DRIVER) else ()  # which imports torch
     except (OSError, InputError) as error:
-        return NodeReport(problem=str(error))
-    device_name, device_bytes = (smallest_device(devices) if devices else None) or ("GPU", None)
-    versions = {package: importlib.metadata.version(package) for package in PACKAGES}
-    return NodeReport(
-        address=address,
+        return NodeReport(Node(name, 0), problem=str(error))
+    device_name, device_bytes = smallest_device(devices)
+    node = Node(
+        name=name,
         cores=visible_cores(),
         devices=devices,
         device_name=device_name,
         device_bytes=device_bytes,
-        versions={"python": platform.python_version(), **versions},
+        address=address,
     )
+    versions = {package: importlib.metadata.version(package) for package in PACKAGES}
+    return NodeReport(node, {"python": platform.python_version(), **versions})
 
 
 def probed_nodes(
@@ -79,58 +74,47 @@ def probed_nodes(
         InputError: a node cannot take part; one line for each.
     """
     key = (tuple(names), cluster.model_dump_json())
-    if key in _nodes:
-        return _nodes[key]
-    place = nearest_directory(run)
-    try:
-        directory = tempfile.TemporaryDirectory(prefix=PREFIX, dir=place)
-    except OSError as error:
-        raise InputError(f"output.directory {run}: {place} cannot be written to ({error.strerror})") from error
-    with directory as path:
-        interface = [cluster.interface] if cluster.interface else []
-        printed = probe([sys.executable, "-m", "arl.launch.node_probe", path, "{}", *interface])
-        reports = {name: _read(Path(path) / name, printed) for name in names}
-    _nodes[key] = checked_nodes(reports, cluster.interface)
+    if key not in _nodes:
+        place = nearest_directory(run)
+        try:
+            directory = tempfile.TemporaryDirectory(prefix=PREFIX, dir=place)
+        except OSError as error:
+            raise InputError(f"output.directory {run}: {place} cannot be written to ({error.strerror})") from error
+        with directory as path:
+            interface = [cluster.interface] if cluster.interface else []
+            printed = probe([sys.executable, "-m", "arl.launch.nodes", path, "{}", *interface])
+            reports = [_read(Path(path) / name, printed) for name in names]
+        _nodes[key] = checked_nodes(reports, cluster.interface)
     return _nodes[key]
 
 
-def checked_nodes(reports: dict[str, NodeReport], interface: str | None) -> list[Node]:
-    """Return the nodes that have sent these reports, by name.
+def checked_nodes(reports: Sequence[NodeReport], interface: str | None) -> list[Node]:
+    """Return the nodes that have sent these reports, the controller's first.
 
     Raises:
         InputError: a node cannot take part; one line for each.
     """
-    first = next(iter(reports.values()))
     problems = []
-    for name, report in reports.items():
-        problem = report.problem or _differs(report, first)
-        if not problem and len(reports) > 1 and interface is None and is_loopback(report.address):
+    for report in reports:
+        address = report.node.address
+        problem = report.problem or _differs(report, reports[0])
+        if not problem and len(reports) > 1 and interface is None and is_loopback(address):
             problem = (
-                f"its own name resolves to {report.address}, which other nodes do not reach; set cluster.interface, or "
-                "mend its /etc/hosts"
+                f"its own name resolves to {address}, which other nodes do not reach; set cluster.interface, or mend "
+                "its /etc/hosts"
             )
         if problem:
-            problems.append(f"node {name}: {problem}")
+            problems.append(f"node {report.node.name}: {problem}")
     if problems:
         raise InputError("\n".join(problems))
-    return [
-        Node(
-            name=name,
-            cores=report.cores,
-            devices=report.devices,
-            device_name=report.device_name,
-            device_bytes=report.device_bytes,
-            address=report.address,
-        )
-        for name, report in reports.items()
-    ]
+    return [report.node for report in reports]
 
 
 def _differs(report: NodeReport, first: NodeReport) -> str:
     """Say why a node cannot work with the controller's; empty: it can."""
     for package, version in first.versions.items():
-        own = report.versions.get(package)
-        if own is not None and own != version:
+        own = report.versions.get(package, version)
+        if own != version:
             return (
                 f"it has {package} {own}, and the controller's node has {version}; install one environment on all nodes"
             )
@@ -143,17 +127,18 @@ def _read(file: Path, printed: str) -> NodeReport:
         return msgspec.json.decode(file.read_bytes(), type=NodeReport)
     said = [line for line in printed.splitlines() if line.strip()]
     why = said[-1] if said else "it printed nothing"
-    return NodeReport(
-        problem=f"arl does not run there, or it does not see {file.parent.parent} ({why}); install its environment "
-        "under the same path, and give output.directory a path on a file system that all nodes share"
+    problem = (
+        f"arl does not run there, or it does not see {file.parent.parent} ({why}); install its environment under the "
+        "same path, and give output.directory a path on a file system that all nodes share"
     )
+    return NodeReport(Node(file.name, 0), problem=problem)
 
 
 def main(directory: str, name: str, interface: str | None = None) -> None:
     """Write the report of this node."""
     if not os.path.isdir(directory):
         raise SystemExit(f"{platform.node()} does not see {directory}")
-    report = look_at_this_node(interface)
+    report = look_at_this_node(name, interface)
     Path(directory, name).write_bytes(msgspec.json.encode(report))
 
 

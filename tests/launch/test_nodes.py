@@ -5,14 +5,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from msgspec.structs import replace
 
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
-from arl.launch.node_probe import checked_nodes, look_at_this_node, probed_nodes
+from arl.launch.base import Node
+from arl.launch.nodes import NodeReport, checked_nodes, look_at_this_node, probed_nodes
 
-REPORT = replace(look_at_this_node("lo"), address="10.0.0.7", versions={"torch": "2.13"})
-OTHER = replace(REPORT, address="10.0.0.8")
+
+def report(name: str, address: str = "10.0.0.7", torch: str = "2.13", problem: str = "") -> NodeReport:
+    return NodeReport(Node(name, 8, address=address), {"torch": torch}, problem)
 
 
 def test_nodes_are_looked_at_by_the_real_probe_and_one_that_writes_no_report_is_named_with_what_it_said(
@@ -34,10 +35,8 @@ def test_nodes_are_looked_at_by_the_real_probe_and_one_that_writes_no_report_is_
 
 
 def test_all_nodes_that_cannot_take_part_are_named_in_one_message() -> None:
-    older = replace(REPORT, versions={"torch": "2.0"})
-    broken = replace(REPORT, problem="no interface ib0")
     with pytest.raises(InputError) as raised:
-        checked_nodes({"n1": REPORT, "n2": older, "n3": broken}, None)
+        checked_nodes([report("n1"), report("n2", torch="2.0"), report("n3", problem="no interface ib0")], None)
     assert str(raised.value).splitlines() == [
         "node n2: it has torch 2.0, and the controller's node has 2.13; install one environment on all nodes",
         "node n3: no interface ib0",
@@ -45,12 +44,12 @@ def test_all_nodes_that_cannot_take_part_are_named_in_one_message() -> None:
 
 
 def test_a_name_that_resolves_to_loopback_is_refused_where_there_are_several_nodes() -> None:
-    debian = replace(REPORT, address="127.0.1.1")
-    assert checked_nodes({"n1": debian}, None)
+    debian = report("n2", address="127.0.1.1")
+    assert checked_nodes([debian], None) == [debian.node]
     with pytest.raises(InputError, match=r"^node n2: its own name resolves to 127\.0\.1\.1, .*set cluster\.interface"):
-        checked_nodes({"n1": REPORT, "n2": debian}, None)
-    assert len(checked_nodes({"n1": REPORT, "n2": OTHER}, None)) == 2
+        checked_nodes([report("n1"), debian], None)
+    assert len(checked_nodes([report("n1"), report("n2", "10.0.0.8")], None)) == 2
 
 
 def test_the_probe_itself_says_what_is_wrong_with_its_node() -> None:
-    assert "no interface nowhere0 with an IPv4 address; there are " in look_at_this_node("nowhere0").problem
+    assert "no interface nowhere0 with an IPv4 address; there are " in look_at_this_node("n1", "nowhere0").problem

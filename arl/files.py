@@ -1,0 +1,169 @@
+"""Write files so that they survive a crash, say why one cannot be written, and lock files that processes share.
+
+A file that `replace_file` writes is either the old one or the new one, never a part. The kernel lets go of a lock
+(flock) when the process that holds it ends, however it ends. Some file systems have no locks: Lustre that is mounted
+without `-o flock`, NFS without lockd. Runs go on there without a lock.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from arl.errors import DiskError, InputError
+
+FULL = {errno.ENOSPC, errno.EDQUOT}
+IN_THE_WAY = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP}
+OTHERS_OF_THE_DISK = {errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE}
+OF_THE_DISK = FULL | IN_THE_WAY | OTHERS_OF_THE_DISK
+NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
+CODE_IN_TEXT = re.compile(r"os error (\d+)")  # safetensors raises an error of its own
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Turn a failure to write `path`, or a file that the error names, into a DiskError. What is not of the disk passes.
+
+    Raises:
+        DiskError: it cannot be written; says what is free, and what helps.
+    """
+    try:
+        yield
+    except Exception as error:
+        code = disk_code(error)
+        if code not in OF_THE_DISK:
+            raise
+        named = getattr(error, "filename", None)
+        raise DiskError(explain_disk(Path(named) if isinstance(named, str) else path, code)) from error
+
+
+def disk_code(error: Exception) -> int | None:
+    """Return the errno of a failed write, or None if it is no error of the operating system."""
+    if isinstance(error, OSError):
+        return error.errno
+    found = CODE_IN_TEXT.search(str(error))
+    return int(found[1]) if found else None
+
+
+def explain_disk(path: Path, code: int | None) -> str:
+    """Say that a file cannot be written, why, and what helps."""
+    why = f" ({os.strerror(code)})" if code else ""
+    if code in FULL:
+        disk = shutil.disk_usage(path.parent)
+        free = f"{disk.free / 1e6:.1f} of {disk.total / 1e6:.0f} MB are free on {path.parent}"
+        return f"{path}: cannot be written{why}: {free}: make room there"
+    if code == errno.ENOENT and not os.path.exists(path.parent):
+        return f"{path}: cannot be written: its directory {path.parent} was deleted"
+    if code == errno.ENOENT:
+        return f"{path}: was deleted, and the run needs it"
+    if code in IN_THE_WAY:
+        return f"{path}: cannot be written{why}: something else has its name, or that of its directory: move it away"
+    return f"{path}: cannot be written{why}: see that its disk works and may be written by this user"
+
+
+def nearest_directory(path: Path) -> Path:
+    """Return `path`, or the nearest directory above it that exists."""
+    place = path.absolute()
+    while not os.path.exists(place):
+        place = place.parent
+    return place
+
+
+def refuse_unwritable(directory: Path) -> None:
+    """Check that files can be made where output.directory is or will be, by making one that has no name.
+
+    Raises:
+        InputError: they cannot.
+    """
+    try:
+        with tempfile.TemporaryFile(dir=nearest_directory(directory)):
+            pass
+    except OSError as error:
+        raise InputError(
+            f"output.directory {directory}: nothing can be written there ({error.strerror}); give another directory"
+        ) from error
+
+
+def sync_to_disk(path: Path) -> None:
+    """Wait until a file, or the names in a directory, are stored, and learn of errors of a network file system."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: Path, data: bytes, sync: bool = False) -> None:
+    """Write a file that appears under its name when it is complete. If that fails, the old one stays as it was.
+
+    Args:
+        sync: wait until it is stored.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        partial.write_bytes(data)
+        if sync:
+            sync_to_disk(partial)
+        os.replace(partial, path)
+    except BaseException:
+        partial.unlink(missing_ok=True)
+        raise
+    if sync:
+        sync_to_disk(path.parent)
+
+
+def remove_any(path: Path) -> None:
+    """Remove a file, a link or a directory with all that is in it; nothing there is fine. A link is not followed."""
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def require_lock(path: Path) -> BinaryIO:
+    """Open a file to lock it, and make it if it is missing, in a directory that a user has named.
+
+    Raises:
+        InputError: it cannot be opened.
+    """
+    try:
+        return path.open("ab")
+    except OSError as error:
+        raise InputError(f"{path}: cannot be opened ({error.strerror}); remove what has its name") from error
+
+
+def try_lock(file: BinaryIO) -> bool:
+    """Lock an open file until it is closed, without waiting, and return whether no other process holds its lock."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
+        warnings.warn(
+            f"{file.name}: its file system has no locks ({error.strerror}): nothing keeps two processes from using the "
+            "same directory at once",
+            stacklevel=2,
+        )
+    return True
+
+
+def is_locked(path: Path) -> bool:
+    """Return whether a process holds the lock of a file; False where it is not there, or cannot be locked."""
+    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            if error.errno not in NO_LOCKS:
+                raise
+    return False

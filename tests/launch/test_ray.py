@@ -1,0 +1,97 @@
+"""Choose the nodes of a run on a Ray cluster, and give up a process whose Ray worker answers nothing any more."""
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+HIDE_RAY = "import sys; sys.modules['ray'] = None; from arl.cli import main; main()"
+NO_RAY = "Ray is not installed: pip install -e '.[ray]'"
+
+
+def test_without_ray_the_launcher_says_how_to_get_it_and_nothing_has_started(tmp_path: Path) -> None:
+    flags = ("train", "recipes/quickstart.yaml", "--launcher", "ray", "--set", f"output.directory={tmp_path / 'runs'}")
+    done = subprocess.run(
+        [sys.executable, "-c", HIDE_RAY, *flags], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 2, done.stdout + done.stderr
+    words = " ".join(done.stderr.split())
+    assert "Ray is not installed; pip install -e '.[ray]' in arl's clone on every node, or use launcher: local" in words
+    assert "Traceback" not in words
+    assert not (tmp_path / "runs").exists()
+
+
+def test_the_controllers_node_comes_first_then_those_with_most_gpus_and_equal_names_become_addresses() -> None:
+    pytest.importorskip("ray", reason=NO_RAY)
+    from arl.launch.ray.ray_launcher import RayNode, choose_nodes
+
+    alive = [
+        RayNode(f"id {number}", name, f"10.0.0.{number}", {"GPU": gpus})
+        for number, (name, gpus) in enumerate([("a", 0.0), ("b", 4.0), ("a", 8.0), ("c", 1.0), ("d", 0.0)])
+    ]
+    assert [node.name for node in choose_nodes(alive, "id 0", 4)] == ["10.0.0.0", "10.0.0.2", "b", "c"]
+    assert [node.name for node in choose_nodes(alive, "id 4", 2)] == ["d", "a"]
+    assert len(choose_nodes(alive, "id 4", 9)) == 5
+
+
+class HangingActor:
+    """Answer nothing, until it is lost or Ray is asked to kill it."""
+
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        self.is_dead = asyncio.Event()
+        self.wait = self.read = self.kill = SimpleNamespace(remote=self._call)
+
+    def _call(self, *signals: int) -> "asyncio.Future[bytes]":
+        self.signals += signals
+        return asyncio.ensure_future(self._until_dead())
+
+    async def _until_dead(self) -> bytes:
+        from ray.exceptions import RayActorError
+
+        await self.is_dead.wait()
+        raise RayActorError
+
+
+def test_a_process_whose_worker_hangs_has_ended_within_a_deadline_and_a_lost_one_gets_no_more_signals(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray", reason=NO_RAY)
+    from arl.launch.ray import ray_process
+
+    monkeypatch.setattr(ray_process, "END_SECONDS", 0.1)
+    monkeypatch.setattr("ray.kill", lambda actor: actor.is_dead.set())
+
+    async def describe(error: Exception) -> str:
+        return "was lost"
+
+    async def watch(actor: Any, role: str) -> None:
+        process = ray_process.RayProcess(
+            role,
+            tmp_path / f"{role}.log",
+            None,
+            actor=actor,
+            pid=17,
+            node=1,
+            node_name="n2",
+            describe_loss=describe,
+        )
+        async with asyncio.timeout(60):
+            has_ended = await process.wait_then_kill_group(0.1)  # as a supervisor does before it starts it again
+            assert has_ended == (role == "lost")
+            assert await process.ended() == f"{role} (pid 17 on n2) was lost"
+            assert process.exit_code == -9
+            await process.stop(0)
+
+    async def main() -> None:
+        await watch(HangingActor(), "hanging")
+        lost = HangingActor()
+        lost.is_dead.set()
+        await watch(lost, "lost")
+        assert lost.signals == []
+
+    asyncio.run(main())

@@ -1,0 +1,213 @@
+"""A Slurm job says what the recipe and the user's flags say, is submitted or refused with a reason, and finds its run.
+
+bash runs the real script of the job. The commands of Slurm are short scripts here, because no real slurmctld falls
+silent, or loses a node, at the moment that a test wants.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import load_recipe
+from arl.errors import InputError, RunError
+from arl.launch.slurm import job
+from arl.launch.slurm.job import Submission, planned_nodes, render_script
+from arl.launch.slurm.slurm_launcher import read_allocation
+from arl.run.submit import cluster_overrides, follow_submission, refuse_options_of_others, submit_run
+
+QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
+
+
+def recipe(*overrides: str) -> Recipe:
+    return load_recipe(QUICKSTART, ["launcher=slurm", *overrides])
+
+
+def headers(*overrides: str) -> list[str]:
+    """Return the flags of the script of such a recipe, without their #SBATCH."""
+    script = render_script(recipe(*overrides), Submission(Path("/shared/job")))
+    return [line.removeprefix("#SBATCH ") for line in script.splitlines() if line.startswith("#SBATCH ")]
+
+
+def test_a_job_is_requeued_outlives_a_node_and_is_signaled_before_its_limit() -> None:
+    flags = headers("cluster.nodes=4", "deadlines.shutdown=30", "deadlines.stop=90")
+    assert {"--nodes=4", "--requeue", "--no-kill", "--signal=B:TERM@150", "--open-mode=append"} <= set(flags)
+    assert {"--exclusive", "--output=/shared/job/job.log"} <= set(flags)
+
+
+def test_flags_of_the_user_come_last_and_count() -> None:
+    options = {"time": "08:00:00", "account": None, "partition": "gpu"}
+    more = ["--qos=high", "--no-requeue", "--cpus-per-task=16", "--comment=two words"]
+    flags = headers(*cluster_overrides("slurm", "2-6", options, more))
+    assert {"--nodes=2-6", "--time=08:00:00", "--partition=gpu", "--qos=high", "--no-requeue"} <= set(flags)
+    assert "--comment='two words'" in flags
+    assert not {"--requeue", "--exclusive"} & set(flags)
+
+
+def test_flags_that_arl_gives_itself_or_that_would_end_the_run_without_a_checkpoint_are_refused() -> None:
+    for flag in ("--nodes=7", "--output=x", "--array=0-3"):
+        with pytest.raises(InputError, match=r"arl gives this flag itself \(.*\); leave it out"):
+            recipe(*cluster_overrides("slurm", "2", {}, [flag]))
+    assert "--signal=B:TERM@900" in headers("cluster.flags.signal=B:TERM@900")
+    with pytest.raises(InputError, match=r"cluster.flags.signal 'USR1@60': only SIGTERM.*as in B:TERM@900"):
+        recipe("cluster.flags.signal=USR1@60")
+
+
+def test_options_that_are_no_number_of_machines_and_no_flag_are_blamed_themselves() -> None:
+    for nodes in ("a-b", "2-", "-2", "1 2: x", "2-3-4"):
+        with pytest.raises(InputError, match=f"--nodes {nodes}: give a number of machines, as in 4"):
+            cluster_overrides(None, nodes, {}, ())
+    for flag in ("qos=high", "--", "--a.b=c", "--a b"):
+        with pytest.raises(InputError, match=f"--sbatch {flag}: give a flag of sbatch with its dashes"):
+            cluster_overrides("slurm", None, {}, [flag])
+
+
+def test_an_option_that_the_launcher_or_a_job_that_runs_would_ignore_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for launcher, option, owner in (
+        ("local", "time", "slurm"),
+        ("ray", "sbatch", "slurm"),
+        ("slurm", "address", "ray"),
+    ):
+        rule = f"--{option}: is for launcher {owner}, and this run has launcher {launcher}; add --launcher {owner}"
+        with pytest.raises(InputError, match=rule):
+            refuse_options_of_others(recipe(f"launcher={launcher}"), {option: "given"})
+        refuse_options_of_others(recipe(f"launcher={launcher}"), {option: None})
+        refuse_options_of_others(recipe(f"launcher={owner}"), {option: "given"})
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    with pytest.raises(InputError, match=r"--time: is for a job that is submitted, and this process is within job 7"):
+        refuse_options_of_others(recipe(), {"time": "08:00:00"})
+
+
+@pytest.mark.parametrize("resume", [None, Path("runs/it's here/recipe.yaml")])
+def test_bash_can_read_the_script_whatever_the_paths_are(tmp_path: Path, resume: Path | None) -> None:
+    script = render_script(recipe(), Submission(tmp_path / "it's a $HOME", resume, ["train.steps=9"]))
+    assert "@@" not in script
+    read = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
+    assert (read.returncode, read.stderr) == (0, "")
+
+
+def test_the_plan_before_the_job_counts_the_gpus_that_the_flags_ask_for() -> None:
+    for flag, gpus in (("gpus-per-node=h100:4", 4), ("gres='gpu:a100:2,nvme:1'", 2), ("gpus=16", 4), ("qos=high", 0)):
+        nodes = planned_nodes(recipe("cluster.nodes=4", f"cluster.flags.{flag}"))
+        assert [len(node.devices) for node in nodes] == [gpus] * 4
+
+
+def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"sbatch is not found; run this where Slurm.*or use `launcher: local`"):
+        submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
+    assert not list(tmp_path.iterdir())
+    (tmp_path / "srun").touch(mode=0o755)
+    with pytest.raises(InputError, match=r"scontrol is not found; run this where Slurm's commands are installed"):
+        read_allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"})
+
+
+def test_sbatch_that_does_not_answer_may_have_submitted_the_job(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, "sbatch", "exec sleep 600")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(job, "ANSWER_SECONDS", 0.5)
+    with pytest.raises(RunError, match=r"`sbatch .*job\.sh` has not answered within .*see `squeue --me`"):
+        job.submit(recipe(), Submission(tmp_path / "job"))
+    assert (tmp_path / "job" / "job.sh").exists()
+
+
+def write(directory: Path, name: str, *lines: str) -> None:
+    """Write a command."""
+    directory.mkdir(exist_ok=True)
+    (directory / name).write_text("\n".join(["#!/bin/bash", *lines]))
+    (directory / name).chmod(0o755)
+
+
+def sbatch_that_says(words: str, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put an sbatch on the path that refuses every job with these words."""
+    write(directory / "bin", "sbatch", f"echo 'sbatch: error: {words}' >&2", "exit 1")
+    monkeypatch.setenv("PATH", str(directory / "bin"), prepend=":")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (
+            "Could not establish a configuration source",
+            r"Slurm does not work on this machine \(sbatch.*a login node of",
+        ),
+        ("Invalid qos specification", r"sbatch refuses the job: .*Invalid qos.*its flags are those of cluster\.flags"),
+    ],
+)
+def test_a_refused_job_names_the_cause_and_leaves_no_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
+) -> None:
+    sbatch_that_says(words, tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=message):
+        submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
+    assert not list((tmp_path / "runs" / "slurm").iterdir())
+
+
+def test_a_submission_and_its_recipe_stand_for_the_run_that_the_job_has_begun(tmp_path: Path) -> None:
+    submitted = Submission(tmp_path / "slurm" / "run-20260314")
+    submitted.directory.mkdir(parents=True)
+    submitted.script.write_text("#!/bin/bash\n")
+    with pytest.raises(InputError, match="is a submission, and its run has not begun: see squeue"):
+        follow_submission(submitted.recipe)
+    argv = [sys.executable, "-m", "arl.cli", "top", str(submitted.directory), "--once"]
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2, done.stderr
+    assert done.stderr.startswith(f"arl: {submitted.directory}: is a submission, and its run has not begun")
+    submitted.pointer.write_text(f"{tmp_path / 'run'}\n")
+    assert follow_submission(submitted.recipe) == tmp_path / "run" / "recipe.yaml"
+    assert follow_submission(tmp_path / "run" / "recipe.yaml") == tmp_path / "run" / "recipe.yaml"
+
+
+def test_a_job_that_would_find_no_run_to_resume_is_not_submitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sbatch_that_says("nobody should call me", tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=r"--resume: there is no run .*; start it without --resume"):
+        submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), QUICKSTART)
+    assert not (tmp_path / "runs").exists()
+
+
+def run_script(directory: Path, monkeypatch: pytest.MonkeyPatch, srun: str, **variables: str) -> str:
+    """Run the script of a job whose run fails, and return what it has called."""
+    calls = directory / "calls"
+    monkeypatch.setattr(sys, "executable", str(directory / "controller"))
+    write(directory, "controller", f'echo controller "$@" >>{calls}', "exit 3")
+    write(directory, "scontrol", f'echo scontrol "$@" >>{calls}')
+    write(directory, "sleep", "exit 0")
+    write(directory, "srun", srun)
+    environment = {"SLURM_JOB_ID": "7", "SLURM_JOB_NUM_NODES": "3", "SLURMD_NODENAME": "n1", **variables}
+    done = subprocess.run(
+        ["bash", "-c", render_script(recipe("cluster.nodes=3"), Submission(directory))],
+        env={**os.environ, **environment, "PATH": f"{directory}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 3, done.stderr
+    return calls.read_text()
+
+
+def test_a_job_is_requeued_only_if_a_step_does_not_start_on_all_of_its_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "scontrol" not in run_script(tmp_path, monkeypatch, "exit 0")
+    assert "scontrol requeue 7" in run_script(tmp_path, monkeypatch, "exit 1")
+
+
+def test_a_job_that_was_requeued_resumes_its_run_once_that_has_a_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    (tmp_path / "run-directory").write_text(f"{run}\n")
+    again = {"SLURM_RESTART_COUNT": "1"}
+    assert f"train {tmp_path}/recipe.yaml\n" in run_script(tmp_path, monkeypatch, "exit 0", **again)
+    (run / "checkpoints" / "step_5").mkdir(parents=True)
+    assert f"train {run}/recipe.yaml --resume\n" in run_script(tmp_path, monkeypatch, "exit 0", **again)
