@@ -8,6 +8,7 @@ step ─► reserve memory ─► gather into it (collective) ─► [ipc: share
     ipc         the ranks that engines read     their GPUs, two versions; on a CPU mapped files
 """
 
+import functools
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -29,8 +30,9 @@ from arl.sync.publication_target import PublicationTarget
 from arl.sync.published_versions import FILE_BUFFERS, BufferPlace, buffer_place
 from arl.sync.publisher import Announce, Publisher
 from arl.sync.version_buffers import VersionBuffers
-from arl.train.channel import Init
+from arl.train.channel import SENDERS, Init
 from arl.train.learner import Learner
+from arl.train.link import Link
 from arl.train.rank_threads import SenderLink, start_claims
 
 
@@ -40,19 +42,19 @@ class Publication:
     Args:
         learner: whose weights are published.
         init: says how.
-        rank: of this process.
+        link: of this process to the controller.
         announce: called on rank 0, in the publisher's thread; see Publisher.
     """
 
-    def __init__(self, learner: Learner, init: Init, rank: int, announce: Announce) -> None:
+    def __init__(self, learner: Learner, init: Init, link: Link, announce: Announce) -> None:
         self._learner = learner
         self._init = init
-        self._rank = rank
+        self._link = link
         self._specs: Sequence[TensorSpec] = learner.tensors()
         self._buckets = make_buckets(self._specs, init.bucket_bytes)
         self._file_buffers: VersionBuffers | None = None
         self._target = self._open_target()
-        self._publisher = self._open_publisher(announce) if rank == 0 else None
+        self._publisher = self._open_publisher(announce) if link.rank == 0 else None
 
     def publish(self) -> None:
         """Take a snapshot of the present weights and hand it to the publisher. Collective.
@@ -121,14 +123,17 @@ class Publication:
         init = self._init
         directory = Path(init.publish_directory)
         if init.transport == "ipc":
-            keeps = self._rank < init.sharing_ranks
-            return IpcTarget(directory, init.bucket_bytes, init.kept_versions, self._rank) if keeps else None
-        if self._rank != 0:
+            if self._link.rank >= init.sharing_ranks:
+                return None
+            return IpcTarget(directory, init.bucket_bytes, init.kept_versions, self._link.rank)
+        if self._link.rank != 0:
             return None
         if init.transport == "broadcast":
             target = BroadcastTarget(init.bucket_bytes, self._place())
-            start_broadcast_threads(target, SenderLink, listening_address(), init.broadcast_seconds)
-            start_claims(target, init.broadcast_seconds)
+            connect = functools.partial(SenderLink, self._link)
+            self._link.open(SENDERS)
+            start_broadcast_threads(target, connect, listening_address(), init.broadcast_seconds)
+            start_claims(self._link, target, init.broadcast_seconds)
             return target
         assert init.transport == "file", f"a process cannot publish by {init.transport}"
         self._file_buffers = VersionBuffers(FILE_BUFFERS, self._allocate, keeps_waiting=init.every_version)

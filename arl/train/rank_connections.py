@@ -1,29 +1,25 @@
 """Connect the controller with the trainer ranks that know the run's key.
 
-rank r (DEALER) ── handshake with the key, Hello(role, rank, pid) ─► its identity stands for (role, rank)
-                ── Left                                            ─► forgotten
-anybody else    ── any bytes                                       ─► disconnected (arl.train.channel_access)
-
-The death of a rank is reported by its launcher (arl.train.rank_watch), and a silence by the deadline of a step.
+rank r (DEALER) ── handshake with the key, Hello(rank, pid) ─► its identity stands for the rank
+anybody else    ── any bytes                                ─► disconnected (arl.train.channel_access)
 """
 
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from typing import Any, NoReturn
 
 import zmq
 import zmq.asyncio
-from msgspec import Struct
 
 from arl.errors import TrainerError, short_message
 from arl.launch.address import free_listener
 from arl.launch.trust import RunTrust
 from arl.train import channel
-from arl.train.channel import Hello, Left
+from arl.train.channel import Hello, Request
 from arl.train.channel_access import AdmissionByKey, guard_server
 
 
 class RankConnections:
-    """Hold one listening socket for all ranks and for their threads. Construct it inside a running loop.
+    """Hold the listening socket. Construct it inside a running loop.
 
     Run `admit` meanwhile, without which ZeroMQ admits no connection.
 
@@ -33,23 +29,21 @@ class RankConnections:
     """
 
     def __init__(self, trust: RunTrust, host: str) -> None:
-        self._run_key = trust.key
-        self._peers: dict[bytes, Hello] = {}  # by identity of the connection
+        self.hellos: dict[int, Hello] = {}  # by rank
+        self._identities: dict[int, bytes] = {}  # of its connection, by rank
         self._context = zmq.asyncio.Context()
         self._admission = AdmissionByKey(self._context, trust.key)
         self._socket = self._context.socket(zmq.ROUTER)
         self._socket.setsockopt(zmq.ROUTER_MANDATORY, 1)  # a message to a connection that is gone raises
-        address = self._listen(host)
-        self.environment = {channel.ADDRESS: address, **trust.environment}  # of every rank
-        self.secrets = trust.secrets  # further variables of every rank
+        self.address = self._listen(host, trust.key)
 
-    def _listen(self, host: str) -> str:
+    def _listen(self, host: str, run_key: str) -> str:
         """Listen on a free port of `host`, and return its address."""
         with free_listener(host) as listener:
             listener.listen()
             name = f"[{host}]" if ":" in host else host
             address = f"tcp://{name}:{listener.getsockname()[1]}"
-            guard_server(self._socket, address, self._run_key)
+            guard_server(self._socket, address, run_key)
             self._socket.setsockopt(zmq.IPV6, int(":" in host))
             self._socket.setsockopt(zmq.USE_FD, listener.fileno())
             self._socket.bind(address)
@@ -60,55 +54,45 @@ class RankConnections:
         """Close every connection; what is not sent yet is dropped."""
         self._context.destroy(linger=0)
 
-    @property
-    def connected(self) -> Collection[Hello]:
-        """Return who has said Hello and has not left."""
-        return self._peers.values()
-
     def admit(self) -> Coroutine[Any, Any, NoReturn]:
         """Admit whoever shows the run key, until this is cancelled."""
         return self._admission.run()
 
-    async def receive(self) -> tuple[Hello, channel.FromRank]:
-        """Wait for the next message, and return who sent it. The first of a connection is its Hello, the last Left.
+    async def receive(self) -> tuple[int, channel.FromRank]:
+        """Wait for the next message, and return the rank that sent it. The first of a connection is its Hello.
 
         Raises:
             TrainerError: a process of the run has sent something that is no message; names it.
         """
         identity, data = await self._socket.recv_multipart(copy=False)
-        hello = self._peers.get(identity.bytes)
-        sender = f"a process at {data.get('Peer-Address')} that knows the run key" if hello is None else str(hello)
+        hello = self._sender(identity.bytes)
+        name = f"a process at {data.get('Peer-Address')} that knows the run key" if hello is None else str(hello)
         try:
             message = channel.decode_from_rank(data.bytes)
         except ValueError as error:
-            wrong = f"{sender} has sent what is no message: {short_message(str(error))}"
+            wrong = f"{name} has sent what is no message: {short_message(str(error))}"
             raise TrainerError(f"{wrong}; does every node have the same version of arl?") from None
         if isinstance(message, Hello):
-            self._peers[identity.bytes] = message
-            return message, message
+            self.hellos[message.rank] = message
+            self._identities[message.rank] = identity.bytes
+            return message.rank, message
         if hello is None:  # ZeroMQ has connected it again, under another identity
             lost = "the network has cut its connection, and what was under way is lost"
-            raise TrainerError(f"{sender} has sent {type(message).__name__} without a Hello: {lost}")
-        if isinstance(message, Left):
-            del self._peers[identity.bytes]
-        return hello, message
+            raise TrainerError(f"{name} has sent {type(message).__name__} without a Hello: {lost}")
+        return hello.rank, message
 
-    async def send(self, role: str, rank: int, message: Struct) -> None:
-        """Send `message` to the thread `role` of `rank`.
+    def _sender(self, identity: bytes) -> Hello | None:
+        for rank, known in self._identities.items():
+            if known == identity:
+                return self.hellos[rank]
+        return None
 
-        Raises:
-            ConnectionError: the thread has never connected, or its connection is gone.
-        """
-        for identity, hello in self._peers.items():
-            if (hello.role, hello.rank) == (role, rank):
-                await self._send(identity, hello, message)
-                return
-        raise ConnectionError(f"{role} of rank {rank} has not connected")
-
-    async def _send(self, identity: bytes, hello: Hello, message: Struct) -> None:
+    async def send(self, rank: int, request: Request) -> None:
+        """Send a request to a rank. If its connection is gone it has died, which its launcher reports."""
+        if rank not in self._identities:
+            return
         try:
-            await self._socket.send_multipart([identity, channel.encode(message)], copy=False)
+            await self._socket.send_multipart([self._identities[rank], channel.encode(request)], copy=False)
         except zmq.ZMQError as error:
             if error.errno != zmq.EHOSTUNREACH:
                 raise
-            raise ConnectionError(f"the connection of {hello.role} of rank {hello.rank} is gone") from error
