@@ -29,9 +29,8 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.errors import ArlError, DiskError
 from arl.sync.buckets import TensorSpec
-from arl.train.packer import SequenceShard
-from arl.train.shard import PackSizes
-from arl.train.trained_tokens import TokenLogprobs
+from arl.train.micro_batch import PackSizes
+from arl.train.packing import SequencePack, Shard, TokenLogprobs
 from arl.types import MetricValue, Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
@@ -97,7 +96,7 @@ class Ready(_Message, frozen=True):
 
 
 class Step(_Message, frozen=True):
-    shard: SequenceShard
+    shard: Shard[SequencePack]
 
 
 class Stepped(_Message, frozen=True):

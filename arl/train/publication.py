@@ -9,6 +9,7 @@ step ─► reserve memory ─► gather into it (collective) ─► [ipc: share
 """
 
 import functools
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -20,7 +21,7 @@ from arl.errors import TrainerError
 from arl.launch.address import listening_address
 from arl.models.load import DTYPES
 from arl.sync.broadcast_target import BroadcastTarget
-from arl.sync.broadcast_threads import start_broadcast_threads
+from arl.sync.broadcast_threads import GroupRequest, start_broadcast_threads
 from arl.sync.bucket_memory import allocate_buckets, free_device_bytes
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.file_target import FileTarget
@@ -30,10 +31,10 @@ from arl.sync.publication_target import PublicationTarget
 from arl.sync.published_versions import FILE_BUFFERS, BufferPlace, buffer_place
 from arl.sync.publisher import Announce, Publisher
 from arl.sync.version_buffers import VersionBuffers
-from arl.train.channel import SENDERS, Init
+from arl.sync.weight_sender import Rendezvous
+from arl.train.channel import CLAIMS, SENDERS, Claim, Claimed, Failed, Init, Join, Joined, Request, Send
 from arl.train.learner import Learner
 from arl.train.link import Link
-from arl.train.rank_threads import SenderLink, start_claims
 
 
 class Publication:
@@ -65,7 +66,7 @@ class Publication:
         version = self._learner.version
         flats = self._reserve(version)
         is_ipc = self._init.transport == "ipc"
-        self._learner.sharded.gather(self._buckets, flats, everywhere=is_ipc)
+        self._learner.policy.gather(self._buckets, flats, everywhere=is_ipc)
         if is_ipc:
             if isinstance(self._target, IpcTarget) and flats is not None:
                 self._target.share(version, flats)
@@ -148,3 +149,71 @@ class Publication:
             return "host"
         version_bytes = bucket_bytes_of(self._specs)
         return buffer_place(version_bytes, free_device_bytes())
+
+
+class SenderLink:
+    """Implement BroadcastLink over the link of this process.
+
+    Args:
+        group: name of the group that the thread serves; None for the thread that waits for engines to join.
+    """
+
+    def __init__(self, link: Link, group: str | None) -> None:
+        self._link = link
+        self._group = group or SENDERS
+        self._request: Request | None = None  # that is under way
+        self._error = "its thread has ended"
+
+    def next_group(self) -> GroupRequest:
+        """See BroadcastLink. The group's own thread answers the request, which is the first in its inbox."""
+        request = self._link.receive(SENDERS)
+        assert isinstance(request.body, Join)
+        self._link.open(request.body.group, request)
+        return GroupRequest(request.body.group, request.body.world_size)
+
+    def opened(self, rendezvous: Rendezvous) -> None:
+        join = self._link.receive(self._group)
+        self._link.answer(join, Joined(rendezvous.host, rendezvous.port, rendezvous.backend))
+
+    def next_version(self) -> int | None:
+        self._request = self._link.receive(self._group)
+        body = self._request.body
+        if isinstance(body, Send):
+            return body.version
+        self.sent()  # it was Leave
+        return None
+
+    def sent(self, error: str = "") -> None:
+        """See BroadcastLink. A group that broke while nothing was asked of it answers what is asked next."""
+        if error:
+            self._error = error
+        if self._request is not None:
+            self._link.answer(self._request, error=error)
+        self._request = None
+
+    def close(self) -> None:
+        self._link.end(self._group, self._error)
+
+
+def start_claims(link: Link, target: BroadcastTarget, seconds: float) -> None:
+    """Start the thread that answers the controller's claims: it keeps the versions that engines may ask for.
+
+    Args:
+        target: holds the versions.
+        seconds: longest wait for a version that is being published.
+    """
+    link.open(CLAIMS)
+    threading.Thread(target=_serve_claims, args=(link, target, seconds), name=CLAIMS, daemon=True).start()
+
+
+def _serve_claims(link: Link, target: BroadcastTarget, seconds: float) -> None:
+    """Consumes claims; waits for the next; unblocked by it, or by the end of the process."""
+    while True:
+        request = link.receive(CLAIMS)
+        assert isinstance(request.body, Claim)
+        try:
+            version = target.claim(request.body.version, seconds)
+        except Exception as error:
+            link.tell(Failed.of(CLAIMS, request.body.version, error))
+            raise
+        link.answer(request, Claimed(version))

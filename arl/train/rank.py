@@ -20,7 +20,7 @@ from arl.launch.child import leave
 from arl.train import channel
 from arl.train.channel import MAIN, Failed, Request
 from arl.train.link import Link
-from arl.train.shard import AheadJoiner, pack_sizes
+from arl.train.micro_batch import AheadJoiner, pack_sizes
 from arl.types import WeightUpdate
 
 
@@ -53,7 +53,7 @@ class Rank:
 
         Consumes the controller's requests; waits for the next; unblocked by it, or by the controller's death.
         """
-        self._log(f"ready; {self.learner.sharded.attention}")
+        self._log(f"ready; {self.learner.policy.attention}")
         self._link.answer(first, channel.Ready(self.learner.tensors()))
         while True:
             request = self._link.receive()
@@ -84,7 +84,7 @@ class Rank:
         print(f"{clock} {who} at version {self.learner.version}: {what}", flush=True)
 
     def _step(self, message: channel.Step) -> channel.Stepped:
-        from arl.train.token_log import TokenLog
+        from arl.train.policy_loss import TokenLog
 
         log = TokenLog()
         first = self.learner.first_minibatch(len(message.shard.minibatches))
@@ -94,7 +94,7 @@ class Rank:
         start = time.perf_counter()
         self._publication.publish()
         if self._init.takes_turns:
-            self.learner.sharded.give_back()
+            self.learner.policy.give_back()
         metrics["sync/blocking_seconds"] = time.perf_counter() - start
         return channel.Stepped(
             self.learner.version,
@@ -106,14 +106,14 @@ class Rank:
 
     def _copy(self) -> None:
         """Copy this rank's share. The controller asks for no copy while a rank still writes the one before."""
-        self._state = self.learner.sharded.training_state()
+        self._state = self.learner.policy.training_state()
         if self._init.takes_turns:
-            self.learner.sharded.give_back()
+            self.learner.policy.give_back()
 
     def _write(self, request: Request, path: Path, version: int) -> None:
         """Write what was copied at `version`, in the saver's thread."""
         try:
-            self.learner.sharded.write(self._state, path, tokenizer_path=self._init.model_path)
+            self.learner.policy.write(self._state, path, tokenizer_path=self._init.model_path)
         except Exception as error:
             self._link.tell(Failed.of("saver", version, error))
         else:

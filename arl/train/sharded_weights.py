@@ -27,11 +27,10 @@ from arl.models.load import empty_model, save_description
 from arl.models.model_files import file_of_part, write_index
 from arl.models.weights import fill_model, own_rows
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
+from arl.train.checkpoint import OptimizerFiles, TrainingCopy, TrainingState, write_rows
 from arl.train.gathering import Bucket, gather_buckets, shard_group
-from arl.train.loss_scale import LossScale
-from arl.train.optimizer_files import OptimizerFiles, write_rows
+from arl.train.optimizer import LossScale
 from arl.train.sharding import local_part, shard, whole_tensor
-from arl.train.training_copy import TrainingCopy, TrainingState
 
 LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's files: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -28,11 +28,10 @@ from arl.sync.published_versions import PublishedVersions
 from arl.sync.weight_sender import Rendezvous
 from arl.train import channel
 from arl.train.channel import CLAIMS, MAIN, SENDERS, Answer, Body, Request
-from arl.train.packer import Packing, pack_batch
-from arl.train.rank_connections import RankConnections
+from arl.train.link import RankConnections
+from arl.train.micro_batch import packing_report
+from arl.train.packing import Packing, pack_batch, trained_tokens
 from arl.train.rank_watch import RankWatch
-from arl.train.shard import packing_report
-from arl.train.trained_tokens import trained_tokens
 from arl.types import Batch, StepResult, WeightUpdate
 
 Answers = Mapping[int, asyncio.Future[Answer]]  # to one request for several ranks, by rank

@@ -30,7 +30,7 @@ from arl.models.tiny import make_tiny_model
 from arl.reward.grading import accuracy_of, make_grade
 from arl.tasks.base import RewardFunction, WarmupStage
 from arl.tasks.registry import open_task
-from arl.train.schedule import Schedule
+from arl.train.optimizer import Schedule
 from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
 from arl.types import GenerateRequest, Problem, Response, SamplingParams
 
@@ -81,7 +81,7 @@ def warm_up(job: WarmupJob) -> None:
         teacher = _Teacher(job, task.reward, path)
         for stage in stages:
             teacher.teach(stage)
-        teacher.tuner.sharded.save(Path(job.output), tokenizer_path=path)
+        teacher.tuner.policy.save(Path(job.output), tokenizer_path=path)
 
 
 async def sampled_accuracy(
@@ -159,7 +159,7 @@ class _Teacher:
 
     def _evaluate(self, stage: WarmupStage, step: int, loss: float) -> float:
         problems = stage.ask(self._rng, self._job.eval_samples)
-        self._sampler.load_state_dict(self.tuner.sharded.full_state(torch.float32))
+        self._sampler.load_state_dict(self.tuner.policy.full_state(torch.float32))
         seed = self._rng.getrandbits(31)
         accuracy = asyncio.run(
             sampled_accuracy(

@@ -7,12 +7,11 @@ import numpy as np
 from arl.config.recipe import Train
 from arl.data.model_limits import Flops
 from arl.tasks import running_checksum
-from arl.train.algorithms.advantage import Advantage
+from arl.train.algorithms.advantage import GRPO, Advantage
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.grpo import GRPO
 from arl.train.algorithms.objective import Objective
-from arl.train.packer import BY_TOKENS, Packing, pack_batch
-from arl.train.shard import Shard, join_shard, pack_sizes, packing_report
+from arl.train.micro_batch import join_shard, pack_sizes, packing_report
+from arl.train.packing import BY_TOKENS, Packing, Shard, pack_batch
 from arl.types import Batch, Trajectory, TrajectoryGroup
 
 BOS, EOS = 14, 15

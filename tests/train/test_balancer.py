@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
-from arl.train import balancer
-from arl.train.balancer import balance, least_micro_batches, least_time, martello_toth, synchronous_time
+from arl.train import balance as balancer
+from arl.train.balance import balance, least_micro_batches, least_time, martello_toth, synchronous_time
 
 CAPACITY = 100
 Items = list[tuple[int, int]]  # tokens, FLOPs

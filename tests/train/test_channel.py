@@ -17,11 +17,9 @@ from arl.errors import ProcessDied, RunError, TrainerError
 from arl.launch.address import LOOPBACK
 from arl.launch.child import RUN_KEY
 from arl.launch.trust import RunTrust
-from arl.train import channel, channel_access, rank_watch
+from arl.train import channel, link, rank_watch
 from arl.train.channel import MAIN, Answer, Failed, Hello, Leave, Request, Send
-from arl.train.channel_access import server_keys, show_key
-from arl.train.link import Link
-from arl.train.rank_connections import RankConnections
+from arl.train.link import Link, RankConnections, server_keys, show_key
 from arl.train.rank_watch import RankWatch
 
 TRUST = RunTrust("the run's key")
@@ -94,7 +92,7 @@ async def _event(watched: Peer, event: int) -> None:
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_only_clients_with_the_key_of_the_run_get_through(is_encrypted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_access, "is_encrypted", lambda address: is_encrypted)
+    monkeypatch.setattr(link, "is_encrypted", lambda address: is_encrypted)
 
     async def scene() -> None:
         async with listening() as (connections, peers):
@@ -257,16 +255,3 @@ def test_a_killed_rank_is_the_cause_else_the_first_traceback_else_the_exit(
         return error
 
     assert str(asyncio.run(main())) == cause
-
-
-def test_a_rank_is_named_by_its_process_until_it_says_hello() -> None:
-    async def main() -> None:
-        hellos: dict[int, Hello] = {}
-        watch = RankWatch(hellos)
-        watch.add(0, FakeProcess("trainer-0"))  # type: ignore[arg-type]
-        assert watch.describe({0, 1}) == "trainer rank 0 (pid 17) and trainer rank 1 (not connected)"
-        hellos[1] = Hello(1, host="node-3", pid=5)
-        assert watch.describe([1]) == "trainer rank 1 (pid 5 on node-3)"
-        watch.close()
-
-    asyncio.run(main())

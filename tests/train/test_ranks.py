@@ -20,7 +20,7 @@ from arl.launch.base import Process
 from arl.launch.child import RUN_KEY
 from arl.launch.trust import RunTrust
 from arl.train import channel, link
-from arl.train.algorithms.grpo import GRPO
+from arl.train.algorithms.advantage import GRPO
 from arl.train.trainer_client import TrainerClient
 from arl.types import StepResult
 from tests.train.saved import saved_weights

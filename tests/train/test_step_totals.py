@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from arl.config.objective_section import Statistic
 from arl.metrics.names import FIRST_AGES
 from arl.train.algorithms.objective import Objective, TokenColumns
-from arl.train.rendezvous import init_ranks
 from arl.train.sharded_model import Update
-from arl.train.step_totals import ENTROPY, StepTotals
+from arl.train.sharding import init_ranks
+from arl.train.step_metrics import ENTROPY, StepTotals
 from arl.types import MetricValue
 from tests.train.columns import comparable
 

@@ -23,9 +23,9 @@ from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packer import pack_groups
-from arl.train.rendezvous import init_ranks
-from arl.train.shard import Minibatch
+from arl.train.micro_batch import pack_groups
+from arl.train.packing import Minibatch
+from arl.train.sharding import init_ranks
 from arl.types import MetricValue
 from tests.train.gradients import gradient_of, sequences
 from tests.train.synthetic import batch, packed
@@ -49,7 +49,7 @@ def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricVal
     ]
     metrics = [learner.step(shard) for shard in shards]
     check_published(learner)
-    return metrics, learner.sharded.full_state(torch.float32)
+    return metrics, learner.policy.full_state(torch.float32)
 
 
 def check_published(learner: Learner) -> None:
@@ -59,8 +59,8 @@ def check_published(learner: Learner) -> None:
         buckets = make_buckets(specs, 10_000)
         keeps = everywhere or dist.get_rank() == 0
         flats = [torch.empty(bucket_bytes_of(b), dtype=torch.uint8) for b in buckets] if keeps else None
-        learner.sharded.gather(buckets, flats, everywhere)
-        whole = learner.sharded.full_state(DTYPES[dtype])  # on rank 0
+        learner.policy.gather(buckets, flats, everywhere)
+        whole = learner.policy.full_state(DTYPES[dtype])  # on rank 0
         found = {} if flats is None else unflatten_all(flats, buckets)
         assert all(torch.equal(found[name], tensor) for name, tensor in whole.items())
 
@@ -103,7 +103,7 @@ def collectives(model: str, train: dict[str, Any]) -> dict[str, int]:
     counted = Counted()
     with counted:
         for last in (False, False, True):
-            learner.sharded.backward(learner.sharded.score(pack)[0].sum(), last)
+            learner.policy.backward(learner.policy.score(pack)[0].sum(), last)
     return counted.counts
 
 

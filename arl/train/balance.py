@@ -8,6 +8,7 @@ FSDP2's ranks move in step, because every layer of micro-batch m is gathered by 
 m, which form a *wave*, are similar. Equal sums of the ranks are not enough.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
 
@@ -281,3 +282,55 @@ def _largest_load(bins: Bins, work: Sequence[float]) -> float:
 
 def _load(members: Sequence[int], work: Sequence[float]) -> float:
     return sum([work[i] for i in members])
+
+
+def algorithm_1(lengths: np.ndarray, capacity: int, k_min: int) -> Bins:
+    """Put sequences, longest first, into bins of at most `capacity` tokens.
+
+    A bin is opened when the sequence fits into none or while there are fewer than `k_min`. Otherwise the sequence goes
+    to the bin with room that has the fewest sequences, of equals the first.
+
+    Args:
+        lengths: (n,) int, of at most `capacity` tokens.
+    """
+    bins: Bins = []
+    rooms: list[int] = []
+    longest_first = np.argsort(-lengths, kind="stable").tolist()
+    for item in longest_first:
+        length = int(lengths[item])
+        fitting = [number for number, room in enumerate(rooms) if room >= length]
+        if len(bins) < k_min or not fitting:
+            bins.append([item])
+            rooms.append(capacity - length)
+        else:
+            chosen = min(fitting, key=lambda number: len(bins[number]))
+            bins[chosen].append(item)
+            rooms[chosen] -= length
+    return bins
+
+
+def fixed_count(lengths: np.ndarray, capacity: int, count: int) -> Bins:
+    """Put `count` sequences into each bin, in their order; the last one may have fewer.
+
+    Raises:
+        InputError: so many sequences do not fit, because an env has added text; all else is refused before the start.
+    """
+    items = list(range(len(lengths)))
+    starts = range(0, len(items), count)
+    bins = [items[start : start + count] for start in starts]
+    for members in bins:
+        tokens = int(lengths[members].sum())
+        if tokens > capacity:
+            raise InputError(
+                f"train.packing_count {count}: so many sequences have {tokens} tokens here, and train.capacity is "
+                f"{capacity}; lower train.packing_count, or raise the capacity"
+            )
+    return bins
+
+
+def deal_evenly(bins: Bins, work: np.ndarray, ranks: int) -> list[Bins]:
+    """Deal bins to ranks, equally many to each, at least one: [rank][micro-batch][item]. Some may be empty."""
+    of_each_rank = max(1, math.ceil(len(bins) / ranks))
+    missing = ranks * of_each_rank - len(bins)
+    empty: Bins = [[] for _ in range(missing)]
+    return deal(bins + empty, work.tolist(), ranks)
