@@ -47,7 +47,7 @@ class InProcessTrainer:
         version = versions.version
         self._costs = recipe.virtual
         self._model = Path(versions.model)
-        self._packing = Packing.of(
+        self._packing = Packing(
             recipe.train,
             recipe.objective,
             recipe.advantage,

@@ -19,8 +19,7 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
-from arl.sync.buckets import TensorSpec, bucket_bytes_of
-from arl.sync.loading import unflatten
+from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
@@ -143,19 +142,11 @@ class Learner:
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
-        bucket = self.tensors()
-        if dist.get_rank() != 0:
-            self.policy.gather([bucket], None)
-            return {}
-        flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8)
-        self.policy.gather([bucket], [flat])
-        return unflatten(flat, bucket)
+        return self.policy.full_state(self.policy.dtype)
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of every tensor in a `snapshot`, in its order."""
-        dtype = str(self.policy.dtype).removeprefix("torch.")
-        named = self.policy.model.named_parameters()
-        return tuple(TensorSpec(name, dtype, tuple(parameter.shape)) for name, parameter in named)
+        return self.policy.tensors(self.policy.dtype)
 
     def config_json(self) -> str:
         """Return the config.json that belongs to a `snapshot`."""

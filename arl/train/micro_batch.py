@@ -219,7 +219,7 @@ def packing_report(batch: Batch, sizes: Sequence[PackSizes], packing: Packing) -
     synchronous_time = work.max(axis=0).sum()
     mean_time = work.sum(axis=1).mean()
     computed = sum(int(of_rank.tokens.sum()) for of_rank in sizes)
-    room = packing.capacity * work.size
+    room = packing.train.capacity * work.size
     given = 0
     for group in batch.groups:
         given += sum(len(trajectory.token_ids) for trajectory in group.trajectories)

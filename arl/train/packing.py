@@ -16,7 +16,7 @@ A column that ranks compute (arl.train.algorithms.objective) is added there, and
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Generic, Literal, NamedTuple, Self, TypeVar
+from typing import Generic, NamedTuple, Self, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -104,43 +104,15 @@ class Shard(Struct, Generic[Pack], frozen=True):
     minibatches: Sequence[Minibatch[Pack]]
 
 
-class Packing(Struct, frozen=True, kw_only=True):
+class Packing(Struct, frozen=True):
     """Say how the batches of a run are packed."""
 
-    minibatches: int
-    capacity: int  # tokens of a micro-batch
+    train: Train  # its capacity, minibatches and packing
+    objective: ObjectiveSection  # may say that advantage 0 means gradient 0
+    advantage: AdvantageSection
     ranks: int
-    advantage: Advantage
-    leaves_out_zeros: bool  # the objective says that advantage 0 means gradient 0
     flops: Flops = BY_TOKENS  # of the model, by which micro-batches are balanced over ranks
-    records: bool = False  # the run writes what is computed of each token: see arl.train.packing
-    kind: Literal["balanced", "algorithm1", "fixed"] = "balanced"  # see train.packing
-    count: int = 1  # see train.packing_count
-
-    @classmethod
-    def of(
-        cls,
-        train: Train,
-        objective: ObjectiveSection,
-        advantage: AdvantageSection,
-        *,
-        ranks: int,
-        flops: Flops = BY_TOKENS,
-        records: bool = False,
-    ) -> Self:
-        """Read the packing from the sections of a recipe."""
-        assert isinstance(advantage, Advantage), "the recipe has checked it"
-        return cls(
-            minibatches=train.minibatches,
-            capacity=train.capacity,
-            ranks=ranks,
-            advantage=advantage,
-            leaves_out_zeros=objective.leaves_out_zeros,
-            flops=flops,
-            records=records,
-            kind=train.packing,
-            count=train.packing_count,
-        )
+    records: bool = False  # the run writes what is computed of each token: see trained_tokens
 
 
 def pack_batch(batch: Batch, packing: Packing) -> tuple[tuple[Shard[SequencePack], ...], dict[str, float]]:
@@ -152,14 +124,13 @@ def pack_batch(batch: Batch, packing: Packing) -> tuple[tuple[Shard[SequencePack
         InputError: a trajectory longer than the capacity, groups that `minibatches` does not divide, or an advantage
             of the wrong shape.
     """
-    if len(batch.groups) % packing.minibatches:
-        raise InputError(
-            f"train.minibatches {packing.minibatches} must divide the {len(batch.groups)} groups of a step"
-        )
+    minibatches = packing.train.minibatches
+    if len(batch.groups) % minibatches:
+        raise InputError(f"train.minibatches {minibatches} must divide the {len(batch.groups)} groups of a step")
     groups = loss_sequences(batch, packing.advantage, places=packing.records)
     packed = []  # [minibatch][rank]
-    for m in range(packing.minibatches):
-        own = groups[m :: packing.minibatches]
+    for m in range(minibatches):
+        own = groups[m::minibatches]
         packed.append(_pack_minibatch(own, packing))
     shards = tuple(Shard(batch.version, of_rank) for of_rank in zip(*packed, strict=True))
     return shards, _report(groups)
@@ -182,8 +153,8 @@ def _pack_minibatch(groups: list[list[LossSequence]], packing: Packing) -> list[
     loss_tokens = sum(lengths)
     loss_sequences = sum(n > 0 for n in lengths)
     kept = [[s for s in group if _is_trained(s, packing)] for group in groups]
-    if packing.kind == "balanced":
-        packed = choose_packs(kept, packing.capacity, packing.ranks, packing.flops)
+    if packing.train.packing == "balanced":
+        packed = choose_packs(kept, packing.train.capacity, packing.ranks, packing.flops)
     else:
         packed = _pack_by_count(kept, packing)
     return [Minibatch(packs, loss_tokens, loss_sequences) for packs in packed]
@@ -193,10 +164,10 @@ def _is_trained(sequence: LossSequence, packing: Packing) -> bool:
     """Return False for a sequence that has no gradient."""
     if not len(sequence.loss_at):
         return False
-    return sequence.has_advantage or not packing.leaves_out_zeros
+    return sequence.has_advantage or not packing.objective.leaves_out_zeros
 
 
-def loss_sequences(batch: Batch, advantage: Advantage, places: bool = False) -> list[list[LossSequence]]:
+def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = False) -> list[list[LossSequence]]:
     """Build the loss sequences of a batch, group by group; with `places`, number its loss tokens.
 
     Raises:
@@ -236,12 +207,13 @@ def loss_sequences(batch: Batch, advantage: Advantage, places: bool = False) -> 
     return [list(islice(following, size)) for size in group_sizes]
 
 
-def advantages_per_token(advantage: Advantage, episodes: EpisodeColumns) -> np.ndarray:
+def advantages_per_token(advantage: AdvantageSection, episodes: EpisodeColumns) -> np.ndarray:
     """Compute the advantages of a step, (T,) float32: one episode's loss tokens after the other's.
 
     Raises:
         InputError: `advantage` returned another shape than it declares, or a number that is not finite.
     """
+    assert isinstance(advantage, Advantage), "the recipe has checked it"
     computed = np.asarray(advantage.compute(episodes))
     lengths = episodes.num_loss_tokens
     expected = len(lengths) if advantage.per == "trajectory" else int(lengths.sum())
@@ -287,11 +259,11 @@ def _pack_by_count(groups: Sequence[Sequence[LossSequence]], packing: Packing) -
     """
     sequences = [[sequence] for group in groups for sequence in group]
     lengths = np.array([len(_stored(sequence)) for (sequence,) in sequences], np.int64)
-    _refuse_too_long(int(lengths.max(initial=0)), packing.capacity)
-    if packing.kind == "algorithm1":
-        bins = algorithm_1(lengths, packing.capacity, packing.count * packing.ranks)
+    _refuse_too_long(int(lengths.max(initial=0)), packing.train.capacity)
+    if packing.train.packing == "algorithm1":
+        bins = algorithm_1(lengths, packing.train.capacity, packing.train.packing_count * packing.ranks)
     else:
-        bins = fixed_count(lengths, packing.capacity, packing.count)
+        bins = fixed_count(lengths, packing.train.capacity, packing.train.packing_count)
     shares = deal_evenly(bins, lengths.astype(np.float64), packing.ranks)
     return [_packs(sequences, of_rank) for of_rank in shares]
 

@@ -67,16 +67,6 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole_tensor(local: Tensor, sharded: Tensor) -> Tensor:
-    """Gather the tensor of which every rank has a part, `local`, sharded as the parameter `sharded` is. Collective."""
-    if dist.get_world_size() == 1 or not isinstance(sharded, DTensor):
-        return local
-    whole = DTensor.from_local(
-        local, sharded.device_mesh, sharded.placements, shape=sharded.shape, stride=sharded.stride()
-    )
-    return whole.full_tensor()
-
-
 def _mesh(train: Train, device: torch.device) -> DeviceMesh:
     world_size = dist.get_world_size()
     per_copy = train.shard_ranks

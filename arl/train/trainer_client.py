@@ -77,7 +77,7 @@ class TrainerClient:
         self._num_ranks = ranks
         self._deadlines = deadlines
         train, objective = init.sections()
-        self._packing = Packing.of(
+        self._packing = Packing(
             train, objective, advantage, ranks=ranks, flops=model_flops(init.model_path), records=records
         )
         self._version = init.version

@@ -4,11 +4,11 @@ import random
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from arl.train.learner import Learner
 from arl.train.micro_batch import MicroBatch
 from arl.train.packing import LossSequence, Minibatch
-from arl.train.sharding import local_part, whole_tensor
 from arl.train.step_metrics import StepTotals
 from tests.train.columns import loss_sequence
 
@@ -40,11 +40,13 @@ def gradient_of(learner: Learner, minibatch: Minibatch[MicroBatch]) -> tuple[flo
         loss = learner._policy_loss(batch, {}, minibatch, totals)
         sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))
         total += loss.detach()
-    gradient = {
-        name: whole_tensor(local_part(p.grad), p).clone() for name, p in sharded._shards.items() if p.grad is not None
-    }
+    gradient = {name: _whole(p.grad) for name, p in sharded._shards.items() if p.grad is not None}
     for parameter in sharded._shards.values():
         parameter.grad = None
     if sharded._world > 1:
         torch.distributed.all_reduce(total)
     return float(total), gradient
+
+
+def _whole(gradient: torch.Tensor) -> torch.Tensor:
+    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()

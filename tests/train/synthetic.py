@@ -69,7 +69,7 @@ def packed(
 ) -> tuple[tuple[Shard, ...], dict[str, float]]:
     """Pack and join as a run of decoupled PPO with GRPO's advantages does, unless others are given."""
     train = Train(dtype="float32", learning_rate=1.5e-4, minibatches=minibatches, capacity=capacity)
-    packing = Packing.of(train, objective or DecoupledPPO(), advantage or GRPO(), ranks=ranks, flops=flops)
+    packing = Packing(train, objective or DecoupledPPO(), advantage or GRPO(), ranks=ranks, flops=flops)
     chosen, report = pack_batch(given, packing)
     shards = tuple(join_shard(shard) for shard in chosen)
     sizes = [pack_sizes(shard, flops) for shard in shards]

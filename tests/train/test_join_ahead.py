@@ -17,7 +17,7 @@ from tests.train.synthetic import batch
 
 def chosen(minibatches: int = 2) -> Shard[SequencePack]:
     train = Train(minibatches=minibatches, capacity=60)
-    packing = Packing.of(train, DecoupledPPO(), GRPO(), ranks=1)
+    packing = Packing(train, DecoupledPPO(), GRPO(), ranks=1)
     (shard,), _ = pack_batch(batch(groups=8, size=4), packing)
     assert all(len(minibatch.micro_batches) > 2 for minibatch in shard.minibatches)
     return shard

@@ -149,7 +149,7 @@ def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
 
 def test_a_shard_survives_the_channel_bit_for_bit() -> None:
     train = Train(minibatches=2, capacity=1000)
-    packing = Packing.of(train, DecoupledPPO(), GRPO(), ranks=1, records=True)
+    packing = Packing(train, DecoupledPPO(), GRPO(), ranks=1, records=True)
     (shard,), _ = pack_batch(batch(groups=4, size=4), packing)
     request = channel.Request(1, channel.MAIN, channel.Step(shard))
     received = channel.decode_request(channel.encode(request)).body

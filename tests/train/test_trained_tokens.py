@@ -37,7 +37,7 @@ def packing_of(minibatches: int, capacity: int, ranks: int = 1, **parts: Any) ->
     objective: Objective = parts.pop("objective", DecoupledPPO())
     advantage: Advantage = parts.pop("advantage", GRPO())
     train = Train(dtype="float32", learning_rate=1.5e-4, minibatches=minibatches, capacity=capacity)
-    return Packing.of(train, objective, advantage, ranks=ranks, records=True, **parts)
+    return Packing(train, objective, advantage, ranks=ranks, records=True, **parts)
 
 
 def micro_batches(shard: Shard[MicroBatch]) -> list[MicroBatch]:
