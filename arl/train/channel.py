@@ -1,11 +1,11 @@
 """Messages between the controller and the trainer ranks: frozen, in msgpack, with arrays as raw buffers.
 
-controller (ROUTER, one port)                rank r (DEALER, one link for all of its threads)
-                              ◄── Hello      its connection has shown the run key
-    Request(id, to, body) ──►                `to` names the thread that serves it
-                              ◄── Answer     to the request with this id; they may come in any order
-                              ◄── Published  by rank 0's publisher, while the next step may run
-                              ◄── Failed     the rank's traceback; it then ends, and so does every wait
+controller (ROUTER, one port)                    rank r (DEALER, one link for all of its threads)
+                                  ◄── Hello      its connection has shown the run key
+    RankRequest(id, to, body) ──►                `to` names the thread that serves it
+                                  ◄── RankAnswer to the request with this id; they may come in any order
+                                  ◄── Published  by rank 0's publisher, while the next step may run
+                                  ◄── Failed     the rank's traceback; it then ends, and so does every wait
 
     request    served by     its answer
     Init       MAIN          Ready: the model is loaded
@@ -151,7 +151,7 @@ class Stop(_Message, frozen=True):
 Body = Init | Step | Copy | Write | Join | Send | Leave | Claim | Stop
 
 
-class Request(Struct, frozen=True):
+class RankRequest(Struct, frozen=True):
     """Ask one thread of a rank for something."""
 
     id: int
@@ -159,7 +159,7 @@ class Request(Struct, frozen=True):
     body: Body
 
 
-class Answer(_Message, frozen=True):
+class RankAnswer(_Message, frozen=True):
     """Answer a request."""
 
     id: int
@@ -190,10 +190,10 @@ class Failed(_Message, frozen=True):
         )
 
 
-FromRank = Hello | Answer | Published | Failed
+FromRank = Hello | RankAnswer | Published | Failed
 
 
 encode: Callable[[Struct], bytes] = msgpack_arrays.encoder().encode
 # Both raise msgspec.DecodeError, a ValueError, for bytes that are no message.
-decode_request: Callable[[bytes], Request] = msgpack_arrays.decoder(Request).decode
+decode_request: Callable[[bytes], RankRequest] = msgpack_arrays.decoder(RankRequest).decode
 decode_from_rank: Callable[[bytes], FromRank] = msgpack_arrays.decoder(FromRank).decode

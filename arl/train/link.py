@@ -1,7 +1,7 @@
 """Connect a trainer rank to the controller: one socket, which all of the rank's threads share.
 
 a thread ─► answer, tell ─► queue ─► [channel thread: the only one that uses the socket] ─► controller
-controller ─► Request(to) ─► [channel thread] ─► inbox of the thread `to` ─► receive
+controller ─► RankRequest(to) ─► [channel thread] ─► inbox of the thread `to` ─► receive
 
 A request to a thread that has ended is answered at once with why it has ended.
 """
@@ -27,7 +27,7 @@ from arl.launch.child import RUN_KEY
 from arl.launch.tls import is_loopback
 from arl.launch.trust import RunTrust, derive
 from arl.train import channel
-from arl.train.channel import MAIN, Answer, Hello, Request
+from arl.train.channel import MAIN, Hello, RankAnswer, RankRequest
 
 LINGER_SECONDS = 10.0  # for the last message to leave
 
@@ -54,7 +54,7 @@ class Link:
         self._sender.connect("inproc://queue")
         self._sender.setsockopt(zmq.SNDTIMEO, int(LINGER_SECONDS * 1000))
         self._sending = threading.Lock()
-        self._inboxes: dict[str, SimpleQueue[Request | Exception]] = {MAIN: SimpleQueue()}
+        self._inboxes: dict[str, SimpleQueue[RankRequest | Exception]] = {MAIN: SimpleQueue()}
         self._ended: dict[str, str] = {}  # why a thread that had an inbox has none
         self._delivering = threading.Lock()
         hello = Hello(
@@ -68,14 +68,14 @@ class Link:
         self._thread = threading.Thread(target=self._run, name="channel", daemon=True)
         self._thread.start()
 
-    def open(self, name: str, first: Request | None = None) -> None:
+    def open(self, name: str, first: RankRequest | None = None) -> None:
         """Take requests to the thread `name` from now on, which may start later; `first` is its first one."""
-        inbox: SimpleQueue[Request | Exception] = SimpleQueue()
+        inbox: SimpleQueue[RankRequest | Exception] = SimpleQueue()
         if first is not None:
             inbox.put(first)
         self._inboxes[name] = inbox
 
-    def receive(self, name: str = MAIN, seconds: float | None = None) -> Request:
+    def receive(self, name: str = MAIN, seconds: float | None = None) -> RankRequest:
         """Wait for the controller's next request to the thread `name`.
 
         Args:
@@ -93,22 +93,22 @@ class Link:
             raise request
         return request
 
-    def answer(self, request: Request, body: Struct | None = None, error: str = "") -> None:
-        """Answer a request, with `error` if it was not done."""
-        self.tell(Answer(request.id, body, error))  # type: ignore[arg-type]
+    def answer(self, request: RankRequest, body: Struct | None = None, error: str = "") -> None:
+        """RankAnswer a request, with `error` if it was not done."""
+        self.tell(RankAnswer(request.id, body, error))  # type: ignore[arg-type]
 
     def tell(self, message: Struct) -> None:
         """Send a message without waiting for the controller."""
         self._send(channel.encode(message))
 
     def end(self, name: str, error: str) -> None:
-        """Answer what the thread `name` has not received, and whatever comes for it later, with `error`."""
+        """RankAnswer what the thread `name` has not received, and whatever comes for it later, with `error`."""
         with self._delivering:
             self._ended[name] = error
             inbox = self._inboxes.pop(name)
         while not inbox.empty():
             request = inbox.get()
-            assert isinstance(request, Request)
+            assert isinstance(request, RankRequest)
             self.answer(request, error=error)
 
     def close(self) -> None:
@@ -147,7 +147,7 @@ class Link:
                 if self._socket in ready:
                     self._deliver(channel.decode_request(self._socket.recv()))
 
-    def _deliver(self, request: Request) -> None:
+    def _deliver(self, request: RankRequest) -> None:
         with self._delivering:
             inbox = self._inboxes.get(request.to)
             if inbox is not None:
@@ -225,7 +225,7 @@ class RankConnections:
                 return self.hellos[rank]
         return None
 
-    async def send(self, rank: int, request: Request) -> None:
+    async def send(self, rank: int, request: RankRequest) -> None:
         """Send a request to a rank. If its connection is gone it has died, which its launcher reports."""
         if rank not in self._identities:
             return
@@ -318,7 +318,7 @@ class AdmissionByKey:
         self._questions.bind(ZAP)
 
     async def run(self) -> NoReturn:
-        """Answer for each connection. Waits for the next; unblocked by it."""
+        """RankAnswer for each connection. Waits for the next; unblocked by it."""
         while True:
             version, number, _domain, _address, _identity, mechanism, *shown = await self._questions.recv_multipart()
             secret = self._secrets.get(mechanism)

@@ -32,7 +32,7 @@ from arl.sync.published_versions import FILE_BUFFERS, BufferPlace, buffer_place
 from arl.sync.publisher import Announce, Publisher
 from arl.sync.version_buffers import VersionBuffers
 from arl.sync.weight_sender import Rendezvous
-from arl.train.channel import CLAIMS, SENDERS, Claim, Claimed, Failed, Init, Join, Joined, Request, Send
+from arl.train.channel import CLAIMS, SENDERS, Claim, Claimed, Failed, Init, Join, Joined, RankRequest, Send
 from arl.train.learner import Learner
 from arl.train.link import Link
 
@@ -161,7 +161,7 @@ class SenderLink:
     def __init__(self, link: Link, group: str | None) -> None:
         self._link = link
         self._group = group or SENDERS
-        self._request: Request | None = None  # that is under way
+        self._request: RankRequest | None = None  # that is under way
         self._error = "its thread has ended"
 
     def next_group(self) -> GroupRequest:

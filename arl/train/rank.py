@@ -18,7 +18,7 @@ from typing import NoReturn
 from arl.launch.address import held_meeting
 from arl.launch.child import leave
 from arl.train import channel
-from arl.train.channel import MAIN, Failed, Request
+from arl.train.channel import MAIN, Failed, RankRequest
 from arl.train.link import Link
 from arl.train.micro_batch import AheadJoiner, pack_sizes
 from arl.types import WeightUpdate
@@ -48,8 +48,8 @@ class Rank:
         self._saver = ThreadPoolExecutor(1, "saver")
         self._publication = Publication(self.learner, init, link, self._announce)
 
-    def serve(self, first: Request) -> None:
-        """Answer `first`, the request with Init. Then
+    def serve(self, first: RankRequest) -> None:
+        """RankAnswer `first`, the request with Init. Then
 
         Consumes the controller's requests; waits for the next; unblocked by it, or by the controller's death.
         """
@@ -110,7 +110,7 @@ class Rank:
         if self._init.takes_turns:
             self.learner.policy.give_back()
 
-    def _write(self, request: Request, path: Path, version: int) -> None:
+    def _write(self, request: RankRequest, path: Path, version: int) -> None:
         """Write what was copied at `version`, in the saver's thread."""
         try:
             self.learner.policy.write(self._state, path, tokenizer_path=self._init.model_path)

@@ -28,10 +28,10 @@ from arl.models.model_files import file_of_part, write_index
 from arl.models.weights import fill_model, own_rows
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
-from arl.train.checkpoint import OptimizerFiles, TrainingCopy, TrainingState, write_rows
 from arl.train.gathering import Bucket, gather_buckets, shard_group
 from arl.train.optimizer import LossScale
 from arl.train.sharding import local_part, shard
+from arl.train.training_state import OptimizerFiles, TrainingCopy, TrainingState, write_rows
 
 LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's files: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")

@@ -27,14 +27,14 @@ from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.published_versions import PublishedVersions
 from arl.sync.weight_sender import Rendezvous
 from arl.train import channel
-from arl.train.channel import CLAIMS, MAIN, SENDERS, Answer, Body, Request
+from arl.train.channel import CLAIMS, MAIN, SENDERS, Body, RankAnswer, RankRequest
 from arl.train.link import RankConnections
 from arl.train.micro_batch import packing_report
 from arl.train.packing import Packing, pack_batch, trained_tokens
 from arl.train.rank_watch import RankWatch
 from arl.types import Batch, StepResult, WeightUpdate
 
-Answers = Mapping[int, asyncio.Future[Answer]]  # to one request for several ranks, by rank
+Answers = Mapping[int, asyncio.Future[RankAnswer]]  # to one request for several ranks, by rank
 
 
 class TrainerClient:
@@ -88,7 +88,7 @@ class TrainerClient:
         self._watch = RankWatch(self._connections.hellos)
         self._one_at_a_time = asyncio.Lock()  # one request to all ranks, which all of them take in one order
         self._last_id = 0
-        self._asked: dict[int, asyncio.Future[Answer]] = {}  # by id of the request
+        self._asked: dict[int, asyncio.Future[RankAnswer]] = {}  # by id of the request
         self._writing: Answers | None = None
         self.tensors: tuple[TensorSpec, ...] = ()  # of every version that is published; known when `ready`
         self.secrets = trust.secrets  # further variables of every rank
@@ -261,7 +261,7 @@ class TrainerClient:
             answers = await self._send(bodies)
             return await self._collect(answers, seconds, f"to answer {type(bodies[0]).__name__}")
 
-    async def _ask_rank_0(self, thread: str, body: Body) -> Answer:
+    async def _ask_rank_0(self, thread: str, body: Body) -> RankAnswer:
         """Send a request to a thread of rank 0, and return its answer."""
         async with self._rank_0_deadline(f"to answer {body}"):
             answered = await self._request(0, thread, body)
@@ -272,11 +272,11 @@ class TrainerClient:
         """Send request r to the main thread of rank r."""
         return {rank: await self._request(rank, MAIN, body) for rank, body in enumerate(bodies)}
 
-    async def _request(self, rank: int, thread: str, body: Body) -> asyncio.Future[Answer]:
+    async def _request(self, rank: int, thread: str, body: Body) -> asyncio.Future[RankAnswer]:
         """Send one request; its answer may never be looked at."""
         self._last_id += 1
-        request = Request(self._last_id, thread, body)
-        answered: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+        request = RankRequest(self._last_id, thread, body)
+        answered: asyncio.Future[RankAnswer] = asyncio.get_running_loop().create_future()
         self._asked[request.id] = answered
         await self._connections.send(rank, request)
         return answered
@@ -348,7 +348,7 @@ class TrainerClient:
                 self._watch.raised(rank, message)
             elif isinstance(message, channel.Published):
                 self._add_published(message.update)
-            elif isinstance(message, Answer):
+            elif isinstance(message, RankAnswer):
                 self._asked.pop(message.id).set_result(message)
             elif len(self._connections.hellos) == self._num_ranks:
                 self._all_greeted.set_result(None)

@@ -20,14 +20,14 @@ from arl.config.recipe import Train
 from arl.launch.child import leave
 from arl.models.weights import own_rows
 from arl.sync.buckets import TensorSpec
-from arl.train import checkpoint
+from arl.train import training_state
 from arl.train.algorithms.ppo import PPO
-from arl.train.checkpoint import TrainingCopy
 from arl.train.gathering import shard_group
 from arl.train.learner import Learner
 from arl.train.optimizer import LossScale
 from arl.train.sharded_weights import MOMENTS
 from arl.train.sharding import init_ranks, local_part, whole_tensor
+from arl.train.training_state import TrainingCopy
 
 STEP = 7.0
 SCALE = LossScale(1024.0, is_dynamic=True, num_good=5)
@@ -95,7 +95,7 @@ class Shapes(nn.Module):
 def copy_drawn_shapes() -> None:
     """Compare the shares of all ranks with the whole tensors; some have fewer rows than there are ranks."""
     for seed in range(DRAWS):
-        checkpoint.BUCKET_BYTES = 1 + 97 * seed  # so that there are several rounds, and ranks have unequal numbers
+        training_state.BUCKET_BYTES = 1 + 97 * seed  # so that there are several rounds, and ranks have unequal numbers
         shapes = Shapes(seed)
         fully_shard(shapes)
         parameters = dict(shapes.named_parameters())

@@ -18,7 +18,7 @@ from arl.launch.address import LOOPBACK
 from arl.launch.child import RUN_KEY
 from arl.launch.trust import RunTrust
 from arl.train import channel, link, rank_watch
-from arl.train.channel import MAIN, Answer, Failed, Hello, Leave, Request, Send
+from arl.train.channel import MAIN, Failed, Hello, Leave, RankAnswer, RankRequest, Send
 from arl.train.link import Link, RankConnections, server_keys, show_key
 from arl.train.rank_watch import RankWatch
 
@@ -119,7 +119,7 @@ def test_only_clients_with_the_key_of_the_run_get_through(is_encrypted: bool, mo
     [
         ([channel.encode(HELLO), b"\x91" * 3000], r"^trainer rank 0 \(pid \d+ on node-3\) has sent what"),
         ([b"\xc0"], r"^a process at 127\.0\.0\.1 that knows the run key has sent what .*same version of"),
-        ([channel.encode(Answer(1))], "has sent Answer without a Hello: the network has cut its connection"),
+        ([channel.encode(RankAnswer(1))], "has sent RankAnswer without a Hello: the network has cut its connection"),
     ],
 )
 def test_what_is_no_message_of_a_rank_ends_the_run_by_its_name(messages: list[bytes], said: str) -> None:
@@ -155,17 +155,17 @@ def test_requests_are_answered_by_id_and_those_to_a_thread_that_has_ended_with_i
         async with linked(monkeypatch) as (connections, link):
             link.open("group")
             for number, to in enumerate(("group", MAIN, "group", "group")):
-                await connections.send(0, Request(number, to, Send(number)))
+                await connections.send(0, RankRequest(number, to, Send(number)))
             first, second = [await asyncio.to_thread(link.receive, "group", SECONDS) for _ in range(2)]
             main = await asyncio.to_thread(link.receive, MAIN, SECONDS)
             assert (first.id, main.id, second.id) == (0, 1, 2)
             link.answer(second)
             link.end("group", "it broke")  # request 3 was never received
-            await connections.send(0, Request(4, "group", Leave()))
-            await connections.send(0, Request(5, "another group", Leave()))
+            await connections.send(0, RankRequest(4, "group", Leave()))
+            await connections.send(0, RankRequest(5, "another group", Leave()))
             answers = [(await asyncio.wait_for(connections.receive(), SECONDS))[1] for _ in range(4)]
-            broken = [Answer(number, error="it broke") for number in (3, 4)]
-            assert answers == [Answer(2), *broken, Answer(5, error="there is no thread another group")]
+            broken = [RankAnswer(number, error="it broke") for number in (3, 4)]
+            assert answers == [RankAnswer(2), *broken, RankAnswer(5, error="there is no thread another group")]
 
     asyncio.run(scene())
 

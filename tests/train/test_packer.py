@@ -151,7 +151,7 @@ def test_a_shard_survives_the_channel_bit_for_bit() -> None:
     train = Train(minibatches=2, capacity=1000)
     packing = Packing(train, DecoupledPPO(), GRPO(), ranks=1, records=True)
     (shard,), _ = pack_batch(batch(groups=4, size=4), packing)
-    request = channel.Request(1, channel.MAIN, channel.Step(shard))
+    request = channel.RankRequest(1, channel.MAIN, channel.Step(shard))
     received = channel.decode_request(channel.encode(request)).body
     assert isinstance(received, channel.Step)
     for sent, got in zip(shard.minibatches, received.shard.minibatches, strict=True):

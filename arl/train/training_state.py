@@ -2,7 +2,7 @@
 
 weights          shards ─► collect_share ─► whole tensors of this rank's share   because `from_pretrained` reads them
 AdamW's state    rows of this rank, as they are                                   no rank needs them but through
-                                                                                  arl.train.checkpoint
+                                                                                  arl.train.training_state
 """
 
 import contextlib
