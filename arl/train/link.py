@@ -1,7 +1,7 @@
 """Connect a trainer rank to the controller: one socket, which all of the rank's threads share.
 
 a thread ─► answer, tell ─► queue ─► [channel thread: the only one that uses the socket] ─► controller
-controller ─► RankRequest(to) ─► [channel thread] ─► inbox of the thread `to` ─► receive
+controller ─► RankRequest ─► [channel thread] ─► inbox of the thread `to` ─► receive
 
 A request to a thread that has ended is answered at once with why it has ended.
 """
@@ -94,7 +94,7 @@ class Link:
         return request
 
     def answer(self, request: RankRequest, body: Struct | None = None, error: str = "") -> None:
-        """RankAnswer a request, with `error` if it was not done."""
+        """Answer a request, with `error` if it was not done."""
         self.tell(RankAnswer(request.id, body, error))  # type: ignore[arg-type]
 
     def tell(self, message: Struct) -> None:
@@ -102,7 +102,7 @@ class Link:
         self._send(channel.encode(message))
 
     def end(self, name: str, error: str) -> None:
-        """RankAnswer what the thread `name` has not received, and whatever comes for it later, with `error`."""
+        """Answer what the thread `name` has not received, and whatever comes for it later, with `error`."""
         with self._delivering:
             self._ended[name] = error
             inbox = self._inboxes.pop(name)
@@ -318,7 +318,7 @@ class AdmissionByKey:
         self._questions.bind(ZAP)
 
     async def run(self) -> NoReturn:
-        """RankAnswer for each connection. Waits for the next; unblocked by it."""
+        """Answer for each connection. Waits for the next; unblocked by it."""
         while True:
             version, number, _domain, _address, _identity, mechanism, *shown = await self._questions.recv_multipart()
             secret = self._secrets.get(mechanism)

@@ -49,7 +49,7 @@ class Rank:
         self._publication = Publication(self.learner, init, link, self._announce)
 
     def serve(self, first: RankRequest) -> None:
-        """RankAnswer `first`, the request with Init. Then
+        """Answer `first`, the request with Init. Then
 
         Consumes the controller's requests; waits for the next; unblocked by it, or by the controller's death.
         """
