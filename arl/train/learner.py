@@ -161,7 +161,7 @@ class Learner:
 
     def _rank_columns(self, minibatches: Sequence[Minibatch[MicroBatch]]) -> list[list[RankColumns]]:
         """Compute the columns that come from models of the ranks: for each micro-batch of each minibatch."""
-        found: list[list[RankColumns]] = [[{} for _ in minibatch.micro_batches] for minibatch in minibatches]
+        found = [_no_columns(minibatch) for minibatch in minibatches]
         if PROXIMAL not in self.objective.needed_columns:
             return found
         with torch.no_grad():
@@ -222,10 +222,9 @@ class Learner:
         both = halves(first.micro_batches, self.version, device)
         if both is None:
             return None
-        nothing: list[RankColumns] = [{} for _ in first.micro_batches]
         gradients = []
         for half in both:
-            self._backward(first, nothing, StepTotals(device, self.objective), half=half)
+            self._backward(first, _no_columns(first), StepTotals(device, self.objective), half=half)
             gradients.append(self.policy.take_gradient())
         stale, fresh = gradients
         return self.policy.cosine(stale, fresh)
@@ -298,3 +297,8 @@ class Learner:
             f"such numbers: the weights are as before them, and the batch of rank {dist.get_rank()} is in {file}; "
             "lower train.learning_rate, or look at the batch"
         )
+
+
+def _no_columns(minibatch: Minibatch[MicroBatch]) -> list[RankColumns]:
+    """Return an empty record for each micro-batch, none of which need be joined yet."""
+    return [{} for _ in range(len(minibatch.micro_batches))]
