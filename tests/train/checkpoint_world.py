@@ -26,8 +26,9 @@ from arl.train.gathering import shard_group
 from arl.train.learner import Learner
 from arl.train.optimizer import LossScale
 from arl.train.sharded_weights import MOMENTS
-from arl.train.sharding import init_ranks, local_part, whole_tensor
+from arl.train.sharding import init_ranks, local_part
 from arl.train.training_state import TrainingCopy
+from tests.train.gradients import whole_tensor
 
 STEP = 7.0
 SCALE = LossScale(1024.0, is_dynamic=True, num_good=5)

@@ -9,6 +9,7 @@ from torch.distributed.tensor import DTensor
 from arl.train.learner import Learner
 from arl.train.micro_batch import MicroBatch
 from arl.train.packing import LossSequence, Minibatch
+from arl.train.sharding import local_part
 from arl.train.step_metrics import StepTotals
 from tests.train.columns import loss_sequence
 
@@ -40,7 +41,9 @@ def gradient_of(learner: Learner, minibatch: Minibatch[MicroBatch]) -> tuple[flo
         loss = learner._policy_loss(batch, {}, minibatch, totals)
         sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))
         total += loss.detach()
-    gradient = {name: _whole(p.grad) for name, p in sharded._shards.items() if p.grad is not None}
+    gradient = {
+        name: whole_tensor(local_part(p.grad), p).clone() for name, p in sharded._shards.items() if p.grad is not None
+    }
     for parameter in sharded._shards.values():
         parameter.grad = None
     if sharded._world > 1:
@@ -48,5 +51,11 @@ def gradient_of(learner: Learner, minibatch: Minibatch[MicroBatch]) -> tuple[flo
     return float(total), gradient
 
 
-def _whole(gradient: torch.Tensor) -> torch.Tensor:
-    return gradient.full_tensor() if isinstance(gradient, DTensor) else gradient.clone()
+def whole_tensor(local: torch.Tensor, sharded: torch.Tensor) -> torch.Tensor:
+    """Gather by torch the tensor of which every rank has a part, `local`, sharded as the parameter is. Collective."""
+    assert isinstance(sharded, DTensor)
+    part = DTensor.from_local(
+        local, sharded.device_mesh, sharded.placements, shape=sharded.shape, stride=sharded.stride()
+    )
+    whole: torch.Tensor = part.full_tensor()
+    return whole

@@ -3,11 +3,9 @@
 import random
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.errors import InputError
 from arl.train import balance as balancer
 from arl.train.balance import balance, least_micro_batches, least_time, martello_toth, synchronous_time
 
@@ -73,8 +71,3 @@ def test_the_bound_is_that_of_hand_worked_examples() -> None:
     assert martello_toth(np.array([6, 6, 6]), 10) == 3, "no two fit together, though all are less than two bins' worth"
     assert martello_toth(np.array([7, 7, 4, 4]), 10) == 3, "a 4 has no room beside a 7"
     assert martello_toth(np.array([4, 4, 4]), 10) == 2
-
-
-def test_an_item_that_cannot_fit_is_refused_with_both_numbers() -> None:
-    with pytest.raises(InputError, match="101 tokens does not fit a capacity of 100"):
-        balance(np.array([3, 101]), np.array([3.0, 101.0]), CAPACITY, ranks=2)

@@ -14,9 +14,7 @@ from arl.bench.trainer_bench import _groups
 from arl.config.recipe import Train
 from arl.models.packed import PackedContext, _Gathered, _Layout
 from arl.models.prefix_tree import prefix_tree
-from arl.sync.broadcast_target import BroadcastTarget
 from arl.sync.ipc_target import IpcTarget
-from arl.sync.published_versions import BufferPlace
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.micro_batch import pack_groups
@@ -148,12 +146,3 @@ def test_another_process_opens_the_handles_of_shared_memory(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["a torch.bfloat16 (3, 4) 66.0", "b torch.bfloat16 (5,) 15.0"]
     target.discard(update)
-
-
-@pytest.mark.parametrize("place", ["device", "host"])
-def test_what_is_broadcast_waits_on_the_gpu_or_in_pages_that_it_copies_from(place: BufferPlace) -> None:
-    target = BroadcastTarget(1 << 10, place)
-    target.write(1, {"a": torch.ones(7), "b": torch.zeros(500)})
-    flats = target.flats(1)
-    assert [flat.nbytes for flat in flats] == [28, 2000]
-    assert all(flat.is_cuda if place == "device" else flat.is_pinned() for flat in flats)

@@ -130,11 +130,6 @@ def test_a_trajectory_longer_than_the_capacity_is_refused_with_both_numbers() ->
         packed(batch(groups=4, size=2), minibatches=1, capacity=20, ranks=1)
 
 
-def test_minibatches_must_divide_the_groups() -> None:
-    with pytest.raises(InputError, match="minibatches 3 must divide the 4 groups"):
-        packed(batch(groups=4, size=2), minibatches=3, capacity=1000, ranks=1)
-
-
 def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
     full = batch(groups=32, size=4)
     (shard,), report = packed(full, minibatches=1, capacity=1000, ranks=1)

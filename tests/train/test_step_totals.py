@@ -118,10 +118,3 @@ def test_a_skipped_update_is_left_out_of_every_metric() -> None:
     assert found["train/skipped_updates"] == 1
     assert found["learning_rate"] == 0.2
     assert {name: found[name] for name in expected(kept)} == expected(kept)
-
-
-def test_a_step_without_a_token_has_no_metric_of_tokens() -> None:
-    step = totals()
-    add(step, [])
-    step.close_update(update(), 0.1)
-    assert set(step.metrics()) == {"learning_rate", "train/skipped_updates", "loss", "grad_norm"}

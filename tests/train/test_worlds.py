@@ -42,7 +42,6 @@ def ran(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.Te
     cases: dict[str, Any] = {
         name: {"kind": "trained", "model": str(model), "train": train} for name, train in TRAINED[ranks].items()
     }
-    cases["gradients"] = {"kind": "gradients", "model": str(model), "train": {"ranks": ranks}, "capacity": 40}
     for name, reshard in (("held", False), ("cut", True)):
         cases[name] = {"kind": "collectives", "model": str(model), "train": {"ranks": ranks, "reshard": reshard}}
     (directory / "cases.json").write_text(json.dumps(cases))
@@ -53,13 +52,13 @@ def ran(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="module")
 def alone(model: Path) -> Iterator[tuple[Any, Any]]:
-    """The same in this process: training, and gradients."""
-    yield world.trained(str(model), {}), world.gradients(str(model), {}, capacity=200)
+    """Train in this process."""
+    yield world.trained(str(model), {})
     dist.destroy_process_group()
 
 
 def test_every_world_trains_to_the_losses_and_weights_of_one_process(ran: tuple[int, Path], alone: Any) -> None:
-    (ranks, directory), ((metrics, weights), _) = ran, alone
+    (ranks, directory), (metrics, weights) = ran, alone
     told = json.loads((directory / "told.json").read_text())
     for name in TRAINED[ranks]:
         for ours, theirs in zip(metrics, told[name], strict=True):
