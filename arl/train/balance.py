@@ -32,13 +32,8 @@ def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) ->
     Args:
         tokens: (n,) int, positive.
         flops: (n,) float, not negative.
-
-    Raises:
-        InputError: an item of more than `capacity` tokens.
     """
-    if len(tokens) and tokens.max() > capacity:
-        largest = tokens.max()
-        raise InputError(f"an item of {largest} tokens does not fit a capacity of {capacity}: raise the capacity")
+    assert tokens.max(initial=0) <= capacity, "the packer has refused what does not fit"
     largest_first = np.lexsort((-flops, -tokens))
     sizes = tokens[largest_first].tolist()
     work = flops[largest_first].tolist()

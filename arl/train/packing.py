@@ -121,12 +121,10 @@ def pack_batch(batch: Batch, packing: Packing) -> tuple[tuple[Shard[SequencePack
     Minibatch m takes groups m, m + minibatches, …: batches are ordered by deadline, so each sees every age.
 
     Raises:
-        InputError: a trajectory longer than the capacity, groups that `minibatches` does not divide, or an advantage
-            of the wrong shape.
+        InputError: a trajectory longer than the capacity, or an advantage of the wrong shape.
     """
     minibatches = packing.train.minibatches
-    if len(batch.groups) % minibatches:
-        raise InputError(f"train.minibatches {minibatches} must divide the {len(batch.groups)} groups of a step")
+    assert len(batch.groups) % minibatches == 0, "the recipe has checked it"
     groups = loss_sequences(batch, packing.advantage, places=packing.records)
     packed = []  # [minibatch][rank]
     for m in range(minibatches):

@@ -22,7 +22,6 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from transformers import AttentionInterface, PreTrainedModel
 
 from arl.config.recipe import Train
-from arl.errors import InputError
 from arl.models.attention import ATTENTION, attention
 from arl.models.load import DTYPES
 from arl.sync.stores import reach_store, serve_store
@@ -33,11 +32,7 @@ KEPT = ("aten::mm", "aten::addmm", "aten::_scaled_dot_product", "torch_attn::_va
 
 
 def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPModule:
-    """Shard `model`, on the meta device or a real one, over all ranks: FSDP2, or HSDP with train.shard_ranks.
-
-    Raises:
-        InputError: train.shard_ranks does not divide the number of ranks.
-    """
+    """Shard `model`, on the meta device or a real one, over all ranks: FSDP2, or HSDP with train.shard_ranks."""
     mesh = _mesh(train, device)
     precision = MixedPrecisionPolicy(param_dtype=DTYPES[train.dtype], reduce_dtype=torch.float32)
     if train.compile:
@@ -72,10 +67,6 @@ def _mesh(train: Train, device: torch.device) -> DeviceMesh:
     per_copy = train.shard_ranks
     if per_copy is None or per_copy == world_size:
         return init_device_mesh(device.type, (world_size,))
-    if world_size % per_copy:
-        raise InputError(
-            f"train.shard_ranks {per_copy}: it must divide train.ranks {world_size}; choose a divisor, or leave it out"
-        )
     shape = (world_size // per_copy, per_copy)
     return init_device_mesh(device.type, shape, mesh_dim_names=("copy", "shard"))
 

@@ -7,7 +7,6 @@ A stage (arl.tasks.base.WarmupStage) says what is shown, what is asked, and when
 """
 
 import asyncio
-import os
 import random
 import tempfile
 import time
@@ -65,11 +64,9 @@ def warm_up(job: WarmupJob) -> None:
     """Make, teach and write the model.
 
     Raises:
-        InputError: started as several ranks, or the task declares no stages.
+        InputError: the task declares no stages.
         TrainerError: a stage did not reach its accuracy.
     """
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError("a warm-up trains a tiny model: start it as one process, without torchrun")
     task = open_task(Data(task=job.task, options=job.options))
     stages = task.warmup()
     if not stages or task.characters is None:
