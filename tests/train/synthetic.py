@@ -10,7 +10,7 @@ from arl.tasks import running_checksum
 from arl.train.algorithms.advantage import GRPO, Advantage
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.objective import Objective
-from arl.train.micro_batch import join_shard, pack_sizes, packing_report
+from arl.train.micro_batch import MicroBatch, join_shard, pack_sizes, packing_report
 from arl.train.packing import BY_TOKENS, Packing, Shard, pack_batch
 from arl.types import Batch, Trajectory, TrajectoryGroup
 
@@ -66,7 +66,7 @@ def packed(
     flops: Flops = BY_TOKENS,
     objective: Objective | None = None,
     advantage: Advantage | None = None,
-) -> tuple[tuple[Shard, ...], dict[str, float]]:
+) -> tuple[tuple[Shard[MicroBatch], ...], dict[str, float]]:
     """Pack and join as a run of decoupled PPO with GRPO's advantages does, unless others are given."""
     train = Train(dtype="float32", learning_rate=1.5e-4, minibatches=minibatches, capacity=capacity)
     packing = Packing(train, objective or DecoupledPPO(), advantage or GRPO(), ranks=ranks, flops=flops)

@@ -11,6 +11,7 @@ from arl.config.recipe import Train
 from arl.errors import TrainerError
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.learner import MOST_SKIPPED, Learner
+from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import FIRST, LossScale
 from arl.train.packing import Shard
 from arl.types import Batch
@@ -24,7 +25,7 @@ def learner(model: Path, **train: Any) -> Learner:
     return Learner(model, Train.model_validate(settings), DecoupledPPO(), version=4)
 
 
-def shard(version: int = 4) -> Shard:
+def shard(version: int = 4) -> Shard[MicroBatch]:
     (made,), _ = packed(batch(version, groups=8, size=4, seed=version), 2, 200)
     return made
 

@@ -12,6 +12,7 @@ from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
+from arl.train.micro_batch import MicroBatch
 from arl.train.packing import Shard
 from tests.train.gradients import gradient_of
 from tests.train.synthetic import batch, packed
@@ -26,7 +27,7 @@ def learner(model: Path, objective: Objective | None = None, minibatches: int = 
     return Learner(model, train, objective or DecoupledPPO(), version=4)
 
 
-def shard_of(version: int, minibatches: int = 2, capacity: int = 200) -> Shard:
+def shard_of(version: int, minibatches: int = 2, capacity: int = 200) -> Shard[MicroBatch]:
     (shard,), _ = packed(batch(version, groups=8, size=4, seed=version), minibatches, capacity)
     return shard
 
