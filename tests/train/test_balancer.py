@@ -38,7 +38,8 @@ def test_micro_batches_are_at_most_half_as_many_again_as_the_bound(some: Items, 
     tokens, flops = arrays(some)
     count = sum(map(len, balance(tokens, flops, CAPACITY, ranks)))
     bound = martello_toth(tokens, CAPACITY)
-    assert len(balancer._first_fit(sorted(tokens.tolist(), reverse=True), CAPACITY)) <= 3 * bound / 2
+    items = balancer._Items(sorted(tokens.tolist(), reverse=True), work=[], capacity=CAPACITY)
+    assert len(balancer._first_fit(items)) <= 3 * bound / 2
     assert least_micro_batches(tokens, CAPACITY, ranks) <= count <= max(1, -(-(3 * bound // 2) // ranks)) * ranks
 
 
