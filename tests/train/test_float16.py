@@ -10,7 +10,7 @@ import torch
 from arl.config.recipe import Train
 from arl.errors import TrainerError
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.learner import MOST_SKIPPED, Learner
+from arl.train.learner import MAX_SKIPPED, Learner
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import FIRST, LossScale
 from arl.train.packing import Shard
@@ -63,7 +63,7 @@ def test_an_overflow_skips_updates_and_halves_the_scale_until_it_fits(tiny: Path
         skipped += float(metrics["train/skipped_updates"])  # type: ignore[arg-type]
         if not metrics["train/skipped_updates"]:
             break
-    assert skipped > MOST_SKIPPED, "a large scale is no reason to give up"
+    assert skipped > MAX_SKIPPED, "a large scale is no reason to give up"
     assert half.policy.loss_scale.value == 2.0 ** (40 - skipped)
 
 

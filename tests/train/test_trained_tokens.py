@@ -81,7 +81,7 @@ def test_places_lead_every_packed_token_back_to_its_own(seed: int, minibatches: 
 
 def trained(model: Path, given_batch: Batch, packing: Packing, objective: Objective, rate: float) -> TrainedTokens:
     """Train one step in this process."""
-    train = Train(dtype="float32", minibatches=packing.minibatches, capacity=packing.capacity, learning_rate=rate)
+    train = Train(dtype="float32", minibatches=packing.train.minibatches, capacity=packing.capacity, learning_rate=rate)
     learner = Learner(model, train, objective, version=given_batch.version)
     shards, _ = pack_batch(given_batch, packing)
     log = TokenLog()
