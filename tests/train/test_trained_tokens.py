@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from arl.config.recipe import Train
 from arl.train.algorithms.advantage import GRPO, Advantage
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
@@ -81,7 +80,7 @@ def test_places_lead_every_packed_token_back_to_its_own(seed: int, minibatches: 
 
 def trained(model: Path, given_batch: Batch, packing: Packing, objective: Objective, rate: float) -> TrainedTokens:
     """Train one step in this process."""
-    train = Train(dtype="float32", minibatches=packing.train.minibatches, capacity=packing.capacity, learning_rate=rate)
+    train = packing.train.model_copy(update={"learning_rate": rate})
     learner = Learner(model, train, objective, version=given_batch.version)
     shards, _ = pack_batch(given_batch, packing)
     log = TokenLog()
@@ -107,9 +106,6 @@ def _scored_alone(learner: Learner, sequence: LossSequence) -> np.ndarray:
     logprob, _ = learner.policy.score(pack)
     column: np.ndarray = logprob.detach().numpy()[pack.loss_scores]
     return column
-
-
-OBJECTIVES = [DecoupledPPO(), PPO(), DecoupledPPO(proximal="loglinear"), GSPO(clip_low=0.2, clip_high=0.2)]
 
 
 def test_current_logprobs_follow_the_updates_of_the_step_and_proximal_ones_do_not(tiny: Path) -> None:
