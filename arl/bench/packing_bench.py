@@ -10,7 +10,7 @@ areal           Algorithm 1 of AReaL, arXiv 2505.24298: longest first; a new bin
 karmarkar_karp  k-way largest differencing on tokens (Karmarkar and Karp 1982), k = ⌈Σ/C⌉ rounded up to a multiple of
                 R; it ignores the capacity, so its fullest bin is reported
 
-Synchronous time and ideal are defined in arl.train.balancer, FLOPs in arl.data.model_limits. Every packer sees the
+Synchronous time and ideal are defined in arl.train.balance, FLOPs in arl.data.model_limits. Every packer sees the
 whole batch of all ranks, and its bins are dealt in sorted waves, which is better than its own code does.
 """
 
@@ -25,7 +25,7 @@ import numpy as np
 from msgspec import Struct
 
 from arl.data.model_limits import Flops
-from arl.train.balancer import Bins, balance, deal, least_micro_batches, least_time, synchronous_time
+from arl.train.balance import Bins, balance, deal, least_micro_batches, least_time, synchronous_time
 
 CAPACITY = 32_768
 SIZES = (128, 512, 2048, 8192)

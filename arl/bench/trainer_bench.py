@@ -22,9 +22,8 @@ from arl.config.recipe import Train
 from arl.errors import InputError
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.loss_sequence import LossSequence
-from arl.train.packer import pack_groups
-from arl.train.shard import Minibatch, Shard
+from arl.train.micro_batch import MicroBatch, pack_groups
+from arl.train.packing import LossSequence, Minibatch, Shard
 
 PROMPT = 256  # tokens
 GROUP = 4  # trajectories
@@ -119,7 +118,7 @@ def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any
     }
 
 
-def _timed_step(learner: Learner, shard: Shard) -> dict[str, float]:
+def _timed_step(learner: Learner, shard: Shard[MicroBatch]) -> dict[str, float]:
     """Train one step; return its metrics and its seconds."""
     start = _now()
     metrics = learner.step(shard)
@@ -158,9 +157,11 @@ def _sequence(prompt: np.ndarray, length: int, vocab_size: int, rng: np.random.G
     return LossSequence(
         token_ids=np.concatenate([prompt, response]).astype(np.int32),
         loss_at=np.arange(PROMPT, PROMPT + length),
-        behavior_logprobs=np.full(length, -math.log(vocab_size), np.float32),
-        policy_versions=np.zeros(length, np.int32),
-        advantages=np.full(length, rng.normal(), np.float32),
+        columns={
+            "behavior_logprobs": np.full(length, -math.log(vocab_size), np.float32),
+            "policy_versions": np.zeros(length, np.int32),
+            "advantages": np.full(length, rng.normal(), np.float32),
+        },
     )
 
 

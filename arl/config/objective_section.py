@@ -99,12 +99,12 @@ class AdvantageSection(ChosenSection):
     SECTION: ClassVar[str] = "advantage"
     DEFAULT: ClassVar[str] = "grpo"
     BUILT_IN: ClassVar[Mapping[str, str]] = {
-        "grpo": "arl.train.algorithms.grpo:GRPO",
-        "rloo": "arl.train.algorithms.rloo:RLOO",
-        "batch_norm": "arl.train.algorithms.batch_norm:BatchNorm",
+        "grpo": "arl.train.algorithms.advantage:GRPO",
+        "rloo": "arl.train.algorithms.advantage:RLOO",
+        "batch_norm": "arl.train.algorithms.advantage:BatchNorm",
     }
     BASE: ClassVar[str] = "arl.train.algorithms.advantage:Advantage"
-    EXAMPLE: ClassVar[str] = "arl/train/algorithms/grpo.py"
+    EXAMPLE: ClassVar[str] = "arl/train/algorithms/advantage.py"
 
     per: ClassVar[Literal["trajectory", "token"]]
     """trajectory: it gives one number for each trajectory. token: one for each loss token."""

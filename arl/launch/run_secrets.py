@@ -1,6 +1,6 @@
 """Make the secrets by which the processes of one run know each other, and hand them to processes on other nodes.
 
-    new_key ─► run key ─┬─► derive ─► keys of the trainer's channel                (arl.train.channel_access)
+    new_key ─► run key ─┬─► derive ─► keys of the trainer's channel                (arl.train.link)
                         └─► what a caller of an engine must know                   (inside TLS)
     certificate ─► secrets/certificate.pem, key.pem ─► TLS of engines              beyond loopback only
 

@@ -84,7 +84,7 @@ class GroupRequest(NamedTuple):
 
 
 class BroadcastLink(Protocol):
-    """Connect one of these threads with the controller. In a run it is arl.train.rank_threads.SenderLink."""
+    """Connect one of these threads with the controller. In a run it is arl.train.publication.SenderLink."""
 
     def next_group(self) -> GroupRequest | None:
         """Wait for the next group that is to be opened; None ends the listener."""

@@ -1,21 +1,26 @@
 """Messages between the controller and the trainer ranks: frozen, in msgpack, with arrays as raw buffers.
 
-controller (ROUTER, one port)                        rank r (DEALER, and one for each thread that reports)
-                                 ◄── Hello           role, rank, host and pid; its connection has shown the run key
-    Init ──► … Ready ◄──                             the model is loaded
-    Step ──► … Stepped ◄──                           version v + 1 exists, its snapshot is taken
-               Published ◄──                         by rank 0's publisher, while the next step may run
-    Save ──► … Copied ◄──
-               Saved ◄──                             by every rank, from the thread that writes its part
-    Join ──► … Joined ◄──                            a group of engines, by rank 0: arl.sync.broadcast
-    Send ──► … Sent ◄──                              by the thread of that group; Leave ends it
-    Claim ──► … Claimed ◄──                          by rank 0's thread that keeps what engines need
-    Stop ──► … Stopped ◄──
-               Failed ◄──                            instead of any answer: the rank's traceback; it then ends
-               Left ◄──                              ends every connection
+controller (ROUTER, one port)                    rank r (DEALER, one link for all of its threads)
+                                  ◄── Hello      its connection has shown the run key
+    RankRequest(id, to, body) ──►                `to` names the thread that serves it
+                                  ◄── RankAnswer to the request with this id; they may come in any order
+                                  ◄── Published  by rank 0's publisher, while the next step may run
+                                  ◄── Failed     the rank's traceback; it then ends, and so does every wait
+
+    request    served by     its answer
+    Init       MAIN          Ready: the model is loaded
+    Step       MAIN          Stepped: version v + 1 exists, its snapshot is taken
+    Copy       MAIN          this rank's share of a checkpoint is copied, so training may continue
+    Write      the saver     what was copied is in its file
+    Join       SENDERS       Joined: where a new group of engines finds rank 0 (arl.sync.broadcast_threads)
+    Send       its group     the version was broadcast
+    Leave      its group     the group is forgotten
+    Claim      CLAIMS        Claimed: the version that rank 0 keeps for engines
+    Stop       MAIN          what was still being published is finished
 """
 
 import traceback
+from collections.abc import Callable
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -24,18 +29,15 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.errors import ArlError, DiskError
 from arl.sync.buckets import TensorSpec
-from arl.train.packer import SequenceShard
-from arl.train.shard import PackSizes
-from arl.train.trained_tokens import TokenLogprobs
+from arl.train.micro_batch import PackSizes
+from arl.train.packing import SequencePack, Shard, TokenLogprobs
 from arl.types import MetricValue, Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
-STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: seconds until its first message
-TRAINER = "trainer"  # role of a rank's main thread
-SAVER = "saver"  # role of the thread that writes a rank's part of a checkpoint
-PUBLISHER = "publisher"  # role of rank 0's thread that publishes versions
-SENDERS = "senders"  # role of rank 0's thread that waits for Join
-CLAIMS = "claims"  # role of rank 0's thread that waits for Claim
+STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: seconds until its first request
+MAIN = "trainer"  # a rank's main thread
+SENDERS = "senders"  # rank 0's thread that opens groups of engines; each group has a thread of its own name
+CLAIMS = "claims"  # rank 0's thread that keeps the versions that engines may ask for
 
 
 class _Message(Struct, frozen=True, tag=True):
@@ -43,18 +45,17 @@ class _Message(Struct, frozen=True, tag=True):
 
 
 class Hello(_Message, frozen=True):
-    """Open every connection, and say who has connected."""
+    """Open a rank's connection."""
 
-    role: str  # "trainer", or one of a rank's threads
     rank: int
     host: str  # name of its machine
     pid: int
-    address: str = ""  # main thread of rank 0: where the ranks meet
+    address: str = ""  # rank 0: where the ranks meet
     port: int = 0
 
     def __str__(self) -> str:
-        """Name the sender, as in "trainer of trainer rank 0 (pid 17 on node-3)"."""
-        return f"{self.role} of trainer rank {self.rank} (pid {self.pid} on {self.host})"
+        """Name the sender, as in "trainer rank 0 (pid 17 on node-3)"."""
+        return f"trainer rank {self.rank} (pid {self.pid} on {self.host})"
 
 
 class Init(_Message, frozen=True):
@@ -95,7 +96,7 @@ class Ready(_Message, frozen=True):
 
 
 class Step(_Message, frozen=True):
-    shard: SequenceShard
+    shard: Shard[SequencePack]
 
 
 class Stepped(_Message, frozen=True):
@@ -106,12 +107,16 @@ class Stepped(_Message, frozen=True):
     logprobs: TokenLogprobs | None = None  # of the loss tokens whose places the shard knows
 
 
-class Published(_Message, frozen=True):
-    update: WeightUpdate
+class Copy(_Message, frozen=True):
+    """Ask for a copy of this rank's share of a checkpoint; the one before has been written."""
+
+
+class Write(_Message, frozen=True):
+    path: str
 
 
 class Join(_Message, frozen=True):
-    group: str  # also the role of the thread that serves it
+    group: str
     world_size: int
 
 
@@ -123,10 +128,6 @@ class Joined(_Message, frozen=True):
 
 class Send(_Message, frozen=True):
     version: int
-
-
-class Sent(_Message, frozen=True):
-    error: str = ""  # why the group is of no more use
 
 
 class Leave(_Message, frozen=True):
@@ -143,75 +144,56 @@ class Claimed(_Message, frozen=True):
     version: int
 
 
-class Save(_Message, frozen=True):
-    path: str
-
-
-class Copied(_Message, frozen=True):
-    """Answer Save: this rank's share is copied, so training may continue."""
-
-
-class Saved(_Message, frozen=True):
-    version: int
-
-
 class Stop(_Message, frozen=True):
     pass
 
 
-class Stopped(_Message, frozen=True):
-    pass
+Body = Init | Step | Copy | Write | Join | Send | Leave | Claim | Stop
+
+
+class RankRequest(Struct, frozen=True):
+    """Ask one thread of a rank for something."""
+
+    id: int
+    to: str
+    body: Body
+
+
+class RankAnswer(_Message, frozen=True):
+    """Answer a request."""
+
+    id: int
+    body: Ready | Stepped | Joined | Claimed | None = None
+    error: str = ""  # why it was not done, though the rank goes on: a group of engines broke
+
+
+class Published(_Message, frozen=True):
+    update: WeightUpdate
 
 
 class Failed(_Message, frozen=True):
+    thread: str
     version: int
     trace: str
-    said: str = ""  # message of an error that arl raises on purpose; empty: any other
-    is_of_disk: bool = False  # it was a DiskError
+    said: str  # message of an error that arl raises on purpose; empty: any other
+    is_of_disk: bool  # it was a DiskError
+
+    @classmethod
+    def of(cls, thread: str, version: int, error: Exception) -> "Failed":
+        """Make the message of a failure."""
+        return cls(
+            thread=thread,
+            version=version,
+            trace="".join(traceback.format_exception(error)),
+            said=str(error) if isinstance(error, ArlError) else "",
+            is_of_disk=isinstance(error, DiskError),
+        )
 
 
-def failed(version: int, error: Exception) -> Failed:
-    """Make the message of a failure."""
-    return Failed(
-        version,
-        "".join(traceback.format_exception(error)),
-        said=str(error) if isinstance(error, ArlError) else "",
-        is_of_disk=isinstance(error, DiskError),
-    )
+FromRank = Hello | RankAnswer | Published | Failed
 
 
-class Left(_Message, frozen=True):
-    """Closes a connection: nothing follows, and the controller forgets who it was."""
-
-
-ToRank = Init | Step | Join | Send | Leave | Claim | Save | Stop
-FromRank = Hello | Ready | Stepped | Published | Joined | Sent | Claimed | Copied | Saved | Stopped | Failed | Left
-
-
-def encode(message: Struct) -> bytes:
-    return _encoder.encode(message)
-
-
-def decode_to_rank(data: bytes) -> ToRank:
-    """Decode a message of the controller.
-
-    Raises:
-        msgspec.DecodeError: it is none.
-    """
-    message: ToRank = _to_rank.decode(data)
-    return message
-
-
-def decode_from_rank(data: bytes) -> FromRank:
-    """Decode a message of a rank.
-
-    Raises:
-        msgspec.DecodeError: it is none.
-    """
-    message: FromRank = _from_rank.decode(data)
-    return message
-
-
-_encoder = msgpack_arrays.encoder()
-_to_rank = msgpack_arrays.decoder(ToRank)
-_from_rank = msgpack_arrays.decoder(FromRank)
+encode: Callable[[Struct], bytes] = msgpack_arrays.encoder().encode
+# Both raise msgspec.DecodeError, a ValueError, for bytes that are no message.
+decode_request: Callable[[bytes], RankRequest] = msgpack_arrays.decoder(RankRequest).decode
+decode_from_rank: Callable[[bytes], FromRank] = msgpack_arrays.decoder(FromRank).decode

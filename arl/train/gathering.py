@@ -9,6 +9,7 @@ together by copies of contiguous bytes. Ranks may hold different numbers of rows
 Memory beside the flat buckets, while a bucket is gathered: one pack, and on ranks that receive the packs of all ranks.
 """
 
+import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
@@ -139,3 +140,70 @@ def _pieces(bucket: Bucket, parts: int, part: int) -> Iterator[_Piece]:
             yield _Piece(spec.name, spec.dtype, in_pack, tensor_begins + first * row_bytes, size)
         in_pack += size
         tensor_begins += spec.num_bytes
+
+
+def deal(specs: Sequence[TensorSpec], parts: int) -> list[list[TensorSpec]]:
+    """Divide `specs` among `parts` ranks by bytes; each share keeps their order, and may be empty.
+
+    No share has more than the fair share and the largest tensor together (Graham 1969).
+
+    >>> specs = [TensorSpec(str(i), "float32", (size,)) for i, size in enumerate((3, 9, 5, 2))]
+    >>> [[spec.name for spec in share] for share in deal(specs, 2)]
+    [['1'], ['0', '2', '3']]
+    """
+    bytes_of = [0] * parts
+    owners: dict[str, int] = {}
+    for spec in sorted(specs, key=lambda spec: spec.num_bytes, reverse=True):
+        owner = bytes_of.index(min(bytes_of))
+        owners[spec.name] = owner
+        bytes_of[owner] += spec.num_bytes
+    return [[spec for spec in specs if owners[spec.name] == part] for part in range(parts)]
+
+
+def collect_share(
+    shards: Mapping[str, Tensor],
+    shares: Sequence[Sequence[Bucket]],
+    flats: Sequence[Tensor],
+    group: ShardGroup,
+) -> None:
+    """Write the whole tensors of this rank's share into `flats`. Collective among the ranks of the first copy.
+
+    Args:
+        shards: name -> this rank's part of each parameter, float32, on its device.
+        shares: the buckets of each rank of `group`; all of one dtype.
+        flats: memory of each bucket of this rank, (bytes of the bucket,) uint8, on a CPU or on this rank's device.
+    """
+    if group.group is None:
+        gather_buckets(shards, shares[0], flats, group)
+        return
+    if not group.has_rank_0:
+        return
+    for number, one_of_each in enumerate(itertools.zip_longest(*shares, fillvalue=())):
+        flat = flats[number] if number < len(flats) else None
+        _exchange(shards, one_of_each, flat, group, group.group)
+
+
+def _exchange(
+    shards: Mapping[str, Tensor],
+    buckets: Sequence[Bucket],
+    flat: Tensor | None,
+    group: ShardGroup,
+    process_group: dist.ProcessGroup,
+) -> None:
+    """Send every rank this rank's rows of its bucket, and put the rows that are received into `flat`."""
+    device = next(iter(shards.values())).device
+    sizes = [pack_bytes(bucket, group.parts) for bucket in buckets]
+    sent = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+    for bucket, pack in zip(buckets, torch.split(sent, sizes), strict=True):
+        fill_pack(shards, bucket, group.parts, group.part, pack)
+    own_size = sizes[group.part]
+    received = torch.empty((group.parts, own_size), dtype=torch.uint8, device=device)
+    dist.all_to_all_single(
+        received.view(-1),
+        sent,
+        output_split_sizes=[own_size] * group.parts,
+        input_split_sizes=sizes,
+        group=process_group,
+    )
+    if flat is not None:
+        unpack(received, buckets[group.part], flat)

@@ -18,10 +18,9 @@ from arl.sync.choose import kept_versions
 from arl.sync.targets import FileTarget, MemoryTarget
 from arl.sync.virtual_publisher import VirtualPublisher
 from arl.train.learner import Learner
-from arl.train.packer import Packing, pack_batch
-from arl.train.shard import join_shard, pack_sizes, packing_report
-from arl.train.token_log import TokenLog
-from arl.train.trained_tokens import trained_tokens
+from arl.train.micro_batch import join_shard, pack_sizes, packing_report
+from arl.train.packing import Packing, pack_batch, trained_tokens
+from arl.train.policy_loss import TokenLog
 from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
 
 
@@ -47,7 +46,7 @@ class InProcessTrainer:
         version = versions.version
         self._costs = recipe.virtual
         self._model = Path(versions.model)
-        self._packing = Packing.of(
+        self._packing = Packing(
             recipe.train,
             recipe.objective,
             recipe.advantage,
@@ -64,7 +63,7 @@ class InProcessTrainer:
             resumed=version > 0,
             evidence=logs,
         )
-        assert self._learner.sharded.device.type == "cpu", "the virtual world computes on the CPU"
+        assert self._learner.policy.device.type == "cpu", "the virtual world computes on the CPU"
         target = FileTarget if recipe.sync.transport == "file" else MemoryTarget
         self._publisher = VirtualPublisher(
             target(publications, self._learner.config_json()),
@@ -109,12 +108,12 @@ class InProcessTrainer:
 
     async def save(self, path: Path) -> None:
         """See Trainer. Costs no virtual time."""
-        sharded = self._learner.sharded
+        sharded = self._learner.policy
         sharded.write(sharded.training_state(), path, tokenizer_path=self._model)
 
     def save_model(self, path: Path) -> None:
         """Write the present weights, config and tokenizer to `path`, all or nothing. Costs no virtual time."""
-        self._learner.sharded.save(path, tokenizer_path=self._model)
+        self._learner.policy.save(path, tokenizer_path=self._model)
 
     async def saved(self) -> None:
         """See Trainer. Returns at once, because `save` has written everything."""

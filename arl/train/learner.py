@@ -19,27 +19,24 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
-from arl.sync.buckets import TensorSpec, bucket_bytes_of
-from arl.sync.loading import unflatten
+from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective
-from arl.train.cost import peak_flops, peak_memory, training_flops
-from arl.train.deterministic import compute_deterministically
-from arl.train.gradient_halves import Half, halves
 from arl.train.micro_batch import MicroBatch
-from arl.train.rendezvous import init_ranks
-from arl.train.row_loss import RowLoss
-from arl.train.schedule import schedule_of
-from arl.train.shard import Minibatch, Shard
+from arl.train.optimizer import schedule_of
+from arl.train.packing import PLACES, Minibatch, Shard
+from arl.train.policy_loss import CURRENT, PROXIMAL, Half, RankColumns, RowLoss, TokenLog, halves
 from arl.train.sharded_model import ShardedModel, Update
-from arl.train.step_totals import ENTROPY, StepTotals
-from arl.train.token_log import CURRENT, PROXIMAL, TokenLog
+from arl.train.sharding import compute_deterministically, init_ranks
+from arl.train.step_metrics import ENTROPY, StepTotals, peak_flops, peak_memory, training_flops
 from arl.types import MetricValue
 
-MOST_SKIPPED = 3  # updates in a row
+MAX_SKIPPED = 3  # updates in a row
 
 
 class Learner:
-    """Hold the trainer's state on one rank: weights, optimizer, and the version v of finished steps.
+    """Hold the trainer's state on one rank: the models, the optimizer, and the version v of finished steps.
+
+    The policy is the only model today. A frozen reference or a critic stands beside it, and fills further RankColumns.
 
     Args:
         path: model directory to start from.
@@ -66,7 +63,7 @@ class Learner:
             torch.set_num_threads(train.threads)
         if train.deterministic:
             compute_deterministically()
-        self.sharded = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
+        self.policy = ShardedModel(path, train, temperature, init_ranks(deadline_seconds))
         assert isinstance(objective, Objective), "the recipe has checked it"
         self.objective: Objective = objective
         self.version = version
@@ -77,9 +74,9 @@ class Learner:
         self._skipped_in_a_row = 0
         self.flops = model_flops(str(path))
         if resumed:
-            self.sharded.load_optimizer(Path(path))
+            self.policy.load_optimizer(Path(path))
 
-    def step(self, shard: Shard, log: TokenLog | None = None) -> dict[str, MetricValue]:
+    def step(self, shard: Shard[MicroBatch], log: TokenLog | None = None) -> dict[str, MetricValue]:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.
 
         Args:
@@ -90,26 +87,21 @@ class Learner:
             the tokens that were computed. They are absent if none was computed, or if all updates were skipped.
 
         Raises:
-            TrainerError: the loss or the gradient of MOST_SKIPPED updates in a row was not finite.
+            TrainerError: the loss or the gradient of MAX_SKIPPED updates in a row was not finite.
         """
         assert shard.version == self.version, f"a shard for version {shard.version} at version {self.version}"
         start = time.perf_counter()
-        proximal = self._proximal_pass(shard.minibatches)
-        if self.sharded.device.type == "cuda":  # the pass was only launched
-            torch.cuda.synchronize(self.sharded.device)
+        computed = self._rank_columns(shard.minibatches)
+        if self.policy.device.type == "cuda":  # the pass was only launched
+            torch.cuda.synchronize(self.policy.device)
         middle = time.perf_counter()
         stale_fresh = self._stale_fresh_cosine(shard.minibatches[0])
         begin = time.perf_counter()
-        totals = StepTotals(self.sharded.device, self.objective)
-        for minibatch, logprobs in zip(shard.minibatches, proximal, strict=True):
-            update = self._minibatch(minibatch, logprobs, totals, log)
-            if self._skipped_in_a_row == MOST_SKIPPED:
-                raise TrainerError(self._give_up(shard, update))
-        metrics = totals.metrics()
+        metrics = self._train(shard, computed, log)
         seconds = time.perf_counter() - begin  # reading the metrics has waited for the last update on a GPU
         self.version += 1
-        if self.sharded.loss_scale.is_dynamic:
-            metrics["train/loss_scale"] = self.sharded.loss_scale.value
+        if self.policy.loss_scale.is_dynamic:
+            metrics["train/loss_scale"] = self.policy.loss_scale.value
         metrics["time/proximal_s"] = middle - start
         metrics["time/train_s"] = seconds
         if stale_fresh is not None:
@@ -117,9 +109,20 @@ class Learner:
             metrics["time/halves_s"] = begin - middle
         return metrics | self._hardware(shard, seconds)
 
-    def _hardware(self, shard: Shard, seconds: float) -> dict[str, float]:
+    def _train(
+        self, shard: Shard[MicroBatch], computed: Sequence[Sequence[RankColumns]], log: TokenLog | None
+    ) -> dict[str, MetricValue]:
+        """Make one update for each minibatch. Collective."""
+        totals = StepTotals(self.policy.device, self.objective)
+        for minibatch, columns in zip(shard.minibatches, computed, strict=True):
+            update = self._minibatch(minibatch, columns, totals, log)
+            if self._skipped_in_a_row == MAX_SKIPPED:
+                raise TrainerError(self._give_up(shard, update))
+        return totals.metrics()
+
+    def _hardware(self, shard: Shard[MicroBatch], seconds: float) -> dict[str, float]:
         """Compute FLOP/s and memory of the step, reduced over ranks. Collective."""
-        device = self.sharded.device
+        device = self.policy.device
         world_size = dist.get_world_size()
         packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
         done = sum(training_flops(self.flops, pack) for pack in packs)
@@ -132,31 +135,23 @@ class Learner:
             "hardware/tflops": per_rank / 1e12,
             "hardware/memory_gb": float(memory) / 1e9,
         }
-        peak = peak_flops(device, self.sharded.dtype)
+        peak = peak_flops(device, self.policy.dtype)
         if peak is not None:
             metrics["hardware/mfu"] = per_rank / peak
         return metrics
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
-        bucket = self.tensors()
-        if dist.get_rank() != 0:
-            self.sharded.gather([bucket], None)
-            return {}
-        flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8)
-        self.sharded.gather([bucket], [flat])
-        return unflatten(flat, bucket)
+        return self.policy.full_state(self.policy.dtype)
 
     def tensors(self) -> tuple[TensorSpec, ...]:
         """Return name, dtype and shape of every tensor in a `snapshot`, in its order."""
-        dtype = str(self.sharded.dtype).removeprefix("torch.")
-        named = self.sharded.model.named_parameters()
-        return tuple(TensorSpec(name, dtype, tuple(parameter.shape)) for name, parameter in named)
+        return self.policy.tensors(self.policy.dtype)
 
     def config_json(self) -> str:
         """Return the config.json that belongs to a `snapshot`."""
-        config = copy.deepcopy(self.sharded.model.config)
-        config.dtype = self.sharded.dtype
+        config = copy.deepcopy(self.policy.model.config)
+        config.dtype = self.policy.dtype
         return str(config.to_json_string())
 
     def first_minibatch(self, num_minibatches: int) -> int:
@@ -164,55 +159,55 @@ class Learner:
         has_proximal_pass = PROXIMAL in self.objective.needed_columns and num_minibatches > 1
         return int(has_proximal_pass)
 
-    def _proximal_pass(self, minibatches: Sequence[Minibatch]) -> list[list[Tensor] | None]:
-        """Compute proximal_logprobs of every scored position, (M,) per micro-batch; None where none are needed."""
+    def _rank_columns(self, minibatches: Sequence[Minibatch[MicroBatch]]) -> list[list[RankColumns]]:
+        """Compute the columns that come from models of the ranks: for each micro-batch of each minibatch."""
+        found = [_no_columns(minibatch) for minibatch in minibatches]
         if PROXIMAL not in self.objective.needed_columns:
-            return [None] * len(minibatches)
-        found: list[list[Tensor] | None] = [None]
+            return found
         with torch.no_grad():
-            for minibatch in minibatches[1:]:
-                scored = [self.sharded.score(batch) for batch in minibatch.micro_batches]
-                found.append([logprob for logprob, _ in scored])
+            for columns, minibatch in zip(found[1:], minibatches[1:], strict=True):
+                for i, batch in enumerate(minibatch.micro_batches):
+                    logprob, _ = self.policy.score(batch)
+                    columns[i][PROXIMAL] = logprob
         return found
 
     def _minibatch(
         self,
-        minibatch: Minibatch,
-        proximal: list[Tensor] | None,
+        minibatch: Minibatch[MicroBatch],
+        computed: Sequence[RankColumns],
         totals: StepTotals,
         log: TokenLog | None,
     ) -> Update:
         """Run forward and backward of every micro-batch, then one optimizer update. Collective."""
-        loss_sum = self._backward(minibatch, proximal, totals, log)
+        loss_sum = self._backward(minibatch, computed, totals, log)
         rate = self._schedule.rate(self._updates)
-        update = self.sharded.update(rate, loss_sum)
+        update = self.policy.update(rate, loss_sum)
         totals.close_update(update, rate)
         self._updates += 1
         if update.is_finite:
             self._skipped_in_a_row = 0
-        elif not self.sharded.loss_scale.absorbs(update.has_overflowed):
+        elif not self.policy.loss_scale.absorbs(update.has_overflowed):
             self._skipped_in_a_row += 1
         return update
 
     def _backward(
         self,
-        minibatch: Minibatch,
-        proximal: list[Tensor] | None,
+        minibatch: Minibatch[MicroBatch],
+        computed: Sequence[RankColumns],
         totals: StepTotals,
         log: TokenLog | None = None,
         half: Half | None = None,
     ) -> Tensor:
         """Run forward and backward of every micro-batch; return this rank's loss, (). Collective."""
-        loss_sum = torch.zeros((), device=self.sharded.device)
+        loss_sum = torch.zeros((), device=self.policy.device)
         num_micro_batches = len(minibatch.micro_batches)
         for i, batch in enumerate(minibatch.micro_batches):
-            center = None if proximal is None else proximal[i]
-            loss = self._policy_loss(batch, center, minibatch, totals, log, half)
-            self.sharded.backward(loss, last=i + 1 == num_micro_batches)
-            loss_sum += loss.detach() / self.sharded.loss_scale.value
+            loss = self._policy_loss(batch, computed[i], minibatch, totals, log, half)
+            self.policy.backward(loss, last=i + 1 == num_micro_batches)
+            loss_sum += loss.detach() / self.policy.loss_scale.value
         return loss_sum
 
-    def _stale_fresh_cosine(self, first: Minibatch) -> float | None:
+    def _stale_fresh_cosine(self, first: Minibatch[MicroBatch]) -> float | None:
         """Compute the cosine between the gradients of the first minibatch's stale and fresh half. Collective.
 
         Weights, optimizer and totals stay as they are.
@@ -223,22 +218,22 @@ class Learner:
         every = self._halves_every
         if not every or (self.version + 1) % every:
             return None
-        device = self.sharded.device
+        device = self.policy.device
         both = halves(first.micro_batches, self.version, device)
         if both is None:
             return None
         gradients = []
         for half in both:
-            self._backward(first, None, StepTotals(device, self.objective), half=half)
-            gradients.append(self.sharded.take_gradient())
+            self._backward(first, _no_columns(first), StepTotals(device, self.objective), half=half)
+            gradients.append(self.policy.take_gradient())
         stale, fresh = gradients
-        return self.sharded.cosine(stale, fresh)
+        return self.policy.cosine(stale, fresh)
 
     def _policy_loss(
         self,
         batch: MicroBatch,
-        proximal: Tensor | None,
-        minibatch: Minibatch,
+        computed: RankColumns,
+        minibatch: Minibatch[MicroBatch],
         totals: StepTotals,
         log: TokenLog | None = None,
         half: Half | None = None,
@@ -246,29 +241,30 @@ class Learner:
         """Compute the loss of a micro-batch, () and scaled, and add its token statistics to `totals` and `log`.
 
         Args:
-            proximal: (M,) of its scored positions; None: the current ones serve, if the objective asks for them.
+            computed: what ranks computed of its scored positions.
             half: gives the loss the gradient of these tokens alone; None: of all.
         """
-        columns = self._columns(batch)
-        score_of = columns.pop("loss_scores")
-        names = self._kept_names(with_log=batch.places is not None)
+        score_of = self.policy.tensor(batch.loss_scores)
+        columns = {name: self.policy.tensor(array) for name, array in batch.columns.items() if name != PLACES}
+        columns["sequences"] = self.policy.tensor(batch.sequences)
+        names = self._kept_names(with_log=PLACES in batch.columns)
         row_loss = RowLoss(
             objective=self.objective,
             version=self.version,
-            batch=batch,
+            loss_scores=batch.loss_scores,
             score_of=score_of,
             columns=columns,
-            proximal=proximal,
+            computed=computed,
             half=half,
             kept=names,
-            scale=self.sharded.loss_scale.value / max(1, self._num_terms(minibatch)),
+            scale=self.policy.loss_scale.value / max(1, self._num_terms(minibatch)),
         )
         if self.objective.scope == "sequence":
-            logprob, entropy = self.sharded.score(batch)
+            logprob, entropy = self.policy.score(batch)
             loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)))
             entropy = entropy.detach()
         else:
-            loss, entropy, kept = self.sharded.policy_loss(batch, row_loss)
+            loss, entropy, kept = self.policy.policy_loss(batch, row_loss)
         per_token = dict(zip(names, kept, strict=True))
         of_tokens = per_token | {ENTROPY: entropy.index_select(0, score_of)}
         totals.add(of_tokens, ages=self.version - columns["policy_versions"])
@@ -284,45 +280,25 @@ class Learner:
         logged = (CURRENT, PROXIMAL) if PROXIMAL in self.objective.needed_columns else (CURRENT,)
         return (*sorted(values), *logged)
 
-    def _num_terms(self, minibatch: Minibatch) -> int:
+    def _num_terms(self, minibatch: Minibatch[MicroBatch]) -> int:
         """Return the number by which the objective's summed loss is divided."""
         if self.objective.normalizer == "tokens":
             return minibatch.loss_tokens
         return minibatch.loss_sequences
 
-    def _columns(self, batch: MicroBatch) -> dict[str, Tensor]:
-        """Copy what the batch holds for the loss to this rank's device, each (N,)."""
-        arrays = {
-            "loss_scores": batch.loss_scores,
-            "behavior_logprobs": batch.behavior_logprobs,
-            "advantages": batch.advantages,
-            "policy_versions": batch.policy_versions,
-            "sequences": batch.sequences,
-        }
-        for name in self.objective.needed_columns:
-            if name == PROXIMAL:  # comes from this rank's own weights
-                continue
-            array = getattr(batch, name)
-            assert array is not None, f"nothing filled the column {name}"
-            arrays[name] = array
-        return {name: self.sharded.tensor(array) for name, array in arrays.items()}
-
-    def _give_up(self, shard: Shard, update: Update) -> str:
+    def _give_up(self, shard: Shard[MicroBatch], update: Update) -> str:
         """Write this rank's shard to a file; returns the message of the error, which names the file."""
+        joined = [Minibatch(list(m.micro_batches), m.loss_tokens, m.loss_sequences) for m in shard.minibatches]
         self._evidence.mkdir(parents=True, exist_ok=True)
         file = self._evidence / f"not-finite-version-{self.version}-rank-{dist.get_rank()}.msgpack"
-        file.write_bytes(msgpack_arrays.encoder().encode(_with_tuples(shard)))
+        file.write_bytes(msgpack_arrays.encoder().encode(Shard(shard.version, joined)))
         return (
-            f"{update} in the step of version {self.version}, and {MOST_SKIPPED} updates in a row were skipped for "
+            f"{update} in the step of version {self.version}, and {MAX_SKIPPED} updates in a row were skipped for "
             f"such numbers: the weights are as before them, and the batch of rank {dist.get_rank()} is in {file}; "
             "lower train.learning_rate, or look at the batch"
         )
 
 
-def _with_tuples(shard: Shard) -> Shard:
-    """Return a copy that can be encoded, because all micro-batches are joined."""
-    minibatches = []
-    for minibatch in shard.minibatches:
-        micro_batches = tuple(minibatch.micro_batches)
-        minibatches.append(Minibatch(micro_batches, minibatch.loss_tokens, minibatch.loss_sequences))
-    return Shard(shard.version, tuple(minibatches))
+def _no_columns(minibatch: Minibatch[MicroBatch]) -> list[RankColumns]:
+    """Return an empty record for each micro-batch, none of which need be joined yet."""
+    return [{} for _ in range(len(minibatch.micro_batches))]

@@ -1,53 +1,26 @@
 """Join the sequences of a micro-batch into the arrays of one forward and backward. Torch-free.
 
-    LossSequence, several ─► SequencePack, on its way to a rank ─► join ─► MicroBatch
+    Shard of SequencePack ─► join_shard, or AheadJoiner ─► Shard of MicroBatch ─► Learner.step
+                                                                             └► pack_sizes ─► packing_report
 
-The controller chooses the sequences, and a rank joins its own (arl.train.shard). The arrays of a MicroBatch are a
-prefix tree (arl.models.prefix_tree), so that a token which several trajectories share in the same context, the whole
-prompt first of all, is computed once.
+The arrays of a MicroBatch are a prefix tree (arl.models.prefix_tree), so that a token which several trajectories share
+in the same context, the whole prompt first of all, is computed once.
+
+A step begins when its first micro-batch is joined. A thread joins the others while the one before them is computed. A
+minibatch may be computed twice (the proximal pass comes first), but it is joined once.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Self
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
 from arl.data.model_limits import Flops
 from arl.models.prefix_tree import PrefixTree, prefix_tree
-from arl.train.loss_sequence import LossSequence
-
-
-class SequencePack(Struct, frozen=True, kw_only=True):
-    """Hold n sequences of one micro-batch, one after the other: L tokens up to the last loss token, N loss tokens."""
-
-    token_ids: np.ndarray  # (L,) int32
-    lengths: np.ndarray  # (n,) int32, summing to L
-    num_loss_tokens: np.ndarray  # (n,) int32, summing to N
-    loss_at: np.ndarray  # (N,) int32, index of each loss token in its own sequence, ascending, > 0
-    behavior_logprobs: np.ndarray  # (N,) float32
-    policy_versions: np.ndarray  # (N,) int32
-    advantages: np.ndarray  # (N,) float32
-    reference_logprobs: np.ndarray | None = None  # (N,) float32; None: the batch carries none
-    values: np.ndarray | None = None  # (N,) float32; None: the batch carries none
-    places: np.ndarray | None = None  # (N,) int32, of each loss token among those of the step; None: nobody asks
-
-    @classmethod
-    def of(cls, sequences: Sequence[LossSequence]) -> Self:
-        """Copy what the loss needs of `sequences`. What comes behind a sequence's last loss token is left out."""
-        tokens = [s.token_ids[: s.loss_at[-1] + 1] for s in sequences]
-        return cls(
-            token_ids=_joined(tokens, np.int32),
-            lengths=np.array([len(ids) for ids in tokens], np.int32),
-            num_loss_tokens=np.array([len(s.loss_at) for s in sequences], np.int32),
-            loss_at=_joined([s.loss_at for s in sequences], np.int32),
-            behavior_logprobs=_joined([s.behavior_logprobs for s in sequences], np.float32),
-            policy_versions=_joined([s.policy_versions for s in sequences], np.int32),
-            advantages=_joined([s.advantages for s in sequences], np.float32),
-            reference_logprobs=_joined_column([s.reference_logprobs for s in sequences], np.float32),
-            values=_joined_column([s.values for s in sequences], np.float32),
-            places=_joined_column([s.places for s in sequences], np.int32),
-        )
+from arl.train.packing import BY_TOKENS, LossSequence, Minibatch, Packing, SequencePack, Shard, choose_packs
+from arl.types import Batch
 
 
 class MicroBatch(Struct, frozen=True, kw_only=True):
@@ -61,13 +34,8 @@ class MicroBatch(Struct, frozen=True, kw_only=True):
     score_positions: np.ndarray  # (M,) int32 pack index whose hidden state predicts the target
     score_targets: np.ndarray  # (M,) int32 token
     loss_scores: np.ndarray  # (N,) int32 ascending, the score of each loss token; equal continuations share one
-    behavior_logprobs: np.ndarray  # (N,) float32
-    policy_versions: np.ndarray  # (N,) int32
-    advantages: np.ndarray  # (N,) float32
     sequences: np.ndarray  # (N,) int32, the trajectory of each loss token, 0, 1, … in this pack
-    reference_logprobs: np.ndarray | None = None  # (N,) float32; None: the batch carries none
-    values: np.ndarray | None = None  # (N,) float32; None: the batch carries none
-    places: np.ndarray | None = None  # (N,) int32, of each loss token among those of the step; None: nobody asks
+    columns: dict[str, np.ndarray]  # (N,) each, see arl.train.packing.COLUMNS
 
 
 def join(pack: SequencePack) -> MicroBatch:
@@ -86,13 +54,8 @@ def join(pack: SequencePack) -> MicroBatch:
         score_positions=scores.positions,
         score_targets=scores.targets,
         loss_scores=scores.of_loss_tokens[by_score],
-        behavior_logprobs=pack.behavior_logprobs[by_score],
-        policy_versions=pack.policy_versions[by_score],
-        advantages=pack.advantages[by_score],
         sequences=sequences[by_score],
-        reference_logprobs=_in_order(pack.reference_logprobs, by_score),
-        values=_in_order(pack.values, by_score),
-        places=_in_order(pack.places, by_score),
+        columns={name: column[by_score] for name, column in pack.columns.items()},
     )
 
 
@@ -141,19 +104,127 @@ def forward_flops(batch: MicroBatch, flops: Flops) -> float:
     return flops.of(num_tokens, num_keys, num_scores)
 
 
-def _joined(arrays: Sequence[np.ndarray], dtype: type[np.generic]) -> np.ndarray:
-    nothing = np.empty(0, dtype)  # numpy joins no empty list
-    return np.concatenate([nothing, *arrays], dtype=dtype, casting="same_kind")
+class PackSizes(Struct, frozen=True):
+    """Hold what each of a rank's M micro-batches of a step computes, in order."""
+
+    tokens: np.ndarray  # (M,) int64
+    flops: np.ndarray  # (M,) float64, of a forward
 
 
-def _joined_column(arrays: Sequence[np.ndarray | None], dtype: type[np.generic]) -> np.ndarray | None:
-    """Join a column that all sequences have, (N,); return None if none has it."""
-    filled = [array for array in arrays if array is not None]
-    if not filled:
-        return None
-    assert len(filled) == len(arrays), "a column is there for all sequences or for none"
-    return _joined(filled, dtype)
+def join_shard(shard: Shard[SequencePack]) -> Shard[MicroBatch]:
+    """Join every micro-batch of a shard."""
+    return _with_micro_batches(shard, [tuple(map(join, m.micro_batches)) for m in shard.minibatches])
 
 
-def _in_order(column: np.ndarray | None, by_score: np.ndarray) -> np.ndarray | None:
-    return None if column is None else column[by_score]
+def _with_micro_batches(shard: Shard[SequencePack], micro_batches: Sequence[Sequence[MicroBatch]]) -> Shard[MicroBatch]:
+    minibatches = []
+    for minibatch, own in zip(shard.minibatches, micro_batches, strict=True):
+        minibatches.append(Minibatch(own, minibatch.loss_tokens, minibatch.loss_sequences))
+    return Shard(shard.version, minibatches)
+
+
+def pack_groups(
+    groups: Sequence[Sequence[LossSequence]],
+    capacity: int,
+    ranks: int,
+    flops: Flops = BY_TOKENS,
+) -> list[tuple[MicroBatch, ...]]:
+    """Pack one minibatch into micro-batches for each rank, and join them; see choose_packs."""
+    of_ranks = choose_packs(groups, capacity, ranks, flops)
+    return [tuple(join(pack) for pack in of_rank) for of_rank in of_ranks]
+
+
+class AheadJoiner:
+    """Own the thread that joins micro-batches, one ahead of the computation."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "joiner")
+
+    def shard(self, shard: Shard[SequencePack], first_minibatch: int = 0) -> Shard[MicroBatch]:
+        """Return a shard whose micro-batches are joined ahead of their use; waits for the first.
+
+        Args:
+            first_minibatch: the one that is computed first.
+        """
+        packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
+        joined = _Joined(packs, self._thread)
+        parts = []
+        start = 0
+        for minibatch in shard.minibatches:
+            end = start + len(minibatch.micro_batches)
+            parts.append(_Part(joined, range(start, end)))
+            start = end
+        parts[first_minibatch][0]
+        return _with_micro_batches(shard, parts)
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown()
+
+
+class _Joined:
+    """Hold the micro-batches of a step, joined or not yet."""
+
+    def __init__(self, packs: Sequence[SequencePack], thread: ThreadPoolExecutor) -> None:
+        self._packs = packs
+        self._thread = thread
+        self._futures: dict[int, Future[MicroBatch]] = {}
+
+    def get(self, i: int) -> MicroBatch:
+        """Return micro-batch i, and let the thread begin with the next. The first one follows the last one."""
+        self._begin(i)
+        self._begin((i + 1) % len(self._packs))
+        return self._futures[i].result()  # it only computes, so it ends
+
+    def _begin(self, i: int) -> None:
+        if i not in self._futures:
+            self._futures[i] = self._thread.submit(join, self._packs[i])
+
+
+class _Part(Sequence[MicroBatch]):
+    """Hold the micro-batches of one minibatch."""
+
+    def __init__(self, joined: _Joined, places: range) -> None:
+        self._joined = joined
+        self._places = places
+
+    def __len__(self) -> int:
+        return len(self._places)
+
+    def __getitem__(self, i: int) -> MicroBatch:  # type: ignore[override]  # no slices
+        return self._joined.get(self._places[i])
+
+
+def pack_sizes(shard: Shard[MicroBatch], flops: Flops) -> PackSizes:
+    """Measure the micro-batches of a shard. `flops` are those of the model."""
+    tokens = []
+    flops_of_packs = []
+    for minibatch in shard.minibatches:
+        for pack in minibatch.micro_batches:
+            tokens.append(len(pack.token_ids))
+            flops_of_packs.append(forward_flops(pack, flops))
+    return PackSizes(
+        tokens=np.array(tokens, np.int64),
+        flops=np.array(flops_of_packs, np.float64),
+    )
+
+
+def packing_report(batch: Batch, sizes: Sequence[PackSizes], packing: Packing) -> dict[str, float]:
+    """Return the metrics of the micro-batches that `batch` became; arl/metrics/names.py defines them.
+
+    Args:
+        sizes: of each rank.
+    """
+    work = np.stack([of_rank.flops for of_rank in sizes])
+    synchronous_time = work.max(axis=0).sum()
+    mean_time = work.sum(axis=1).mean()
+    computed = sum(int(of_rank.tokens.sum()) for of_rank in sizes)
+    room = packing.train.capacity * work.size
+    given = 0
+    for group in batch.groups:
+        given += sum(len(trajectory.token_ids) for trajectory in group.trajectories)
+    return {
+        "packing/balance": float(synchronous_time / mean_time),
+        "packing/efficiency": computed / room,
+        "packing/saved_fraction": 1 - computed / given,
+    }

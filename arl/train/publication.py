@@ -8,6 +8,8 @@ step ─► reserve memory ─► gather into it (collective) ─► [ipc: share
     ipc         the ranks that engines read     their GPUs, two versions; on a CPU mapped files
 """
 
+import functools
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -18,17 +20,18 @@ from torch import Tensor
 from arl.errors import TrainerError
 from arl.launch.network import listening_address
 from arl.models.load import DTYPES
-from arl.sync.broadcast import BroadcastTarget, start_broadcast_threads
+from arl.sync.broadcast import BroadcastTarget, GroupRequest, start_broadcast_threads
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.choose import FILE_BUFFERS, BufferPlace, buffer_place
+from arl.sync.group_sender import Rendezvous
 from arl.sync.ipc import IpcTarget
 from arl.sync.loading import unflatten_all
 from arl.sync.publisher import Announce, Publisher
 from arl.sync.targets import FileTarget, PublicationTarget
 from arl.sync.version_buffers import VersionBuffers, allocate_buckets, free_device_bytes
-from arl.train.channel import Init
+from arl.train.channel import CLAIMS, SENDERS, Claim, Claimed, Failed, Init, Join, Joined, RankRequest, Send
 from arl.train.learner import Learner
-from arl.train.rank_threads import SenderLink, start_claims
+from arl.train.link import Link
 
 
 class Publication:
@@ -37,19 +40,19 @@ class Publication:
     Args:
         learner: whose weights are published.
         init: says how.
-        rank: of this process.
+        link: of this process to the controller.
         announce: called on rank 0, in the publisher's thread; see Publisher.
     """
 
-    def __init__(self, learner: Learner, init: Init, rank: int, announce: Announce) -> None:
+    def __init__(self, learner: Learner, init: Init, link: Link, announce: Announce) -> None:
         self._learner = learner
         self._init = init
-        self._rank = rank
+        self._link = link
         self._specs: Sequence[TensorSpec] = learner.tensors()
         self._buckets = make_buckets(self._specs, init.bucket_bytes)
         self._file_buffers: VersionBuffers | None = None
         self._target = self._open_target()
-        self._publisher = self._open_publisher(announce) if rank == 0 else None
+        self._publisher = self._open_publisher(announce) if link.rank == 0 else None
 
     def publish(self) -> None:
         """Take a snapshot of the present weights and hand it to the publisher. Collective.
@@ -60,7 +63,7 @@ class Publication:
         version = self._learner.version
         flats = self._reserve(version)
         is_ipc = self._init.transport == "ipc"
-        self._learner.sharded.gather(self._buckets, flats, everywhere=is_ipc)
+        self._learner.policy.gather(self._buckets, flats, everywhere=is_ipc)
         if is_ipc:
             if isinstance(self._target, IpcTarget) and flats is not None:
                 self._target.share(version, flats)
@@ -118,14 +121,17 @@ class Publication:
         init = self._init
         directory = Path(init.publish_directory)
         if init.transport == "ipc":
-            keeps = self._rank < init.sharing_ranks
-            return IpcTarget(directory, init.bucket_bytes, init.kept_versions, self._rank) if keeps else None
-        if self._rank != 0:
+            if self._link.rank >= init.sharing_ranks:
+                return None
+            return IpcTarget(directory, init.bucket_bytes, init.kept_versions, self._link.rank)
+        if self._link.rank != 0:
             return None
         if init.transport == "broadcast":
             target = BroadcastTarget(init.bucket_bytes, self._place())
-            start_broadcast_threads(target, SenderLink, listening_address(), init.broadcast_seconds)
-            start_claims(target, init.broadcast_seconds)
+            connect = functools.partial(SenderLink, self._link)
+            self._link.open(SENDERS)
+            start_broadcast_threads(target, connect, listening_address(), init.broadcast_seconds)
+            start_claims(self._link, target, init.broadcast_seconds)
             return target
         assert init.transport == "file", f"a process cannot publish by {init.transport}"
         self._file_buffers = VersionBuffers(FILE_BUFFERS, self._allocate, keeps_waiting=init.every_version)
@@ -140,3 +146,71 @@ class Publication:
             return "host"
         version_bytes = bucket_bytes_of(self._specs)
         return buffer_place(version_bytes, free_device_bytes())
+
+
+class SenderLink:
+    """Implement BroadcastLink over the link of this process.
+
+    Args:
+        group: name of the group that the thread serves; None for the thread that waits for engines to join.
+    """
+
+    def __init__(self, link: Link, group: str | None) -> None:
+        self._link = link
+        self._group = group or SENDERS
+        self._request: RankRequest | None = None  # that is under way
+        self._error = "its thread has ended"
+
+    def next_group(self) -> GroupRequest:
+        """See BroadcastLink. The group's own thread answers the request, which is the first in its inbox."""
+        request = self._link.receive(SENDERS)
+        assert isinstance(request.body, Join)
+        self._link.open(request.body.group, request)
+        return GroupRequest(request.body.group, request.body.world_size)
+
+    def opened(self, rendezvous: Rendezvous) -> None:
+        join = self._link.receive(self._group)
+        self._link.answer(join, Joined(rendezvous.host, rendezvous.port, rendezvous.backend))
+
+    def next_version(self) -> int | None:
+        self._request = self._link.receive(self._group)
+        body = self._request.body
+        if isinstance(body, Send):
+            return body.version
+        self.sent()  # it was Leave
+        return None
+
+    def sent(self, error: str = "") -> None:
+        """See BroadcastLink. A group that broke while nothing was asked of it answers what is asked next."""
+        if error:
+            self._error = error
+        if self._request is not None:
+            self._link.answer(self._request, error=error)
+        self._request = None
+
+    def close(self) -> None:
+        self._link.end(self._group, self._error)
+
+
+def start_claims(link: Link, target: BroadcastTarget, seconds: float) -> None:
+    """Start the thread that answers the controller's claims: it keeps the versions that engines may ask for.
+
+    Args:
+        target: holds the versions.
+        seconds: longest wait for a version that is being published.
+    """
+    link.open(CLAIMS)
+    threading.Thread(target=_serve_claims, args=(link, target, seconds), name=CLAIMS, daemon=True).start()
+
+
+def _serve_claims(link: Link, target: BroadcastTarget, seconds: float) -> None:
+    """Consumes claims; waits for the next; unblocked by it, or by the end of the process."""
+    while True:
+        request = link.receive(CLAIMS)
+        assert isinstance(request.body, Claim)
+        try:
+            version = target.claim(request.body.version, seconds)
+        except Exception as error:
+            link.tell(Failed.of(CLAIMS, request.body.version, error))
+            raise
+        link.answer(request, Claimed(version))

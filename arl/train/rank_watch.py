@@ -7,25 +7,27 @@ a rank's traceback (Failed)      ─┘
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Collection
-
-import msgspec
+from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
 from arl.clock import deadline
 from arl.errors import DeadlineError, DiskError, RunError, TrainerError, short_message
 from arl.launch.base import Process
-from arl.train.channel import Failed, Hello, Init
+from arl.train.channel import Failed, Hello
 
-LONGEST_TRACE = 3000  # characters of a rank's traceback that an error shows; all of it is in the rank's log
+MAX_TRACE = 3000  # characters of a rank's traceback that an error shows; all of it is in the rank's log
 SETTLE_SECONDS = 1.0  # in which a death, the tracebacks that follow from it, and the exits after them all arrive
 
 
 class RankWatch:
-    """Hold the processes of the trainer ranks, and what they have reported."""
+    """Hold the processes of the trainer ranks, and what has ended them.
 
-    def __init__(self) -> None:
+    Args:
+        hellos: what ranks have said of themselves, by rank; more may come.
+    """
+
+    def __init__(self, hellos: Mapping[int, Hello]) -> None:
+        self._hellos = hellos
         self._processes: dict[int, Process] = {}  # by rank
-        self._hellos: dict[int, Hello] = {}
         self._endings: list[asyncio.Task[None]] = []
         self._dead: list[Process] = []
         self._raised: RunError | None = None
@@ -36,18 +38,9 @@ class RankWatch:
         self._processes[rank] = process
         self._endings.append(asyncio.create_task(self._wait_for_end(process), name=f"end of {process}"))
 
-    def greeted(self, hello: Hello) -> None:
-        """Note the host and process id that a rank's main thread has sent."""
-        self._hellos[hello.rank] = hello
-
-    def with_meeting(self, init: Init) -> Init:
-        """Return `init` with the place where the ranks meet, as rank 0 has reported it."""
-        first = self._hellos[0]
-        return msgspec.structs.replace(init, master_address=first.address, master_port=first.port)
-
-    def raised(self, error: RunError) -> None:
+    def raised(self, rank: int, failed: Failed) -> None:
         """Note the failure that a rank has sent before it exits."""
-        self._raised = self._raised or error
+        self._raised = self._raised or _error_of(self._hellos[rank], failed)
         self._changed.set()
 
     def close(self) -> None:
@@ -93,8 +86,7 @@ class RankWatch:
 
     def _describe(self, rank: int) -> str:
         if rank in self._hellos:
-            hello = self._hellos[rank]
-            return f"trainer rank {rank} (pid {hello.pid} on {hello.host})"
+            return str(self._hellos[rank])
         if rank in self._processes:
             return f"trainer rank {rank} (pid {self._processes[rank].pid})"
         return f"trainer rank {rank} (not connected)"
@@ -126,12 +118,12 @@ class RankWatch:
             raise DeadlineError(f"{error}{logs}") from error
 
 
-def describe_failure(sender: Hello, failed: Failed) -> TrainerError | DiskError:
+def _error_of(hello: Hello, failed: Failed) -> TrainerError | DiskError:
     """Return the error of a rank that has raised. It shows the end of the traceback, which says what happened."""
-    who = f"{sender.role} rank {sender.rank} (pid {sender.pid} on {sender.host}) at version {failed.version}"
+    who = f"{failed.thread} rank {hello.rank} (pid {hello.pid} on {hello.host}) at version {failed.version}"
     if failed.said:
         kind = DiskError if failed.is_of_disk else TrainerError
         return kind(f"{who}: {short_message(failed.said)}")
-    cut = "…" if len(failed.trace) > LONGEST_TRACE else ""
-    trace = f"{cut}{failed.trace[-LONGEST_TRACE:]}"
+    cut = "…" if len(failed.trace) > MAX_TRACE else ""
+    trace = f"{cut}{failed.trace[-MAX_TRACE:]}"
     return TrainerError(f"{who} raised:\n{trace}")

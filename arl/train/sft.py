@@ -30,8 +30,8 @@ from arl.data.tokenizer import load_codec
 from arl.errors import ArlError, DataError, InputError
 from arl.launch.devices import free_memory
 from arl.models.load import empty_model
+from arl.train.optimizer import Schedule
 from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes
-from arl.train.schedule import Schedule
 from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
 from arl.train.warmup import WarmupJob, warm_up
 
@@ -109,7 +109,7 @@ def tune_pairs(job: PairsJob) -> None:
         loss = tuner.step(next(batches), schedule.rate(step - 1))
         if step % SAY_EVERY == 0 or step == job.steps:
             say(step=step, loss=round(loss, 4), seconds=round(time.perf_counter() - start, 2))
-    tuner.sharded.save(Path(job.output), tokenizer_path=job.model)
+    tuner.policy.save(Path(job.output), tokenizer_path=job.model)
 
 
 def check_memory(path: str | Path, train: Train, tokens: int, on_gpu: bool) -> None:

@@ -26,11 +26,11 @@ from arl.models.load import empty_model, save_description
 from arl.models.model_files import file_of_part, write_index
 from arl.models.weights import fill_model, own_rows
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
+from arl.sync.loading import unflatten
 from arl.train.gathering import Bucket, gather_buckets, shard_group
-from arl.train.loss_scale import LossScale
-from arl.train.optimizer_files import OptimizerFiles, write_rows
-from arl.train.sharding import local_part, shard, whole_tensor
-from arl.train.training_copy import TrainingCopy, TrainingState
+from arl.train.optimizer import LossScale
+from arl.train.sharding import local_part, shard
+from arl.train.training_state import OptimizerFiles, TrainingCopy, TrainingState, write_rows
 
 LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's files: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -91,11 +91,8 @@ class ShardedWeights:
         return [{"params": decayed, "weight_decay": train.weight_decay}, {"params": others, "weight_decay": 0.0}]
 
     def _make_copy(self) -> TrainingCopy:
-        specs = []
-        for name, sharded, _ in self._parameters():
-            specs.append(TensorSpec(name, "float32", tuple(sharded.shape)))
         any_parameter = next(iter(self._shards.values()))
-        return TrainingCopy(specs, shard_group(any_parameter))
+        return TrainingCopy(self.tensors(torch.float32), shard_group(any_parameter))
 
     def gather(self, buckets: Sequence[Bucket], flats: Sequence[Tensor] | None, everywhere: bool = False) -> None:
         """Write every weight, cast to the dtype of `buckets`, into `flats`; it is there on return. Collective.
@@ -108,14 +105,20 @@ class ShardedWeights:
         gather_buckets(self._local_weights(), buckets, flats, self._copy.group, everywhere)
         self._wait_for_copies()
 
+    def tensors(self, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
+        """Return name, dtype and shape of every parameter, in the order of the model."""
+        name_of_dtype = str(dtype).removeprefix("torch.")
+        return tuple(TensorSpec(name, name_of_dtype, tuple(p.shape)) for name, p in self._shards.items())
+
     def full_state(self, dtype: torch.dtype) -> dict[str, Tensor]:
         """Copy every weight, in `dtype`, to the CPU of rank 0; returns nothing on the other ranks. Collective."""
-        state = {}
-        for name, sharded, local in self._parameters():
-            full = whole_tensor(local.detach(), sharded)
-            if dist.get_rank() == 0:
-                state[name] = full.to("cpu", dtype, copy=True)
-        return state
+        bucket = self.tensors(dtype)
+        if dist.get_rank() != 0:
+            self.gather([bucket], None)
+            return {}
+        flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8)
+        self.gather([bucket], [flat])
+        return unflatten(flat, bucket)
 
     def save(self, path: Path, tokenizer_path: str | Path) -> None:
         """Write float32 master weights, config and tokenizer to `path`, all or nothing. Collective.

@@ -6,12 +6,15 @@ a block     [compiled] forward, then [checkpointed], then sharded: the backward 
 """
 
 import functools
+import os
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import HashStore, Store
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
@@ -19,9 +22,9 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from transformers import AttentionInterface, PreTrainedModel
 
 from arl.config.recipe import Train
-from arl.errors import InputError
 from arl.models.attention import ATTENTION, attention
 from arl.models.load import DTYPES
+from arl.sync.process_group import reach_store, serve_store
 
 WORTH_A_COLLECTIVE = 1 << 20  # parameters; smaller decoder blocks are gathered together with the root
 # What selective checkpointing keeps: linear layers and fused attention. The rest is cheap to compute again.
@@ -29,11 +32,7 @@ KEPT = ("aten::mm", "aten::addmm", "aten::_scaled_dot_product", "torch_attn::_va
 
 
 def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPModule:
-    """Shard `model`, on the meta device or a real one, over all ranks: FSDP2, or HSDP with train.shard_ranks.
-
-    Raises:
-        InputError: train.shard_ranks does not divide the number of ranks.
-    """
+    """Shard `model`, on the meta device or a real one, over all ranks: FSDP2, or HSDP with train.shard_ranks."""
     mesh = _mesh(train, device)
     precision = MixedPrecisionPolicy(param_dtype=DTYPES[train.dtype], reduce_dtype=torch.float32)
     if train.compile:
@@ -63,25 +62,11 @@ def local_part(tensor: Tensor) -> Tensor:
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def whole_tensor(local: Tensor, sharded: Tensor) -> Tensor:
-    """Gather the tensor of which every rank has a part, `local`, sharded as the parameter `sharded` is. Collective."""
-    if dist.get_world_size() == 1 or not isinstance(sharded, DTensor):
-        return local
-    whole = DTensor.from_local(
-        local, sharded.device_mesh, sharded.placements, shape=sharded.shape, stride=sharded.stride()
-    )
-    return whole.full_tensor()
-
-
 def _mesh(train: Train, device: torch.device) -> DeviceMesh:
     world_size = dist.get_world_size()
     per_copy = train.shard_ranks
     if per_copy is None or per_copy == world_size:
         return init_device_mesh(device.type, (world_size,))
-    if world_size % per_copy:
-        raise InputError(
-            f"train.shard_ranks {per_copy}: it must divide train.ranks {world_size}; choose a divisor, or leave it out"
-        )
     shape = (world_size // per_copy, per_copy)
     return init_device_mesh(device.type, shape, mesh_dim_names=("copy", "shard"))
 
@@ -99,3 +84,62 @@ def _policy(_: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
     if op.name().startswith(KEPT):
         return CheckpointPolicy.MUST_SAVE
     return CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def init_ranks(deadline_seconds: float) -> torch.device:
+    """Join the process group, or make one of this process alone, and return the device to compute on.
+
+    Reads RANK, WORLD_SIZE and LOCAL_RANK, and with several ranks MASTER_ADDR and MASTER_PORT.
+
+    Args:
+        deadline_seconds: of every collective.
+    """
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+    if not dist.is_initialized():
+        _join("nccl" if cuda else "gloo", deadline_seconds)
+    if not cuda:
+        return torch.device("cpu")
+    return torch.device("cuda", torch.cuda.current_device())
+
+
+def _join(backend: str, seconds: float) -> None:
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        rank = 0
+        store: Store = HashStore()
+    else:
+        rank = int(os.environ["RANK"])
+        store = _open_store(rank, seconds)
+    dist.init_process_group(
+        backend,
+        timeout=timedelta(seconds=seconds),
+        store=store,
+        rank=rank,
+        world_size=world_size,
+    )
+
+
+def _open_store(rank: int, seconds: float) -> Store:
+    """Return the store through which ranks meet. If torchrun's agent does not serve it, rank 0 does.
+
+    Rank 0 listens on MASTER_ADDR alone; torch's own socket would listen on every address.
+    """
+    host = os.environ["MASTER_ADDR"]
+    port = int(os.environ["MASTER_PORT"])
+    if rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return serve_store(host, seconds, port)
+    return reach_store(host, port, seconds)
+
+
+CUBLAS_WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+EIGHT_BUFFERS = ":4096:8"  # of 4 MiB; with this or :16:8 cuBLAS repeats itself, says NVIDIA
+
+
+def compute_deterministically() -> None:
+    """Turn on torch's deterministic mode in this process; comes before CUDA starts, because cuBLAS then looks once."""
+    os.environ.setdefault(CUBLAS_WORKSPACE, EIGHT_BUFFERS)
+    torch.use_deterministic_algorithms(True)
+    # Nothing here reads memory that nobody has written, so filling it would only cost time.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]

@@ -3,8 +3,8 @@
     Batch ─► pack_batch ─► one Step per rank ─► Stepped from every rank ─► StepResult
                                           rank 0's publisher: Published ─► weights(version)
 
-One task receives every message and gives it to whoever waits for it, and another waits for a rank to die or to raise
-(RankWatch). The first failure ends every wait, present and future (Waits).
+One task receives every message, and another waits for a rank to die or to raise (RankWatch). The first failure ends
+every wait, present and future.
 """
 
 import asyncio
@@ -14,25 +14,27 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
-from msgspec import Struct
+import msgspec
 
 from arl.clock import now
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.errors import DeadlineError, EngineError, TrainerError
+from arl.errors import DeadlineError, EngineError, RunError, TrainerError
 from arl.launch.base import Process
 from arl.launch.run_secrets import RunSecrets
+from arl.metrics.spans import add_span
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.group_sender import Rendezvous
+from arl.sync.publication_directory import PublishedVersions
 from arl.train import channel
-from arl.train.announced_versions import AnnouncedVersions
-from arl.train.packer import Packing, pack_batch
-from arl.train.rank_connections import RankConnections
-from arl.train.rank_watch import RankWatch, describe_failure
-from arl.train.shard import packing_report
-from arl.train.trained_tokens import trained_tokens
-from arl.train.waits import Answers, ThreadAnswers, Waits, WatchedTasks, set_if_waiting
+from arl.train.channel import CLAIMS, MAIN, SENDERS, Body, RankAnswer, RankRequest
+from arl.train.link import RankConnections
+from arl.train.micro_batch import packing_report
+from arl.train.packing import Packing, pack_batch, trained_tokens
+from arl.train.rank_watch import RankWatch
 from arl.types import Batch, StepResult, WeightUpdate
+
+Answers = Mapping[int, asyncio.Future[RankAnswer]]  # to one request for several ranks, by rank
 
 
 class TrainerClient:
@@ -75,48 +77,46 @@ class TrainerClient:
         self._num_ranks = ranks
         self._deadlines = deadlines
         train, objective = init.sections()
-        self._packing = Packing.of(
+        self._packing = Packing(
             train, objective, advantage, ranks=ranks, flops=model_flops(init.model_path), records=records
         )
         self._version = init.version
-        self._waits = Waits()
         known = {**(published or {}), init.version: init.model_path}
-        self._announced = AnnouncedVersions(known, init.kept_versions, self._waits)
-        self._ranks = RankWatch()
+        self._published = PublishedVersions(init.kept_versions, known)
+        self._made_at: dict[int, float] = {}  # version that is not published yet -> clock seconds
         self._connections = RankConnections(trust, host)
-        self._one_at_a_time = asyncio.Lock()  # one request to all ranks
-        self._one_claim_at_a_time = asyncio.Lock()
-        self._answers: Answers | None = None
-        self._saving: Answers | None = None
-        self._thread_answers = ThreadAnswers(self._waits)
-        self._connected: dict[str, asyncio.Future[None]] = {}  # by role of a thread that lasts as long as rank 0
-        self._tasks = WatchedTasks(self._waits)
-        self.environment = {  # of every rank
-            **self._connections.environment,
-            channel.STARTUP_SECONDS: str(deadlines.first_message),
-        }
-        self.secrets = self._connections.secrets  # further variables of every rank
+        self._watch = RankWatch(self._connections.hellos)
+        self._one_at_a_time = asyncio.Lock()  # one request to all ranks, which all of them take in one order
+        self._last_id = 0
+        self._asked: dict[int, asyncio.Future[RankAnswer]] = {}  # by id of the request
+        self._writing: Answers | None = None
         self.tensors: tuple[TensorSpec, ...] = ()  # of every version that is published; known when `ready`
+        self.secrets = trust.secrets  # further variables of every rank
+        self.environment = {  # of every rank
+            channel.ADDRESS: self._connections.address,
+            channel.STARTUP_SECONDS: str(deadlines.first_message),
+            **trust.environment,
+        }
 
     async def __aenter__(self) -> Self:
-        self._answers = self._expect()
-        for role in (channel.SENDERS, channel.CLAIMS):
-            self._connected[role] = self._waits.new()
-        self._tasks.begin("trainer admission", self._connections.admit())
-        self._tasks.begin("trainer messages", self._listen())
-        self._tasks.begin("trainer deaths", self._watch_ranks())
+        loop = asyncio.get_running_loop()
+        self._failed: asyncio.Future[NoReturn] = loop.create_future()
+        self._all_greeted: asyncio.Future[None] = loop.create_future()
+        self._news: asyncio.Future[None] = loop.create_future()  # of the next version that is published
+        self._task = asyncio.create_task(self._serve(), name="trainer channel")
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._ranks.close()
-        await self._tasks.close()
+        self._watch.close()
+        self._task.cancel()
+        await asyncio.wait([self._task])
         self._connections.close()
 
     def watch(self, rank: int, process: Process) -> None:
         """Watch the process of `rank`: its end is the end of every wait."""
-        self._ranks.add(rank, process)
+        self._watch.add(rank, process)
 
     async def failure(self) -> NoReturn:
         """Wait until a rank has died or raised, and raise why.
@@ -125,7 +125,7 @@ class TrainerClient:
             ProcessDied: a rank died; with the end of its log.
             TrainerError: a rank raised; with its traceback.
         """
-        await self._waits.failure()
+        await asyncio.shield(self._failed)
 
     async def ready(self) -> None:
         """Wait until every rank has said hello and loaded the model.
@@ -134,14 +134,17 @@ class TrainerClient:
             DeadlineError: `deadlines.startup` passed; names the ranks.
             ProcessDied, TrainerError: a rank could not start.
         """
-        assert self._answers is not None
-        await self._collect(self._answers, self._deadlines.startup, "to say hello")
-        init = self._ranks.with_meeting(self._init)
-        first, *_ = await self._ask([init] * self._num_ranks, channel.Ready, self._deadlines.startup)
+        hellos = self._connections.hellos
+
+        def silent() -> set[int]:
+            return set(range(self._num_ranks)) - hellos.keys()
+
+        async with self._watch.deadline(self._deadlines.startup, silent, lambda: "to say hello"):
+            await self._unless_failed(self._all_greeted)
+        meeting = hellos[0]
+        init = msgspec.structs.replace(self._init, master_address=meeting.address, master_port=meeting.port)
+        first, *_ = await self._ask([init] * self._num_ranks, self._deadlines.startup)
         self.tensors = first.tensors
-        if self._init.transport == "broadcast":
-            async with self._rank_0_deadline(self._deadlines.startup, "to start the threads that broadcast"):
-                await asyncio.gather(*self._connected.values())
 
     async def step(self, batch: Batch) -> StepResult:
         """See Trainer. Each rank gets only its slice of the batch.
@@ -155,14 +158,13 @@ class TrainerClient:
         assert batch.version == self._version, f"a batch for version {batch.version} at version {self._version}"
         began = now()
         shards, packing = await asyncio.to_thread(pack_batch, batch, self._packing)
-        steps = [channel.Step(shard) for shard in shards]
-        answers = await self._ask(steps, channel.Stepped, self._deadlines.step)
+        answers = await self._ask([channel.Step(shard) for shard in shards], self._deadlines.step)
         longest_busy = max(answer.busy_seconds for answer in answers)
         packing["time/pack_s"] = max(now() - began - longest_busy, 0.0)  # our clock may have stood still meanwhile
         sizes = [answer.sizes for answer in answers]
         packing |= packing_report(batch, sizes, self._packing)
         self._version += 1
-        self._announced.made(self._version)
+        self._made_at[self._version] = now()
         of_ranks = [answer.logprobs for answer in answers]
         tokens = trained_tokens(batch, shards, of_ranks, self._packing)
         return StepResult(self._version, answers[0].metrics | packing, tokens)
@@ -173,25 +175,22 @@ class TrainerClient:
         Raises:
             ProcessDied, TrainerError, DeadlineError: the publisher died, raised, or took too long.
         """
-        update = await self._wait_announced(version)
+        update = await self._at_least(version)
         if update.transport != "broadcast":
             return update
-        async with self._one_claim_at_a_time:
-            claimed = await self._claim(version)
-        return await self._wait_announced(claimed)
+        claimed = await self._ask_rank_0(CLAIMS, channel.Claim(version))
+        if claimed.error:
+            raise TrainerError(f"trainer rank 0 keeps no version for engines: {claimed.error}")
+        assert isinstance(claimed.body, channel.Claimed)
+        return await self._at_least(claimed.body.version)
 
-    async def _wait_announced(self, version: int) -> WeightUpdate:
+    async def _at_least(self, version: int) -> WeightUpdate:
         """Wait until `version` or a newer one is published."""
-        async with self._rank_0_deadline(self._deadlines.swap, f"to publish the weights of version {version}"):
-            return await self._announced.at_least(version)
-
-    async def _claim(self, version: int) -> int:
-        """Have rank 0 keep the newest version, `version` at least, until engines are sent a newer one; return it."""
-        try:
-            claimed: channel.Claimed = await self._ask_thread(channel.CLAIMS, channel.Claim(version), channel.CLAIMS)
-        except ConnectionError as error:
-            raise TrainerError(f"trainer rank 0 keeps no version for engines: {error}") from error
-        return claimed.version
+        async with self._rank_0_deadline(f"to publish the weights of version {version}"):
+            self._check()
+            while (update := self._published.find(version)) is None:
+                await self._unless_failed(self._news)
+            return update
 
     async def save(self, path: Path) -> None:
         """See Trainer. First waits until the previous save is written, because a rank keeps one copy at a time.
@@ -199,10 +198,10 @@ class TrainerClient:
         Raises:
             ProcessDied, TrainerError, DeadlineError: a rank died, raised, or took too long.
         """
-        if self._saving is not None:
+        if self._writing is not None:
             await self.saved()
-        self._saving = self._expect()
-        await self._ask([channel.Save(str(path))] * self._num_ranks, channel.Copied, self._deadlines.step)
+        await self._ask([channel.Copy()] * self._num_ranks, self._deadlines.step)
+        self._writing = await self._send([channel.Write(str(path))] * self._num_ranks)
 
     async def saved(self) -> None:
         """See Trainer.
@@ -210,9 +209,8 @@ class TrainerClient:
         Raises:
             ProcessDied, TrainerError, DeadlineError: a rank died, raised, or took too long to write its part.
         """
-        assert self._saving is not None, "nothing was saved"
-        self._waits.check()
-        await self._collect(self._saving, self._deadlines.step, f"at version {self._version} to write the checkpoint")
+        assert self._writing is not None, "nothing was saved"
+        await self._collect(self._writing, self._deadlines.step, "to write the checkpoint")
 
     async def stop(self) -> None:
         """Let the ranks finish what they publish, and exit.
@@ -220,8 +218,8 @@ class TrainerClient:
         Raises:
             TrainerError, DeadlineError: a rank raised, or took longer than `deadlines.shutdown` and a margin.
         """
-        self._ranks.close()  # because the end of a rank is no failure from here on
-        await self._ask([channel.Stop()] * self._num_ranks, channel.Stopped, self._deadlines.ranks_stop)
+        self._watch.close()  # because the end of a rank is no failure from here on
+        await self._ask([channel.Stop()] * self._num_ranks, self._deadlines.ranks_stop)
 
     # ---- WeightSender
 
@@ -237,110 +235,130 @@ class TrainerClient:
             TrainerError: rank 0 could not open the group. No engine has a part in that.
         """
         try:
-            joined = await self._ask_thread(channel.SENDERS, channel.Join(group, world_size), group)
-        except (DeadlineError, ConnectionError) as error:
+            joined = await self._ask_rank_0(SENDERS, channel.Join(group, world_size))
+        except DeadlineError as error:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
-        if isinstance(joined, channel.Sent):
+        if joined.error:
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
-        return Rendezvous(joined.host, joined.port, joined.backend)
+        assert isinstance(joined.body, channel.Joined)
+        return Rendezvous(joined.body.host, joined.body.port, joined.body.backend)
 
     async def send(self, group: str, version: int) -> None:
         """See WeightSender."""
-        try:
-            sent: channel.Sent = await self._ask_thread(group, channel.Send(version), group)
-        except ConnectionError as error:
-            raise EngineError(f"group {group}: {error}") from error
+        sent = await self._ask_rank_0(group, channel.Send(version))
         if sent.error:
             raise EngineError(f"group {group}: trainer rank 0 could not send version {version}: {sent.error}")
 
     async def leave(self, group: str) -> None:
         """See WeightSender."""
-        with contextlib.suppress(ConnectionError):  # the thread has ended with its group
-            await self._connections.send(group, 0, channel.Leave())
+        await self._request(0, group, channel.Leave())
 
-    async def _ask_thread(self, thread: str, message: Struct, answering: str) -> Any:
-        """Send `message` to one of rank 0's threads, and wait for an answer of the thread `answering`.
+    # ---- asking
 
-        Raises:
-            ConnectionError: a thread is gone, or has never connected.
-        """
-        answered = self._thread_answers.next(answering)
-        try:
-            async with self._rank_0_deadline(self._deadlines.swap, f"to answer {message}"):
-                await self._send_question(thread, message, answering)
-                return await answered
-        finally:
-            answered.cancel()
-
-    async def _send_question(self, thread: str, message: Struct, answering: str) -> None:
-        try:
-            await self._connections.send(thread, 0, message)
-        except ConnectionError:
-            self._thread_answers.not_asked(answering)
-            raise
-
-    # ---- waiting
-
-    def _expect(self) -> Answers:
-        return Answers(self._num_ranks, self._waits.new())
-
-    async def _ask(self, messages: Sequence[Struct], answer: type[Any], seconds: float) -> list[Any]:
-        """Send message r to rank r, and wait for one `answer` from each, in the order of ranks."""
+    async def _ask(self, bodies: Sequence[Body], seconds: float) -> list[Any]:
+        """Send request r to rank r, and return the body of every answer, in the order of ranks."""
         async with self._one_at_a_time:
-            self._answers = self._expect()
-            for rank, message in enumerate(messages):
-                # A rank whose connection is gone has died. RankWatch reports that, and ends the wait below.
-                with contextlib.suppress(ConnectionError):
-                    await self._connections.send(channel.TRAINER, rank, message)
-            request = type(messages[0]).__name__
-            what = f"at version {self._version} to answer {request} with {answer.__name__}"
-            return await self._collect(self._answers, seconds, what)
+            answers = await self._send(bodies)
+            return await self._collect(answers, seconds, f"to answer {type(bodies[0]).__name__}")
+
+    async def _ask_rank_0(self, thread: str, body: Body) -> RankAnswer:
+        """Send a request to a thread of rank 0, and return its answer."""
+        async with self._rank_0_deadline(f"to answer {body}"):
+            answered = await self._request(0, thread, body)
+            await self._unless_failed(answered)
+        return answered.result()
+
+    async def _send(self, bodies: Sequence[Body]) -> Answers:
+        """Send request r to the main thread of rank r."""
+        return {rank: await self._request(rank, MAIN, body) for rank, body in enumerate(bodies)}
+
+    async def _request(self, rank: int, thread: str, body: Body) -> asyncio.Future[RankAnswer]:
+        """Send one request; its answer may never be looked at."""
+        self._last_id += 1
+        request = RankRequest(self._last_id, thread, body)
+        answered: asyncio.Future[RankAnswer] = asyncio.get_running_loop().create_future()
+        self._asked[request.id] = answered
+        await self._connections.send(rank, request)
+        return answered
 
     async def _collect(self, answers: Answers, seconds: float, what: str) -> list[Any]:
+        """Wait for every answer."""
+
+        def missing() -> set[int]:
+            return {rank for rank, answered in answers.items() if not answered.done()}
+
         def progress() -> str:
-            return f"{what}; {len(answers.by_rank)} of {self._num_ranks} ranks have answered"
+            num_answered = len(answers) - len(missing())
+            return f"at version {self._version} {what}; {num_answered} of {len(answers)} ranks have answered"
 
-        async with self._ranks.deadline(seconds, answers.missing, progress):
-            await asyncio.shield(answers.complete)
-        return [answers.by_rank[rank] for rank in range(self._num_ranks)]
+        async with self._watch.deadline(seconds, missing, progress):
+            for answered in answers.values():
+                await self._unless_failed(answered)
+        return [answered.result().body for answered in answers.values()]
 
-    def _rank_0_deadline(self, seconds: float, what: str) -> contextlib.AbstractAsyncContextManager[None]:
+    def _rank_0_deadline(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Bound a wait for something that rank 0 alone does."""
-        return self._ranks.deadline(seconds, lambda: {0}, lambda: f"at version {self._version} {what}")
+        return self._watch.deadline(self._deadlines.swap, lambda: {0}, lambda: f"at version {self._version} {what}")
+
+    async def _unless_failed(self, awaited: asyncio.Future[Any]) -> None:
+        """Wait until `awaited` is done, which outlives a wait that is given up.
+
+        Raises:
+            RunError: the trainer has failed, before or meanwhile.
+        """
+        await asyncio.wait([awaited, self._failed], return_when=asyncio.FIRST_COMPLETED)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise the failure, if there is one."""
+        if self._failed.done():
+            self._failed.result()
 
     # ---- receiving
 
-    async def _listen(self) -> None:
-        """Consumes messages of the ranks and their threads; waits for the next; unblocked by any of them.
+    async def _serve(self) -> None:
+        """Admit ranks, receive and watch until one of these fails; then end every wait, present and future."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(self._connections.admit())
+                tasks.create_task(self._listen())
+                tasks.create_task(self._watch_ranks())
+        except* RunError as errors:
+            self._fail(errors.exceptions[0])
+        except* Exception as errors:
+            self._fail(TrainerError(f"the trainer's channel has failed: {errors.exceptions[0]!r}"))
+
+    def _fail(self, error: Exception) -> None:
+        self._failed.set_exception(error)
+        self._failed.exception()  # marks it as seen: no task may be waiting for it
+
+    async def _watch_ranks(self) -> NoReturn:
+        """Wait until a rank has died or raised, and raise why."""
+        raise await self._watch.failure()
+
+    async def _listen(self) -> NoReturn:
+        """Consumes messages of the ranks; waits for the next; unblocked by any of them.
 
         Raises:
             TrainerError: one is wrong; names its sender.
         """
         while True:
-            sender, message = await self._connections.receive()
-            self._deliver(sender, message)
+            rank, message = await self._connections.receive()
+            if isinstance(message, channel.Failed):
+                self._watch.raised(rank, message)
+            elif isinstance(message, channel.Published):
+                self._add_published(message.update)
+            elif isinstance(message, RankAnswer):
+                self._asked.pop(message.id).set_result(message)
+            elif len(self._connections.hellos) == self._num_ranks:
+                self._all_greeted.set_result(None)
 
-    async def _watch_ranks(self) -> None:
-        """Wait until a rank has died or raised; then end every wait."""
-        self._waits.fail(await self._ranks.failure())
-
-    def _deliver(self, sender: channel.Hello, message: channel.FromRank) -> None:
-        """Give a message to whoever waits for it."""
-        if isinstance(message, channel.Failed):
-            self._ranks.raised(describe_failure(sender, message))
-        elif isinstance(message, channel.Published):
-            self._announced.add(message.update)
-        elif isinstance(message, channel.Saved):
-            assert self._saving is not None, "nothing was saved"
-            self._saving.add(sender.rank, message)
-        elif isinstance(message, channel.Joined | channel.Sent | channel.Claimed):
-            self._thread_answers.add(sender.role, message)
-        elif isinstance(message, channel.Left):
-            self._thread_answers.left(sender.role)
-        elif sender.role == channel.TRAINER:
-            if isinstance(message, channel.Hello):
-                self._ranks.greeted(message)
-            assert self._answers is not None
-            self._answers.add(sender.rank, message)
-        elif sender.role in self._connected:
-            set_if_waiting(self._connected[sender.role], None)
+    def _add_published(self, update: WeightUpdate) -> None:
+        """Wake who waits for this version or for an older one, which is skipped."""
+        version = update.version
+        self._published.add(update)
+        begun = self._made_at.get(version, now())
+        self._made_at = {made: at for made, at in self._made_at.items() if made > version}
+        add_span("trainer", "publication", f"publication of version {version}", begun, now())
+        self._news.set_result(None)
+        self._news = asyncio.get_running_loop().create_future()

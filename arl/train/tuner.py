@@ -16,10 +16,10 @@ from arl.config.recipe import Train
 from arl.data.model_limits import model_flops
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import TrainerError
-from arl.train.loss_sequence import LossSequence
-from arl.train.packer import pack_groups
-from arl.train.rendezvous import init_ranks
+from arl.train.micro_batch import pack_groups
+from arl.train.packing import COLUMNS, LossSequence
 from arl.train.sharded_model import ShardedModel
+from arl.train.sharding import init_ranks
 from arl.types import Problem
 
 COLLECTIVE_SECONDS = 600.0
@@ -40,7 +40,7 @@ class Tuner:
     def __init__(self, path: str | Path, train: Train) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
-        self.sharded = ShardedModel(path, train, 1.0, init_ranks(COLLECTIVE_SECONDS))
+        self.policy = ShardedModel(path, train, 1.0, init_ranks(COLLECTIVE_SECONDS))
         self._capacity = train.capacity
         self._flops = model_flops(str(path))
 
@@ -55,14 +55,14 @@ class Tuner:
         of_ranks = pack_groups(groups, self._capacity, dist.get_world_size(), self._flops)
         own = of_ranks[dist.get_rank()]
         num_tokens = sum(len(response) for _, response in pairs)
-        total = torch.zeros((), device=self.sharded.device)
+        total = torch.zeros((), device=self.policy.device)
         for i, batch in enumerate(own):
-            logprob, _ = self.sharded.score(batch)
-            score_of = self.sharded.tensor(batch.loss_scores)
+            logprob, _ = self.policy.score(batch)
+            score_of = self.policy.tensor(batch.loss_scores)
             loss = -logprob.index_select(0, score_of).sum() / num_tokens
-            self.sharded.backward(loss, last=i + 1 == len(own))
+            self.policy.backward(loss, last=i + 1 == len(own))
             total += loss.detach()
-        update = self.sharded.update(learning_rate, total)
+        update = self.policy.update(learning_rate, total)
         if not update.is_finite:
             raise TrainerError(f"{update}: lower the learning rate, or look at the pairs")
         return update.loss
@@ -74,9 +74,7 @@ def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
     return LossSequence(
         token_ids=np.array(tokens, np.int32),
         loss_at=np.arange(len(prompt), len(tokens)),
-        behavior_logprobs=nothing,
-        policy_versions=nothing.astype(np.int32),
-        advantages=nothing,
+        columns={name: nothing.astype(dtype) for name, dtype in COLUMNS.items()},
     )
 
 

@@ -7,7 +7,6 @@ A stage (arl.tasks.base.WarmupStage) says what is shown, what is asked, and when
 """
 
 import asyncio
-import os
 import random
 import tempfile
 import time
@@ -30,7 +29,7 @@ from arl.models.tiny import make_tiny_model
 from arl.reward.grading import accuracy_of, make_grade
 from arl.tasks.base import RewardFunction, WarmupStage
 from arl.tasks.registry import open_task
-from arl.train.schedule import Schedule
+from arl.train.optimizer import Schedule
 from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
 from arl.types import GenerateRequest, Problem, Response, SamplingParams
 
@@ -65,11 +64,9 @@ def warm_up(job: WarmupJob) -> None:
     """Make, teach and write the model.
 
     Raises:
-        InputError: started as several ranks, or the task declares no stages.
+        InputError: the task declares no stages.
         TrainerError: a stage did not reach its accuracy.
     """
-    if os.environ.get("WORLD_SIZE", "1") != "1":
-        raise InputError("a warm-up trains a tiny model: start it as one process, without torchrun")
     task = open_task(Data(task=job.task, options=job.options))
     stages = task.warmup()
     if not stages or task.characters is None:
@@ -81,7 +78,7 @@ def warm_up(job: WarmupJob) -> None:
         teacher = _Teacher(job, task.reward, path)
         for stage in stages:
             teacher.teach(stage)
-        teacher.tuner.sharded.save(Path(job.output), tokenizer_path=path)
+        teacher.tuner.policy.save(Path(job.output), tokenizer_path=path)
 
 
 async def sampled_accuracy(
@@ -159,7 +156,7 @@ class _Teacher:
 
     def _evaluate(self, stage: WarmupStage, step: int, loss: float) -> float:
         problems = stage.ask(self._rng, self._job.eval_samples)
-        self._sampler.load_state_dict(self.tuner.sharded.full_state(torch.float32))
+        self._sampler.load_state_dict(self.tuner.policy.full_state(torch.float32))
         seed = self._rng.getrandbits(31)
         accuracy = asyncio.run(
             sampled_accuracy(

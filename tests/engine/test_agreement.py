@@ -10,10 +10,10 @@ import torch
 from arl.config.recipe import Train
 from arl.models.tiny import make_tiny_model
 from arl.tasks.running_checksum import CHARACTERS
-from arl.train.loss_sequence import LossSequence
-from arl.train.packer import pack_groups
-from arl.train.rendezvous import init_ranks
+from arl.train.micro_batch import pack_groups
+from arl.train.packing import LossSequence
 from arl.train.sharded_model import ShardedModel
+from arl.train.sharding import init_ranks
 from arl.types import Completion, Transport
 from tests.engine.conftest import CARRIED, SHAPE, Opened, Publish, ask, complete, within
 
@@ -66,11 +66,14 @@ def beside_the_trainer(trainer: ShardedModel, prompt: tuple[int, ...], said: Com
     sequence = LossSequence(
         token_ids=np.array(prompt + said.token_ids, np.int32),
         loss_at=np.arange(len(prompt), len(prompt) + len(said.token_ids)),
-        behavior_logprobs=np.array(said.logprobs, np.float32),
-        policy_versions=np.array(said.policy_versions, np.int32),
-        advantages=np.ones(len(said.token_ids), np.float32),
+        columns={
+            "behavior_logprobs": np.array(said.logprobs, np.float32),
+            "policy_versions": np.array(said.policy_versions, np.int32),
+            "advantages": np.ones(len(said.token_ids), np.float32),
+        },
     )
     ((pack,),) = pack_groups([[sequence]], capacity=1024, ranks=1)
     with torch.no_grad():
         scores: np.ndarray = trainer.score(pack)[0].numpy()
-    return np.asarray((scores[pack.loss_scores] - pack.behavior_logprobs)[pack.policy_versions == version])
+    differences = scores[pack.loss_scores] - pack.columns["behavior_logprobs"]
+    return np.asarray(differences[pack.columns["policy_versions"] == version])

@@ -27,7 +27,7 @@ from arl.launch.run_secrets import KEY, RunSecrets, run_secrets
 from arl.models.tiny import make_tiny_model
 from arl.sync.group_sender import GroupSender
 from arl.tasks import running_checksum
-from arl.train.algorithms.grpo import GRPO
+from arl.train.algorithms.advantage import GRPO
 from arl.train.trainer_client import TrainerClient
 from tests.network.listening import SOCKETS, listening
 from tests.network.namespaces import Host, Network, network

@@ -20,15 +20,15 @@ from arl.config.recipe import Train
 from arl.launch.child import exit_immediately
 from arl.models.weights import own_rows
 from arl.sync.buckets import TensorSpec
-from arl.train import training_copy
+from arl.train import training_state
 from arl.train.algorithms.ppo import PPO
 from arl.train.gathering import shard_group
 from arl.train.learner import Learner
-from arl.train.loss_scale import LossScale
-from arl.train.rendezvous import init_ranks
+from arl.train.optimizer import LossScale
 from arl.train.sharded_weights import MOMENTS
-from arl.train.sharding import local_part, whole_tensor
-from arl.train.training_copy import TrainingCopy
+from arl.train.sharding import init_ranks, local_part
+from arl.train.training_state import TrainingCopy
+from tests.train.gradients import whole_tensor
 
 STEP = 7.0
 SCALE = LossScale(1024.0, is_dynamic=True, num_good=5)
@@ -47,13 +47,13 @@ def learner(path: str, train: dict[str, Any], resumed: bool) -> Learner:
 def places(held: Learner) -> dict[str, tuple[Tensor, Tensor]]:
     """Return for every weight and moment this rank's rows, and what they are to be."""
     found = {}
-    for name, sharded, local in held.sharded._parameters():
+    for name, sharded, local in held.policy._parameters():
         first, end = own_rows(sharded)
         shape = tuple(sharded.shape)
         found[name] = (local.detach(), drawn(name, shape)[first:end])
         for moment in MOMENTS:
             key = f"{moment}.{name}"
-            found[key] = (held.sharded._optimizer.state[local][moment], drawn(key, shape)[first:end])
+            found[key] = (held.policy._optimizer.state[local][moment], drawn(key, shape)[first:end])
     return found
 
 
@@ -61,13 +61,13 @@ def save(model: str, directory: str, train: dict[str, Any]) -> None:
     held = learner(model, train, resumed=False)
     for place, value in places(held).values():
         place.copy_(value)
-    for state in held.sharded._optimizer.state.values():
+    for state in held.policy._optimizer.state.values():
         state["step"].fill_(STEP)
-    held.sharded.loss_scale = SCALE
-    state = held.sharded.training_state()
+    held.policy.loss_scale = SCALE
+    state = held.policy.training_state()
     for place, _ in places(held).values():
         place.zero_()  # as a later step would, while a thread writes
-    held.sharded.write(state, Path(directory), tokenizer_path=model)
+    held.policy.write(state, Path(directory), tokenizer_path=model)
 
 
 def resume(directories: list[str], train: dict[str, Any]) -> None:
@@ -75,9 +75,9 @@ def resume(directories: list[str], train: dict[str, Any]) -> None:
         held = learner(directory, train, resumed=True)
         for name, (place, value) in places(held).items():
             assert torch.equal(place, value), f"{directory}: {name}"
-        for state in held.sharded._optimizer.state.values():
+        for state in held.policy._optimizer.state.values():
             assert state["step"].item() == STEP, directory
-        assert held.sharded.loss_scale == SCALE, directory
+        assert held.policy.loss_scale == SCALE, directory
 
 
 class Shapes(nn.Module):
@@ -96,7 +96,7 @@ class Shapes(nn.Module):
 def copy_drawn_shapes() -> None:
     """Compare the shares of all ranks with the whole tensors; some have fewer rows than there are ranks."""
     for seed in range(DRAWS):
-        training_copy.BUCKET_BYTES = 1 + 97 * seed  # so that there are several rounds, and ranks have unequal numbers
+        training_state.BUCKET_BYTES = 1 + 97 * seed  # so that there are several rounds, and ranks have unequal numbers
         shapes = Shapes(seed)
         fully_shard(shapes)
         parameters = dict(shapes.named_parameters())

@@ -1,10 +1,24 @@
 """Columns of a loss, of which a test gives only those that matter to it."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from arl.train.algorithms.objective import TokenColumns
+from arl.train.packing import LossSequence
 from arl.types import MetricValue
+
+
+def loss_sequence(
+    token_ids: np.ndarray, loss_at: np.ndarray, advantages: np.ndarray, behavior: np.ndarray | None = None
+) -> LossSequence:
+    """Every loss token is of version 0, and of logprob 0 unless said otherwise."""
+    columns = {
+        "behavior_logprobs": np.zeros(len(loss_at), np.float32) if behavior is None else behavior,
+        "policy_versions": np.zeros(len(loss_at), np.int32),
+        "advantages": advantages,
+    }
+    return LossSequence(token_ids, loss_at, columns)
 
 
 def token_columns(

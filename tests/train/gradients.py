@@ -4,12 +4,14 @@ import random
 
 import numpy as np
 import torch
+from torch.distributed.tensor import DTensor
 
 from arl.train.learner import Learner
-from arl.train.loss_sequence import LossSequence
-from arl.train.shard import Minibatch
-from arl.train.sharding import local_part, whole_tensor
-from arl.train.step_totals import StepTotals
+from arl.train.micro_batch import MicroBatch
+from arl.train.packing import LossSequence, Minibatch
+from arl.train.sharding import local_part
+from arl.train.step_metrics import StepTotals
+from tests.train.columns import loss_sequence
 
 
 def sequences(seed: int) -> list[list[LossSequence]]:
@@ -28,15 +30,15 @@ def _sequence(prompt: list[int], rng: random.Random) -> LossSequence:
     at = np.array(sorted(rng.sample(after, max(1, len(after) - 2))))
     behavior = np.array([-rng.uniform(1, 4) for _ in at], np.float32)
     advantages = np.full(len(at), rng.choice([-1.5, 0.25, 1.0]), np.float32)
-    return LossSequence(tokens, at, behavior, np.zeros(len(at), np.int32), advantages)
+    return loss_sequence(tokens, at, advantages, behavior)
 
 
-def gradient_of(learner: Learner, minibatch: Minibatch) -> tuple[float, dict[str, torch.Tensor]]:
+def gradient_of(learner: Learner, minibatch: Minibatch[MicroBatch]) -> tuple[float, dict[str, torch.Tensor]]:
     """Summed over ranks; the weights stay as they are. Collective."""
-    sharded, total = learner.sharded, torch.zeros(())
+    sharded, total = learner.policy, torch.zeros(())
     totals = StepTotals(sharded.device, learner.objective)
     for i, batch in enumerate(minibatch.micro_batches):
-        loss = learner._policy_loss(batch, None, minibatch, totals)
+        loss = learner._policy_loss(batch, {}, minibatch, totals)
         sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))
         total += loss.detach()
     gradient = {
@@ -47,3 +49,13 @@ def gradient_of(learner: Learner, minibatch: Minibatch) -> tuple[float, dict[str
     if sharded._world > 1:
         torch.distributed.all_reduce(total)
     return float(total), gradient
+
+
+def whole_tensor(local: torch.Tensor, sharded: torch.Tensor) -> torch.Tensor:
+    """Gather by torch the tensor of which every rank has a part, `local`, sharded as the parameter is. Collective."""
+    assert isinstance(sharded, DTensor)
+    part = DTensor.from_local(
+        local, sharded.device_mesh, sharded.placements, shape=sharded.shape, stride=sharded.stride()
+    )
+    whole: torch.Tensor = part.full_tensor()
+    return whole

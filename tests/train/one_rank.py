@@ -11,9 +11,8 @@ from arl.config.recipe import Train
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.objective import Objective
 from arl.train.learner import Learner
-from arl.train.loss_sequence import LossSequence
-from arl.train.packer import pack_groups
-from arl.train.shard import Shard
+from arl.train.micro_batch import MicroBatch, pack_groups
+from arl.train.packing import LossSequence, Shard
 from arl.types import Batch, Trajectory
 from tests.train.synthetic import packed
 
@@ -23,13 +22,13 @@ def learner(model: Path, objective: Objective | None = None, **train: Any) -> Le
     return Learner(model, Train.model_validate(settings), objective or DecoupledPPO(), version=4)
 
 
-def shard_of(given: Batch, minibatches: int = 2, capacity: int = 16_384) -> Shard:
+def shard_of(given: Batch, minibatches: int = 2, capacity: int = 16_384) -> Shard[MicroBatch]:
     (shard,), _ = packed(given, minibatches, capacity)
     return shard
 
 
 def weights(trained: Learner) -> dict[str, torch.Tensor]:
-    return trained.sharded.full_state(torch.float32)
+    return trained.policy.full_state(torch.float32)
 
 
 def assert_same_weights(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: float) -> None:
@@ -41,19 +40,18 @@ def logprobs(trained: Learner, sequences: list[LossSequence]) -> torch.Tensor:
     """Score the loss tokens of one pack, (N,)."""
     ((pack,),) = pack_groups([sequences], 16_384, ranks=1)
     with torch.no_grad():
-        logprob, _ = trained.sharded.score(pack)
+        logprob, _ = trained.policy.score(pack)
     return logprob[torch.from_numpy(pack.loss_scores).long()]
 
 
 def with_advantage(trajectory: Trajectory, advantage: float) -> LossSequence:
     at = np.flatnonzero(trajectory.loss_mask)
-    return LossSequence(
-        token_ids=trajectory.token_ids,
-        loss_at=at,
-        behavior_logprobs=trajectory.behavior_logprobs[at],
-        policy_versions=trajectory.policy_versions[at],
-        advantages=np.full(len(at), advantage, np.float32),
-    )
+    columns = {
+        "behavior_logprobs": trajectory.behavior_logprobs[at],
+        "policy_versions": trajectory.policy_versions[at],
+        "advantages": np.full(len(at), advantage, np.float32),
+    }
+    return LossSequence(trajectory.token_ids, at, columns)
 
 
 def rewarded(given: Batch) -> list[LossSequence]:

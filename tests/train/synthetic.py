@@ -7,12 +7,11 @@ import numpy as np
 from arl.config.recipe import Train
 from arl.data.model_limits import Flops
 from arl.tasks import running_checksum
-from arl.train.algorithms.advantage import Advantage
+from arl.train.algorithms.advantage import GRPO, Advantage
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.grpo import GRPO
 from arl.train.algorithms.objective import Objective
-from arl.train.packer import BY_TOKENS, Packing, pack_batch
-from arl.train.shard import Shard, join_shard, pack_sizes, packing_report
+from arl.train.micro_batch import MicroBatch, join_shard, pack_sizes, packing_report
+from arl.train.packing import BY_TOKENS, Packing, Shard, pack_batch
 from arl.types import Batch, Trajectory, TrajectoryGroup
 
 BOS, EOS = 14, 15
@@ -67,10 +66,10 @@ def packed(
     flops: Flops = BY_TOKENS,
     objective: Objective | None = None,
     advantage: Advantage | None = None,
-) -> tuple[tuple[Shard, ...], dict[str, float]]:
+) -> tuple[tuple[Shard[MicroBatch], ...], dict[str, float]]:
     """Pack and join as a run of decoupled PPO with GRPO's advantages does, unless others are given."""
     train = Train(dtype="float32", learning_rate=1.5e-4, minibatches=minibatches, capacity=capacity)
-    packing = Packing.of(train, objective or DecoupledPPO(), advantage or GRPO(), ranks=ranks, flops=flops)
+    packing = Packing(train, objective or DecoupledPPO(), advantage or GRPO(), ranks=ranks, flops=flops)
     chosen, report = pack_batch(given, packing)
     shards = tuple(join_shard(shard) for shard in chosen)
     sizes = [pack_sizes(shard, flops) for shard in shards]

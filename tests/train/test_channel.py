@@ -1,4 +1,4 @@
-"""The trainer's channel takes nothing of strangers, forgets who has left, and names whoever ends the run."""
+"""The trainer's channel takes nothing of strangers, answers by id, and names whoever ends the run."""
 
 import asyncio
 import contextlib
@@ -9,25 +9,22 @@ from collections.abc import AsyncIterator, Callable, Iterable
 import pytest
 import zmq
 import zmq.asyncio
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from zmq.utils.monitor import recv_monitor_message
 
 from arl.errors import ProcessDied, RunError, TrainerError
+from arl.launch.child import RUN_KEY
 from arl.launch.network import LOOPBACK
 from arl.launch.run_secrets import RunSecrets
-from arl.train import channel, channel_access, rank_watch
-from arl.train.announced_versions import AnnouncedVersions
-from arl.train.channel import Claimed, Hello, Left, Saved
-from arl.train.channel_access import server_keys, show_key
-from arl.train.rank_connections import RankConnections
+from arl.train import channel, link, rank_watch
+from arl.train.channel import MAIN, Failed, Hello, Leave, RankAnswer, RankRequest, Send
+from arl.train.link import Link, RankConnections, server_keys, show_key
 from arl.train.rank_watch import RankWatch
-from arl.train.waits import ThreadAnswers, Waits, WatchedTasks
-from arl.types import WeightUpdate
 
 TRUST = RunSecrets("the run's key")
 SECONDS = 30
-HELLO = Hello("trainer", 0, "node-3", os.getpid())
+HELLO = Hello(0, "node-3", os.getpid())
 MECHANISMS = [b"", b"NULL", b"PLAIN", b"CURVE"]
 Peer = zmq.asyncio.Socket
 
@@ -49,7 +46,7 @@ async def listening() -> AsyncIterator[tuple[RankConnections, zmq.asyncio.Contex
 def peer(connections: RankConnections, peers: zmq.asyncio.Context, key: str = TRUST.key) -> Peer:
     """Connect somebody who knows `key`."""
     made = peers.socket(zmq.DEALER)
-    address = connections.environment[channel.ADDRESS]
+    address = connections.address
     show_key(made, address, key)
     made.connect(address)
     return made
@@ -57,7 +54,7 @@ def peer(connections: RankConnections, peers: zmq.asyncio.Context, key: str = TR
 
 async def admitted(connections: RankConnections, rank: Peer, hello: Hello = HELLO) -> None:
     await rank.send(channel.encode(hello))
-    assert await asyncio.wait_for(connections.receive(), SECONDS) == (hello, hello)
+    assert await asyncio.wait_for(connections.receive(), SECONDS) == (hello.rank, hello)
 
 
 def greeting(mechanism: bytes) -> bytes:
@@ -67,7 +64,7 @@ def greeting(mechanism: bytes) -> bytes:
 
 def send(connections: RankConnections, pieces: Iterable[bytes]) -> None:
     """Send bytes to the port, as anybody can."""
-    _, _, port = connections.environment[channel.ADDRESS].rpartition(":")
+    _, _, port = connections.address.rpartition(":")
     with socket.create_connection((LOOPBACK, int(port)), SECONDS) as anybody, contextlib.suppress(ConnectionError):
         for piece in pieces:
             anybody.sendall(piece)
@@ -83,7 +80,7 @@ def test_whatever_a_stranger_sends_the_next_rank_is_admitted(mechanism: bytes, p
             waiting = asyncio.create_task(connections.receive())
             await asyncio.to_thread(send, connections, [*begin, *pieces, b"\0" + bytes([len(hello)]) + hello])
             await peer(connections, peers).send(hello)
-            assert await asyncio.wait_for(waiting, SECONDS) == (HELLO, HELLO)
+            assert await asyncio.wait_for(waiting, SECONDS) == (0, HELLO)
 
     asyncio.run(scene())
 
@@ -95,7 +92,7 @@ async def _event(watched: Peer, event: int) -> None:
 
 @pytest.mark.parametrize("is_encrypted", [False, True])
 def test_only_clients_with_the_key_of_the_run_get_through(is_encrypted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel_access, "is_encrypted", lambda address: is_encrypted)
+    monkeypatch.setattr(link, "is_encrypted", lambda address: is_encrypted)
 
     async def scene() -> None:
         async with listening() as (connections, peers):
@@ -109,7 +106,7 @@ def test_only_clients_with_the_key_of_the_run_get_through(is_encrypted: bool, mo
                 knows_the_server.curve_publickey, knows_the_server.curve_secretkey = zmq.curve_keypair()
                 refused = asyncio.create_task(_event(knows_the_server, zmq.EVENT_HANDSHAKE_FAILED_AUTH))
                 await asyncio.sleep(0)  # it watches from here on
-                knows_the_server.connect(connections.environment[channel.ADDRESS])
+                knows_the_server.connect(connections.address)
                 await asyncio.wait_for(refused, SECONDS)
             assert not waiting.done(), "nothing of them was delivered"
             waiting.cancel()
@@ -117,37 +114,12 @@ def test_only_clients_with_the_key_of_the_run_get_through(is_encrypted: bool, mo
     asyncio.run(scene())
 
 
-@settings(max_examples=25)
-@given(st.lists(st.tuples(st.booleans(), st.integers(0, 4)), max_size=25))
-def test_after_any_series_of_threads_that_come_and_go_those_that_are_left_are_remembered(
-    events: list[tuple[bool, int]],
-) -> None:
-    async def scene() -> None:
-        async with listening() as (connections, peers):
-            live: dict[str, Peer] = {}
-            for number, (comes, which) in enumerate(events):
-                if comes or not live:
-                    thread = f"group {number}"
-                    live[thread] = peer(connections, peers)
-                    await admitted(connections, live[thread], Hello(thread, 0, "node", 1))
-                else:
-                    thread = list(live)[which % len(live)]
-                    await live.pop(thread).send(channel.encode(Left()))
-                    sender, message = await asyncio.wait_for(connections.receive(), SECONDS)
-                    assert (sender.role, message) == (thread, Left())
-                    with pytest.raises(ConnectionError, match="has not connected"):
-                        await connections.send(thread, 0, Saved(1))
-                assert [hello.role for hello in connections.connected] == list(live)
-
-    asyncio.run(scene())
-
-
 @pytest.mark.parametrize(
     ("messages", "said"),
     [
-        ([channel.encode(HELLO), b"\x91" * 3000], r"^trainer of trainer rank 0 \(pid \d+ on node-3\) has sent what"),
+        ([channel.encode(HELLO), b"\x91" * 3000], r"^trainer rank 0 \(pid \d+ on node-3\) has sent what"),
         ([b"\xc0"], r"^a process at 127\.0\.0\.1 that knows the run key has sent what .*same version of"),
-        ([channel.encode(Saved(1))], "has sent Saved without a Hello: the network has cut its connection"),
+        ([channel.encode(RankAnswer(1))], "has sent RankAnswer without a Hello: the network has cut its connection"),
     ],
 )
 def test_what_is_no_message_of_a_rank_ends_the_run_by_its_name(messages: list[bytes], said: str) -> None:
@@ -164,51 +136,48 @@ def test_what_is_no_message_of_a_rank_ends_the_run_by_its_name(messages: list[by
     asyncio.run(scene())
 
 
-def test_an_answer_that_comes_too_late_is_not_taken_for_that_of_the_next_question() -> None:
+@contextlib.asynccontextmanager
+async def linked(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[RankConnections, Link]]:
+    """Connect the link of a rank, which has said Hello."""
+    async with listening() as (connections, _):
+        for name, value in {"RANK": "0", RUN_KEY: TRUST.key, channel.ADDRESS: connections.address}.items():
+            monkeypatch.setenv(name, value)
+        link = Link()
+        await asyncio.wait_for(connections.receive(), SECONDS)
+        yield connections, link
+        await asyncio.to_thread(link.close)
+
+
+def test_requests_are_answered_by_id_and_those_to_a_thread_that_has_ended_with_its_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scene() -> None:
-        answers = ThreadAnswers(Waits())
-        answers.next("claims").cancel()
-        answered = answers.next("claims")
-        answers.add("claims", Claimed(5))
-        assert not answered.done()
-        answers.add("claims", Claimed(6))
-        assert await answered == Claimed(6)
-        unanswered = answers.next("claims")
-        answers.left("claims")
-        with pytest.raises(ConnectionError, match="claims of rank 0 has ended"):
-            await unanswered
+        async with linked(monkeypatch) as (connections, link):
+            link.open("group")
+            for number, to in enumerate(("group", MAIN, "group", "group")):
+                await connections.send(0, RankRequest(number, to, Send(number)))
+            first, second = [await asyncio.to_thread(link.receive, "group", SECONDS) for _ in range(2)]
+            main = await asyncio.to_thread(link.receive, MAIN, SECONDS)
+            assert (first.id, main.id, second.id) == (0, 1, 2)
+            link.answer(second)
+            link.end("group", "it broke")  # request 3 was never received
+            await connections.send(0, RankRequest(4, "group", Leave()))
+            await connections.send(0, RankRequest(5, "another group", Leave()))
+            answers = [(await asyncio.wait_for(connections.receive(), SECONDS))[1] for _ in range(4)]
+            broken = [RankAnswer(number, error="it broke") for number in (3, 4)]
+            assert answers == [RankAnswer(2), *broken, RankAnswer(5, error="there is no thread another group")]
 
     asyncio.run(scene())
 
 
-@pytest.mark.parametrize("error", [ValueError("bad"), TrainerError("rank 1 has sent what is no message")])
-def test_a_task_that_listens_and_fails_ends_every_wait_by_name(error: Exception) -> None:
-    async def fail() -> None:
-        raise error
-
+def test_bytes_of_the_controller_that_are_no_request_end_the_wait_of_the_main_thread(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def scene() -> None:
-        waits = Waits()
-        tasks = WatchedTasks(waits)
-        answered = waits.new()
-        answered.set_result(None)
-        pending = waits.new()
-        tasks.begin("trainer messages", fail())
-        with pytest.raises(TrainerError, match=r"rank 1 has sent|^trainer messages: .*ValueError\('bad'\)"):
-            async with asyncio.timeout(SECONDS):
-                await pending
-        await tasks.close()
-
-    asyncio.run(scene())
-
-
-def test_a_version_is_given_to_whoever_waits_for_it_or_for_one_that_was_skipped() -> None:
-    async def scene() -> None:
-        versions = AnnouncedVersions({4: "model"}, 3, Waits())
-        assert (await versions.at_least(4)).path == "model"
-        waiting = asyncio.create_task(versions.at_least(5))
-        await asyncio.sleep(0)  # it waits from here on
-        versions.add(WeightUpdate(6, "/run/v6"))
-        assert (await waiting).path == "/run/v6"
+        async with linked(monkeypatch) as (connections, link):
+            await connections.send(0, Hello(0, "node-3", 1))  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="Object missing required field"):
+                await asyncio.to_thread(link.receive, MAIN, SECONDS)
 
     asyncio.run(scene())
 
@@ -238,23 +207,23 @@ class FakeProcess:
 
 
 Scene = Callable[[RankWatch, FakeProcess, FakeProcess], None]
-TRACE = TrainerError("rank 0 raised")
+TRACE = Failed("trainer", 5, "a trace", said="its message", is_of_disk=False)
 
 
 def killed_then_traceback(watch: RankWatch, first: FakeProcess, second: FakeProcess) -> None:
     second.end(-9)
-    watch.raised(TRACE)
+    watch.raised(0, TRACE)
 
 
 def traceback_then_killed(watch: RankWatch, first: FakeProcess, second: FakeProcess) -> None:
-    watch.raised(TRACE)
+    watch.raised(0, TRACE)
     first.end(1)
     asyncio.get_running_loop().call_later(0.01, second.end, -9)
 
 
 def exit_then_traceback(watch: RankWatch, first: FakeProcess, second: FakeProcess) -> None:
     first.end(1)
-    asyncio.get_running_loop().call_later(0.01, watch.raised, TRACE)
+    asyncio.get_running_loop().call_later(0.01, watch.raised, 0, TRACE)
 
 
 def exit_alone(watch: RankWatch, first: FakeProcess, second: FakeProcess) -> None:
@@ -266,7 +235,7 @@ def exit_alone(watch: RankWatch, first: FakeProcess, second: FakeProcess) -> Non
     [
         (killed_then_traceback, "trainer-1 ended with -9"),
         (traceback_then_killed, "trainer-1 ended with -9"),
-        (exit_then_traceback, "rank 0 raised"),
+        (exit_then_traceback, rf"trainer rank 0 (pid {os.getpid()} on node-3) at version 5: its message"),
         (exit_alone, "trainer-0 ended with 0"),
     ],
 )
@@ -276,7 +245,7 @@ def test_a_killed_rank_is_the_cause_else_the_first_traceback_else_the_exit(
     monkeypatch.setattr(rank_watch, "SETTLE_SECONDS", 0.5)
 
     async def main() -> RunError:
-        watch = RankWatch()
+        watch = RankWatch({0: HELLO})
         first, second = FakeProcess("trainer-0"), FakeProcess("trainer-1")
         watch.add(0, first)  # type: ignore[arg-type]
         watch.add(1, second)  # type: ignore[arg-type]
@@ -286,15 +255,3 @@ def test_a_killed_rank_is_the_cause_else_the_first_traceback_else_the_exit(
         return error
 
     assert str(asyncio.run(main())) == cause
-
-
-def test_a_rank_is_named_by_its_process_until_it_says_hello() -> None:
-    async def main() -> None:
-        watch = RankWatch()
-        watch.add(0, FakeProcess("trainer-0"))  # type: ignore[arg-type]
-        assert watch.describe({0, 1}) == "trainer rank 0 (pid 17) and trainer rank 1 (not connected)"
-        watch.greeted(Hello("trainer", 1, host="node-3", pid=5))
-        assert watch.describe([1]) == "trainer rank 1 (pid 5 on node-3)"
-        watch.close()
-
-    asyncio.run(main())

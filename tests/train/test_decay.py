@@ -8,9 +8,9 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from arl.config.recipe import Train
-from arl.train.rendezvous import init_ranks
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharded_weights import matrices
+from arl.train.sharding import init_ranks
 from tests.train.families import FAMILIES, make_family
 
 pytestmark = pytest.mark.usefixtures("alone")

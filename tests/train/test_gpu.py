@@ -19,8 +19,8 @@ from arl.sync.choose import BufferPlace
 from arl.sync.ipc import IpcTarget
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packer import pack_groups
-from arl.train.shard import Minibatch, Shard
+from arl.train.micro_batch import pack_groups
+from arl.train.packing import Minibatch, Shard
 from tests.sync.sender import publish
 
 pytestmark = [
@@ -51,7 +51,7 @@ for _ in range(2):
     learner = Learner(sys.argv[1], Train(dtype=sys.argv[2], minibatches=2, deterministic=True), PPO(), version=4)
     learner.step(shard)
     digest = hashlib.sha256()
-    for tensor in learner.sharded.full_state(torch.float32).values():
+    for tensor in learner.policy.full_state(torch.float32).values():
         digest.update(tensor.numpy().tobytes())
     print(digest.hexdigest())
 """

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
-import numpy as np
 import pytest
 import torch
 
@@ -13,11 +11,9 @@ from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
-from arl.train.gradient_halves import halves
 from arl.train.learner import Learner
-from arl.train.shard import Shard
-from arl.train.sharding import local_part
-from arl.train.step_totals import StepTotals
+from arl.train.micro_batch import MicroBatch
+from arl.train.packing import Shard
 from tests.train.gradients import gradient_of
 from tests.train.synthetic import batch, packed
 
@@ -31,7 +27,7 @@ def learner(model: Path, objective: Objective | None = None, minibatches: int = 
     return Learner(model, train, objective or DecoupledPPO(), version=4)
 
 
-def shard_of(version: int, minibatches: int = 2, capacity: int = 200) -> Shard:
+def shard_of(version: int, minibatches: int = 2, capacity: int = 200) -> Shard[MicroBatch]:
     (shard,), _ = packed(batch(version, groups=8, size=4, seed=version), minibatches, capacity)
     return shard
 
@@ -44,43 +40,10 @@ def test_the_cosine_to_the_previous_updates_is_that_of_the_gradient_and_adams_de
     trained = learner(tiny, minibatches=1)
     first, second = shard_of(4, 1), shard_of(5, 1)
     assert "grad_cosine/previous" not in trained.step(first)  # there is no earlier gradient
-    mean = torch.cat([trained.sharded._optimizer.state[p]["exp_avg"].flatten() for p in trained.sharded._local])
+    mean = torch.cat([trained.policy._optimizer.state[p]["exp_avg"].flatten() for p in trained.policy._local])
     _, gradient = gradient_of(trained, second.minibatches[0])
     expected = torch.cosine_similarity(flat(gradient).double(), mean.double(), dim=0)
     assert number(trained.step(second), "grad_cosine/previous") == pytest.approx(expected.item(), abs=1e-5)
-
-
-@pytest.mark.parametrize("objective", OBJECTIVES, ids=lambda o: f"{o.kind}-{getattr(o, 'proximal', '')}")
-def test_the_gradients_of_the_halves_sum_up_to_that_of_the_minibatch(tiny: Path, objective: Objective) -> None:
-    trained = learner(tiny, objective)
-    (first, _) = shard_of(4).minibatches
-    assert len(first.micro_batches) > 1
-    both = halves(first.micro_batches, 4, trained.sharded.device)
-    assert both is not None
-    stale, fresh = (_gradient_of_half(trained, shard_of(4), stale) for stale in (True, False))
-    _, whole = gradient_of(trained, first)
-    torch.testing.assert_close(stale + fresh, flat(whole), rtol=1e-4, atol=1e-6)
-    expected = torch.cosine_similarity(stale.double(), fresh.double(), dim=0).item()
-    measured = learner(tiny, objective, halves_every=1).step(shard_of(4))
-    assert number(measured, "grad_cosine/stale_fresh") == pytest.approx(expected, abs=1e-5)
-
-
-def _gradient_of_half(trained: Learner, shard: Shard, stale: bool) -> torch.Tensor:
-    """Set the advantages of the other half to 0, which takes its tokens out of the loss; unless they are sequences."""
-    first = shard.minibatches[0]
-    both = halves(first.micro_batches, 4, trained.sharded.device)
-    assert both is not None
-    half = both[0] if stale else both[1]
-    for i, pack in enumerate(first.micro_batches):
-        totals = StepTotals(trained.sharded.device, trained.objective)
-        if trained.objective.scope == "sequence":
-            loss = trained._policy_loss(pack, None, first, totals, half=half)
-        else:
-            own = (4 - pack.policy_versions > half.oldest_fresh) == stale
-            alone = msgspec.structs.replace(pack, advantages=np.where(own, pack.advantages, np.float32(0)))
-            loss = trained._policy_loss(alone, None, first, totals)
-        trained.sharded.backward(loss, last=i + 1 == len(first.micro_batches))
-    return torch.cat([local_part(part).flatten() for part in trained.sharded.take_gradient()])
 
 
 def test_measuring_the_halves_leaves_weights_optimizer_and_metrics_as_they_are_to_the_bit(tiny: Path) -> None:
@@ -94,6 +57,6 @@ def test_measuring_the_halves_leaves_weights_optimizer_and_metrics_as_they_are_t
         assert {n: ours[n] for n in ours.keys() - timed} == {
             n: theirs[n] for n in theirs.keys() - timed - {"grad_cosine/stale_fresh"}
         }
-    a, b = plain.sharded.training_state(), measured.sharded.training_state()
+    a, b = plain.policy.training_state(), measured.policy.training_state()
     for one, other in ((a.weights, b.weights), (a.optimizer, b.optimizer)):
         assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())

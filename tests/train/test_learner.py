@@ -13,12 +13,12 @@ from arl.config.recipe import TinyModel
 from arl.metrics.names import number
 from arl.models.tiny import make_tiny_model
 from arl.tasks import running_checksum
+from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.grpo import GRPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
-from arl.train.loss_sequence import loss_sequences
+from arl.train.packing import loss_sequences
 from arl.types import Batch
 from tests.extending.my_objective import Reinforce as WithPenalty
 from tests.train.one_rank import (
@@ -90,7 +90,8 @@ def test_the_second_minibatch_is_centered_on_the_weights_before_the_step(tiny: P
 def test_loglinear_runs_no_proximal_pass_and_centers_between_behavior_and_current(tiny: Path) -> None:
     given = batch(4, groups=4, size=4)
     trained = learner(tiny, DecoupledPPO(proximal="loglinear"))
-    assert trained._proximal_pass(shard_of(given).minibatches) == [None, None]
+    computed = trained._rank_columns(shard_of(given).minibatches)
+    assert not any(columns for minibatch in computed for columns in minibatch)
     old = batch(4, groups=4, size=4)
     kl = {
         p: number(learner(tiny, DecoupledPPO(proximal=p)).step(shard_of(old)), "kl/behavior_proximal")
@@ -117,6 +118,6 @@ def test_a_masked_episode_counts_in_the_advantages_of_the_others() -> None:
     masked = msgspec.structs.replace(first, loss_mask=np.zeros_like(first.loss_mask))
     both = [group, msgspec.structs.replace(group, trajectories=(masked, *rest))]
     (plain,), (with_mask,) = (loss_sequences(Batch(given.version, (g,)), GRPO()) for g in both)
-    assert len(with_mask[0].advantages) == 0
+    assert len(with_mask[0].columns["advantages"]) == 0
     for a, b in zip(plain[1:], with_mask[1:], strict=True):
-        np.testing.assert_array_equal(a.advantages, b.advantages)
+        np.testing.assert_array_equal(a.columns["advantages"], b.columns["advantages"])

@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,11 +13,11 @@ from arl.config.recipe import Train
 from arl.data.model_limits import Flops
 from arl.errors import InputError
 from arl.train import channel
+from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.grpo import GRPO
-from arl.train.loss_sequence import LossSequence
-from arl.train.micro_batch import MicroBatch, SequencePack
-from arl.train.packer import Packing, pack_batch, pack_groups
+from arl.train.micro_batch import MicroBatch, pack_groups
+from arl.train.packing import COLUMNS, LossSequence, Packing, pack_batch
+from tests.train.columns import loss_sequence
 from tests.train.synthetic import batch, packed
 
 Token = tuple[tuple[int, ...], int, float, int, float]  # context, target, behavior logprob, version, advantage
@@ -34,7 +35,11 @@ def groups_of(seed: int, count: int, vocab: int) -> list[list[LossSequence]]:
             loss_at = np.array(sorted(rng.sample(candidates, rng.randint(1, len(candidates)))))
             advantages = np.full(len(loss_at), rng.choice([-1.0, 2.0]), np.float32)
             noise = np.array([rng.random() for _ in loss_at], np.float32)
-            members.append(LossSequence(tokens, loss_at, noise, loss_at.astype(np.int32), advantages))
+            members.append(
+                LossSequence(
+                    tokens, loss_at, dict(zip(COLUMNS, (noise, loss_at.astype(np.int32), advantages), strict=True))
+                )
+            )
         made.append(members)
     return made
 
@@ -44,9 +49,7 @@ def expected(groups: list[list[LossSequence]]) -> Counter[Token]:
         (tuple(s.token_ids[:t].tolist()), int(s.token_ids[t]), float(logprob), int(version), float(advantage))
         for group in groups
         for s in group
-        for t, logprob, version, advantage in zip(
-            s.loss_at, s.behavior_logprobs, s.policy_versions, s.advantages, strict=True
-        )
+        for t, logprob, version, advantage in zip(s.loss_at, *(s.columns[name] for name in COLUMNS), strict=True)
     )
 
 
@@ -71,9 +74,9 @@ def found(micro_batch: MicroBatch) -> list[Token]:
             (
                 tuple(micro_batch.token_ids[keys].tolist()),
                 int(micro_batch.score_targets[score]),
-                float(micro_batch.behavior_logprobs[n]),
-                int(micro_batch.policy_versions[n]),
-                float(micro_batch.advantages[n]),
+                float(micro_batch.columns["behavior_logprobs"][n]),
+                int(micro_batch.columns["policy_versions"][n]),
+                float(micro_batch.columns["advantages"][n]),
             )
         )
     return tokens
@@ -98,7 +101,7 @@ def test_a_prompt_and_equal_responses_are_stored_once() -> None:
     prompt, answer = rng.integers(0, 9, 26), rng.integers(0, 9, 8)
     tokens = np.concatenate([prompt, answer]).astype(np.int32)
     loss_at, zeros = np.arange(26, 34), np.zeros(8, np.float32)
-    same = [LossSequence(tokens, loss_at, zeros, zeros.astype(np.int32), zeros + a) for a in (1.0, -1.0, 0.5)]
+    same = [loss_sequence(tokens, loss_at, zeros + a) for a in (1.0, -1.0, 0.5)]
     ((pack,),) = pack_groups([same], 1000, ranks=1)
     assert len(pack.token_ids) == 26 + 7  # the last token is only a target
     assert len(pack.score_targets) == 8
@@ -111,7 +114,7 @@ def test_micro_batches_are_balanced_by_flops_rather_than_tokens() -> None:
     def alone(length: int) -> list[LossSequence]:
         zeros = np.zeros(1, np.float32)
         tokens = rng.integers(0, 10**6, length).astype(np.int32)
-        return [LossSequence(tokens, np.array([length - 1]), zeros, zeros.astype(np.int32), zeros + 1)]
+        return [loss_sequence(tokens, np.array([length - 1]), zeros + 1)]
 
     def segments(flops: Flops) -> list[list[int]]:
         shares = pack_groups(groups, 1200, ranks=2, flops=flops)
@@ -122,42 +125,9 @@ def test_micro_batches_are_balanced_by_flops_rather_than_tokens() -> None:
     assert sorted(segments(Flops(token=0.0, key=1.0, score=0.0))) == [[1], [12]]
 
 
-def test_the_balance_of_a_step_is_the_slowest_ranks_share_of_the_work() -> None:
-    given_batch, shape = batch(groups=8, size=4), Flops(token=1.0, key=0.5, score=2.0)
-    _, alone = packed(given_batch, minibatches=2, capacity=200, ranks=1, flops=shape)
-    shards, report = packed(given_batch, minibatches=2, capacity=200, ranks=3, flops=shape)
-
-    def work(p: MicroBatch) -> float:
-        seen = sum(len(context) for context in contexts(p))
-        return len(p.token_ids) + 0.5 * seen + 2.0 * len(p.score_targets)
-
-    loads = [[work(p) for minibatch in shard.minibatches for p in minibatch.micro_batches] for shard in shards]
-    assert alone["packing/balance"] == 1.0
-    assert report["packing/balance"] == pytest.approx(sum(map(max, *loads)) / (sum(map(sum, loads)) / 3))
-    assert report["packing/balance"] > 1.0
-
-
 def test_a_trajectory_longer_than_the_capacity_is_refused_with_both_numbers() -> None:
     with pytest.raises(InputError, match=r"28 tokens .* train.capacity 20"):
         packed(batch(groups=4, size=2), minibatches=1, capacity=20, ranks=1)
-
-
-def test_minibatches_must_divide_the_groups() -> None:
-    with pytest.raises(InputError, match="minibatches 3 must divide the 4 groups"):
-        packed(batch(groups=4, size=2), minibatches=3, capacity=1000, ranks=1)
-
-
-def test_minibatches_do_not_depend_on_capacity_or_ranks() -> None:
-    given_batch = batch(groups=8, size=4)
-
-    def tokens(capacity: int, ranks: int) -> list[Counter[Token]]:
-        shards, _ = packed(given_batch, minibatches=4, capacity=capacity, ranks=ranks)
-        return [
-            Counter(t for shard in shards for p in shard.minibatches[m].micro_batches for t in found(p))
-            for m in range(4)
-        ]
-
-    assert tokens(1000, 1) == tokens(60, 3)
 
 
 def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
@@ -174,16 +144,16 @@ def test_trajectories_without_gradient_are_left_out_but_counted() -> None:
 
 def test_a_shard_survives_the_channel_bit_for_bit() -> None:
     train = Train(minibatches=2, capacity=1000)
-    packing = Packing.of(train, DecoupledPPO(), GRPO(), ranks=1, records=True)
+    packing = Packing(train, DecoupledPPO(), GRPO(), ranks=1, records=True)
     (shard,), _ = pack_batch(batch(groups=4, size=4), packing)
-    received = channel.decode_to_rank(channel.encode(channel.Step(shard)))
+    request = channel.RankRequest(1, channel.MAIN, channel.Step(shard))
+    received = channel.decode_request(channel.encode(request)).body
     assert isinstance(received, channel.Step)
     for sent, got in zip(shard.minibatches, received.shard.minibatches, strict=True):
         assert sent.loss_tokens == got.loss_tokens
-        for name in SequencePack.__struct_fields__:
-            a, b = getattr(sent.packs[0], name), getattr(got.packs[0], name)
-            if a is None:
-                assert b is None
-                continue
+        *arrays, columns = msgspec.structs.astuple(sent.micro_batches[0])
+        *others, received_columns = msgspec.structs.astuple(got.micro_batches[0])
+        assert list(columns) == list(received_columns) == [*COLUMNS, "places"]
+        for a, b in zip([*arrays, *columns.values()], [*others, *received_columns.values()], strict=True):
             assert a.dtype == b.dtype
             assert np.array_equal(a, b)

@@ -25,10 +25,10 @@ from arl.models.load import empty_model
 from arl.train import sharding
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.loss_sequence import LossSequence
-from arl.train.packer import pack_groups
+from arl.train.micro_batch import pack_groups
+from arl.train.packing import LossSequence, Minibatch, Shard
 from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
-from arl.train.shard import Minibatch, Shard
+from tests.train.columns import loss_sequence
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -68,12 +68,11 @@ def sequence() -> LossSequence:
     length = TOKENS + 1
     rng = np.random.default_rng(0)
     loss_at = np.arange(PROMPT, length)
-    return LossSequence(
-        token_ids=rng.integers(0, SIZES["vocab_size"], length).astype(np.int32),
-        loss_at=loss_at,
-        behavior_logprobs=np.full(len(loss_at), -5.0, np.float32),
-        policy_versions=np.zeros(len(loss_at), np.int32),
+    return loss_sequence(
+        rng.integers(0, SIZES["vocab_size"], length).astype(np.int32),
+        loss_at,
         advantages=np.ones(len(loss_at), np.float32),
+        behavior=np.full(len(loss_at), -5.0, np.float32),
     )
 
 

@@ -20,7 +20,7 @@ from arl.launch.child import RUN_KEY
 from arl.launch.network import LOOPBACK
 from arl.launch.run_secrets import RunSecrets
 from arl.train import channel, link
-from arl.train.algorithms.grpo import GRPO
+from arl.train.algorithms.advantage import GRPO
 from arl.train.trainer_client import TrainerClient
 from arl.types import StepResult
 from tests.train.saved import saved_weights
@@ -89,7 +89,7 @@ def test_a_frozen_rank_and_then_a_killed_one_are_named_with_pid_version_and_the_
             for rank, process in enumerate(ranks):
                 assert f"trainer rank {rank} (pid {process.pid} on " in frozen
                 assert re.search(rf"(?s)trainer-{rank}\.log:.*\(pid {process.pid}\) at version 4: ready", frozen)
-            assert "at version 4 to answer Step with Stepped; 0 of 2 ranks have answered" in frozen
+            assert "at version 4 to answer Step; 0 of 2 ranks have answered" in frozen
             assert re.search(r"controller waits \d+\.\d s", frozen)
             killed = ranks[1].pid
             os.kill(killed, signal.SIGKILL)

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Train
-from arl.train.schedule import schedule_of
-from arl.train.sft import PairsJob, schedule_of_pairs
+from arl.train.optimizer import schedule_of
 
 
 def rates(train: Train, *updates: int) -> list[float]:
@@ -45,11 +44,3 @@ def test_a_ramp_reaches_the_peak_and_the_decay_starts_from_there(
         assert falling[0] == pytest.approx(0.1)
         assert falling[-1] == pytest.approx(0.1 * decay_to)
         assert falling == sorted(falling, reverse=True)
-
-
-def test_fine_tuning_ramps_to_the_peak_then_falls_to_a_tenth_at_its_last_step() -> None:
-    job = PairsJob(model="m", data="d", output="o", steps=151, learning_rate=1.0)
-    schedule = schedule_of_pairs(job)
-    assert [schedule.rate(step) for step in (0, 24, 49, 99, 150)] == pytest.approx(
-        [0.02, 0.5, 1.0, 0.5545, 0.1], abs=1e-4
-    )

@@ -12,14 +12,11 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
-from safetensors.torch import load_file, save_file
 
-from arl.errors import DataError
 from arl.metrics.fingerprint import weights_sha256
 from arl.models.load import load_model
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
-from arl.train.dealing import deal
-from arl.train.optimizer_files import OptimizerFiles, write_rows
+from arl.train.gathering import deal
 from tests.train import workers
 from tests.train.checkpoint_world import drawn, learner
 from tests.train.families import make_family
@@ -123,49 +120,12 @@ def test_any_world_resumes_what_any_other_has_saved_to_the_last_bit(
     run({"resume": {"directories": directories, "train": train}}, train["ranks"], tmp_path)
 
 
-def test_four_ranks_resume_what_three_have_saved(saved: dict[str, Path], tmp_path: Path) -> None:
-    run({"resume": {"directories": [str(saved["three"])], "train": {"ranks": 4}}}, 4, tmp_path)
-
-
 @pytest.mark.usefixtures("_alone")
 def test_a_save_keeps_nothing_of_what_a_killed_save_of_two_ranks_has_left(
     saved: dict[str, Path], tmp_path: Path
 ) -> None:
     shutil.copytree(saved["two"], tmp_path / ".tuned.partial")
     tuned = learner(str(make_family("qwen2-tied", tmp_path / "model")), {"ranks": 1}, resumed=False)
-    tuned.sharded.save(tmp_path / "tuned", tokenizer_path=tmp_path / "model")
+    tuned.policy.save(tmp_path / "tuned", tokenizer_path=tmp_path / "model")
     assert sorted(file.name for file in (tmp_path / "tuned").glob("model*")) == ["model.safetensors"]
     assert weights_sha256(tmp_path / "tuned") == weights_sha256(tmp_path / "model")
-
-
-@pytest.mark.usefixtures("_alone")
-def test_an_optimizer_of_which_every_tensor_is_cut_is_refused_by_name(saved: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(saved["one"], tmp_path / "cut")
-    file = tmp_path / "cut" / "optimizer.safetensors"
-    save_file({name: tensor.flatten()[:1].clone() for name, tensor in load_file(file).items()}, file)
-    with pytest.raises(
-        DataError, match=r"not the optimizer state of this model \(loss_scale has shape \[1\], not \[2\]"
-    ):
-        learner(str(tmp_path / "cut"), {"ranks": 1}, resumed=True)
-
-
-def test_a_missing_file_of_the_optimizer_or_another_shape_is_refused_by_name(tmp_path: Path) -> None:
-    state = {"step": torch.zeros(()), "exp_avg.w": torch.ones(2, 3)}
-    for part in range(2):
-        write_rows(state, tmp_path, part, 2)
-    place = torch.zeros(4, 3)
-    files = OptimizerFiles(tmp_path)
-    files.read_rows("exp_avg.w", 4, 0, place)
-    assert torch.equal(place, torch.ones(4, 3))
-    assert files.whole("step", ()) == 0
-    with pytest.raises(DataError, match=r"step has shape \[\], not \[2\]"):
-        files.whole("step", (2,))
-    with pytest.raises(DataError, match=r"not the optimizer state of this model .*scales"):
-        files.whole("scales", (2,))
-    with pytest.raises(DataError, match=r"exp_avg\.w has shape \[2, 3\], not \[2, 5\]"):
-        files.read_rows("exp_avg.w", 4, 0, torch.zeros(4, 5))
-    with pytest.raises(DataError, match=r"not the optimizer state of this model .*exp_avg\.v"):
-        files.read_rows("exp_avg.v", 4, 0, place)
-    (tmp_path / "optimizer-00001-of-00002.safetensors").unlink()
-    with pytest.raises(DataError, match=r"optimizer-00001-of-00002\.safetensors"):
-        OptimizerFiles(tmp_path)

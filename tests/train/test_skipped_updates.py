@@ -11,7 +11,8 @@ from arl.errors import TrainerError
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.shard import Shard
+from arl.train.micro_batch import MicroBatch
+from arl.train.packing import Shard
 from arl.types import Batch
 from tests.train.one_rank import assert_same_weights, learner, shard_of, weights
 from tests.train.synthetic import batch
@@ -59,15 +60,15 @@ def test_three_updates_in_a_row_that_are_not_finite_end_the_run_with_the_shard_s
         trained.step(shard_of(poisoned(5, groups=4)))
     (file,) = (tmp_path / "logs").iterdir()
     assert str(file) in str(raised.value)
-    saved = msgpack_arrays.decoder(Shard).decode(file.read_bytes())
-    assert np.isnan(saved.minibatches[0].micro_batches[0].behavior_logprobs).any()
+    saved = msgpack_arrays.decoder(Shard[MicroBatch]).decode(file.read_bytes())
+    assert np.isnan(saved.minibatches[0].micro_batches[0].columns["behavior_logprobs"]).any()
     assert_same_weights(before, weights(trained), 0.0)
 
 
 def test_a_checkpoint_before_any_update_has_moments_of_zero(tiny: Path, tmp_path: Path) -> None:
     trained = learner(tiny)
     assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
-    trained.sharded.write(trained.sharded.training_state(), tmp_path / "saved", tokenizer_path=tiny)
+    trained.policy.write(trained.policy.training_state(), tmp_path / "saved", tokenizer_path=tiny)
     resumed = Learner(
         tmp_path / "saved",
         Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
@@ -82,7 +83,7 @@ def test_a_checkpoint_before_any_update_has_moments_of_zero(tiny: Path, tmp_path
 
 def test_a_gradient_that_is_not_finite_is_skipped_although_its_loss_is(tiny: Path) -> None:
     trained = learner(tiny, minibatches=1)
-    hook = trained.sharded.model.model.norm.register_full_backward_hook(lambda _, grads, __: (grads[0] * np.inf,))
+    hook = trained.policy.model.model.norm.register_full_backward_hook(lambda _, grads, __: (grads[0] * np.inf,))
     before = weights(trained)
     metrics = trained.step(shard_of(batch(4, groups=4, size=4), minibatches=1))
     hook.remove()

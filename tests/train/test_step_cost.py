@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.metrics.names import number
@@ -12,30 +11,11 @@ from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
 from arl.train.algorithms.ppo import PPO
-from arl.train.cost import peak_flops
 from tests.train.gradients import gradient_of
 from tests.train.one_rank import learner, shard_of
 from tests.train.synthetic import batch
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-
-@pytest.mark.parametrize(
-    ("name", "dtype", "peak"),
-    [
-        ("NVIDIA H100 80GB HBM3", torch.bfloat16, 989e12),
-        ("NVIDIA H100 80GB HBM3", torch.float16, 989e12),
-        ("NVIDIA H100 80GB HBM3", torch.float32, None),
-        ("NVIDIA H100 PCIe", torch.bfloat16, 756e12),
-        ("NVIDIA GB200", torch.bfloat16, 2500e12),
-        ("NVIDIA L4", torch.bfloat16, None),
-    ],
-)
-def test_mfu_is_of_the_dense_peak_of_both_half_precisions_where_it_is_known(
-    name: str, dtype: torch.dtype, peak: float | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
-    assert peak_flops(torch.device("cuda"), dtype) == peak
 
 
 def test_flops_and_memory_of_a_step_are_logged_and_an_unknown_peak_gives_no_mfu(tiny: Path) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from arl.config.objective_section import Statistic
 from arl.metrics.names import FIRST_AGES
 from arl.train.algorithms.objective import Objective, TokenColumns
-from arl.train.rendezvous import init_ranks
 from arl.train.sharded_model import Update
-from arl.train.step_totals import ENTROPY, StepTotals
+from arl.train.sharding import init_ranks
+from arl.train.step_metrics import ENTROPY, StepTotals
 from arl.types import MetricValue
 from tests.train.columns import comparable
 
@@ -118,10 +118,3 @@ def test_a_skipped_update_is_left_out_of_every_metric() -> None:
     assert found["train/skipped_updates"] == 1
     assert found["learning_rate"] == 0.2
     assert {name: found[name] for name in expected(kept)} == expected(kept)
-
-
-def test_a_step_without_a_token_has_no_metric_of_tokens() -> None:
-    step = totals()
-    add(step, [])
-    step.close_update(update(), 0.1)
-    assert set(step.metrics()) == {"learning_rate", "train/skipped_updates", "loss", "grad_norm"}

@@ -1,6 +1,5 @@
 """Whatever the number of ranks and whatever they hold or compute again: the same loss, gradient and weights."""
 
-import itertools
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +42,6 @@ def ran(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.Te
     cases: dict[str, Any] = {
         name: {"kind": "trained", "model": str(model), "train": train} for name, train in TRAINED[ranks].items()
     }
-    cases["gradients"] = {"kind": "gradients", "model": str(model), "train": {"ranks": ranks}, "capacity": 40}
     for name, reshard in (("held", False), ("cut", True)):
         cases[name] = {"kind": "collectives", "model": str(model), "train": {"ranks": ranks, "reshard": reshard}}
     (directory / "cases.json").write_text(json.dumps(cases))
@@ -54,13 +52,13 @@ def ran(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.Te
 
 @pytest.fixture(scope="module")
 def alone(model: Path) -> Iterator[tuple[Any, Any]]:
-    """The same in this process: training, and gradients."""
-    yield world.trained(str(model), {}), world.gradients(str(model), {}, capacity=200)
+    """Train in this process."""
+    yield world.trained(str(model), {})
     dist.destroy_process_group()
 
 
 def test_every_world_trains_to_the_losses_and_weights_of_one_process(ran: tuple[int, Path], alone: Any) -> None:
-    (ranks, directory), ((metrics, weights), _) = ran, alone
+    (ranks, directory), (metrics, weights) = ran, alone
     told = json.loads((directory / "told.json").read_text())
     for name in TRAINED[ranks]:
         for ours, theirs in zip(metrics, told[name], strict=True):
@@ -73,18 +71,6 @@ def test_every_world_trains_to_the_losses_and_weights_of_one_process(ran: tuple[
         assert found.keys() == weights.keys()
         for key, weight in weights.items():
             torch.testing.assert_close(found[key], weight, rtol=0, atol=TOLERANCE, msg=f"{name}: {key}")
-
-
-def test_every_world_and_packing_has_the_gradient_of_one_process(ran: tuple[int, Path], alone: Any) -> None:
-    _, directory = ran
-    _, (losses, gradient) = alone
-    found = load_file(directory / "gradients.safetensors")
-    assert json.loads((directory / "told.json").read_text())["gradients"] == pytest.approx(losses, rel=TOLERANCE)
-    for seed, kind in itertools.product(world.SEEDS, ("ppo", "gspo")):
-        keys = [key for key in gradient if key.startswith(f"{seed}.{kind}.")]
-        norm = torch.stack([gradient[key].norm() for key in keys]).norm()
-        difference = torch.stack([(found[key] - gradient[key]).norm() for key in keys]).norm()
-        assert difference <= TOLERANCE * norm
 
 
 def test_an_update_gathers_and_reduces_each_unit_once_however_many_micro_batches_it_has(ran: tuple[int, Path]) -> None:

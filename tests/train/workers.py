@@ -11,8 +11,8 @@ from arl.launch.local import LocalLauncher
 from arl.launch.network import LOOPBACK, LOOPBACK_INTERFACE, held_port
 from arl.launch.run_secrets import RunSecrets
 from arl.run.ranks import start_ranks
+from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.grpo import GRPO
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
 from tests.forks import Fork

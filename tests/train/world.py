@@ -3,7 +3,6 @@
 import itertools
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,16 @@ from arl.sync.buckets import bucket_bytes_of, make_buckets
 from arl.sync.loading import unflatten_all
 from arl.train import sharding
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packer import pack_groups
-from arl.train.rendezvous import init_ranks
-from arl.train.shard import Minibatch
+from arl.train.micro_batch import pack_groups
+from arl.train.sharding import init_ranks
 from arl.types import MetricValue
-from tests.train.gradients import gradient_of, sequences
+from tests.train.gradients import sequences, whole_tensor
 from tests.train.synthetic import batch, packed
 
 STEPS = 3
-SEEDS = (1, 2, 3)
 NAIVE = PPO()
-SEQUENCES = GSPO(proximal="loglinear", clip_low=0.2, clip_high=0.2)  # π_prox of tokens of age 0 is π_behav
 
 
 def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricValue]], dict[str, torch.Tensor]]:
@@ -49,7 +44,7 @@ def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricVal
     ]
     metrics = [learner.step(shard) for shard in shards]
     check_published(learner)
-    return metrics, learner.sharded.full_state(torch.float32)
+    return metrics, learner.policy.full_state(torch.float32)
 
 
 def check_published(learner: Learner) -> None:
@@ -59,27 +54,11 @@ def check_published(learner: Learner) -> None:
         buckets = make_buckets(specs, 10_000)
         keeps = everywhere or dist.get_rank() == 0
         flats = [torch.empty(bucket_bytes_of(b), dtype=torch.uint8) for b in buckets] if keeps else None
-        learner.sharded.gather(buckets, flats, everywhere)
-        whole = learner.sharded.full_state(DTYPES[dtype])  # on rank 0
+        learner.policy.gather(buckets, flats, everywhere)
         found = {} if flats is None else unflatten_all(flats, buckets)
-        assert all(torch.equal(found[name], tensor) for name, tensor in whole.items())
-
-
-def gradients(model: str, train: dict[str, Any], capacity: int) -> tuple[list[float], dict[str, torch.Tensor]]:
-    """Loss and gradient of drawn groups under two objectives, as <seed>.<objective>.<parameter>."""
-    learner = Learner(model, Train(dtype="float32", learning_rate=1.5e-4, minibatches=1, **train), NAIVE)
-    losses: list[float] = []
-    found: dict[str, torch.Tensor] = {}
-    for seed, objective in itertools.product(SEEDS, (NAIVE, SEQUENCES)):
-        learner.objective = objective
-        packs = pack_groups(sequences(seed), capacity, dist.get_world_size())[dist.get_rank()]
-        loss, gradient = gradient_of(learner, Minibatch(packs, loss_tokens=50, loss_sequences=9))
-        losses.append(loss)
-        found |= {f"{seed}.{objective.kind}.{name}": tensor for name, tensor in gradient.items()}
-    return losses, found
-
-
-COMPUTE: dict[str, Callable[..., tuple[Any, dict[str, torch.Tensor]]]] = {"trained": trained, "gradients": gradients}
+        for name, sharded, local in learner.policy._parameters():
+            whole = whole_tensor(local.detach(), sharded).to(DTYPES[dtype])
+            assert not keeps or torch.equal(found[name], whole)
 
 
 class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -103,7 +82,7 @@ def collectives(model: str, train: dict[str, Any]) -> dict[str, int]:
     counted = Counted()
     with counted:
         for last in (False, False, True):
-            learner.sharded.backward(learner.sharded.score(pack)[0].sum(), last)
+            learner.policy.backward(learner.policy.score(pack)[0].sum(), last)
     return counted.counts
 
 
@@ -114,12 +93,10 @@ def main() -> None:
     sharding.WORTH_A_COLLECTIVE = 1  # every block is a unit of its own, as in a real model
     told: dict[str, Any] = {}
     for name, case in json.loads((directory / "cases.json").read_text()).items():
-        kind = case.pop("kind")
-        if kind == "collectives":
+        if case.pop("kind") == "collectives":
             told[name] = collectives(**case)
             continue
-        compute = COMPUTE[kind]
-        told[name], tensors = compute(**case)
+        told[name], tensors = trained(**case)
         if dist.get_rank() == 0:
             dense = {key: tensor.contiguous() for key, tensor in tensors.items()}
             save_file(dense, directory / f"{name}.safetensors")

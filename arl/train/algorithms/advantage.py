@@ -1,16 +1,25 @@
-"""Define the advantage seam: a pure numpy function of rewards, groups and, if it says so, values.
+"""Define the advantage seam, a pure numpy function of rewards, groups and, if it says so, values; and those of arl.
 
     Batch ─► EpisodeColumns ─► Advantage.compute ─► one number a trajectory, or one a loss token ─► LossSequence
 
 It is computed where its inputs are: on the controller's side, while the batch is packed.
+
+    GRPO        within a group, divided by its standard deviation; DeepSeekMath, arXiv 2402.03300, §4.1.2
+    RLOO        within a group, against the others; arXiv 2402.14740
+    BatchNorm   within the whole step, as in AReaL's paper; arXiv 2505.24298. It takes PPO with γ = λ = 1 and neither
+                critic nor reference, so the advantage of every token is the episode's reward, before it is normalized
 """
 
 from abc import abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from arl.config.objective_section import AdvantageSection
+
+EPSILON = 1e-6  # keeps a group of almost equal rewards finite
+BATCH_EPSILON = 1e-5  # keeps a batch of almost equal rewards finite
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -47,3 +56,140 @@ class Advantage(AdvantageSection):
             (N,) float with `per` trajectory: every loss token of an episode gets its number. (T,) float with `per`
             token: one episode's loss tokens after the other's.
         """
+
+
+class Spread(NamedTuple):
+    """Hold what advantages that compare within a group need, for each of N episodes."""
+
+    centered: np.ndarray  # (N,) float64, r − the mean of its group
+    sizes: np.ndarray  # (N,) int, G of its group
+    are_equal: np.ndarray  # (N,) bool: all rewards of its group are equal, so that `centered` is rounding alone
+
+
+class GRPO(Advantage):
+    """Compare each reward with those of its group: A = (r − mean) / (std + 1e-6), with the sample's std.
+
+    A is exactly 0 in a group of equal rewards.
+    """
+
+    per = "trajectory"
+    columns = ()
+    smallest_group = 2
+
+    kind: str = "grpo"
+    """The short name of this class."""
+
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
+        return grpo_advantages(episodes.rewards, episodes.group_sizes)
+
+
+def grpo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
+    """Compute A = (r − mean) / (std + ε) within each group, where std² = Σ (r − mean)² / (G − 1).
+
+    Args:
+        rewards: (N,) float, group by group.
+        group_sizes: (P,) int, summing to N.
+
+    Returns:
+        (N,) float32; exactly 0 in a group whose rewards are all equal.
+    """
+    groups = spread_groups(rewards, group_sizes)
+    starts = np.cumsum(group_sizes) - group_sizes
+    degrees_of_freedom = np.maximum(1, group_sizes - 1)
+    variance = np.add.reduceat(groups.centered**2, starts) / degrees_of_freedom
+    std = np.sqrt(variance)
+    advantages = groups.centered / np.repeat(std + EPSILON, group_sizes)
+    return np.where(groups.are_equal, 0.0, advantages).astype(np.float32)
+
+
+def spread_groups(rewards: np.ndarray, group_sizes: np.ndarray) -> Spread:
+    """Tell each of N episodes, (N,) with group sizes (P,) that sum to N, what its advantage needs of its group."""
+    assert rewards.ndim == 1
+    assert group_sizes.ndim == 1
+    assert group_sizes.sum() == len(rewards)
+    assert (group_sizes > 0).all()
+    assert np.isfinite(rewards).all()
+    rewards = rewards.astype(np.float64)
+    starts = np.cumsum(group_sizes) - group_sizes
+    means = np.add.reduceat(rewards, starts) / group_sizes
+    largest = np.maximum.reduceat(rewards, starts)
+    smallest = np.minimum.reduceat(rewards, starts)
+    return Spread(
+        centered=rewards - np.repeat(means, group_sizes),
+        sizes=np.repeat(group_sizes, group_sizes),
+        are_equal=np.repeat(largest == smallest, group_sizes),
+    )
+
+
+class RLOO(Advantage):
+    """Compare each reward with the mean of the others in its group: A_i = r_i − Σ_{j ≠ i} r_j / (G − 1).
+
+    A is exactly 0 in a group of equal rewards. It is not divided by a standard deviation.
+    """
+
+    per = "trajectory"
+    columns = ()
+    smallest_group = 2
+
+    kind: str = "rloo"
+    """The short name of this class."""
+
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
+        return rloo_advantages(episodes.rewards, episodes.group_sizes)
+
+
+def rloo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
+    """Compute A_i = r_i − mean of the others = (r_i − mean) · G / (G − 1) within each group.
+
+    Args:
+        rewards: (N,) float, group by group.
+        group_sizes: (P,) int, summing to N.
+
+    Returns:
+        (N,) float32; exactly 0 in a group whose rewards are all equal.
+    """
+    groups = spread_groups(rewards, group_sizes)
+    others = np.maximum(1, groups.sizes - 1)
+    advantages = groups.centered * groups.sizes / others
+    return np.where(groups.are_equal, 0.0, advantages).astype(np.float32)
+
+
+class BatchNorm(Advantage):
+    """Compare each reward with those of all loss tokens of the step: A = (r − mean) / (std + 1e-5).
+
+    A long episode counts more, because each of its tokens counts. Groups play no part: one whose rewards are all equal
+    is trained, up if they are above the batch's mean and down if below. A is exactly 0 in a step of equal rewards.
+    """
+
+    per = "trajectory"
+    columns = ()
+    smallest_group = 1
+
+    kind: str = "batch_norm"
+    """The short name of this class."""
+
+    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
+        return batch_norm_advantages(episodes.rewards, episodes.num_loss_tokens)
+
+
+def batch_norm_advantages(rewards: np.ndarray, num_loss_tokens: np.ndarray) -> np.ndarray:
+    """Compute A = (r − mean) / (std + ε), where std² = Σ (r − mean)² / T: sums and mean are over the T loss tokens.
+
+    Args:
+        rewards: (N,) float, of each episode, which is that of each of its loss tokens.
+        num_loss_tokens: (N,) int, summing to T.
+
+    Returns:
+        (N,) float32; exactly 0 if the rewards of all episodes that have a loss token are equal.
+    """
+    assert rewards.ndim == 1
+    assert num_loss_tokens.shape == rewards.shape
+    assert np.isfinite(rewards).all()
+    rewards = rewards.astype(np.float64)
+    counted = rewards[num_loss_tokens > 0]
+    if not len(counted) or counted.min() == counted.max():
+        return np.zeros(len(rewards), np.float32)
+    centered = rewards - np.average(rewards, weights=num_loss_tokens)
+    variance = np.average(centered**2, weights=num_loss_tokens)
+    advantages: np.ndarray = centered / (np.sqrt(variance) + BATCH_EPSILON)
+    return advantages.astype(np.float32)

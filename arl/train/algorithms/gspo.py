@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import model_validator
 
 from arl.config.section import PositiveFloat
-from arl.train.algorithms.clipping import ClipLow, check_columns, clipped_gain
+from arl.train.algorithms.clipping import AroundProximal, ClipLow, check_columns, clipped_gain
 from arl.train.algorithms.objective import TokenColumns
-from arl.train.algorithms.proximal import AroundProximal
 
 if TYPE_CHECKING:
     from torch import Tensor

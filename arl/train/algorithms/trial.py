@@ -10,7 +10,7 @@ from arl.errors import InputError, RecipeError
 from arl.metrics.names import BY_AGE, METRICS, OF_OBJECTIVE
 from arl.train.algorithms.advantage import Advantage, EpisodeColumns
 from arl.train.algorithms.objective import Objective, TokenColumns
-from arl.train.loss_sequence import advantages_per_token
+from arl.train.packing import advantages_per_token
 
 LOGGED_BY_BUILT_INS = {name for name in METRICS if name.startswith(("ratio/", "behavior_weight/", "kl/", BY_AGE))}
 

@@ -1,14 +1,14 @@
-"""Write each rank's rows of AdamW's state to a file of its own, and read any rows of them again.
+"""Copy this rank's share of a trainer's state to host memory: what a checkpoint blocks training for.
 
-    rank r of n ─► optimizer-0000r-of-0000n.safetensors ─► rank q of m: the rows that it holds, from the files that do
-
-Moments are cut as FSDP2 cuts their parameter (arl.models.weights.rows_of_part), so the number of files says which rows
-each one has. No row travels between ranks when they are written.
+weights          shards ─► collect_share ─► whole tensors of this rank's share   because `from_pretrained` reads them
+AdamW's state    rows of this rank, as they are                                   no rank needs them but through
+                                                                                  arl.train.training_state
 """
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from safetensors import SafetensorError, safe_open
@@ -18,6 +18,60 @@ from torch import Tensor
 from arl.errors import DataError
 from arl.models.model_files import StoredTensor, file_of_part, tensors_in
 from arl.models.weights import rows_of, rows_of_part
+from arl.sync.buckets import TensorSpec, make_buckets
+from arl.sync.loading import specs_of, unflatten, unflatten_all
+from arl.sync.version_buffers import allocate_buckets
+from arl.train.gathering import ShardGroup, collect_share, deal
+
+BUCKET_BYTES = 256 * 10**6  # of a round; two such are on the device meanwhile, or the largest tensor
+
+
+@dataclass(frozen=True)
+class TrainingState:
+    """Hold a copy of this rank's share of what a trainer needs to resume; empty on ranks of another copy."""
+
+    weights: dict[str, Tensor]  # float32, whole tensors by parameter name
+    optimizer: dict[str, Tensor]  # this rank's rows of AdamW's moments, its number of updates, and the loss scale
+
+
+class TrainingCopy:
+    """Hold the host memory of a copy, which the next copy uses again: allocated once, and pinned if there is a GPU.
+
+    Args:
+        specs: every parameter as a whole, float32.
+        group: the ranks that share the parameters.
+    """
+
+    def __init__(self, specs: Sequence[TensorSpec], group: ShardGroup) -> None:
+        self.group = group
+        self.shares = deal(specs, group.parts)
+        self._buckets = [make_buckets(share, BUCKET_BYTES) for share in self.shares]
+        self._own_buckets = self._buckets[group.part] if group.has_rank_0 else []
+        self._whole: list[Tensor] | None = None
+        self._rows: Tensor | None = None
+
+    def copy_weights(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copy whole tensors, those of this rank's share, from the shards of all ranks. Collective.
+
+        On a GPU they are here when its current stream has come to this point.
+        """
+        if self._whole is None:
+            self._whole = allocate_buckets(self._own_buckets, "host")
+        collect_share(shards, self._buckets, self._whole, self.group)
+        return unflatten_all(self._whole, self._own_buckets)
+
+    def copy_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copy `tensors`, float32, the same names and shapes every time; on a GPU like copy_weights."""
+        if not self.group.has_rank_0:
+            return {}
+        specs = specs_of(tensors)
+        if self._rows is None:
+            (self._rows,) = allocate_buckets([specs], "host")
+        copied = unflatten(self._rows, specs)
+        for name, place in copied.items():
+            place.copy_(tensors[name], non_blocking=True)
+        return copied
+
 
 OPTIMIZER = "optimizer"  # stem of the files' names
 ANY_PART = re.compile(rf"{OPTIMIZER}-\d+-of-(\d+)\.safetensors")

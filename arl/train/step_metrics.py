@@ -16,7 +16,10 @@ import torch.distributed as dist
 from torch import Tensor
 
 from arl.config.objective_section import ObjectiveSection, Statistic
+from arl.data.model_limits import Flops
+from arl.launch.devices import peak_resident
 from arl.metrics.names import AGE_BUCKETS, FIRST_AGES
+from arl.train.micro_batch import MicroBatch, forward_flops
 from arl.train.sharded_model import Update
 from arl.types import MetricValue
 
@@ -184,3 +187,45 @@ def _quotient(tokens: float, total: float, squares: float | None) -> float | Non
     if squares is None:
         return total / tokens
     return total**2 / (tokens * squares)
+
+
+# Dense FLOP/s of one device in bfloat16, and as many in float16, from NVIDIA's data sheets. The first name that is part
+# of the device's counts.
+PEAKS = {
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H200 NVL": 835e12,
+    "H100": 989e12,
+    "H200": 989e12,
+    "A100": 312e12,
+    "GB200": 2500e12,
+    "B200": 2250e12,
+}
+
+HALVES = (torch.bfloat16, torch.float16)
+
+
+def training_flops(flops: Flops, batch: MicroBatch) -> float:
+    """Return the operations of a pack's forward and backward: three times its forward.
+
+    What checkpointing computes again is not counted.
+    """
+    return 3 * forward_flops(batch, flops)
+
+
+def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
+    """Return the FLOP/s that the device's maker states; None where that is not known, as on a CPU."""
+    if device.type != "cuda" or dtype not in HALVES:
+        return None
+    name = torch.cuda.get_device_name(device)
+    for known, peak in PEAKS.items():
+        if known in name:
+            return peak
+    return None
+
+
+def peak_memory(device: torch.device) -> float:
+    """Return the largest number of bytes so far: allocated by torch on a GPU, resident in this process on a CPU."""
+    if device.type == "cuda":
+        return float(torch.cuda.max_memory_allocated(device))
+    return float(peak_resident())

@@ -8,8 +8,10 @@ FSDP2's ranks move in step, because every layer of micro-batch m is gathered by 
 m, which form a *wave*, are similar. Equal sums of the ranks are not enough.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heappush, heapreplace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,19 +33,17 @@ def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) ->
     Args:
         tokens: (n,) int, positive.
         flops: (n,) float, not negative.
-
-    Raises:
-        InputError: an item of more than `capacity` tokens.
     """
-    if len(tokens) and tokens.max() > capacity:
-        largest = tokens.max()
-        raise InputError(f"an item of {largest} tokens does not fit a capacity of {capacity}: raise the capacity")
+    assert tokens.max(initial=0) <= capacity, "the packer has refused what does not fit"
     largest_first = np.lexsort((-flops, -tokens))
-    sizes = tokens[largest_first].tolist()
-    work = flops[largest_first].tolist()
+    items = _Items(
+        sizes=tokens[largest_first].tolist(),
+        work=flops[largest_first].tolist(),
+        capacity=capacity,
+    )
     least = least_micro_batches(tokens, capacity, ranks)
-    bins = _pack(sizes, work, capacity, ranks, least)
-    shares = deal(bins, work, ranks)
+    bins = _pack(items, ranks, least)
+    shares = deal(bins, items.work, ranks)
     return [[largest_first[members].tolist() for members in share] for share in shares]
 
 
@@ -101,26 +101,36 @@ def martello_toth(tokens: np.ndarray, capacity: int) -> int:
     return int(len(ascending) - num_small + more_bins.max())
 
 
-def _pack(sizes: Sequence[int], work: Sequence[float], capacity: int, ranks: int, least: int) -> Bins:
-    """Put items, largest first, into bins whose number is a multiple of `ranks` and not below `least`."""
-    items = range(len(sizes))
-    spread = _spread(items, sizes, work, least, ranks, capacity)
-    if spread is not None and (ranks == 1 or len(items) > FEW):
+class _Items(NamedTuple):
+    """Hold what is to be packed, the largest item first."""
+
+    sizes: Sequence[int]  # tokens
+    work: Sequence[float]  # FLOPs
+    capacity: int  # tokens of a bin
+
+
+def _pack(items: _Items, ranks: int, least: int) -> Bins:
+    """Put items into bins whose number is a multiple of `ranks` and not below `least`."""
+    everything = range(len(items.sizes))
+    spread = _spread(everything, items, least, ranks)
+    if spread is not None and (ranks == 1 or len(everything) > FEW):
         return spread
-    fitted = _first_fit(sizes, capacity)
-    count = max(least, -(-len(fitted) // ranks) * ranks)
-    fitted += [[] for _ in range(count - len(fitted))]
+    fitted = _first_fit(items)
+    per_rank = math.ceil(len(fitted) / ranks)
+    count = max(least, per_rank * ranks)
+    while len(fitted) < count:
+        fitted.append([])
     ways = [spread]
     if count > least:
-        ways.append(_spread(items, sizes, work, count, ranks, capacity))
-    ways.append(_respread(fitted, sizes, work, ranks, capacity))
+        ways.append(_spread(everything, items, count, ranks))
+    ways.append(_respread(fitted, items, ranks))
     found = [way for way in ways if way is not None]
     if ranks == 1:  # it waits for no other, and the first way has the fewest micro-batches, and the most equal ones
         return found[0]
-    return min(found, key=lambda way: (len(way), _time(way, work, ranks)))
+    return min(found, key=lambda way: (len(way), _time(way, items.work, ranks)))
 
 
-def _first_fit(sizes: Sequence[int], capacity: int) -> Bins:
+def _first_fit(items: _Items) -> Bins:
     """Put each item, largest first, into the first bin with room: F bins. A tree of the most room finds that bin.
 
     F ≤ 3/2 · L2. Take bin j = ⌈2F/3⌉. If an item of it is above C/2, the j bins up to it hold one such item each, and
@@ -128,9 +138,11 @@ def _first_fit(sizes: Sequence[int], capacity: int) -> Bins:
     before: all items are more than (j − 1)·C, and L2 ≥ j again (cf. Simchi-Levi 1994).
     """
     bins: Bins = []
-    num_leaves = 1 << len(sizes).bit_length()
-    most_room = [capacity] * (2 * num_leaves)  # of the bins below a node; its children are 2 · node and 2 · node + 1
-    for i, size in enumerate(sizes):
+    num_leaves = 1 << len(items.sizes).bit_length()
+    most_room = [items.capacity] * (
+        2 * num_leaves
+    )  # of the bins below a node; its children are 2 · node and 2 · node + 1
+    for i, size in enumerate(items.sizes):
         node = 1
         while node < num_leaves:
             left = 2 * node
@@ -147,27 +159,20 @@ def _first_fit(sizes: Sequence[int], capacity: int) -> Bins:
     return bins
 
 
-def _spread(
-    items: Sequence[int],
-    sizes: Sequence[int],
-    work: Sequence[float],
-    count: int,
-    ranks: int,
-    capacity: int,
-) -> Bins | None:
-    """Spread items over `count` bins in waves of `ranks`; None if an item finds no room. Items come largest first.
+def _spread(chosen: Sequence[int], items: _Items, count: int, ranks: int) -> Bins | None:
+    """Spread the chosen items over `count` bins in waves of `ranks`; None if an item finds no room.
 
     The first items take a bin each. Every other item goes to the bin with room for it that is furthest below the
     fullest of its wave, because there it adds no synchronous time, or the least. With one wave this is the
     longest-processing-time rule (Graham 1969). O(n log n).
     """
     bins: Bins = [[] for _ in range(count)]
-    for members, i in zip(bins, items, strict=False):
+    for members, i in zip(bins, chosen, strict=False):
         members.append(i)
     wave_size = ranks if ranks > 1 else count  # one rank waits for no other; equally full bins need the least memory
-    open_waves = _OpenWaves(bins, sizes, work, wave_size, capacity)
-    for i in items[count:]:
-        if not open_waves.add(i, sizes[i], work[i]):
+    open_waves = _OpenWaves(bins, items, wave_size)
+    for i in chosen[count:]:
+        if not open_waves.add(i):
             return None
     return bins
 
@@ -179,15 +184,16 @@ class _OpenWaves:
     its lightest open bin minus that of its fullest bin: 0 or negative.
     """
 
-    def __init__(self, bins: Bins, sizes: Sequence[int], work: Sequence[float], wave_size: int, capacity: int) -> None:
+    def __init__(self, bins: Bins, items: _Items, wave_size: int) -> None:
         self._bins = bins
+        self._items = items
         self._wave_size = wave_size
         self._room: list[int] = []
         self._load: list[float] = []
         for members in bins:
-            used = sum(sizes[i] for i in members)
-            self._room.append(capacity - used)
-            self._load.append(_load(members, work))
+            used = sum(items.sizes[i] for i in members)
+            self._room.append(items.capacity - used)
+            self._load.append(_load(members, items.work))
         self._open: list[list[tuple[float, int]]] = []  # of each wave, a heap of (load, bin)
         self._fullest: list[float] = []  # load, of each wave
         self._gaps: list[tuple[float, int]] = []  # a heap of (gap, wave); those that have changed since are skipped
@@ -202,15 +208,16 @@ class _OpenWaves:
         self._fullest.append(max(load for load, _ in wave))
         self._push_gap(len(self._open) - 1)
 
-    def add(self, item: int, size: int, work: float) -> bool:
+    def add(self, item: int) -> bool:
         """Put the item where it adds the least synchronous time; return False if no bin has room for it."""
+        size = self._items.sizes[item]
         self._reopen(size)
         b = self._find(size)
         if b is None:
             return False
         self._bins[b].append(item)
         self._room[b] -= size
-        self._load[b] += work
+        self._load[b] += self._items.work[item]
         load = self._load[b]
         wave = b // self._wave_size
         self._fullest[wave] = max(self._fullest[wave], load)
@@ -250,13 +257,15 @@ class _OpenWaves:
             heappush(self._gaps, (self._gap(wave), wave))
 
 
-def _respread(bins: Bins, sizes: Sequence[int], work: Sequence[float], ranks: int, capacity: int) -> Bins:
+def _respread(bins: Bins, items: _Items, ranks: int) -> Bins:
     """Spread the items of each wave anew, where that makes its largest bin smaller."""
     result: Bins = []
-    for wave in _waves(bins, work, ranks):
-        items = sorted(i for members in wave for i in members)
-        again = _spread(items, sizes, work, len(wave), len(wave), capacity)
-        if again is not None and _largest_load(again, work) < _largest_load(wave, work):
+    for wave in _waves(bins, items.work, ranks):
+        chosen = sorted(i for members in wave for i in members)
+        again = _spread(chosen, items, len(wave), len(wave))
+        if again is None:
+            result += wave
+        elif _largest_load(again, items.work) < _largest_load(wave, items.work):
             result += again
         else:
             result += wave
@@ -281,3 +290,55 @@ def _largest_load(bins: Bins, work: Sequence[float]) -> float:
 
 def _load(members: Sequence[int], work: Sequence[float]) -> float:
     return sum([work[i] for i in members])
+
+
+def algorithm_1(lengths: np.ndarray, capacity: int, k_min: int) -> Bins:
+    """Put sequences, longest first, into bins of at most `capacity` tokens.
+
+    A bin is opened when the sequence fits into none or while there are fewer than `k_min`. Otherwise the sequence goes
+    to the bin with room that has the fewest sequences, of equals the first.
+
+    Args:
+        lengths: (n,) int, of at most `capacity` tokens.
+    """
+    bins: Bins = []
+    rooms: list[int] = []
+    longest_first = np.argsort(-lengths, kind="stable").tolist()
+    for item in longest_first:
+        length = int(lengths[item])
+        fitting = [number for number, room in enumerate(rooms) if room >= length]
+        if len(bins) < k_min or not fitting:
+            bins.append([item])
+            rooms.append(capacity - length)
+        else:
+            chosen = min(fitting, key=lambda number: len(bins[number]))
+            bins[chosen].append(item)
+            rooms[chosen] -= length
+    return bins
+
+
+def fixed_count(lengths: np.ndarray, capacity: int, count: int) -> Bins:
+    """Put `count` sequences into each bin, in their order; the last one may have fewer.
+
+    Raises:
+        InputError: so many sequences do not fit, because an env has added text; all else is refused before the start.
+    """
+    items = list(range(len(lengths)))
+    starts = range(0, len(items), count)
+    bins = [items[start : start + count] for start in starts]
+    for members in bins:
+        tokens = int(lengths[members].sum())
+        if tokens > capacity:
+            raise InputError(
+                f"train.packing_count {count}: so many sequences have {tokens} tokens here, and train.capacity is "
+                f"{capacity}; lower train.packing_count, or raise the capacity"
+            )
+    return bins
+
+
+def deal_evenly(bins: Bins, work: np.ndarray, ranks: int) -> list[Bins]:
+    """Deal bins to ranks, equally many to each, at least one: [rank][micro-batch][item]. Some may be empty."""
+    of_each_rank = max(1, math.ceil(len(bins) / ranks))
+    missing = ranks * of_each_rank - len(bins)
+    empty: Bins = [[] for _ in range(missing)]
+    return deal(bins + empty, work.tolist(), ranks)

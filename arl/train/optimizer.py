@@ -7,6 +7,7 @@ peak ┤      ╭╲           ramp: linear to the peak, in `ramp` updates
 """
 
 import math
+from dataclasses import dataclass
 from typing import Literal
 
 from msgspec import Struct
@@ -50,3 +51,39 @@ def schedule_of(train: Train) -> Schedule:
         decay_to=train.decay_to,
         decay=train.decay,
     )
+
+
+FIRST = 65_536.0
+GROWTH_EVERY = 2000  # updates
+
+
+@dataclass
+class LossScale:
+    """Hold the scale of the next update. Without float16 it is 1 and stays so."""
+
+    value: float  # a power of two, at least 1
+    is_dynamic: bool
+    num_good: int = 0  # updates since it last changed
+
+    @classmethod
+    def of(cls, dtype: str) -> "LossScale":
+        """Return the scale with which a training in `dtype` begins."""
+        is_dynamic = dtype == "float16"
+        return cls(FIRST if is_dynamic else 1.0, is_dynamic)
+
+    def absorbs(self, is_overflow: bool) -> bool:
+        """Return whether a smaller scale may cure the overflow of a gradient."""
+        return self.is_dynamic and is_overflow and self.value > 1.0
+
+    def update(self, is_overflow: bool) -> None:
+        """Count an update whose gradient has overflowed or has not."""
+        if not self.is_dynamic:
+            return
+        if is_overflow:
+            self.value = max(1.0, self.value / 2)
+            self.num_good = 0
+            return
+        self.num_good += 1
+        if self.num_good == GROWTH_EVERY:
+            self.value *= 2
+            self.num_good = 0

@@ -1,0 +1,385 @@
+"""Pack a batch into what each rank computes. Torch-free: the controller packs, a rank receives only its shard.
+
+    Batch ─► advantages ─► LossSequence of each trajectory ─► minibatches (whole groups) ─► bundles ─► SequencePack
+          ─► a Shard for each rank ─► arl.train.micro_batch joins it ─► Learner.step ─► TokenLogprobs ─► trained_tokens
+
+Ranks wait for the packing, so it only counts and chooses: each rank joins the sequences of its own micro-batches while
+it computes.
+
+A bundle is what is left of a group. If the objective says that advantage 0 means gradient 0, trajectories whose
+advantages are all exactly 0 are left out; the loss is still divided by the number of tokens before that. A micro-batch
+is stored as a prefix tree (arl.models.prefix_tree). Bundles keep the trajectories together that share most.
+
+Every stage holds its loss tokens' numbers as columns by name, so that a further one passes through without a change.
+A column that ranks compute (arl.train.algorithms.objective) is added there, and never travels.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from typing import Generic, NamedTuple, Self, TypeVar
+
+import numpy as np
+from msgspec import Struct
+
+from arl.config.objective_section import AdvantageSection, ObjectiveSection
+from arl.config.recipe import Train
+from arl.data.model_limits import Flops
+from arl.errors import InputError
+from arl.models.prefix_tree import shared_lengths
+from arl.train.algorithms.advantage import Advantage, EpisodeColumns
+from arl.train.balance import Bins, algorithm_1, balance, deal_evenly, fixed_count
+from arl.types import NOT_SAMPLED, Batch, TrainedTokens
+
+BY_TOKENS = Flops(token=1.0, key=0.0, score=0.0)  # for one rank, which waits for nobody
+# What every batch carries of each loss token. A place is the token's index among those of the step: one trajectory's
+# after the other's, group by group. The packer cuts, shares and sorts loss tokens; their places stay with them.
+COLUMNS = {
+    "behavior_logprobs": np.float32,
+    "policy_versions": np.int32,
+    "advantages": np.float32,
+}
+PLACES = "places"  # (N,) int32, a column only if the run records what is computed of each token
+
+Pack = TypeVar("Pack")
+
+
+class LossSequence(Struct, frozen=True):
+    """Hold what the loss needs of one trajectory: L tokens, n of them in the loss."""
+
+    token_ids: np.ndarray  # (L,) int32
+    loss_at: np.ndarray  # (n,) int, index of each loss token, ascending, > 0
+    columns: dict[str, np.ndarray]  # (n,) each: COLUMNS, and places if somebody asks for them
+
+    @property
+    def has_advantage(self) -> bool:
+        """Return whether an advantage is not 0. The first one usually answers, and is quicker to look at than all."""
+        advantages = self.columns["advantages"]
+        if not len(advantages):
+            return False
+        return bool(advantages[0]) or bool(advantages.any())
+
+
+class SequencePack(Struct, frozen=True, kw_only=True):
+    """Hold n sequences of one micro-batch, one after the other: L tokens up to the last loss token, N loss tokens."""
+
+    token_ids: np.ndarray  # (L,) int32
+    lengths: np.ndarray  # (n,) int32, summing to L
+    num_loss_tokens: np.ndarray  # (n,) int32, summing to N
+    loss_at: np.ndarray  # (N,) int32, index of each loss token in its own sequence, ascending, > 0
+    columns: dict[str, np.ndarray]  # (N,) each
+
+    @classmethod
+    def of(cls, sequences: Sequence[LossSequence]) -> Self:
+        """Copy what the loss needs of `sequences`. What comes behind a sequence's last loss token is left out."""
+        if not sequences:
+            nothing = np.zeros(0, np.int32)
+            columns = {name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()}
+            return cls(token_ids=nothing, lengths=nothing, num_loss_tokens=nothing, loss_at=nothing, columns=columns)
+        tokens = [s.token_ids[: s.loss_at[-1] + 1] for s in sequences]
+        columns = {name: np.concatenate([s.columns[name] for s in sequences]) for name in sequences[0].columns}
+        return cls(
+            token_ids=np.concatenate(tokens),
+            lengths=np.array([len(ids) for ids in tokens], np.int32),
+            num_loss_tokens=np.array([len(s.loss_at) for s in sequences], np.int32),
+            loss_at=np.concatenate([s.loss_at for s in sequences]).astype(np.int32),
+            columns=columns,
+        )
+
+
+class Minibatch(Struct, Generic[Pack], frozen=True):
+    """Hold one rank's part of an optimizer update."""
+
+    micro_batches: Sequence[Pack]  # this rank's; every rank has as many, at least one
+    loss_tokens: int  # of all ranks, before trajectories without gradient were left out
+    loss_sequences: int  # likewise: trajectories with loss tokens
+
+
+class Shard(Struct, Generic[Pack], frozen=True):
+    """Hold one rank's part of the step that turns version `version` into version + 1.
+
+    Its packs are SequencePack as it is sent to the rank, and MicroBatch when the rank has joined them.
+    """
+
+    version: int
+    minibatches: Sequence[Minibatch[Pack]]
+
+
+class Packing(Struct, frozen=True):
+    """Say how the batches of a run are packed."""
+
+    train: Train  # its capacity, minibatches and packing
+    objective: ObjectiveSection  # may say that advantage 0 means gradient 0
+    advantage: AdvantageSection
+    ranks: int
+    flops: Flops = BY_TOKENS  # of the model, by which micro-batches are balanced over ranks
+    records: bool = False  # the run writes what is computed of each token: see trained_tokens
+
+
+def pack_batch(batch: Batch, packing: Packing) -> tuple[tuple[Shard[SequencePack], ...], dict[str, float]]:
+    """Compute advantages and pack one step: a shard for each rank, and the metrics of what is trained.
+
+    Minibatch m takes groups m, m + minibatches, …: batches are ordered by deadline, so each sees every age.
+
+    Raises:
+        InputError: a trajectory longer than the capacity, or an advantage of the wrong shape.
+    """
+    minibatches = packing.train.minibatches
+    assert len(batch.groups) % minibatches == 0, "the recipe has checked it"
+    groups = loss_sequences(batch, packing.advantage, places=packing.records)
+    packed = []  # [minibatch][rank]
+    for m in range(minibatches):
+        own = groups[m::minibatches]
+        packed.append(_pack_minibatch(own, packing))
+    shards = tuple(Shard(batch.version, of_rank) for of_rank in zip(*packed, strict=True))
+    return shards, _report(groups)
+
+
+def _report(groups: Sequence[Sequence[LossSequence]]) -> dict[str, float]:
+    """Return the metrics of what a step trains; arl/metrics/names.py defines them."""
+    sequences = [s for group in groups for s in group]
+    num_zero = sum(not s.has_advantage for s in sequences)
+    num_trained = sum(len(s.loss_at) for s in sequences)
+    return {
+        "advantage/zero_fraction": num_zero / len(sequences),
+        "tokens/trained": float(num_trained),
+    }
+
+
+def _pack_minibatch(groups: list[list[LossSequence]], packing: Packing) -> list[Minibatch[SequencePack]]:
+    """Pack a minibatch: one part for each rank."""
+    lengths = [len(s.loss_at) for group in groups for s in group]
+    loss_tokens = sum(lengths)
+    loss_sequences = sum(n > 0 for n in lengths)
+    kept = [[s for s in group if _is_trained(s, packing)] for group in groups]
+    if packing.train.packing == "balanced":
+        packed = choose_packs(kept, packing.train.capacity, packing.ranks, packing.flops)
+    else:
+        packed = _pack_by_count(kept, packing)
+    return [Minibatch(packs, loss_tokens, loss_sequences) for packs in packed]
+
+
+def _is_trained(sequence: LossSequence, packing: Packing) -> bool:
+    """Return False for a sequence that has no gradient."""
+    if not len(sequence.loss_at):
+        return False
+    return sequence.has_advantage or not packing.objective.leaves_out_zeros
+
+
+def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = False) -> list[list[LossSequence]]:
+    """Build the loss sequences of a batch, group by group; with `places`, number its loss tokens.
+
+    Raises:
+        InputError: the advantage returned another shape than it declares, or a number that is not finite.
+    """
+    trajectories = [t for group in batch.groups for t in group.trajectories]
+    # All trajectories at once, because there may be ten thousand of them. T loss tokens lie behind one another.
+    lengths = [len(t.token_ids) for t in trajectories]
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    at = np.flatnonzero(np.concatenate([t.loss_mask for t in trajectories]))  # (T,)
+    counts = np.searchsorted(at, ends) - np.searchsorted(at, starts)  # (N,), of each trajectory
+    loss_at = (at - np.repeat(starts, counts)).astype(np.int32)
+    versions = np.concatenate([t.policy_versions for t in trajectories])[at]
+    assert (loss_at > 0).all(), "the first token of a trajectory is never sampled"
+    assert (versions != NOT_SAMPLED).all(), "a loss token that no policy sampled"
+    group_sizes = [len(group.trajectories) for group in batch.groups]
+    episodes = EpisodeColumns(
+        rewards=np.array([t.reward for t in trajectories], np.float64),
+        group_sizes=np.array(group_sizes, np.int64),
+        num_loss_tokens=counts,
+    )
+    columns = {
+        "behavior_logprobs": np.concatenate([t.behavior_logprobs for t in trajectories])[at],
+        "policy_versions": versions,
+        "advantages": advantages_per_token(advantage, episodes),
+    }
+    if places:
+        columns[PLACES] = np.arange(len(at), dtype=np.int32)
+    sequences = []
+    last = np.cumsum(counts)
+    first = last - counts
+    for trajectory, begin, end in zip(trajectories, first.tolist(), last.tolist(), strict=True):
+        own = {name: column[begin:end] for name, column in columns.items()}
+        sequences.append(LossSequence(trajectory.token_ids, loss_at[begin:end], own))
+    following = iter(sequences)
+    return [list(islice(following, size)) for size in group_sizes]
+
+
+def advantages_per_token(advantage: AdvantageSection, episodes: EpisodeColumns) -> np.ndarray:
+    """Compute the advantages of a step, (T,) float32: one episode's loss tokens after the other's.
+
+    Raises:
+        InputError: `advantage` returned another shape than it declares, or a number that is not finite.
+    """
+    assert isinstance(advantage, Advantage), "the recipe has checked it"
+    computed = np.asarray(advantage.compute(episodes))
+    lengths = episodes.num_loss_tokens
+    expected = len(lengths) if advantage.per == "trajectory" else int(lengths.sum())
+    if computed.shape != (expected,):
+        raise InputError(
+            f"advantage.kind {advantage.kind}: compute returned an array of shape {computed.shape}, and it declares "
+            f"one number per {advantage.per}, which is ({expected},) in this step"
+        )
+    if not np.isfinite(computed).all():
+        raise InputError(f"advantage.kind {advantage.kind}: compute returned numbers that are not finite")
+    numbers = computed.astype(np.float32)
+    if advantage.per == "trajectory":
+        return np.repeat(numbers, lengths)
+    return numbers
+
+
+def choose_packs(
+    groups: Sequence[Sequence[LossSequence]],
+    capacity: int,
+    ranks: int,
+    flops: Flops = BY_TOKENS,
+) -> list[tuple[SequencePack, ...]]:
+    """Choose the sequences of each micro-batch of a minibatch: equally many for each rank, heaviest first.
+
+    Every rank has at least one micro-batch, if need be without sequences.
+
+    Raises:
+        InputError: a sequence longer than `capacity`.
+    """
+    bundles = [bundle for group in groups for bundle in bundles_of(group, capacity)]
+    sizes = [bundle.num_tokens for bundle in bundles]
+    work = [bundle.flops(flops) for bundle in bundles]
+    balanced = balance(np.array(sizes, np.int64), np.array(work, np.float64), capacity, ranks)
+    sequences = [bundle.sequences for bundle in bundles]
+    return [_packs(sequences, of_rank) for of_rank in balanced]
+
+
+def _pack_by_count(groups: Sequence[Sequence[LossSequence]], packing: Packing) -> list[tuple[SequencePack, ...]]:
+    """Pack one minibatch of single sequences, by arl.train.balance; see choose_packs.
+
+    Raises:
+        InputError: a sequence longer than the capacity, or too many for a micro-batch.
+    """
+    sequences = [[sequence] for group in groups for sequence in group]
+    lengths = np.array([len(_stored(sequence)) for (sequence,) in sequences], np.int64)
+    _refuse_too_long(int(lengths.max(initial=0)), packing.train.capacity)
+    if packing.train.packing == "algorithm1":
+        bins = algorithm_1(lengths, packing.train.capacity, packing.train.packing_count * packing.ranks)
+    else:
+        bins = fixed_count(lengths, packing.train.capacity, packing.train.packing_count)
+    shares = deal_evenly(bins, lengths.astype(np.float64), packing.ranks)
+    return [_packs(sequences, of_rank) for of_rank in shares]
+
+
+def _packs(bundles: Sequence[Sequence[LossSequence]], chosen: Bins) -> tuple[SequencePack, ...]:
+    """Join the sequences of the bundles in each micro-batch of a rank."""
+    return tuple(SequencePack.of([s for i in members for s in bundles[i]]) for members in chosen)
+
+
+def _stored(sequence: LossSequence) -> np.ndarray:
+    """Return the tokens to compute, (L,) int32. Nothing needs the hidden states from the last loss token on."""
+    return sequence.token_ids[: sequence.loss_at[-1]]
+
+
+class Bundle(NamedTuple):
+    """Hold sequences of a group that stay together, and what their prefix tree stores."""
+
+    sequences: list[LossSequence]
+    num_tokens: int
+    num_keys: int  # pairs of a stored token and a key that it sees
+
+    def flops(self, flops: Flops) -> float:
+        """Estimate a forward. Counts every score, although equal continuations will share some."""
+        num_scores = sum(len(s.loss_at) for s in self.sequences)
+        return flops.of(self.num_tokens, self.num_keys, num_scores)
+
+
+def bundles_of(group: Sequence[LossSequence], capacity: int) -> Iterator[Bundle]:
+    """Sort the group, and cut it where its prefix tree outgrows `capacity`; every part holds the prompt again.
+
+    A sequence adds to the tree what it does not share with the one before it in the sorted order. A token at position
+    p sees p + 1 keys.
+    """
+    stored = [(_stored(s), s) for s in group]
+    longest = max((len(tokens) for tokens, _ in stored), default=0)
+    _refuse_too_long(longest, capacity)
+    stored.sort(key=lambda pair: pair[0].tobytes())
+    shared = shared_lengths([tokens for tokens, _ in stored])
+    members: list[LossSequence] = []
+    num_tokens = 0
+    num_keys = 0
+    for (tokens, sequence), num_shared in zip(stored, shared, strict=True):
+        length = len(tokens)
+        if members and num_tokens + length - num_shared > capacity:
+            yield Bundle(members, num_tokens, num_keys)
+            members = []
+            num_tokens = 0
+            num_keys = 0
+        num_known = num_shared if members else 0
+        members.append(sequence)
+        num_tokens += length - num_known
+        num_keys += _sum_up_to(length) - _sum_up_to(num_known)
+    if members:
+        yield Bundle(members, num_tokens, num_keys)
+
+
+def _sum_up_to(n: int) -> int:
+    """Return 1 + 2 + … + n."""
+    return n * (n + 1) // 2
+
+
+def _refuse_too_long(longest: int, capacity: int) -> None:
+    if longest > capacity:
+        raise InputError(
+            f"a trajectory of {longest} tokens does not fit train.capacity {capacity}: raise the capacity "
+            "or lower rollout.max_new_tokens"
+        )
+
+
+class TokenLogprobs(Struct, frozen=True):
+    """Hold the log-probabilities that one rank computed in a step: N loss tokens, in the order of its micro-batches."""
+
+    places: np.ndarray  # (N,) int32
+    current: np.ndarray  # (N,) float32
+    proximal: np.ndarray | None = None  # (N,) float32; None: the objective has none
+
+
+def trained_tokens(
+    batch: Batch,
+    shards: Sequence[Shard[SequencePack]],
+    of_ranks: Sequence[TokenLogprobs | None],
+    packing: Packing,
+) -> TrainedTokens | None:
+    """Join what the packer and the ranks know of the T loss tokens of a step; None if nobody asked for places.
+
+    Args:
+        shards: what the ranks were given, with places.
+        of_ranks: what they returned; None: that rank computed no loss token.
+        packing: by which they were packed.
+    """
+    if not packing.records:
+        return None
+    num_tokens = sum(int(t.loss_mask.sum()) for group in batch.groups for t in group.trajectories)
+    known = [logprobs for logprobs in of_ranks if logprobs is not None]
+    return TrainedTokens(
+        advantages=_advantages(shards, num_tokens),
+        per_token=packing.advantage.per == "token",
+        current_logprobs=_in_order([(one.places, one.current) for one in known], num_tokens),
+        proximal_logprobs=_in_order(
+            [(one.places, one.proximal) for one in known if one.proximal is not None], num_tokens
+        ),
+    )
+
+
+def _advantages(shards: Sequence[Shard[SequencePack]], num_tokens: int) -> np.ndarray:
+    """Return (T,) float32: 0 for what the packer left out, because it leaves out only what has no other advantage."""
+    advantages = np.zeros(num_tokens, np.float32)
+    for pack in (pack for shard in shards for minibatch in shard.minibatches for pack in minibatch.micro_batches):
+        if PLACES in pack.columns:
+            advantages[pack.columns[PLACES]] = pack.columns["advantages"]
+    return advantages
+
+
+def _in_order(columns: Sequence[tuple[np.ndarray, np.ndarray]], num_tokens: int) -> np.ndarray | None:
+    """Return (T,) float32 with NaN where nothing was computed; None if nothing was computed at all."""
+    if not columns:
+        return None
+    in_order = np.full(num_tokens, np.nan, np.float32)
+    for places, numbers in columns:
+        in_order[places] = numbers
+    return in_order
