@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
 
+from arl.launch.child import exit_immediately
+from arl.launch.network import held_rendezvous
 from arl.train import channel
 from arl.train.channel import MAIN, Failed, RankRequest
 from arl.train.link import Link
