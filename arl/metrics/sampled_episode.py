@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from arl.data.text_codec import TextCodec
-from arl.metrics.ended_groups import is_right
+from arl.metrics.batch import is_right
 from arl.metrics.episode_table import EpisodeRow, advantage_of, group_rows, split_tokens
 from arl.types import NOT_SAMPLED, TRAINED, Batch, StepResult
 

@@ -7,23 +7,28 @@ Text and tables cost milliseconds per thousand tokens, so a thread makes them. I
 the order of the calls, so a file holds the same rows with the thread and without it.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import ParamSpec
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from arl.data.parquet_files import write_parquet
 from arl.data.text_codec import TextCodec
-from arl.errors import DeadlineError, RunError
+from arl.errors import DataError, DeadlineError, RunError
 from arl.launch.disk import writing
 from arl.launch.durable import remove_any
 from arl.metrics.episode_table import EpisodeRow, episode_table
+from arl.metrics.run_files import TRAJECTORIES
 
 P = ParamSpec("P")
 
 WRITE_SECONDS = 300.0  # for everything that is left to write
+TOKENS = ("token_ids", "behavior_logprobs", "policy_versions", "loss_mask")  # an entry for each token
+BATCH_ROWS = 256
 
 
 def file_name(number: int) -> str:
@@ -170,3 +175,44 @@ def _wait(future: Future[None], directory: Path) -> None:
         raise DeadlineError(f"the writer of {directory} was not done within {WRITE_SECONDS:g} s") from error
     except (OSError, pa.ArrowException) as error:
         raise RunError(f"{directory}: cannot be written ({error}); resume the run when that is mended") from error
+
+
+def trajectory_files(run: Path) -> list[Path]:
+    """List the trajectory files of a run, in the order in which they were written."""
+    return sorted((run / TRAJECTORIES).glob("*.parquet"))
+
+
+def read_batches(path: Path, columns: Sequence[str]) -> Iterator[pa.Table]:
+    """Yield `columns` of a file, a few rows at a time.
+
+    Raises:
+        DataError: it is damaged, or lacks a column.
+    """
+    with _opened(path, columns) as file:
+        for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
+            yield pa.table(batch)
+
+
+def read_trajectories(path: Path, columns: Sequence[str]) -> pa.Table:
+    """Read whole columns of a file.
+
+    Raises:
+        DataError: it is damaged, or lacks a column.
+    """
+    with _opened(path, columns) as file:
+        return file.read(columns=list(columns))
+
+
+@contextlib.contextmanager
+def _opened(path: Path, columns: Sequence[str]) -> Iterator[pq.ParquetFile]:
+    """Open a file that has `columns`. Only reading belongs into the block."""
+    try:
+        with path.open("rb") as stream:
+            file = pq.ParquetFile(stream, page_checksum_verification=True)
+            missing = [name for name in columns if name not in file.schema_arrow.names]
+            if missing:
+                raise ValueError(f"it lacks {', '.join(missing)}, as if an older arl had written it")
+            yield file
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = str(error).split("\n", 1)[0]
+        raise DataError(f"{path}: cannot be read as Parquet ({reason})") from error

@@ -19,7 +19,7 @@ from arl.metrics.record_file import read_records, step_of
 from arl.metrics.run_files import LOCK, METRICS_FILE, SUMMARY
 from arl.metrics.run_status import require_run
 from arl.metrics.sampled_episode import SampledEpisode
-from arl.metrics.trajectory_reading import read_batches, read_trajectories, trajectory_files
+from arl.metrics.trajectory_files import read_batches, read_trajectories, trajectory_files
 from arl.types import TRAINED
 
 Outcome = Literal["any", "right", "wrong", "truncated"]
