@@ -1,7 +1,7 @@
-"""Compute the metrics of a step's batch, its rewards, lengths and ages, and of the groups that ended since the last step."""
+"""Compute the metrics of a step's batch (rewards, lengths, ages), and of the groups that ended since the last step."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 from msgspec import Struct

@@ -72,7 +72,7 @@ class MetricsFile:
         self._path = path
         self._file = open_at(path, size)
 
-    def size(self) -> int:
+    def flush(self) -> int:
         """Hand everything to the operating system and return the size of the file, bytes."""
         return flushed_size(self._file)
 

@@ -1,13 +1,17 @@
 """Summarize a run in a page, which is printed at its end and kept as summary.json."""
 
+import hashlib
 import itertools
 from collections import Counter
+from pathlib import Path
 
 from msgspec import Struct
+from safetensors import safe_open
 
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Selection
 from arl.metrics.names import Record, number
+from arl.models.model_files import tensors_in
 from arl.types import PauseParts
 
 BAR_WIDTH = 40  # characters that stand for all trained tokens
@@ -40,7 +44,7 @@ class Summary(Struct, frozen=True):
     idle_trainer: float
     idle_engine: float
     pause: dict[str, float]  # mean seconds of a swap's "pause" and of its parts; empty: there was no swap
-    weights_sha256: str  # of the last checkpoint: see arl.metrics.fingerprint
+    weights_sha256: str  # of the last checkpoint: see `weights_sha256`
     trainer_memory: TrainerMemory | None = None  # None: engines computed in the trainer's process
 
     @property
@@ -172,3 +176,22 @@ def _hints(summary: Summary, recipe: Recipe) -> list[str]:
         cheaper = f", or {recipe.objective.cheaper}" if recipe.objective.cheaper else ""
         hints.append(f"the engine waits: more train.threads or ranks{cheaper}")
     return hints + list(recipe.objective.try_next)
+
+
+def weights_sha256(model: Path) -> str:
+    """Compute the sha256 over the sorted names of the parameters, each followed by its raw float32 bytes.
+
+    Args:
+        model: a directory with safetensors files of float32, as those of checkpoints are.
+    """
+    digest = hashlib.sha256()
+    stored = {
+        name: tensor for path in sorted(model.glob("model*.safetensors")) for name, tensor in tensors_in(path).items()
+    }
+    for name in sorted(stored):
+        tensor = stored[name]
+        with safe_open(tensor.file, framework="numpy") as file:
+            weight = file.get_tensor(name)
+        digest.update(name.encode())
+        digest.update(weight.data)
+    return digest.hexdigest()

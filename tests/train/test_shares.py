@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from arl.errors import DataError
-from arl.metrics.fingerprint import weights_sha256
+from arl.metrics.summary import weights_sha256
 from arl.models.load import load_model
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
 from arl.train.dealing import deal

@@ -16,9 +16,8 @@ from rich.console import Console
 from arl.errors import InputError
 from arl.metrics.run_files import LOCK
 from arl.metrics.run_status import ProcessStatus
-from arl.watch.liveness import describe_silence
 from arl.watch.run_logs import find_logs
-from arl.watch.top import show_once
+from arl.watch.top import describe_silence, show_once
 from tests.watch.statuses import a_run, a_status
 
 LONG_AGO = 100.0
