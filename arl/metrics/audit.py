@@ -4,7 +4,7 @@
     admitted ─► ┤  (in flight until a step trains it)
                 ├► rejected by the filter or the env: a selection that the recipe intends
                 ├► failed: an episode raised
-                └► dropped: abandoned as late, or unusable in a replay. A selection that nobody intends
+                └► dropped: abandoned as late, or unusable in a replay. an unintended selection
 
 Only a difference between trained and dropped groups is a warning. The effect of a filter is shown apart, because the
 recipe asks for it.

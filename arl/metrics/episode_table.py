@@ -79,20 +79,20 @@ def group_rows(
 
 
 def split_tokens(batch: Batch, tokens: TrainedTokens | None) -> list[list[TrainedTokens | None]]:
-    """Cut what a step computed into the parts of its episodes, group by group."""
+    """Split what a step computed into the parts of its episodes, group by group."""
     groups: list[list[TrainedTokens | None]] = []
     start = 0
     for group in batch.groups:
         own: list[TrainedTokens | None] = []
         for trajectory in group.trajectories:
             end = start + int(trajectory.loss_mask.sum())
-            own.append(None if tokens is None else _cut(tokens, slice(start, end)))
+            own.append(None if tokens is None else _part_of(tokens, slice(start, end)))
             start = end
         groups.append(own)
     return groups
 
 
-def _cut(tokens: TrainedTokens, part: slice) -> TrainedTokens:
+def _part_of(tokens: TrainedTokens, part: slice) -> TrainedTokens:
     current = tokens.current_logprobs
     proximal = tokens.proximal_logprobs
     return TrainedTokens(

@@ -2,7 +2,6 @@
 
 import hashlib
 import itertools
-from collections import Counter
 from pathlib import Path
 
 from msgspec import Struct
@@ -86,6 +85,11 @@ def render(summary: Summary, recipe: Recipe) -> str:
     unit = recipe.world_traits.time_unit
     rate = summary.tokens_trained / max(summary.training_seconds, 1e-9)
     groups = ", ".join(f"{count} {fate}" for fate, count in summary.groups.items())
+    total = max(sum(summary.token_ages.values()), 1)
+    ages = []  # a bar for the share of trained tokens of each age
+    for age, count in sorted(summary.token_ages.items()):
+        bar = "█" * round(BAR_WIDTH * count / total)
+        ages.append(f"    age {age}  {bar:{BAR_WIDTH}s} {count / total:4.0%}")
     lines += [
         f"time       {summary.seconds:.1f} {unit} in all, {summary.training_seconds:.1f} {unit} of RL "
         f"({summary.steps} steps)",
@@ -96,7 +100,7 @@ def render(summary: Summary, recipe: Recipe) -> str:
         *_pause(summary),
         f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy "
         f"({_rule(recipe)}); {summary.trajectories_spanning_versions} trajectories span versions",
-        *_histogram(Counter(summary.token_ages)),
+        *ages,
         *_memory(summary.trainer_memory),
         f"weights    sha256 {summary.weights_sha256}",
         f"files      {summary.directory}",
@@ -140,16 +144,6 @@ def _selection(summary: Summary) -> list[str]:
         intended = "  by rollout.filter or the env, as intended" if name == "rejected" else ""
         lines.append(f"    {name:10s}{population.groups:8,}{length:>14s}{reward:>14s}{intended}")
     return lines + [f"    warning: {line}" for line in summary.selection_bias]
-
-
-def _histogram(ages: Counter[int]) -> list[str]:
-    """Draw the share of trained tokens of each age as a bar."""
-    lines = []
-    for age, count in sorted(ages.items()):
-        share = count / max(ages.total(), 1)
-        bar = "█" * round(BAR_WIDTH * share)
-        lines.append(f"    age {age}  {bar:{BAR_WIDTH}s} {share:4.0%}")
-    return lines
 
 
 def _rule(recipe: Recipe) -> str:

@@ -120,7 +120,7 @@ class WandbTracker:
 
 
 def redacted(config: dict[str, Any]) -> dict[str, Any]:
-    """Return a recipe without the values of environment variables, which may be secrets whatever their names are."""
+    """Return a recipe without the values of environment variables, any of which may be a secret."""
     return config | {
         section: fields | {"environment": dict.fromkeys(fields["environment"], REDACTED)}
         for section, fields in _with_environment(config).items()

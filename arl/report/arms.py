@@ -1,4 +1,4 @@
-"""Group runs into arms: runs of one recipe, whatever their seed, name and output. What differs names the arm."""
+"""Group runs into arms: runs whose recipes differ in seed, name and output alone. What differs names the arm."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence

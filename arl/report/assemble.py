@@ -96,7 +96,7 @@ def overview_section(arms: Sequence[Arm], comparison: Comparison) -> ReportSecti
 
 
 def _last_value(arm: Arm, kind: str, comparison: Comparison) -> str:
-    """Write the last value of a kind that the arm has, under whatever protocol."""
+    """Write the last value of a kind that the arm has, under any protocol."""
     for quantity in comparison.quantities:
         value = comparison.values[quantity, LAST, arm.number]
         if quantity.kind == kind and value is not None:

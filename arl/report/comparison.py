@@ -164,7 +164,7 @@ def pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
     """Return the pairs that a reader asks for: arms that differ in one setting.
 
     Along a setting that is a number, each value is compared with the first one; along any other setting, each with
-    each. Two arms without such a partner are compared with the first arm, whatever sets them apart.
+    each. An arm without such a partner is compared with the first arm.
     """
     found = list(_neighbors(arms))
     compared = {arm.number for pair in found for arm in pair}

@@ -64,17 +64,10 @@ def test_a_run_without_a_step_is_left_out_and_named_and_alone_refused(tmp_path: 
         load_runs([begun])
 
 
-@pytest.mark.parametrize("content", ["name: [unclosed", "", "just words"])
-def test_a_run_whose_recipe_is_torn_is_left_out_and_named(tmp_path: Path, content: str) -> None:
+def test_a_run_whose_recipe_is_torn_is_left_out_and_named(tmp_path: Path) -> None:
     write_run(tmp_path / "good")
-    (write_run(tmp_path / "bad") / "recipe.yaml").write_text(content)
+    (write_run(tmp_path / "bad") / "recipe.yaml").write_text("name: [unclosed")
     assert "bad: recipe.yaml" in notes_of(tmp_path)
-
-
-@pytest.mark.parametrize("name", ["nowhere", ""])
-def test_a_path_without_a_run_is_refused(tmp_path: Path, name: str) -> None:
-    with pytest.raises(InputError, match="give directories of runs or of a sweep"):
-        load_runs([tmp_path / name])
 
 
 def test_what_was_not_measured_is_nan_and_never_zero(tmp_path: Path) -> None:

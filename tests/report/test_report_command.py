@@ -69,12 +69,11 @@ def test_budgets_are_columns_and_bad_ones_are_refused(tmp_path: Path) -> None:
         assert f"--at-steps {wrong}: '{wrong}' is no number" in refused.output
 
 
-def test_bad_input_is_refused_by_name(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-    for name, rule in {"nowhere": "is no directory", "file": "is no directory"}.items():
-        refused = report(str(tmp_path / name))
-        assert refused.exit_code == 2
-        assert f"{tmp_path / name}: {rule}" in refused.output.replace("\n", "")
+@pytest.mark.parametrize(("name", "rule"), [("nowhere", "is no directory"), ("", "no run in it or below")])
+def test_a_path_without_a_run_is_refused(tmp_path: Path, name: str, rule: str) -> None:
+    refused = report(str(tmp_path / name))
+    assert refused.exit_code == 2
+    assert f"{tmp_path / name}: {rule}; give directories of runs" in refused.output.replace("\n", "")
 
 
 def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_machine(
