@@ -54,6 +54,7 @@ class Recorder:
         trackers: that `make_trackers` has made; the recorder starts and closes them.
         codec: turns tokens into text, for trajectory files and trackers.
         samples_every: steps between two of which trackers are shown episodes; 0: none.
+        threaded: write trajectory files in a thread; in virtual time everything happens at once.
         restored: the place that the files of `directory` are cut back to; recording goes on from there.
     """
 
@@ -66,6 +67,7 @@ class Recorder:
         *,
         codec: TextCodec | None = None,
         samples_every: int = 0,
+        threaded: bool = False,
         restored: RecorderState | None = None,
     ) -> None:
         self._directory = directory
@@ -81,7 +83,7 @@ class Recorder:
             self._spans.open(self._trace.add)
         self._trajectories: TrajectoryFiles | None = None
         if trajectories:
-            self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, self.state.num_files, codec)
+            self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, self.state.num_files, codec, threaded)
         self.records = RunRecords(self._metrics.read())
         self._trackers = trackers
         past = tuple(self._metrics.read()) if trackers else ()

@@ -7,9 +7,10 @@ Text and tables cost milliseconds per thousand tokens, so a thread makes them, o
 """
 
 import contextlib
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -31,6 +32,19 @@ def file_name(number: int) -> str:
     return f"{number:06d}.parquet"
 
 
+class AtOnce(Executor):
+    """Do all work at once in the caller's thread, because in virtual time runs must not depend on threads."""
+
+    def submit(self, work: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """See Executor."""
+        done: Future[Any] = Future()
+        try:
+            done.set_result(work(*args, **kwargs))
+        except Exception as error:  # `result` raises it, as with a thread
+            done.set_exception(error)
+        return done
+
+
 class TrajectoryFiles:
     """Write the trajectory files of a run. A file gets its name when it is complete.
 
@@ -40,12 +54,13 @@ class TrajectoryFiles:
     Args:
         num_files: files to keep, 0 for a new run.
         codec: turns tokens into text; None: prompts and responses are null.
+        threaded: work in a thread; see AtOnce.
     """
 
     STEPS_PER_FILE = 20
     ROWS_PER_FILE = 4096
 
-    def __init__(self, directory: Path, num_files: int, codec: TextCodec | None = None) -> None:
+    def __init__(self, directory: Path, num_files: int, codec: TextCodec | None = None, threaded: bool = False) -> None:
         self._directory = directory
         self._partial = directory.with_name(f".{directory.name}.partial")  # where a file is until it is complete
         self._codec = codec
@@ -56,7 +71,7 @@ class TrajectoryFiles:
             for path in sorted(directory.glob("*.parquet")):
                 if int(path.stem) >= num_files:
                     remove_any(path)
-        self._thread = ThreadPoolExecutor(1, "trajectories")
+        self._thread = ThreadPoolExecutor(1, "trajectories") if threaded else AtOnce()
         self._rows: list[EpisodeRow] = []
         self._num_rows = 0  # of the file that is being filled
         self._steps = 0

@@ -189,6 +189,7 @@ class SegmentRun:
             parts.display,
             codec=parts.codec,
             samples_every=recipe.output.samples_every,
+            threaded=not recipe.world_traits.virtual_time,
             restored=None if state is None else state.recorder,
         ) as recorder:
             if before is not None and state is None:

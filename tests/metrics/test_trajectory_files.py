@@ -76,12 +76,12 @@ def test_text_answer_and_parts_are_written_with_each_episode(tmp_path: Path) -> 
     assert [row["advantage"] for row in rows] == [None, None]
 
 
-def test_a_file_ends_after_some_steps_and_the_same_rows_make_the_same_files(tmp_path: Path) -> None:
+def test_a_file_ends_after_some_steps_and_the_thread_writes_the_same_files(tmp_path: Path) -> None:
     contents = []
-    for name in ("one", "other"):
+    for name, threaded in (("at once", False), ("in a thread", True)):
         directory = tmp_path / name / "trajectories"
         directory.parent.mkdir()
-        files = TrajectoryFiles(directory, 0, NullCodec())
+        files = TrajectoryFiles(directory, 0, NullCodec(), threaded)
         for _ in range(TrajectoryFiles.STEPS_PER_FILE + 1):
             files.write(rows_of(tokens_of_batch()))
             files.end_step()
@@ -96,8 +96,9 @@ class BrokenCodec(NullCodec):
         raise OSError("no space left")
 
 
-def test_what_cannot_be_written_is_raised_before_a_checkpoint_counts_on_it(tmp_path: Path) -> None:
-    files = TrajectoryFiles(tmp_path / "trajectories", 0, BrokenCodec())
+@pytest.mark.parametrize("threaded", [False, True])
+def test_what_cannot_be_written_is_raised_before_a_checkpoint_counts_on_it(tmp_path: Path, threaded: bool) -> None:
+    files = TrajectoryFiles(tmp_path / "trajectories", 0, BrokenCodec(), threaded)
     files.write(rows_of(None))
     with pytest.raises(RunError, match=r"trajectories: cannot be written \(no space left\)"):  # noqa: PT012
         files.flush()
