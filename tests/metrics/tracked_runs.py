@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from arl.config.recipe import Recipe
-from arl.metrics.base import TrackedRun
+from arl.metrics.base import TrackedRun, TrackerFactory
 from arl.metrics.names import Record
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.trackers import TrackerThread
@@ -25,7 +25,7 @@ def tracked_run(
 
 def tracker_thread(make: Callable[[TrackedRun], Any], note: Callable[[str], None] = lambda _: None) -> TrackerThread:
     """Return the thread of a tracker that is called `mine`."""
-    return TrackerThread("mine", make, tracked_run(Path("runs/mine"), note=note))
+    return TrackerThread("mine", cast("TrackerFactory", make), tracked_run(Path("runs/mine"), note=note))
 
 
 def step_record(step: int, shift: float = 0.0) -> Record:

@@ -37,7 +37,7 @@ def scored_run(directory: Path, accuracies: dict[int, float], *settings: str, se
 def last_value(report: Report, arm: int, name: str = "held_out") -> MeanOfSeeds | None:
     quantity = next(quantity for quantity in report.comparison.quantities if quantity.name == name)
     value = report.comparison.values[quantity, LAST, arm]
-    return value and value.mean
+    return None if value is None else value.mean
 
 
 def test_a_real_difference_is_a_sentence_with_its_interval_and_no_difference_is_said_to_be_none(tmp_path: Path) -> None:
