@@ -195,13 +195,6 @@ class NoClose:
     def log(self, record: Record) -> None: ...
 
 
-class WrongLog(NoClose):
-    def log(self) -> None:  # type: ignore[override]
-        ...
-
-    def close(self) -> None: ...
-
-
 class WrongSamples(NoClose):
     def close(self) -> None: ...
 
@@ -218,11 +211,7 @@ class NoRun:
     ("name", "message"),
     [
         ("wandb", "set output.wandb to online or offline instead"),
-        ("csv", "give one of tensorboard, or your own as module:attribute"),
-        ("nowhere.to:Find", "cannot import nowhere.to"),
-        (f"{__name__}:Absent", "has no"),
         (f"{__name__}:NoClose", r"lacks the method close\(\); see .*WandbTracker for a complete one"),
-        (f"{__name__}:WrongLog", r"log\(self\).* cannot be called as log\(record\)"),
         (f"{__name__}:WrongSamples", r"log_samples\(self, .* cannot be called as log_samples\(step, samples\)"),
         (f"{__name__}:NoRun", r"NoRun\(\) cannot be called as NoRun\(run\)"),
     ],
