@@ -174,7 +174,7 @@ def samples(
     from rich.console import Console
 
     from arl.errors import InputError
-    from arl.metrics.sample_panels import draw
+    from arl.metrics.sampled_episode import draw
     from arl.run.samples import Outcome, Wanted, read_samples
 
     outcomes: dict[Outcome, bool] = {"right": right, "wrong": wrong, "truncated": truncated}

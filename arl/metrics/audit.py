@@ -4,7 +4,7 @@
     admitted ─► ┤  (in flight until a step trains it)
                 ├► rejected by the filter or the env: a selection that the recipe intends
                 ├► failed: an episode raised
-                └► dropped: abandoned as late, or unusable in a replay. A selection that nobody intends
+                └► dropped: abandoned as late, or unusable in a replay. an unintended selection
 
 Only a difference between trained and dropped groups is a warning. The effect of a filter is shown apart, because the
 recipe asks for it.
@@ -16,10 +16,8 @@ bound; a group without any token has none. A group's reward is the mean over its
 
 import math
 from statistics import NormalDist, fmean
-from typing import Literal
 
-import msgspec
-from msgspec import Struct
+from msgspec import Struct, field, structs
 
 from arl.metrics.names import Record
 from arl.types import REJECTED, TrajectoryGroup
@@ -27,79 +25,63 @@ from arl.types import REJECTED, TrajectoryGroup
 MIN_GROUPS = 8  # on each side of a comparison: with fewer, the normal approximation means little
 SIGNIFICANT = 0.01
 
-Loss = Literal["failed", "rejected", "dropped"]
 
-
-def loss_of(fate: str) -> Loss:
-    """Return the kind of loss that a fate is."""
-    if fate.startswith("failed"):
-        return "failed"
-    return "rejected" if fate == REJECTED else "dropped"
-
-
-class Moments(Struct, frozen=True):
+class Moments(Struct):
     """Hold count, mean and spread of a stream of numbers, by Welford's update, without the stream itself."""
 
     count: int = 0
     mean: float = 0.0
     squares: float = 0.0  # sum of squared deviations from the mean
 
-    def plus(self, value: float | None) -> "Moments":
-        """Return the moments with one more number; None adds none."""
-        if value is None:
-            return self
-        count = self.count + 1
-        mean = self.mean + (value - self.mean) / count
-        squares = self.squares + (value - self.mean) * (value - mean)
-        return Moments(count, mean, squares)
+    def add(self, value: float) -> None:
+        """Count one more number."""
+        deviation = value - self.mean
+        self.count += 1
+        self.mean += deviation / self.count
+        self.squares += deviation * (value - self.mean)
 
 
-class Population(Struct, frozen=True):
+class Population(Struct):
     """Hold the moments of groups of one kind."""
 
     groups: int = 0
-    length: Moments = Moments()  # of group means, sampled tokens
-    reward: Moments = Moments()  # of group means, where an episode was scored
+    length: Moments = field(default_factory=Moments)  # of group means, sampled tokens
+    reward: Moments = field(default_factory=Moments)  # of group means, where an episode was scored
     tokens: int = 0  # sampled
 
-    def plus(self, group: TrajectoryGroup) -> "Population":
-        """Return the population with one more group."""
+    def add(self, group: TrajectoryGroup) -> None:
+        """Count one more group."""
         lengths = [t.num_sampled for t in group.trajectories]
         rewards = [t.reward for t in group.trajectories if not math.isnan(t.reward)]
-        length = fmean(lengths) if any(lengths) else None
-        reward = fmean(rewards) if rewards else None
-        return Population(
-            groups=self.groups + 1,
-            tokens=self.tokens + sum(lengths),
-            length=self.length.plus(length),
-            reward=self.reward.plus(reward),
-        )
+        self.groups += 1
+        self.tokens += sum(lengths)
+        if any(lengths):
+            self.length.add(fmean(lengths))
+        if rewards:
+            self.reward.add(fmean(rewards))
 
 
-class Selection(Struct, frozen=True):
+class Selection(Struct):
     """Hold five populations, counted since the start of the run.
 
     generated = trained + rejected + failed + dropped + finished and not yet trained.
     """
 
-    generated: Population = Population()  # ended: finished or lost
-    trained: Population = Population()
-    rejected: Population = Population()  # by rollout.filter or the env: intended
-    failed: Population = Population()
-    dropped: Population = Population()  # abandoned as late, or unusable in a replay: not intended
+    generated: Population = field(default_factory=Population)  # ended: finished or lost
+    trained: Population = field(default_factory=Population)
+    rejected: Population = field(default_factory=Population)  # by rollout.filter or the env: intended
+    failed: Population = field(default_factory=Population)
+    dropped: Population = field(default_factory=Population)  # as late, or unusable in a replay: not intended
 
-    def finished(self, group: TrajectoryGroup) -> "Selection":
-        """Return the selection after `group` has finished."""
-        return msgspec.structs.replace(self, generated=self.generated.plus(group))
-
-    def trained_on(self, group: TrajectoryGroup) -> "Selection":
-        """Return the selection after a step has consumed `group`, which had finished."""
-        return msgspec.structs.replace(self, trained=self.trained.plus(group))
-
-    def lost(self, group: TrajectoryGroup, fate: str) -> "Selection":
-        """Return the selection after `group` was lost."""
-        name = loss_of(fate)
-        return msgspec.structs.replace(self.finished(group), **{name: getattr(self, name).plus(group)})
+    def add_lost(self, group: TrajectoryGroup, fate: str) -> None:
+        """Count a group that ended and will never be trained."""
+        self.generated.add(group)
+        if fate.startswith("failed"):
+            self.failed.add(group)
+        elif fate == REJECTED:
+            self.rejected.add(group)
+        else:
+            self.dropped.add(group)
 
     @property
     def num_lost(self) -> int:
@@ -136,23 +118,21 @@ class Selection(Struct, frozen=True):
 
     def populations(self) -> dict[str, Population]:
         """Return the populations by name."""
-        return {name: getattr(self, name) for name in self.__struct_fields__}
+        return structs.asdict(self)
 
     def warnings(self) -> list[str]:
         """Write one line for each significant difference between trained and dropped groups."""
-        lengths = _difference("length", self.trained.length, self.dropped.length)
-        rewards = _difference("reward", self.trained.reward, self.dropped.reward)
-        return lengths + rewards
-
-
-def _difference(quantity: str, trained: Moments, dropped: Moments) -> list[str]:
-    """Write a line if two means differ significantly; none otherwise."""
-    if min(trained.count, dropped.count) < MIN_GROUPS:
-        return []
-    if (p := p_value(trained, dropped)) >= SIGNIFICANT:
-        return []
-    means = f"trained {trained.mean:.4g}, dropped {dropped.mean:.4g}"
-    return [f"mean {quantity} differs: {means} ({dropped.mean - trained.mean:+.4g}, p = {p:.1g})"]
+        found = []
+        for quantity in ("length", "reward"):
+            trained: Moments = getattr(self.trained, quantity)
+            dropped: Moments = getattr(self.dropped, quantity)
+            p = p_value(trained, dropped)
+            if min(trained.count, dropped.count) >= MIN_GROUPS and p < SIGNIFICANT:
+                difference = f"{dropped.mean - trained.mean:+.4g}, p = {p:.1g}"
+                found.append(
+                    f"mean {quantity} differs: trained {trained.mean:.4g}, dropped {dropped.mean:.4g} ({difference})"
+                )
+        return found
 
 
 def p_value(a: Moments, b: Moments) -> float:

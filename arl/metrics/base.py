@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -55,13 +55,6 @@ class TrackerFactory(Protocol):
     """Make the tracker of a run: a class whose instances are trackers, or a function that returns one."""
 
     def __call__(self, run: TrackedRun) -> Tracker: ...
-
-
-class TrackerMaker(NamedTuple):
-    """Make a tracker, in its own thread."""
-
-    name: str  # for messages
-    make: Callable[[Sequence[Record]], Tracker]  # takes `TrackedRun.past`
 
 
 def chart_values(record: Record) -> Iterator[tuple[str, float | list[int]]]:

@@ -28,7 +28,7 @@ class _Dashboard(Progress):
 
 
 class _OpenConsole(Console):
-    """Let a closed pipe be an error like any other. Rich would end the process, from whatever thread it is in."""
+    """Let a closed pipe be an error like any other. Rich would end the process, in any thread."""
 
     def on_broken_pipe(self) -> None:
         """Raise the error, which rich handles."""
@@ -36,7 +36,7 @@ class _OpenConsole(Console):
 
 
 class ConsoleDisplay:
-    """Show one stage at a time: `begin` a stage, `advance` it, and `note` whatever matters above it."""
+    """Show one stage at a time: `begin` a stage, `advance` it, and `note` lines above it."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or _OpenConsole(highlight=False)
@@ -84,7 +84,7 @@ class ConsoleDisplay:
             self._progress.top = draw_status(status, max_processes=rows_that_fit(self._console.height))
 
     def note(self, text: str) -> None:
-        """Print one line. Threads may call it too. A run goes on in silence where nobody can read the line."""
+        """Print one line. Threads may call it too. A run goes on if the line cannot be written."""
         try:
             self._console.print(text, markup=False, soft_wrap=True)
         except OSError:

@@ -3,7 +3,6 @@
 EpisodeRow ─► episode_table ─► pyarrow.Table of SCHEMA
 """
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,6 +12,8 @@ from msgspec import Struct
 
 from arl.data.text_codec import TextCodec
 from arl.types import Batch, TrainedTokens, Trajectory, TrajectoryGroup
+
+TOKENS = ("token_ids", "behavior_logprobs", "policy_versions", "loss_mask")  # an entry for each token
 
 # Lists have L entries, one for each token of the trajectory. Of advantages, proximal and current logprobs, entries at
 # tokens without a loss are null, and the whole list is null where the step computed none.
@@ -78,20 +79,20 @@ def group_rows(
 
 
 def split_tokens(batch: Batch, tokens: TrainedTokens | None) -> list[list[TrainedTokens | None]]:
-    """Cut what a step computed into the parts of its episodes, group by group."""
+    """Split what a step computed into the parts of its episodes, group by group."""
     groups: list[list[TrainedTokens | None]] = []
     start = 0
     for group in batch.groups:
         own: list[TrainedTokens | None] = []
         for trajectory in group.trajectories:
             end = start + int(trajectory.loss_mask.sum())
-            own.append(None if tokens is None else _cut(tokens, slice(start, end)))
+            own.append(None if tokens is None else _part_of(tokens, slice(start, end)))
             start = end
         groups.append(own)
     return groups
 
 
-def _cut(tokens: TrainedTokens, part: slice) -> TrainedTokens:
+def _part_of(tokens: TrainedTokens, part: slice) -> TrainedTokens:
     current = tokens.current_logprobs
     proximal = tokens.proximal_logprobs
     return TrainedTokens(
@@ -109,52 +110,27 @@ def advantage_of(tokens: TrainedTokens | None) -> float | None:
     return float(tokens.advantages[0])
 
 
-_OF_GROUP = ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
-_REWARDS = ("reward", "unshaped_reward")
-_OF_TRAJECTORY = ("prompt_length", "reward_error", "truncated")
-_LISTS_OF_TRAJECTORY = ("token_ids", "behavior_logprobs", "policy_versions", "loss_mask")
-_LISTS_OF_STEP = ("advantages", "proximal_logprobs", "current_logprobs")
-
-
 def episode_table(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> pa.Table:
-    """Build the table of some episodes; without a codec, prompts and responses are null."""
-    columns = _columns(rows)
-    columns["prompt"] = _prompts(rows, codec)
-    columns["response"] = _responses(rows, codec)
-    lists = _list_columns(rows)
-    arrays = [
-        _list_array(lists[field.name], field.type.value_type)
-        if field.name in lists
-        else pa.array(columns[field.name], field.type)
-        for field in SCHEMA
-    ]
-    return pa.Table.from_arrays(arrays, schema=SCHEMA)
-
-
-def _columns(rows: Sequence[EpisodeRow]) -> dict[str, Any]:
-    """Return the columns with one value for each episode, without its text."""
-    columns: dict[str, Any] = {
+    """Build the table of some episodes; without a codec, prompts and responses are null. NaN becomes null."""
+    columns: dict[str, Sequence[Any]] = {
         "fate": [row.fate for row in rows],
         "trained_at": [row.trained_at for row in rows],
         "problem_id": [row.group.problem.id for row in rows],
         "sample": [row.sample for row in rows],
+        "prompt": _prompts(rows, codec),
+        "response": _responses(rows, codec),
         "answer": [row.group.problem.answer for row in rows],
         "reward_parts": [list(row.trajectory.reward_parts.items()) for row in rows],
         "advantage": [advantage_of(row.tokens) for row in rows],
     }
-    columns |= {name: [getattr(row.group, name) for row in rows] for name in _OF_GROUP}
-    columns |= {name: [getattr(row.trajectory, name) for row in rows] for name in _OF_TRAJECTORY}
-    return columns | {name: [_null_if_nan(getattr(row.trajectory, name)) for row in rows] for name in _REWARDS}
-
-
-def _null_if_nan(value: float) -> float | None:
-    return None if math.isnan(value) else value
-
-
-def _list_columns(rows: Sequence[EpisodeRow]) -> dict[str, list[np.ndarray | None]]:
-    """Return the columns with a list for each episode."""
-    columns = {name: [getattr(row.trajectory, name) for row in rows] for name in _LISTS_OF_TRAJECTORY}
-    return columns | {name: [_computed(row, name) for row in rows] for name in _LISTS_OF_STEP}
+    for name in ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time"):
+        columns[name] = [getattr(row.group, name) for row in rows]
+    for name in ("reward", "unshaped_reward", "prompt_length", "reward_error", "truncated", *TOKENS):
+        columns[name] = [getattr(row.trajectory, name) for row in rows]
+    for name in ("advantages", "proximal_logprobs", "current_logprobs"):
+        columns[name] = [_computed(row, name) for row in rows]
+    arrays = [pa.array(columns[field.name], field.type, from_pandas=True) for field in SCHEMA]
+    return pa.Table.from_arrays(arrays, schema=SCHEMA)
 
 
 def _computed(row: EpisodeRow, name: str) -> np.ndarray | None:
@@ -168,17 +144,6 @@ def _computed(row: EpisodeRow, name: str) -> np.ndarray | None:
     spread = np.full(len(row.trajectory.token_ids), np.nan, np.float32)
     spread[row.trajectory.loss_mask] = values
     return spread
-
-
-def _list_array(arrays: Sequence[np.ndarray | None], dtype: pa.DataType) -> pa.ListArray:
-    """Join arrays to one column of lists, in which None is null, and so is NaN."""
-    lengths = [0 if array is None else len(array) for array in arrays]
-    offsets = np.zeros(len(arrays) + 1, np.int32)
-    np.cumsum(lengths, out=offsets[1:])
-    empty = np.empty(0, dtype.to_pandas_dtype())
-    values = np.concatenate([*(array for array in arrays if array is not None), empty])
-    is_null = pa.array([array is None for array in arrays], pa.bool_())
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, dtype, from_pandas=True), mask=is_null)
 
 
 def _prompts(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> Sequence[str | None]:

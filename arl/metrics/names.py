@@ -228,13 +228,6 @@ OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs,
 OF_PART = "reward/"  # begins reward/<part>: mean over the trajectories of B whose reward names that part, unweighted
 OF_EVALUATION = "eval/"
 BY_AGE = "by_age/"  # begins the names of lists with one number for each of AGE_BUCKETS
-EVALUATION = frozenset(name for name in METRICS if name.startswith(OF_EVALUATION))
-ONCE_LOST = frozenset(  # each is logged from the first such group on
-    f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")
-)
-ON_DEMAND = frozenset(  # of settings that are off by default, or of devices whose peak is known
-    {"ratio/dual_clip_fraction", "grad_cosine/stale_fresh", "time/halves_s", "train/loss_scale", "hardware/mfu"}
-)
 MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves", "train")) | {
     "hardware/mfu",
     "hardware/tflops",
@@ -243,7 +236,6 @@ MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves",
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
 # advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age,
 # without a wrong episode they have no length.
-EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_DEMAND
 
 
 def is_defined(name: str) -> bool:

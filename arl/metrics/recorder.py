@@ -3,11 +3,11 @@
 events ─► record of the step ─► metrics.jsonl (the truth) ─► console, trackers
       ├─► trajectories/*.parquet
       └─► trace.json
-cut ─► RecorderState ─► a resumed run appends to the same files
+snapshot ─► RecorderState ─► a resumed run appends to the same files
 """
 
 import contextlib
-from collections import Counter
+import copy
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
@@ -17,23 +17,19 @@ from msgspec import structs
 
 from arl.clock import now
 from arl.data.text_codec import TextCodec
-from arl.metrics.base import TrackerMaker
-from arl.metrics.batch import Ages, group_times, rollout_metrics
-from arl.metrics.ended_groups import EndedGroups
+from arl.metrics.batch import EQUAL_STEPS, Ages, EndedGroups, EqualRewards, batch_metrics
 from arl.metrics.episode_table import group_rows, split_tokens
-from arl.metrics.equal_rewards import EqualRewards
 from arl.metrics.names import Record, number
-from arl.metrics.rates import Meters, Rates, RatesState
-from arl.metrics.recorder_state import RecorderState
+from arl.metrics.recorder_state import Meters, RecorderState, RunRecords
 from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES, MetricsFile
-from arl.metrics.run_records import RunRecords
 from arl.metrics.sampled_episode import choose_samples
 from arl.metrics.spans import current_sink
 from arl.metrics.trace_files import Trace
-from arl.metrics.tracker_thread import TrackerThread
+from arl.metrics.trackers import TrackerThread
 from arl.metrics.trajectory_files import TrajectoryFiles
-from arl.metrics.versions_behind import VersionsBehind
 from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, StepWaits, SwapReport, TrajectoryGroup
+
+NUM_SAMPLES = 4  # episodes of a step that trackers are shown
 
 
 class Display(Protocol):
@@ -49,22 +45,13 @@ class Display(Protocol):
         """Show one line about anything else. Threads may call it too."""
 
 
-NUM_SAMPLES = 4  # episodes of a step that trackers are shown
-
-
 class Recorder:
-    """Implement the controller's Observer.
+    """Implement the controller's Observer. Events may come after `watch`.
 
     Args:
         directory: of the run.
         trajectories: whether to write them.
-        trackers: see arl.metrics.base; each one runs in a thread of its own.
-        meters: of this process; read at every step.
-        loaded_version: of the engines; read at every step and swap.
-        admitted: groups, since the start of the run; read at every step.
-        open_tokens: sampled by the ended episodes of groups that run; read at every step.
-        restarted_tokens: of ended episodes that a resumed run began anew; read at every step.
-        epochs: over the training problems, since the start of the run; read at every step.
+        trackers: that `make_trackers` has made; the recorder starts and closes them.
         codec: turns tokens into text, for trajectory files and trackers.
         samples_every: steps between two of which trackers are shown episodes; 0: none.
         threaded: write trajectory files in a thread; in virtual time everything happens at once.
@@ -75,50 +62,41 @@ class Recorder:
         self,
         directory: Path,
         trajectories: bool,
-        trackers: Sequence[TrackerMaker],
+        trackers: Sequence[TrackerThread],
         display: Display,
         *,
-        meters: Callable[[], Meters],
-        loaded_version: Callable[[], int],
-        admitted: Callable[[], int],
-        open_tokens: Callable[[], int],
-        restarted_tokens: Callable[[], int],
-        epochs: Callable[[], float],
         codec: TextCodec | None = None,
         samples_every: int = 0,
         threaded: bool = False,
         restored: RecorderState | None = None,
     ) -> None:
-        at = restored or RecorderState(now(), RatesState(now()))
-        self._start = at.start
-        self._rates = Rates(meters, at.rates)
-        self._admitted = admitted
-        self._open_tokens = open_tokens
-        self._restarted_tokens = restarted_tokens
-        self._epochs = epochs
+        self._directory = directory
+        self._display = display
         self._codec = codec
         self._samples_every = samples_every
-        self._equal_rewards = EqualRewards(str(directory))
-        self._last_swap = at.last_swap
-        self._num_swaps = at.num_swaps  # since the last step, like the next three
-        self._paused = at.paused  # seconds
-        self._recomputed = at.recomputed  # tokens
-        self._behind = VersionsBehind(loaded_version, at.behind)
-        self._ended = at.ended
-        self.selection = at.selection
-        self.token_ages = Counter(at.token_ages)  # age -> trained tokens of that age
-        self.num_spanning = at.num_spanning  # trained trajectories sampled by two or more versions
-        self._metrics = MetricsFile(directory / METRICS_FILE, at.metrics_bytes)
-        self._trace = Trace(directory, at.trace_bytes)
+        self.state = copy.deepcopy(restored) or RecorderState(start=now(), last_step=now())
+        self._equal_rewards = EqualRewards()
+        self._metrics = MetricsFile(directory / METRICS_FILE, self.state.metrics_bytes)
+        self._trace = Trace(directory, self.state.trace_bytes)
         self._spans = current_sink()
         if self._spans is not None:
             self._spans.open(self._trace.add)
-        files = TrajectoryFiles(directory / TRAJECTORIES, at.num_files, codec, threaded) if trajectories else None
-        self._trajectories = files
-        self._display = display
+        self._trajectories: TrajectoryFiles | None = None
+        if trajectories:
+            self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, self.state.num_files, codec, threaded)
         self.records = RunRecords(self._metrics.read())
+        self._trackers = trackers
         past = tuple(self._metrics.read()) if trackers else ()
-        self._trackers = [TrackerThread(maker, past, display.note) for maker in trackers]
+        for tracker in trackers:
+            tracker.start(past)
+
+    def watch(self, read_meters: Callable[[], Meters]) -> None:
+        """Begin to count. `read_meters` is called at every step and swap."""
+        self._read_meters = read_meters
+        meters = read_meters()
+        self._at_last_step = meters.counted_since(self.state.since)
+        self._loaded_version = meters.loaded_version
+        self._versions_counted_at = now()
 
     def __enter__(self) -> Self:
         return self
@@ -139,34 +117,27 @@ class Recorder:
     @property
     def seconds(self) -> float:
         """Return the clock seconds since training began."""
-        return now() - self._start
+        return now() - self.state.start
 
-    def cut(self) -> RecorderState:
+    def snapshot(self) -> RecorderState:
         """Begin to write everything up to this instant to the files, and return what a checkpoint keeps.
 
         The files hold it when `settle` has returned.
         """
         if self._trajectories:
             self._trajectories.flush()
-        return RecorderState(
-            start=self._start,
-            rates=self._rates.state(),
-            metrics_bytes=self._metrics.cut(),
-            trace_bytes=self._trace.cut(),
-            num_files=self._trajectories.num_files if self._trajectories else 0,
-            last_swap=self._last_swap,
-            num_swaps=self._num_swaps,
-            paused=self._paused,
-            recomputed=self._recomputed,
-            behind=self._behind.state(),
-            ended=self._ended,
-            selection=self.selection,
-            token_ages=dict(self.token_ages),
-            num_spanning=self.num_spanning,
-        )
+            self.state.num_files = self._trajectories.num_files
+        self._count_versions()
+        meters = self._read_meters()
+        state = copy.deepcopy(self.state)
+        state.since = meters.counted_since(self._at_last_step)
+        state.restarts += meters.restarts
+        state.metrics_bytes = self._metrics.flush()
+        state.trace_bytes = self._trace.flush()
+        return state
 
     def settle(self) -> None:
-        """Wait until the files hold everything up to the last `cut`. May be called in any thread.
+        """Wait until the files hold everything up to the last `snapshot`. May be called in any thread.
 
         Raises:
             RunError: they cannot be written.
@@ -178,15 +149,15 @@ class Recorder:
 
     def group_finished(self, group: TrajectoryGroup) -> None:
         """Count a group that waits in the buffer."""
-        self.selection = self.selection.finished(group)
-        self._ended = self._ended.plus(group)
-        arrived = self.selection.generated.groups - self.selection.num_lost
-        self._trace.count("groups arrived", now(), groups=arrived)
+        selection = self.state.selection
+        selection.generated.add(group)
+        self.state.ended.add(group)
+        self._trace.count("groups arrived", now(), groups=selection.generated.groups - selection.num_lost)
 
     def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
         """Count a group that is not trained. Rejected ones are not shown: a filter may reject hundreds."""
-        self.selection = self.selection.lost(group, fate)
-        self._ended = self._ended.plus(group, fate)
+        self.state.selection.add_lost(group, fate)
+        self.state.ended.add(group, fate)
         if self._trajectories:
             self._trajectories.write(group_rows(group, fate, None))
         if fate != REJECTED:
@@ -195,45 +166,41 @@ class Recorder:
 
     def swapped(self, report: SwapReport) -> None:
         """Note that the engines have loaded a version."""
-        self._last_swap = report
-        self._num_swaps += 1
-        self._paused += report.pause_seconds
-        self._recomputed += report.recomputed_tokens
-        self._behind.count()
+        self.state.last_swap = report
+        self.state.num_swaps += 1
+        self.state.paused += report.pause_seconds
+        self.state.recomputed += report.recomputed_tokens
+        self._count_versions()
         self._trace.span("engines", f"swap to {report.version}", now() - report.seconds, now())
 
     def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         """Write the record of a step."""
-        self._trace_step(batch, result, waits.total)
+        state = self.state
+        got_batch = state.last_step + waits.total
+        self._trace.span("trainer", "wait for batch", state.last_step, got_batch)
+        self._trace.span("trainer", f"step {batch.version}", got_batch, now(), version=result.version)
+        self._trace.flush()  # so that others read it
         ages = Ages(batch)
         for age, count in enumerate(ages.tokens):
             if count:
-                self.token_ages[age] += count
-        self.num_spanning += ages.num_spanning
+                state.token_ages[age] = state.token_ages.get(age, 0) + count
+        state.num_spanning += ages.num_spanning
         for group in batch.groups:
-            self.selection = self.selection.trained_on(group)
-        record: Record = {"step": result.version, "policy_version": result.version, "time_s": self.seconds}
-        record["epochs"] = self._epochs()
-        record |= rollout_metrics(batch)
-        record |= group_times(batch, consumed_at=self._rates.last_step + waits.total)
-        record |= self._ended.metrics()
+            state.selection.trained.add(group)
+        meters = self._read_meters()
+        record: Record = {
+            "step": result.version,
+            "policy_version": result.version,
+            "time_s": self.seconds,
+            "epochs": meters.epochs,
+        }
+        record |= batch_metrics(batch, consumed_at=got_batch)
+        record |= state.ended.metrics()
         record |= ages.metrics()
         record |= result.metrics
-        record["sync/seconds"] = self._last_swap.seconds
-        record["sync/pause_seconds"] = self._last_swap.pause_seconds
-        for part, seconds in structs.asdict(self._last_swap.parts).items():
-            record[f"sync/{part}_seconds"] = seconds
-        record["sync/swaps"] = self._num_swaps
-        record["sync/paused_s"] = self._paused
-        record["sync/recomputed_tokens"] = self._recomputed
-        record["sync/versions_behind"] = self._behind.end_step(result.version, now() - self._rates.last_step)
-        record |= self.selection.metrics(self._admitted(), self._open_tokens(), self._restarted_tokens())
-        generated = int(number(record, "audit/tokens_generated"))
-        record |= self._rates.end_step(sum(ages.tokens), generated, waits)
-        self._num_swaps = 0
-        self._paused = 0.0
-        self._recomputed = 0
-        self._ended = EndedGroups()
+        record |= self._swap_metrics(result.version)
+        record |= state.selection.metrics(meters.admitted, meters.open_tokens, meters.restarted_tokens)
+        record |= self._rates(record, meters, waits)
         self._write(record)
         self._show_samples(batch, result)
         if self._trajectories:
@@ -241,8 +208,12 @@ class Recorder:
                 self._trajectories.write(group_rows(group, TRAINED, batch.version, tokens))
             self._trajectories.end_step()
         self._display.step(record)
-        if hint := self._equal_rewards.step(batch):
-            self._display.note(hint)
+        equal = self._equal_rewards.step(batch)
+        if equal is not None:
+            self._display.note(
+                f"every episode of the last {EQUAL_STEPS} steps had the reward {equal:g}, so there is nothing to learn "
+                f"from; `arl samples {self._directory}` shows what was answered and how it was graded"
+            )
 
     def evaluated(self, accuracy: Accuracy) -> None:
         """Write the record of an evaluation; it may come after those of later steps."""
@@ -262,6 +233,64 @@ class Recorder:
 
     # ---- metrics
 
+    def _count_versions(self) -> None:
+        """Add the versions × seconds by which the engines were behind, at each event that changes a version."""
+        at = now()
+        behind = self.state.trained_version - self._loaded_version
+        self.state.version_seconds += behind * (at - self._versions_counted_at)
+        self._loaded_version = self._read_meters().loaded_version
+        self._versions_counted_at = at
+
+    def _swap_metrics(self, version: int) -> Record:
+        """Compute sync/… of the swaps since the last step, and count anew."""
+        state = self.state
+        self._count_versions()
+        swap = state.last_swap
+        record: Record = {"sync/seconds": swap.seconds, "sync/pause_seconds": swap.pause_seconds}
+        for part, seconds in structs.asdict(swap.parts).items():
+            record[f"sync/{part}_seconds"] = seconds
+        record["sync/swaps"] = state.num_swaps
+        record["sync/paused_s"] = state.paused
+        record["sync/recomputed_tokens"] = state.recomputed
+        record["sync/versions_behind"] = state.version_seconds / max(now() - state.last_step, 1e-9)
+        state.num_swaps = 0
+        state.paused = 0.0
+        state.recomputed = 0
+        state.version_seconds = 0.0
+        state.trained_version = version
+        return record
+
+    def _rates(self, record: Record, meters: Meters, waits: StepWaits) -> Record:
+        """Compute what happened between two steps: tokens, idle time, waits; and count anew."""
+        state = self.state
+        since = meters.counted_since(self._at_last_step)
+        seconds = now() - state.last_step
+        elapsed = max(seconds, 1e-9)
+        trained = int(number(record, "tokens/trained"))
+        generated = int(number(record, "audit/tokens_generated"))
+        rates: Record = {
+            "tokens/generated": generated - state.tokens_generated,
+            "tokens/generated_total": generated,
+            "tokens/trained_total": state.tokens_trained + trained,
+            "throughput/trained_tokens_per_s": trained / elapsed,
+            "time/step_s": seconds,
+            "wait/groups_s": waits.groups,
+            "wait/bound_s": waits.bound,
+            "wait/device_s": waits.device,
+            "wait/gate_s": since.gate_seconds,
+            "idle/trainer": min(waits.total / elapsed, 1.0),
+            "idle/engine": max(1.0 - since.busy_seconds / elapsed, 0.0),
+            "engines/restarts": state.restarts + meters.restarts,
+        }
+        if since.graded_groups:
+            rates["reward/wait_seconds"] = since.reward_wait_seconds / since.graded_groups
+        state.last_step = now()
+        state.tokens_generated = generated
+        state.tokens_trained += trained
+        state.ended = EndedGroups()
+        self._at_last_step = meters
+        return rates
+
     def _write(self, record: Record) -> None:
         self.records.add(record)
         self._metrics.write(record)
@@ -274,10 +303,3 @@ class Recorder:
             samples = choose_samples(batch, result, NUM_SAMPLES, self._codec)
             for tracker in self._trackers:
                 tracker.log_samples(result.version, samples)
-
-    def _trace_step(self, batch: Batch, result: StepResult, waited: float) -> None:
-        begun = self._rates.last_step
-        got_batch = begun + waited
-        self._trace.span("trainer", "wait for batch", begun, got_batch)
-        self._trace.span("trainer", f"step {batch.version}", got_batch, now(), version=result.version)
-        self._trace.cut()  # so that others read it

@@ -1,4 +1,4 @@
-"""Name the files of a run, and write metrics.jsonl. A resumed run cuts back what it goes on with."""
+"""Name the files of a run, write metrics.jsonl and read it. A resumed run cuts back what it goes on with."""
 
 import json
 import os
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
-from arl.errors import InputError
+from arl.errors import DataError, InputError
 from arl.files import writing
 from arl.metrics.names import Record, is_defined
 
@@ -19,6 +19,8 @@ RECIPE = "recipe.yaml"
 LOCK = "run.lock"
 SUMMARY = "summary.json"
 SWEEP_MANIFEST = "sweep.json"  # in the directory of a sweep, whose runs are at <arm>/<run>
+
+_DECODER = json.JSONDecoder(parse_int=float, parse_constant=lambda name: None)  # Python writes NaN
 
 
 def open_at(path: Path, size: int, buffering: int = 1) -> TextIO:
@@ -70,7 +72,7 @@ class MetricsFile:
         self._path = path
         self._file = open_at(path, size)
 
-    def cut(self) -> int:
+    def flush(self) -> int:
         """Hand everything to the operating system and return the size of the file, bytes."""
         return flushed_size(self._file)
 
@@ -89,3 +91,22 @@ class MetricsFile:
 
     def close(self) -> None:
         close_written(self._file)
+
+
+def read_records(path: Path) -> list[Record]:
+    """Read the records of metrics.jsonl, each number as a float and NaN as None; none if there is no file.
+
+    A last line that has no end is being written, and left out.
+
+    Raises:
+        DataError: a line holds no record.
+    """
+    if not path.exists():
+        return []
+    rows: list[Record] = []
+    try:
+        *lines, _ = path.read_bytes().split(b"\n")
+        rows.extend(_DECODER.decode(line.decode()) for line in lines)
+    except ValueError as error:
+        raise DataError(f"{path}: cannot be read after {len(rows)} lines ({error})") from error
+    return rows

@@ -3,14 +3,22 @@
 Batch ─► choose_samples ─► SampledEpisode ─► trackers          trajectories/*.parquet ─► SampledEpisode ─► arl samples
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.rule import Rule
+from rich.text import Text
 
 from arl.data.text_codec import TextCodec
-from arl.metrics.ended_groups import is_right
-from arl.metrics.episode_table import EpisodeRow, advantage_of, group_rows, split_tokens
+from arl.errors import printable
+from arl.metrics.batch import is_right
+from arl.metrics.episode_table import episode_table, group_rows, split_tokens
 from arl.types import NOT_SAMPLED, TRAINED, Batch, StepResult
+
+COLORS = {True: "green", False: "red", None: "yellow"}  # by is_right
 
 
 class SampledEpisode(Struct, frozen=True, kw_only=True):
@@ -64,37 +72,79 @@ def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCode
         place = i * len(batch.groups) // count
         of_group = group_rows(batch.groups[place], TRAINED, batch.version, tokens[place])
         rows.append(of_group[i % len(of_group)])
-    return _samples(rows, codec)
+    return [sample_of(row) for row in episode_table(rows, codec).to_pylist()]
 
 
-def _samples(rows: Sequence[EpisodeRow], codec: TextCodec) -> list[SampledEpisode]:
-    lengths = [row.trajectory.prompt_length for row in rows]
-    ids = [row.trajectory.token_ids.tolist() for row in rows]
-    prompts = codec.decode_all([own[:n] for own, n in zip(ids, lengths, strict=True)], special_tokens=True)
-    responses = codec.decode_all([own[n:] for own, n in zip(ids, lengths, strict=True)])
-    return list(map(_sample, rows, prompts, responses))
-
-
-def _sample(row: EpisodeRow, prompt: str, response: str) -> SampledEpisode:
-    trajectory = row.trajectory
-    versions = [version for version in trajectory.policy_versions.tolist() if version != NOT_SAMPLED]
-    assert row.trained_at is not None, "trackers are shown trained episodes"
+def sample_of(row: Mapping[str, Any]) -> SampledEpisode:
+    """Make a sample of the row of a trajectory file."""
+    versions = [version for version in row["policy_versions"] if version != NOT_SAMPLED]
     return SampledEpisode(
-        fate=row.fate,
-        step=row.trained_at + 1,
-        group_id=row.group.group_id,
-        sample=row.sample,
-        problem_id=row.group.problem.id,
-        prompt=prompt,
-        response=response,
-        answer=row.group.problem.answer,
-        reward=trajectory.reward,
-        unshaped_reward=trajectory.unshaped_reward,
-        parts=trajectory.reward_parts,
-        error=trajectory.reward_error,
-        advantage=advantage_of(row.tokens),
+        fate=row["fate"],
+        step=None if row["trained_at"] is None else row["trained_at"] + 1,
+        group_id=row["group_id"],
+        sample=row["sample"],
+        problem_id=row["problem_id"],
+        prompt=row["prompt"] or "",
+        response=row["response"] or "",
+        answer=row["answer"],
+        reward=row["reward"],
+        unshaped_reward=row["unshaped_reward"],
+        parts=dict(row["reward_parts"]),
+        error=row["reward_error"],
+        advantage=row["advantage"],
         length=len(versions),
         oldest_version=min(versions, default=None),
         newest_version=max(versions, default=None),
-        truncated=trajectory.truncated,
+        truncated=row["truncated"],
     )
+
+
+def draw(sample: SampledEpisode) -> Panel:
+    """Draw one sample as a panel: prompt, response and a line of facts. Its text is never taken for markup."""
+    parts: list[RenderableType] = [
+        Text(_shown(sample.prompt), style="dim"),
+        Rule(style="dim"),
+        Text(_shown(sample.response)),
+        Rule(style="dim"),
+        Text(_shown(facts(sample))),
+    ]
+    if sample.error:
+        parts.append(Text(_shown(f"graded 0: {sample.error}"), style="red"))
+    return Panel(
+        Group(*parts),
+        title=Text(_shown(title(sample))),
+        title_align="left",
+        border_style=COLORS[sample.is_right],
+    )
+
+
+def title(sample: SampledEpisode) -> str:
+    """Name a sample: its step or fate, its problem, and its place in its group."""
+    place = f"step {sample.step}" if sample.step is not None else sample.fate
+    return f"{place} · problem {sample.problem_id} · group {sample.group_id}, sample {sample.sample}"
+
+
+def facts(sample: SampledEpisode) -> str:
+    """Write what is known of a sample, beside its text, in one line; a dash stands for what it has no value of."""
+    named = ", ".join(f"{name} {value:g}" for name, value in sample.parts.items())
+    reward = _number(sample.reward) + (f" ({named})" if named else "")
+    oldest = sample.oldest_version
+    versions = "–" if oldest is None else str(oldest)
+    if sample.newest_version != oldest:
+        versions += f"–{sample.newest_version}"
+    age = "–" if sample.age is None else str(sample.age)
+    advantage = "–" if sample.advantage is None else f"{sample.advantage:+.3f}"
+    ended = "truncated" if sample.truncated else "ended by itself"
+    return (
+        f"answer {sample.answer or '–'}   reward {reward}   advantage {advantage}   "
+        f"{sample.length} tokens, {ended}   versions {versions}, age {age}"
+    )
+
+
+def _shown(text: str) -> str:
+    """Keep a model from writing to the terminal what it obeys."""
+    return printable(text.expandtabs())
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:g}"

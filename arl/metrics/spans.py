@@ -102,7 +102,7 @@ def unrecorded_spans() -> Iterator[None]:
 
 
 def current_sink() -> SpanSink | None:
-    """Return what takes the spans of the running task; None: nobody wants them."""
+    """Return what takes the spans of the running task; None: they are not recorded."""
     return _sink.get()
 
 

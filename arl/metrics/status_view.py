@@ -10,14 +10,14 @@ role      node  pid     up  version  open  slots  waiting  cache   memory
 engine-0  vm     17  5.0 s       12     9   8/32        1     4%  0.51 GB
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from arl.errors import printable
-from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus
+from arl.metrics.run_status import RUNS, ProcessStatus, RunStatus, Speed
 
 MAX_PROCESSES = 24  # rows; a run may have hundreds
 MIN_PROCESSES = 4
@@ -51,7 +51,8 @@ def draw_status(status: RunStatus, name: str = "", max_processes: int = MAX_PROC
 
 
 def _headline(status: RunStatus, name: str) -> str:
-    parts = [_short(name)] if name else []
+    short = name if len(name) <= MAX_NAME else f"…/{name.rpartition('/')[2]}"
+    parts = [short] if name else []
     parts += [status.end or status.stage, f"version {status.version} of {status.steps}"]
     if status.most_tokens is not None:
         parts.append(f"{status.tokens:,} of {status.most_tokens:,} tokens")
@@ -62,27 +63,23 @@ def _headline(status: RunStatus, name: str) -> str:
     return " · ".join(parts)
 
 
-def _short(name: str) -> str:
-    """Shorten a long path to its last part, so that the headline fits into a line.
-
-    >>> _short("runs/quickstart"), _short("/shared/home/ada/experiments/runs/quickstart")
-    ('runs/quickstart', '…/quickstart')
-    """
-    if len(name) <= MAX_NAME:
-        return name
-    return f"…/{name.rpartition('/')[2]}"
-
-
 def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
     """Yield a title and a line for each thing that is known."""
     if status.speed is not None:
         yield "trainer", _trainer(status.speed)
-        yield "engines", _engines(status.speed)
+        gate = status.speed.gate
+        held_back = f"; {gate:.0%} because no group may start before weights are loaded" if gate >= 0.005 else ""
+        yield "engines", f"idle {status.speed.engine_idle:.0%} of the time{held_back}"
     for wait in status.waits[:MAX_WAITS] if not status.end else ():
-        yield "now", _wait(wait)
+        cause = wait.what.partition(";")[0]  # without counts, which other lines show
+        yield "now", f"{wait.who} waits {_seconds(wait.seconds)} for {cause}"
     if status.groups is not None:
         if not status.end:
-            yield "groups", _groups(status.groups)
+            groups = status.groups
+            most = "" if groups.capacity is None else f" of {groups.capacity}"
+            in_flight = f"{groups.running + groups.finished}{most} in flight"
+            parts = f"{groups.running} running, {groups.finished} finished"
+            yield "groups", f"{in_flight}: {parts}; a step takes {groups.problems_per_step}"
         yield "staleness", _staleness(status)
     if status.speed is not None:
         rates = f"{status.speed.generated_per_s:,.0f} generated, {status.speed.trained_per_s:,.0f} trained"
@@ -93,33 +90,12 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield "memory", f"a trainer rank took {status.last_step['hardware/memory_gb']:.2f} GB at most"
 
 
-def _wait(wait: WaitStatus) -> str:
-    """Say who waits for what, without the counts after its semicolon, which other lines show."""
-    return f"{wait.who} waits {_seconds(wait.seconds)} for {wait.what.partition(';')[0]}"
-
-
 def _trainer(speed: Speed) -> str:
     causes = {"groups": "for groups", "bound": "for the staleness bound", "device": "for the device"}
     percents = {cause: round(100 * share) for cause, share in speed.trainer_waits.items()}
     parts = [f"{causes.get(cause, cause)} {percent}%" for cause, percent in percents.items() if percent]
     total = sum(percents.values())  # of what is shown, so that it adds up
     return f"waits {total}% of the time" + (f": {', '.join(parts)}" if parts else "")
-
-
-def _engines(speed: Speed) -> str:
-    text = f"idle {speed.engine_idle:.0%} of the time"
-    if speed.gate >= 0.005:
-        text += f"; {speed.gate:.0%} because no group may start before weights are loaded"
-    return text
-
-
-def _groups(groups: GroupsStatus) -> str:
-    in_flight = groups.running + groups.finished
-    most = "" if groups.capacity is None else f" of {groups.capacity}"
-    return (
-        f"{in_flight}{most} in flight: {groups.running} running, {groups.finished} finished; "
-        f"a step takes {groups.problems_per_step}"
-    )
 
 
 def _staleness(status: RunStatus) -> str:
@@ -144,8 +120,9 @@ def _reward(status: RunStatus) -> str:
 
 
 def _processes(status: RunStatus, most: int) -> RenderableType:
-    """Draw a row for each process, `most` at most; a column in which nothing is known is left out."""
-    shown = _most_telling(status.processes, most)
+    """Draw a row for each process, of many for those that have ended or were restarted; without empty columns."""
+    in_trouble_first = sorted(status.processes, key=lambda process: (process.state == RUNS, -process.restarts))
+    shown = [process for process in status.processes if process in in_trouble_first[:most]]
     rows = [_row(process, status.time) for process in shown]
     table = Table(box=None, pad_edge=False, header_style="dim")
     names = rows[0] if rows else {}
@@ -158,13 +135,6 @@ def _processes(status: RunStatus, most: int) -> RenderableType:
     if left_out:
         return Group(table, Text(f"… and {left_out} more processes", style="dim"))
     return table
-
-
-def _most_telling(processes: Sequence[ProcessStatus], most: int) -> list[ProcessStatus]:
-    """Choose what to show of many: first those that have ended or were restarted, then the order of their start."""
-    troubled = sorted(processes, key=lambda process: (process.state == RUNS, -process.restarts))
-    chosen = troubled[:most]
-    return [process for process in processes if process in chosen]
 
 
 def _row(process: ProcessStatus, at: float) -> dict[str, str]:

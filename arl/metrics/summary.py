@@ -1,13 +1,16 @@
 """Summarize a run in a page, which is printed at its end and kept as summary.json."""
 
+import hashlib
 import itertools
-from collections import Counter
+from pathlib import Path
 
 from msgspec import Struct
+from safetensors import safe_open
 
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Selection
 from arl.metrics.names import Record, number
+from arl.models.model_files import tensors_in
 from arl.types import PauseParts
 
 BAR_WIDTH = 40  # characters that stand for all trained tokens
@@ -40,7 +43,7 @@ class Summary(Struct, frozen=True):
     idle_trainer: float
     idle_engine: float
     pause: dict[str, float]  # mean seconds of a swap's "pause" and of its parts; empty: there was no swap
-    weights_sha256: str  # of the last checkpoint: see arl.metrics.fingerprint
+    weights_sha256: str  # of the last checkpoint: see `weights_sha256`
     trainer_memory: TrainerMemory | None = None  # None: engines computed in the trainer's process
 
     @property
@@ -82,6 +85,11 @@ def render(summary: Summary, recipe: Recipe) -> str:
     unit = recipe.world_traits.time_unit
     rate = summary.tokens_trained / max(summary.training_seconds, 1e-9)
     groups = ", ".join(f"{count} {fate}" for fate, count in summary.groups.items())
+    total = max(sum(summary.token_ages.values()), 1)
+    ages = []  # a bar for the share of trained tokens of each age
+    for age, count in sorted(summary.token_ages.items()):
+        bar = "█" * round(BAR_WIDTH * count / total)
+        ages.append(f"    age {age}  {bar:{BAR_WIDTH}s} {count / total:4.0%}")
     lines += [
         f"time       {summary.seconds:.1f} {unit} in all, {summary.training_seconds:.1f} {unit} of RL "
         f"({summary.steps} steps)",
@@ -92,7 +100,7 @@ def render(summary: Summary, recipe: Recipe) -> str:
         *_pause(summary),
         f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy "
         f"({_rule(recipe)}); {summary.trajectories_spanning_versions} trajectories span versions",
-        *_histogram(Counter(summary.token_ages)),
+        *ages,
         *_memory(summary.trainer_memory),
         f"weights    sha256 {summary.weights_sha256}",
         f"files      {summary.directory}",
@@ -138,16 +146,6 @@ def _selection(summary: Summary) -> list[str]:
     return lines + [f"    warning: {line}" for line in summary.selection_bias]
 
 
-def _histogram(ages: Counter[int]) -> list[str]:
-    """Draw the share of trained tokens of each age as a bar."""
-    lines = []
-    for age, count in sorted(ages.items()):
-        share = count / max(ages.total(), 1)
-        bar = "█" * round(BAR_WIDTH * share)
-        lines.append(f"    age {age}  {bar:{BAR_WIDTH}s} {share:4.0%}")
-    return lines
-
-
 def _rule(recipe: Recipe) -> str:
     """Name the rule that limits the age of a token."""
     rollout = recipe.rollout
@@ -172,3 +170,22 @@ def _hints(summary: Summary, recipe: Recipe) -> list[str]:
         cheaper = f", or {recipe.objective.cheaper}" if recipe.objective.cheaper else ""
         hints.append(f"the engine waits: more train.threads or ranks{cheaper}")
     return hints + list(recipe.objective.try_next)
+
+
+def weights_sha256(model: Path) -> str:
+    """Compute the sha256 over the sorted names of the parameters, each followed by its raw float32 bytes.
+
+    Args:
+        model: a directory with safetensors files of float32, as those of checkpoints are.
+    """
+    digest = hashlib.sha256()
+    stored = {
+        name: tensor for path in sorted(model.glob("model*.safetensors")) for name, tensor in tensors_in(path).items()
+    }
+    for name in sorted(stored):
+        tensor = stored[name]
+        with safe_open(tensor.file, framework="numpy") as file:
+            weight = file.get_tensor(name)
+        digest.update(name.encode())
+        digest.update(weight.data)
+    return digest.hexdigest()

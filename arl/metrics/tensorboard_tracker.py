@@ -1,18 +1,19 @@
 """Mirror metrics.jsonl to TensorBoard: `output: {trackers: [tensorboard]}`, then `tensorboard --logdir runs`.
 
 Steps are policy versions: an evaluation is shown at the version that it measured. A resumed run writes another event
-file, whose start tells TensorBoard to forget what came after the checkpoint.
+file, whose start makes TensorBoard discard what came after the checkpoint.
 """
 
 import importlib.util
 import time
 from collections.abc import Sequence
 
+import numpy as np
+
 from arl.errors import RecipeError
 from arl.metrics.base import TrackedRun, chart_values
 from arl.metrics.names import Record, number
-from arl.metrics.sample_panels import facts, title
-from arl.metrics.sampled_episode import SampledEpisode
+from arl.metrics.sampled_episode import SampledEpisode, facts, title
 
 FOLDER = "tensorboard"
 
@@ -37,9 +38,9 @@ class TensorboardTracker:
         from torch.utils.tensorboard import SummaryWriter  # importing torch takes seconds
 
         steps = [number(record, "policy_version") for record in run.past if "tokens/trained" in record]
-        purged = int(max(steps)) + 1 if steps else None
-        self._writer = SummaryWriter(str(run.directory / FOLDER), purge_step=purged)
-        self._start = time.time() - max((number(record, "time_s") for record in run.past), default=0.0)
+        seconds = [number(record, "time_s") for record in run.past]
+        self._writer = SummaryWriter(str(run.directory / FOLDER), purge_step=int(max(steps)) + 1 if steps else None)
+        self._start = time.time() - max(seconds, default=0.0)
 
     def log(self, record: Record) -> None:
         """See Tracker."""
@@ -54,18 +55,25 @@ class TensorboardTracker:
 
     def _histogram(self, name: str, counts: Sequence[int], version: int, at: float) -> None:
         """Show how many have age 0, 1, …"""
-        ages = range(len(counts))
-        total = sum(age * count for age, count in enumerate(counts))
-        squares = sum(age**2 * count for age, count in enumerate(counts))
-        limits = [age + 0.5 for age in ages]
-        bounds = (0, len(counts) - 1, sum(counts), total, squares)
-        self._writer.add_histogram_raw(name, *bounds, limits, list(counts), version, at)
+        ages = np.arange(len(counts))
+        self._writer.add_histogram_raw(
+            name,
+            min=0,
+            max=len(counts) - 1,
+            num=sum(counts),
+            sum=int(ages @ counts),
+            sum_squares=int(ages**2 @ counts),
+            bucket_limits=(ages + 0.5).tolist(),
+            bucket_counts=list(counts),
+            global_step=version,
+            walltime=at,
+        )
 
     def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         """See SampleTracker."""
         for place, sample in enumerate(samples):
-            parts = [title(sample), sample.prompt, sample.response, facts(sample)]
-            indented = [f"    {line}" for part in parts for line in [*part.splitlines(), ""]]  # markdown shows it as is
+            text = "\n\n".join([title(sample), sample.prompt, sample.response, facts(sample)])
+            indented = [f"    {line}" for line in text.splitlines()]  # markdown shows it as is
             self._writer.add_text(f"samples/{place}", "\n".join(indented), step)
         self._writer.flush()
 

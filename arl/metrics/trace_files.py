@@ -68,7 +68,7 @@ class Trace:
         if self._size < self._max_bytes:
             self._add(at * 1e6, ph="C", tid=name, name=name, args=values)
 
-    def cut(self) -> int:
+    def flush(self) -> int:
         """Hand everything to the operating system and return the size of the file, bytes; its array stays open."""
         return flushed_size(self._file)
 

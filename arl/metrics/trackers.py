@@ -1,31 +1,36 @@
-"""Choose the trackers of a run.
+"""Choose the trackers of a run, and run each in a thread of its own, so that it can neither end nor delay the run.
 
     output.wandb: online            ─► WandbTracker       ─┐
-    output.trackers: [tensorboard]  ─► TensorboardTracker ─┼─► TrackerThread each ─► tracker.log(record)
+    output.trackers: [tensorboard]  ─► TensorboardTracker ─┼─► TrackerThread each: a queue ─► tracker.log(record)
     output.trackers: [module:name]  ─► user's own         ─┘
 
-metrics.jsonl is always written and is the truth. A tracker never ends or delays a run: each one lives in a thread of
-its own, and one that raises or hangs is dropped with one line (arl/metrics/tracker_thread.py).
+metrics.jsonl is always written and is the truth. A tracker that raises is dropped with one line. So is one that does
+not finish within CLOSE_SECONDS at the end. Threads are daemons: one that hangs does not keep the process from exiting.
 """
 
 import os
-from collections.abc import Callable
+import queue
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TypeGuard
 
-import msgspec
+from msgspec import structs
 
 from arl.config.imports import check_seam, import_seam
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
-from arl.metrics.base import SampleTracker, TrackedRun, Tracker, TrackerFactory, TrackerMaker
+from arl.metrics.base import SampleTracker, TrackedRun, Tracker, TrackerFactory
+from arl.metrics.names import Record
 from arl.metrics.run_files import SWEEP_MANIFEST
-from arl.metrics.run_labels import redacted
+from arl.metrics.sampled_episode import SampledEpisode
 from arl.metrics.tensorboard_tracker import require_tensorboard
-from arl.metrics.tracker_thread import takes_samples
-from arl.metrics.wandb_tracker import WandbTracker, refuse_without_key
+from arl.metrics.wandb_tracker import WandbTracker, redacted, require_key
 
 EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker"
 BUILT_IN = {"tensorboard": "arl.metrics.tensorboard_tracker:TensorboardTracker"}
+CLOSE_SECONDS = 30.0  # at the end, for all that is left to log, and for `close`
+MAX_CALLS = 1_000  # that wait for a tracker; one that hangs must not fill the memory
 
 
 def check_trackers(recipe: Recipe) -> None:
@@ -36,20 +41,22 @@ def check_trackers(recipe: Recipe) -> None:
         RecipeError: `output.trackers` names something that is not installed, does not import, or is no tracker.
     """
     if recipe.output.wandb == "online":
-        refuse_without_key()
+        require_key()
     for name in recipe.output.trackers:
         _import_tracker(name)
 
 
-def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) -> list[TrackerMaker]:
+def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) -> list["TrackerThread"]:
     """List the trackers that the recipe asks for; none of them has started.
 
     Args:
         directory: of the run.
         note: shows one line to the user.
     """
+    arm = directory.absolute().parent
+    is_of_sweep = os.path.exists(arm.parent / SWEEP_MANIFEST)
     run = TrackedRun(
-        name=_name(directory),
+        name=f"{arm.name}/{directory.name}" if is_of_sweep else directory.name,  # all arms of a sweep have a seed-0
         directory=directory,
         config=redacted(recipe.model_dump(mode="json")),
         note=note,
@@ -57,18 +64,7 @@ def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) 
     factories = {name: _import_tracker(name) for name in recipe.output.trackers}
     if recipe.output.wandb != "off":
         factories["wandb"] = WandbTracker
-    return [_maker(name, factory, run) for name, factory in factories.items()]
-
-
-def _name(directory: Path) -> str:
-    """Name a run by its directory. All arms of a sweep have a seed-0, so there the arm's directory comes first."""
-    arm = directory.absolute().parent
-    is_of_sweep = os.path.exists(arm.parent / SWEEP_MANIFEST)
-    return f"{arm.name}/{directory.name}" if is_of_sweep else directory.name
-
-
-def _maker(name: str, factory: TrackerFactory, run: TrackedRun) -> TrackerMaker:
-    return TrackerMaker(name, lambda past: factory(msgspec.structs.replace(run, past=past)))
+    return [TrackerThread(name, factory, run) for name, factory in factories.items()]
 
 
 def _import_tracker(name: str) -> TrackerFactory:
@@ -82,3 +78,70 @@ def _import_tracker(name: str) -> TrackerFactory:
         seam = SampleTracker if takes_samples(factory) else Tracker
         check_seam(factory, f"output.trackers {name!r}", seam, EXAMPLE)
     return factory
+
+
+def takes_samples(tracker: object) -> TypeGuard[SampleTracker]:
+    """Return whether a tracker, or its class, has the method for episodes."""
+    return hasattr(tracker, "log_samples")
+
+
+class TrackerThread:
+    """Log to one tracker without ever blocking or raising. It is made, used and closed in the thread."""
+
+    def __init__(self, name: str, factory: TrackerFactory, run: TrackedRun) -> None:
+        self._name = name
+        self._factory = factory
+        self._run = run
+        self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MAX_CALLS)  # None: the run has ended
+        self._dropped = threading.Event()
+        self._thread = threading.Thread(target=self._make_calls, name=f"tracker {name}", daemon=True)
+
+    def start(self, past: Sequence[Record] = ()) -> None:
+        """Start the thread, which makes the tracker; `past` are the records that the file of a resumed run keeps."""
+        self._run = structs.replace(self._run, past=past)
+        self._thread.start()
+
+    def log(self, record: Record) -> None:
+        """Queue a record."""
+        kept = dict(record)
+        self._put(lambda tracker: tracker.log(kept))
+
+    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
+        """Queue episodes, for a tracker that takes them."""
+        self._put(lambda tracker: tracker.log_samples(step, samples) if takes_samples(tracker) else None)
+
+    def close(self) -> None:
+        """Let the tracker finish, within its deadline."""
+        self._put(None)
+        if not self._dropped.is_set():
+            self._thread.join(CLOSE_SECONDS)
+        if self._thread.is_alive():
+            self._drop(f"it did not finish within {CLOSE_SECONDS:g} s after the end of the run")
+
+    def _put(self, call: Callable[[Tracker], None] | None) -> None:
+        if self._dropped.is_set():
+            return
+        try:
+            self._calls.put_nowait(call)
+        except queue.Full:
+            self._drop(f"it hangs, and {MAX_CALLS} calls wait for it")
+
+    def _make_calls(self) -> None:
+        """Make the calls of the tracker, until the run ends or the tracker fails.
+
+        Consumes calls; waits for the queue; unblocked by `log`, `log_samples` and `close`.
+        """
+        try:
+            tracker = self._factory(self._run)
+            self._run = structs.replace(self._run, past=())  # the records of a long run take gigabytes
+            while not self._dropped.is_set() and (call := self._calls.get()) is not None:
+                call(tracker)
+            tracker.close()
+        except BaseException as error:  # a user's code or a service may fail in any way, and even call sys.exit
+            self._drop(f"{type(error).__name__}: {error}")
+
+    def _drop(self, why: str) -> None:
+        """Log no more to it, and say so once."""
+        if not self._dropped.is_set():
+            self._dropped.set()
+            self._run.note(f"tracker {self._name} is dropped, and the run goes on without it: {why}")

@@ -16,23 +16,21 @@ from typing import Any
 from arl.errors import InputError
 from arl.metrics.base import TrackedRun, chart_values
 from arl.metrics.names import AXES, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record, number
-from arl.metrics.run_labels import comparable, has_environment, tags
 from arl.metrics.sampled_episode import SampledEpisode
 
 ID_FILE = "wandb/arl-run-id"  # in the run directory
 START_SECONDS = 30.0  # for wandb to register the run, in the tracker's own thread
 MAX_GROUP = 128  # characters
+MAX_TAG = 64
+REDACTED = "(left out)"
 AXIS_STEP = "axis/step"
 AXIS_TOKENS = "axis/tokens"
 AXIS_TIME = "axis/time_s"
 TOKENS = "tokens/trained_total"
-COLUMNS = (  # of the table of samples
-    *("step", "problem_id", "prompt", "response", "answer", "reward", "parts", "error", "advantage", "length", "age"),
-    "truncated",
-)
+COLUMNS = (*SampledEpisode.__struct_fields__, "age")  # of the table of samples
 
 
-def refuse_without_key() -> None:
+def require_key() -> None:
     """Refuse online tracking without an API key.
 
     Raises:
@@ -85,7 +83,7 @@ class WandbTracker:
             settings=self._wandb.Settings(
                 silent=True,
                 init_timeout=START_SECONDS,
-                x_disable_meta=has_environment(config),  # which holds the command line, and that may give them
+                x_disable_meta=bool(_with_environment(config)),  # which holds the command line, and that may give them
             ),
         )
         for axis in (*AXES, AXIS_STEP, AXIS_TOKENS, AXIS_TIME):
@@ -119,6 +117,45 @@ class WandbTracker:
         if not isinstance(value, list):
             return value
         return self._wandb.Histogram(np_histogram=(value, list(range(len(value) + 1))))
+
+
+def redacted(config: dict[str, Any]) -> dict[str, Any]:
+    """Return a recipe without the values of environment variables, any of which may be a secret."""
+    return config | {
+        section: fields | {"environment": dict.fromkeys(fields["environment"], REDACTED)}
+        for section, fields in _with_environment(config).items()
+    }
+
+
+def _with_environment(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the sections that give environment variables to some processes."""
+    sections = {name: fields for name, fields in config.items() if isinstance(fields, dict)}
+    return {name: fields for name, fields in sections.items() if fields.get("environment")}
+
+
+def comparable(config: dict[str, Any]) -> dict[str, str]:
+    """Return what runs differ by in most comparisons. A run has either a staleness or a lag; "inf" is no bound."""
+    staleness = config["rollout"]["staleness"]
+    lag = config["rollout"]["lag"]
+    flat = {
+        "objective": config["objective"]["kind"],
+        "proximal": config["objective"].get("proximal", "none"),
+        "advantage": config["advantage"]["kind"],
+        "mode": config["mode"],
+        "world": config["world"],
+        "backend": config["engine"]["kind"],
+    }
+    if lag is None:
+        return flat | {"staleness": "inf" if staleness is None else str(staleness)}
+    return flat | {"lag": str(lag if isinstance(lag, int) else next(filter(None, lag.values())))}
+
+
+def tags(config: dict[str, Any]) -> tuple[str, ...]:
+    """Return the tags of a run: what matters, then the recipe's own; each once."""
+    flat = comparable(config)
+    age = "staleness" if "staleness" in flat else "lag"
+    ours = [flat["objective"], f"{age}={flat[age]}", flat["mode"], flat["world"], flat["backend"]]
+    return tuple(dict.fromkeys(tag[-MAX_TAG:] for tag in [*ours, *config["output"]["wandb_tags"]]))
 
 
 def _run_id(directory: Path) -> str:

@@ -1,13 +1,14 @@
-"""Group runs into arms: runs of one recipe, whatever their seed, name and output. What differs names the arm."""
+"""Group runs into arms: runs whose recipes differ in seed, name and output alone. What differs names the arm."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import Struct
 
-from arl.report.read_runs import LoadedRun
+from arl.report.runs import LoadedRun
+from arl.report.statistics import MeanOfSeeds, mean_of_seeds
 
 STALENESS = "rollout.staleness"
 INFINITY = "∞"
@@ -17,7 +18,7 @@ FOLLOWS = {"rollout.max_groups": STALENESS}  # a cap takes the place of no bound
 NOT_OF_AN_ARM = ("seed", "name")
 NOT_OF_AN_ARM_SECTIONS = ("output.",)
 MAX_FIELDS = 4  # in the name of an arm
-LONGEST_VALUE = 40  # characters of a value in the name of an arm
+MAX_VALUE = 40  # characters of a value in the name of an arm
 
 
 class Arm(Struct, frozen=True, kw_only=True):
@@ -27,135 +28,116 @@ class Arm(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]  # section.field -> value, of the fields in which arms differ
     names: dict[str, str]  # the same fields -> how they are called in texts
     runs: list[LoadedRun]
-    differing: tuple[str, ...] = ()  # every field in which arms differ, those too that follow from another
+    differing: list[str]  # every field in which arms differ, those too that follow from another
     own_name: str = ""  # used where settings are too many, or none, to name the arm
 
     @property
     def name(self) -> str:
         """Return what sets the arm apart, as in `staleness=8, decoupled_ppo, loglinear`."""
-        if self.own_name:
-            return self.own_name
-        settings = [self.setting(field, value) for field, value in shown(self.own_settings)]
+        return self.own_name or self.name_without(())
+
+    def name_without(self, fields: Sequence[str]) -> str:
+        """Name the arm by all settings but those of `fields`."""
+        settings = [self.words(field, "=") for field in self.own_settings if field not in fields]
         return ", ".join(settings)
 
-    def setting(self, field: str, value: Any) -> str:
-        """Write one setting, as in `staleness=8` or `ppo`."""
-        name = "" if self.says_itself(field, value) else f"{self.names[field]}="
-        return f"{name}{show(field, value)}"
-
-    def says_itself(self, field: str, value: Any) -> bool:
-        """Return whether a value needs no name beside it: a kind, or a word of the section that the kind is of."""
+    def words(self, field: str, between: str = " ") -> str:
+        """Write one setting, as in `staleness 8`. A kind needs no name, and no word of a section with a kind does."""
+        value = self.settings[field]
+        shown = show(field, value)
         kind = f"{field.rpartition('.')[0]}{KIND}"
-        return isinstance(value, str) and "." not in self.names[field] and kind in self.settings
+        if isinstance(value, str) and "." not in self.names[field] and kind in self.settings:
+            return shown
+        return f"{self.names[field]}{between}{shown}"
 
     @property
     def own_settings(self) -> dict[str, Any]:
-        """Return its settings without fields that its recipe does not have, because they belong to another kind."""
+        """Return the settings that matter to it: no field of another kind, and of a bound and a lag the one it has."""
         recipe = self.runs[0].recipe
-        return {field: value for field, value in self.settings.items() if field in recipe or value is not None}
+        own = {field: value for field, value in self.settings.items() if field in recipe or value is not None}
+        if STALENESS in own and LAG in own:
+            del own[LAG if own[LAG] is None else STALENESS]
+        return own
 
     @property
     def seeds(self) -> list[int]:
         """Return the seeds of its runs."""
         return [run.seed for run in self.runs]
 
+    def estimate(self, number: Callable[[LoadedRun], float]) -> MeanOfSeeds | None:
+        """Return the mean of a number over the seeds; None where no run has it."""
+        return mean_of_seeds([number(run) for run in self.runs])
 
-class Arms(Struct, frozen=True):
-    """Hold the arms of a report, and what has to be said about them."""
+    def mean(self, metric: str) -> MeanOfSeeds | None:
+        """Return the mean of a metric over steps and seeds."""
+        return self.estimate(lambda run: run.mean(metric))
 
-    arms: list[Arm]
-    notes: list[str]
+    def last(self, metric: str) -> MeanOfSeeds | None:
+        """Return the mean over seeds of the last value of a metric."""
+        return self.estimate(lambda run: run.last(metric))
 
 
-def make_arms(runs: Sequence[LoadedRun]) -> Arms:
-    """Group runs into arms, in the order of their settings."""
+def make_arms(runs: Sequence[LoadedRun]) -> tuple[list[Arm], list[str]]:
+    """Group runs into arms, in the order of their settings; also return a line for each run that does not count."""
     recipes = [run.recipe for run in runs]
     differing = _differing(recipes)
+    fields = _naming_fields(differing, recipes)
     groups: dict[tuple[bytes, ...], list[LoadedRun]] = {}
     for run in runs:
         values = tuple(field_value(run.recipe, field) for field in differing)
         groups.setdefault(values, []).append(run)
-    fields = _telling(differing, recipes)
-    ordered = sorted(groups.values(), key=lambda group: _places(group[0].recipe, fields))
+
+    def place(group: list[LoadedRun]) -> list[tuple[int, float, str]]:
+        return [order(field, _value_or_section(group[0].recipe, field)) for field in fields]
+
+    ordered = sorted(groups.values(), key=place)
     notes: list[str] = []
-    names = _short_names(fields)
     arms = []
     for number, group in enumerate(ordered):
-        recipe = group[0].recipe
         arm = Arm(
             number=number,
-            settings={field: _value_or_section(recipe, field) for field in fields},
-            names=names,
-            differing=tuple(differing),
+            settings={field: _value_or_section(group[0].recipe, field) for field in fields},
+            names=_short_names(fields),
+            differing=differing,
             runs=_one_of_each_seed(group, notes),
         )
         arms.append(arm)
-    is_named_by_fields = 0 < len(fields) <= MAX_FIELDS and len({arm.name for arm in arms}) == len(arms)
-    if not is_named_by_fields:
-        arms = [
-            msgspec.structs.replace(arm, own_name=_own_name(group, ordered))
-            for arm, group in zip(arms, ordered, strict=True)
-        ]
-    return Arms(arms, notes)
+    if not 0 < len(fields) <= MAX_FIELDS or len({arm.name for arm in arms}) < len(arms):
+        given = Counter(group[0].recipe.get("name") for group in ordered)
+        for number, group in enumerate(ordered):
+            name = group[0].recipe.get("name")
+            own_name = str(name) if name and given[name] == 1 else group[0].name
+            arms[number] = msgspec.structs.replace(arms[number], own_name=own_name)
+    return arms, notes
 
 
-def _places(recipe: dict[str, Any], fields: Sequence[str]) -> list[tuple[int, float, str]]:
-    """Return by what the arm of a recipe is sorted."""
-    return [order(field, _value_or_section(recipe, field)) for field in fields]
-
-
-def _value_or_section(recipe: dict[str, Any], field: str) -> Any:
-    """Return the value of a field, or its section as a mapping; None where the recipe has neither."""
-    if field in recipe:
-        return recipe[field]
-    prefix = f"{field}."
-    return {name.removeprefix(prefix): value for name, value in recipe.items() if name.startswith(prefix)} or None
-
-
-def _own_name(group: Sequence[LoadedRun], groups: Sequence[Sequence[LoadedRun]]) -> str:
-    """Return the name in the recipe, if it is of this group alone; else that of the first run's directory."""
-    first = group[0]
-    name = first.recipe.get("name")
-    names = [other[0].recipe.get("name") for other in groups]
-    if name and names.count(name) == 1:
-        return str(name)
-    return first.name
+def lines_along(arms: Sequence[Arm], axis: Sequence[str]) -> list[list[Arm]]:
+    """Group arms that differ in the fields of one axis alone."""
+    lines: dict[bytes, list[Arm]] = {}
+    for arm in arms:
+        rest = {field: value for field, value in arm.settings.items() if field not in axis}
+        lines.setdefault(exact(rest), []).append(arm)
+    return list(lines.values())
 
 
 def show(field: str, value: Any) -> str:
     """Write the value of a field in a few characters; no bound at all is ∞."""
     if value is None:
         return INFINITY if field == STALENESS else "none"
-    if isinstance(value, bool):
-        return "true" if value else "false"
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, dict):  # a section
-        fields = [f"{name} {show(name, inner)}" for name, inner in value.items()]
-        text = " ".join(fields)
-    elif isinstance(value, str):
-        text = value
+        text = " ".join(f"{name} {show(name, inner)}" for name, inner in value.items())
     else:
-        text = msgspec.json.encode(value).decode()
-    if len(text) <= LONGEST_VALUE:
-        return text
-    half = LONGEST_VALUE // 2
-    return f"{text[: half - 1]}…{text[-half:]}"
-
-
-def shown(settings: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Return the settings that say something: a bound and a lag take each other's place, so one of them is left out."""
-    left_out = ""
-    if STALENESS in settings and LAG in settings:
-        left_out = LAG if settings[LAG] is None else STALENESS
-    return [(field, value) for field, value in settings.items() if field != left_out]
+        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+    half = MAX_VALUE // 2
+    return text if len(text) <= MAX_VALUE else f"{text[: half - 1]}…{text[-half:]}"
 
 
 def order(field: str, value: Any) -> tuple[int, float, str]:
     """Return by what values of a field are sorted: numbers by size, then words; no bound comes after every bound."""
     if value is None:
-        rank = 2 if field == STALENESS else 0
-        return rank, 0.0, ""
+        return 2 if field == STALENESS else 0, 0.0, ""
     if isinstance(value, int | float):
         return 1, float(value), ""
     return 1, 0.0, show(field, value)
@@ -166,8 +148,22 @@ def is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_of_arm(field: str) -> bool:
-    return field not in NOT_OF_AN_ARM and not field.startswith(NOT_OF_AN_ARM_SECTIONS)
+def exact(value: Any) -> bytes:
+    """Return a value that can be compared and hashed."""
+    return msgspec.json.encode(value, order="sorted")
+
+
+def field_value(recipe: dict[str, Any], field: str) -> bytes:
+    """Return a value that can be compared; b"" for a field that the recipe lacks."""
+    return exact(recipe[field]) if field in recipe else b""
+
+
+def _value_or_section(recipe: dict[str, Any], field: str) -> Any:
+    """Return the value of a field, or its section as a mapping; None where the recipe has neither."""
+    if field in recipe:
+        return recipe[field]
+    prefix = f"{field}."
+    return {name.removeprefix(prefix): value for name, value in recipe.items() if name.startswith(prefix)} or None
 
 
 def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
@@ -176,11 +172,11 @@ def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
     A field that a recipe does not have at all, because another version of arl wrote it or because it belongs to another
     kind, is no difference by itself.
     """
-    fields: dict[str, None] = {}  # a set that keeps its order
-    for recipe in recipes:
-        fields |= dict.fromkeys(recipe)
+    fields = dict.fromkeys(field for recipe in recipes for field in recipe)
     differing = []
-    for field in filter(_is_of_arm, fields):
+    for field in fields:
+        if field in NOT_OF_AN_ARM or field.startswith(NOT_OF_AN_ARM_SECTIONS):
+            continue
         values = {field_value(recipe, field) for recipe in recipes if _knows(recipe, field)}
         if len(values) > 1:
             differing.append(field)
@@ -194,36 +190,23 @@ def _knows(recipe: dict[str, Any], field: str) -> bool:
     return any(field.startswith(f"{other}.") or other.startswith(f"{field}.") for other in recipe)
 
 
-def _telling(differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> list[str]:
+def _naming_fields(differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> list[str]:
     """Return the fields that name arms: none of a section that another one names, none that follows from another."""
-    telling = []
+    fields = []
     for field in differing:
         is_inside = any(field.startswith(f"{other}.") for other in differing)
         if not is_inside and not _follows(field, differing, recipes):
-            telling.append(field)
-    return telling
-
-
-def field_value(recipe: dict[str, Any], field: str) -> bytes:
-    """Return a value that can be compared; b"" for a field that the recipe lacks."""
-    return exact(recipe[field]) if field in recipe else b""
-
-
-def exact(value: Any) -> bytes:
-    """Return a value that can be compared and hashed."""
-    return msgspec.json.encode(value, order="sorted")
+            fields.append(field)
+    return fields
 
 
 def _follows(field: str, differing: Sequence[str], recipes: Sequence[dict[str, Any]]) -> bool:
     """Return whether the value of a field follows from another field that differs."""
-    owner = FOLLOWS.get(field, f"{field.rpartition('.')[0]}.kind")
+    owner = FOLLOWS.get(field, f"{field.rpartition('.')[0]}{KIND}")
     if field == owner or owner not in differing:
         return False
-    values: dict[bytes, set[bytes]] = {}
-    for recipe in recipes:
-        of_owner = values.setdefault(field_value(recipe, owner), set())
-        of_owner.add(field_value(recipe, field))
-    return all(len(of_owner) == 1 for of_owner in values.values())
+    pairs = {(field_value(recipe, owner), field_value(recipe, field)) for recipe in recipes}
+    return len(pairs) == len({of_owner for of_owner, _ in pairs})
 
 
 def _short_names(fields: Sequence[str]) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """Define the commands of the room `report`. Heavy imports live inside them."""
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,17 +27,15 @@ def report(
     from rich.console import Console
 
     from arl.errors import InputError
-    from arl.report.assemble import build_report
-    from arl.report.numbers_json import numbers_of
-    from arl.report.page import write_page
-    from arl.report.terminal import print_report
+    from arl.report.assemble import build_report, numbers_of
+    from arl.report.output import print_report, write_page
 
     if not runs:
         raise InputError("give directories of runs or of a sweep, like runs/quickstart")
     if out is not None and out.is_dir():
         raise InputError(f"--out {out}: is a directory; name a file in it, like {out / 'report.html'}")
-    at = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
-    built = build_report(runs, at)
+    budgets = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
+    built = build_report(runs, budgets)
     if json:
         typer.echo(numbers_of(built))
     else:
@@ -46,19 +45,19 @@ def report(
         typer.echo(f"wrote {out}", err=True)
 
 
-def _budgets(option: str, text: str, axis: "Axis") -> "Sequence[Budget]":
+def _budgets(option: str, text: str, axis: "Axis") -> "list[Budget]":
     """Read `20,50`."""
-    from arl.config.yaml_loader import FLOAT  # Python's own reads 1_0 and digits of other scripts as well
     from arl.errors import InputError
     from arl.report.quantities import Budget
 
     budgets = []
-    for part in text.split(","):
-        if not part.strip():
-            continue
-        at = float(part) if FLOAT.fullmatch(part.strip()) else -1.0
-        if not 0 <= at < float("inf"):
-            raise InputError(f"{option} {text}: {part.strip()!r} is no number ≥ 0; write it as {option} 20,50")
+    for part in filter(None, map(str.strip, text.split(","))):
+        try:
+            at = float(part)
+        except ValueError:
+            at = math.nan
+        if not 0 <= at < math.inf:
+            raise InputError(f"{option} {text}: {part!r} is no number ≥ 0; write it as {option} 20,50")
         budgets.append(Budget(axis, at))
     return budgets
 

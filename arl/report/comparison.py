@@ -1,170 +1,220 @@
-"""Compare arms: rewards and accuracies over steps, tokens and time, their values at budgets, and paired differences."""
+"""Compare arms: their values at budgets, and their differences in pairs, by seed where both have it, in sentences."""
 
-from collections.abc import Sequence
+import itertools
+import math
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from arl.report.arms import Arm
-from arl.report.axis_figures import axis_figures
-from arl.report.differences import Difference, difference, pairs
-from arl.report.figures import SAMPLED, SeedCurves, curves_figure
-from arl.report.parts import Figure, Item, Prose, ReportSection, Table
-from arl.report.quantities import AXES, GENERATED, Axis, Budget, Quantity, cell, curve, estimate, quantities
-from arl.report.staleness_table import staleness_tables
-from arl.report.statistics import MeanOfSeeds
+from arl.report.arms import KIND, Arm, is_number, lines_along, order, show
+from arl.report.quantities import GENERATED, Budget, Quantity, quantities, value
+from arl.report.statistics import MeanOfSeeds, difference_of_means, mean_of_seeds
 
-INTERVALS = "In brackets: the 95 % bootstrap interval over seeds. With one seed there is none."
-MOST_SENTENCES = 12
+MAX_SENTENCES = 12
 
 
 class ArmValue(Struct, frozen=True):
-    """Hold a quantity of an arm at a budget."""
+    """Hold the mean of a quantity over the seeds of an arm that were measured at a budget."""
 
-    arm: Arm
+    mean: MeanOfSeeds
+    is_between: bool  # two evaluations, for some seed
+
+
+class Difference(Struct, frozen=True, kw_only=True):
+    """Hold how far one arm is above another."""
+
+    one: Arm
+    other: Arm
     quantity: Quantity
     budget: Budget
-    estimate: MeanOfSeeds | None  # None: not measured there
+    estimate: MeanOfSeeds  # of one − other
+    is_paired: bool  # by seed
+    is_last: bool  # the last measurement was wanted, and `budget` is where both arms have one
+
+    @property
+    def is_unclear(self) -> bool:
+        """Return whether several seeds show no difference. One seed alone says nothing either way."""
+        return self.estimate.low is not None and self.estimate.holds_zero
+
+    @property
+    def sentence(self) -> str:
+        """Write the difference in words, the arm that is above first. An interval that holds 0 is no difference."""
+        estimate = self.estimate
+        is_above = estimate.mean >= 0
+        above, below = (self.one, self.other) if is_above else (self.other, self.one)
+        fields = [field for field in self.one.settings if self.one.settings[field] != self.other.settings[field]]
+        a = _side(above, fields)
+        b = _side(below, fields)
+        common = _common(self.one, fields)
+        seeds = "1 seed" if estimate.seeds == 1 else f"{estimate.seeds} seeds"
+        pairing = "" if self.is_paired else " each at least, not the same ones"
+        where = f"at {self.budget.title}, {self.quantity.title}, {seeds}{pairing}"
+        size = self._size(sign=1.0 if is_above else -1.0)
+        if estimate.low is None and not estimate.mean:
+            return f"{a} and {b}{common}: equal {where}."
+        if estimate.low is None:
+            return f"{a}{common} is {size} above {b} {where}: one seed has no interval, so this may be chance."
+        if estimate.holds_zero:
+            return f"{a} and {b}{common}: no difference that {estimate.seeds} seeds can show ({size} {where})."
+        return f"{a}{common} is {size} above {b} {where}."
+
+    def _size(self, sign: float) -> str:
+        text = self.quantity.text
+        unit = " points" if self.quantity.is_accuracy else ""
+        size = f"{text(sign * self.estimate.mean)}{unit}"
+        if self.estimate.low is None:
+            return size
+        low, high = sorted(sign * bound for bound in self.estimate.bounds)
+        return f"{size} [{text(low)}, {text(high)}]"
+
+
+def _side(arm: Arm, fields: Sequence[str]) -> str:
+    """Name an arm by the fields that set it apart."""
+    words = [_setting(arm, field) for field in arm.own_settings if field in fields]
+    return arm.own_name or ", ".join(words)
+
+
+def _common(arm: Arm, fields: Sequence[str]) -> str:
+    """Write what both arms have in common, as in ` at staleness 8 with ppo`; nothing if no setting says it."""
+    if arm.own_name:
+        return ""
+    common = [field for field in arm.own_settings if field not in fields]
+    words = [_setting(arm, field) for field in common if not field.endswith(KIND)]
+    kinds = [_setting(arm, field) for field in common if field.endswith(KIND)]
+    at_words = f" at {', '.join(words)}" if words else ""
+    with_kinds = f" with {', '.join(kinds)}" if kinds else ""
+    return at_words + with_kinds
+
+
+def _setting(arm: Arm, field: str) -> str:
+    return show(field, arm.settings[field]) if field.endswith(KIND) else arm.words(field)
 
 
 class Comparison(Struct, frozen=True):
     """Hold every value and every difference of a report."""
 
-    arms: list[Arm]
     quantities: list[Quantity]
     budgets: list[Budget]
-    values: list[ArmValue]
+    values: dict[tuple[Quantity, Budget, int], ArmValue | None]  # by the arm's number; None: not measured there
     differences: list[Difference]
 
-    def of(self, arm: Arm, quantity: Quantity, budget: Budget) -> MeanOfSeeds | None:
-        """Return one value."""
-        for value in self.values:
-            if (value.arm.number, value.quantity, value.budget) == (arm.number, quantity, budget):
-                return value.estimate
-        return None
+    @property
+    def decisive(self) -> list[Quantity]:
+        """Return the suites; without any, the generated reward, or else what there is."""
+        suites = [quantity for quantity in self.quantities if quantity.is_accuracy]
+        generated = [quantity for quantity in self.quantities if quantity.name == GENERATED]
+        return suites or generated or self.quantities
+
+    def cell(self, arm: Arm, quantity: Quantity, budget: Budget) -> str:
+        """Write a value as in a table; ≈ where it lies between two evaluations, a dash where it was not measured."""
+        found = self.values[quantity, budget, arm.number]
+        if found is None:
+            return "–"
+        text = quantity.estimate(found.mean)
+        return f"≈ {text}" if found.is_between else text
 
     @property
     def sentences(self) -> list[str]:
-        """Return what differs at the last measurement, in the quantities that decide."""
-        decisive = _decisive(self.quantities)
-        last = [found for found in self.differences if found.is_last and found.quantity in decisive]
-        return _at_most(last)
+        """Say what differs at the last measurement, in the quantities that decide.
+
+        Of many pairs, only the largest differences that are not unclear are said, and the others counted.
+        """
+        found = [one for one in self.differences if one.is_last and one.quantity in self.decisive]
+        if len(found) <= MAX_SENTENCES:
+            return [one.sentence for one in found]
+        largest_first = sorted(found, key=lambda one: abs(one.estimate.mean), reverse=True)
+        clear = [one for one in largest_first if not one.is_unclear]
+        rest = len(clear[MAX_SENTENCES:])
+        unclear = len(found) - len(clear)
+        smaller = f"{rest} more differ by less; " if rest else ""
+        verb = "shows" if unclear == 1 else "show"
+        counted = (
+            f"Of {len(found)} pairs, {smaller}{unclear} {verb} no difference. The table of differences has them all."
+        )
+        return [*(one.sentence for one in clear[:MAX_SENTENCES]), counted]
 
 
 def compare(arms: Sequence[Arm], budgets: Sequence[Budget]) -> Comparison:
     """Compute values of every arm, and differences of every pair that a reader asks for."""
-    compared = quantities(arms)
-    values = []
-    for quantity in compared:
-        for budget in budgets:
-            values += [ArmValue(arm, quantity, budget, estimate(arm, quantity, budget)) for arm in arms]
-    differences = []
-    for quantity in compared:
-        for pair in pairs(arms):
-            for budget in budgets:
-                found = difference(pair, quantity, budget)
-                if found is not None:
-                    differences.append(found)
-    return Comparison(list(arms), compared, list(budgets), values, differences)
-
-
-def comparison_section(comparison: Comparison, notes: Sequence[str] = ()) -> ReportSection:
-    """Write the section that compares arms: what decides first, everything else folded."""
-    arms = comparison.arms
-    decisive = _decisive(comparison.quantities)
-    items: list[Item] = []
-    if notes:
-        items.append(Prose(id="notes", lines=list(notes)))
-    items += axis_figures(arms, decisive, comparison.budgets)
-    sentences = comparison.sentences
-    if sentences:
-        items.append(Prose(id="differences-said", lines=sentences))
-    by_bound = staleness_tables(arms, comparison.quantities, comparison.budgets)
-    values = [value_table(comparison, quantity) for quantity in comparison.quantities]
-    items += by_bound or values
-    items += [_figure(arms, quantity, "steps") for quantity in decisive]
-    more: list[Item] = [*values] if by_bound else []
+    comparison = Comparison(quantities(arms), list(budgets), {}, [])
     for quantity in comparison.quantities:
-        axes = [axis for axis in AXES if axis != "steps" or quantity not in decisive]
-        more += [_figure(arms, quantity, axis) for axis in axes]
-    if comparison.differences:
-        more.append(_difference_table(comparison))
-    return ReportSection(id="comparison", title="Which arm learns more?", items=items, more=more)
+        for budget in budgets:
+            for arm in arms:
+                comparison.values[quantity, budget, arm.number] = _arm_value(arm, quantity, budget)
+        for one, other in pairs(arms):
+            for budget in budgets:
+                found = difference(one, other, quantity, budget)
+                if found is not None:
+                    comparison.differences.append(found)
+    return comparison
 
 
-def value_table(comparison: Comparison, quantity: Quantity) -> Table:
-    """Write a quantity of each arm at each budget."""
-    rows = []
-    for arm in comparison.arms:
-        values = [comparison.of(arm, quantity, budget) for budget in comparison.budgets]
-        if any(values):
-            cells = [cell(arm, quantity, budget) for budget in comparison.budgets]
-            rows.append([arm.name, str(len(arm.runs)), *cells])
-    unit = "Percent. " if quantity.is_accuracy else ""
-    return Table(
-        id=f"values-{quantity.key}",
-        title=f"{quantity.title[0].upper()}{quantity.title[1:]} at budgets",
-        caption=f"{unit}{INTERVALS} A dash: not measured there. ≈: on the line between two evaluations.",
-        header=["arm", "seeds", *(budget.title for budget in comparison.budgets)],
-        rows=rows,
-        numeric=[False, *[True] * (1 + len(comparison.budgets))],
+def _arm_value(arm: Arm, quantity: Quantity, budget: Budget) -> ArmValue | None:
+    place = budget.place_in([arm], quantity)
+    if place is None:
+        return None
+    values = [value(run, quantity, place) for run in arm.runs]
+    mean = mean_of_seeds([number for number, _ in values])
+    if mean is None:
+        return None
+    return ArmValue(mean, any(is_between for number, is_between in values if math.isfinite(number)))
+
+
+def pairs(arms: Sequence[Arm]) -> list[tuple[Arm, Arm]]:
+    """Return the pairs that a reader asks for: arms that differ in one setting.
+
+    Along a setting that is a number, each value is compared with the first one; along any other setting, each with
+    each. An arm without such a partner is compared with the first arm.
+    """
+    found = list(_neighbors(arms))
+    compared = {arm.number for pair in found for arm in pair}
+    return found + [(arm, arms[0]) for arm in arms[1:] if arm.number not in compared]
+
+
+def _neighbors(arms: Sequence[Arm]) -> Iterator[tuple[Arm, Arm]]:
+    axes: dict[str, list[str]] = {}  # the fields of a section whose kind differs are one axis
+    for field in arms[0].settings:
+        section = field.rpartition(".")[0]
+        has_kind = f"{section}{KIND}" in arms[0].settings
+        axes.setdefault(section if has_kind else field, []).append(field)
+    for fields in axes.values():
+        for line in lines_along(arms, fields):
+            line.sort(key=lambda arm: [order(field, arm.settings[field]) for field in fields])
+            if any(is_number(arm.settings[fields[0]]) for arm in line):
+                yield from ((arm, line[0]) for arm in line[1:])
+            else:
+                yield from ((second, first) for first, second in itertools.combinations(line, 2))
+
+
+def difference(one: Arm, other: Arm, quantity: Quantity, budget: Budget) -> Difference | None:
+    """Compute how far an arm is above another; None if no seed of one of them was measured there.
+
+    The last measurement is the last that both arms have, so that both are compared at one step. Arms are compared seed
+    by seed where two seeds or more have both, or where there is no more than one to compare.
+    """
+    place = budget.place_in([one, other], quantity)
+    if place is None:
+        return None
+    ones = _measured(one, quantity, place)
+    others = _measured(other, quantity, place)
+    by_seed = [ones[seed] - others[seed] for seed in ones if seed in others]
+    is_paired = len(by_seed) > 1 or (len(by_seed) == 1 and min(len(ones), len(others)) == 1)
+    unpaired = difference_of_means(list(ones.values()), list(others.values()))
+    estimate = mean_of_seeds(by_seed) if is_paired else unpaired
+    if estimate is None:
+        return None
+    return Difference(
+        one=one,
+        other=other,
+        quantity=quantity,
+        budget=place,
+        estimate=estimate,
+        is_paired=is_paired,
+        is_last=budget.at is None,
     )
 
 
-def _decisive(compared: Sequence[Quantity]) -> list[Quantity]:
-    """Return the suites; without any, the generated reward, or else what there is."""
-    suites = [quantity for quantity in compared if quantity.is_accuracy]
-    generated = [quantity for quantity in compared if quantity.name == GENERATED]
-    return suites or generated or list(compared)
-
-
-def _at_most(found: Sequence[Difference]) -> list[str]:
-    """Say every difference if they are few; else the largest of those that seeds do not deny, and count the others."""
-    if len(found) <= MOST_SENTENCES:
-        return [one.sentence for one in found]
-    largest_first = sorted(found, key=lambda one: abs(one.estimate.mean), reverse=True)
-    clear = [one for one in largest_first if not one.is_unclear]
-    rest = len(clear[MOST_SENTENCES:])
-    unclear = len(found) - len(clear)
-    smaller = f"{rest} more differ by less; " if rest else ""
-    verb = "shows" if unclear == 1 else "show"
-    counted = f"Of {len(found)} pairs, {smaller}{unclear} {verb} no difference. The table of differences has them all."
-    return [*(one.sentence for one in clear[:MOST_SENTENCES]), counted]
-
-
-def _figure(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:
-    seeds = []
-    for arm in arms:
-        found = [curve(run, quantity, axis) for run in arm.runs]
-        seeds.append(SeedCurves(arm, [(one.x, quantity.scale * one.y) for one in found]))
-    return curves_figure(
-        name=f"curve-{quantity.key}-{axis}",
-        title=f"{quantity.title[0].upper()}{quantity.title[1:]} over {AXES[axis]}",
-        caption=f"Mean over seeds with its 95 % interval. Where a run ends early, the mean is of the others. {SAMPLED}",
-        arms=seeds,
-        x_title=AXES[axis],
-        y_title=quantity.axis_title,
-    )
-
-
-def _difference_table(comparison: Comparison) -> Table:
-    rows = [
-        [
-            found.pair.one.name,
-            found.pair.other.name,
-            found.quantity.title,
-            found.budget.title,
-            found.quantity.estimate(found.estimate, signed=True),
-            str(found.estimate.seeds),
-            "by seed" if found.is_paired else "no",
-        ]
-        for found in comparison.differences
-    ]
-    return Table(
-        id="differences",
-        title="Differences between arms",
-        caption=f"First arm less second arm; accuracies in points. {INTERVALS} The last measurement is the last step "
-        "that both arms have.",
-        header=["arm", "less", "quantity", "at", "difference", "seeds", "paired"],
-        rows=rows,
-        numeric=[False, False, False, False, True, True, False],
-    )
+def _measured(arm: Arm, quantity: Quantity, place: Budget) -> dict[int, float]:
+    """Map the seeds of an arm to their values at a place, as far as they were measured there."""
+    values = {run.seed: value(run, quantity, place)[0] for run in arm.runs}
+    return {seed: found for seed, found in values.items() if math.isfinite(found)}

@@ -1,86 +1,212 @@
-"""Say how fast each arm was, and where trainer and engines spent their time."""
+"""Say how fast each arm was, where each side's time went, with the share that nothing explains, and what to change.
 
-from collections.abc import Callable, Sequence
+Trainer: seconds of a step = waits for its batch, by cause + packing + proximal pass + training + snapshot + the rest.
+Engines: their time = busy + admission held back + paused for swaps + the rest.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from arl.report.arms import Arm
-from arl.report.figures import SAMPLED, curves_figure
-from arl.report.parts import Figure, Item, ReportSection, Table
-from arl.report.read_runs import LoadedRun
-from arl.report.seed_means import curves_of, last_of, mean_of_steps, over_seeds, text
-from arl.report.speed_numbers import UNEXPLAINED, Shares, engine_shares, tokens_per_second, trainer_shares
+from arl.report.arms import LAG, STALENESS, Arm
+from arl.report.parts import CURVE_CAPTION, Figure, Prose, ReportSection, Table, arm_table, by_arm, metric_curves
+from arl.report.runs import LoadedRun
+from arl.report.statistics import text
 
-SharesOf = Callable[[LoadedRun], Shares]
+TRAINER_PARTS = {  # metric -> what the trainer did in that time
+    "wait/groups_s": "waits: too few groups finished",
+    "wait/bound_s": "waits: a late group has to come first",
+    "wait/device_s": "waits: the device's turn",
+    "time/pack_s": "packs",
+    "time/proximal_s": "proximal pass",
+    "time/train_s": "trains",
+    "time/halves_s": "measures the gradients of halves",
+    "sync/blocking_seconds": "copies weights",
+}
+UNEXPLAINED = "unexplained"
+BUSY = "generates"
+GATED = "admission held back"  # by the staleness bound, an exact lag or rollout.max_groups
+ENGINE_PARTS = {"wait/gate_s": GATED, "sync/paused_s": "paused for swaps"}
+NOTHING = "nothing to change: no number of these runs asks for it."
+MUCH = 0.2  # of a side's time
+# Tokens computed again for each one generated. Not measured: if a prefill computes a token ten times as fast as a full
+# batch of requests samples one, it is a fifth of the engines' time.
+MUCH_RECOMPUTED = 2.0
+
+Shares = dict[str, float]  # what a side's time went to -> its share
 
 
-def speed_section(arms: Sequence[Arm]) -> ReportSection:
+def section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section about speed."""
-    items: list[Item] = [
-        _rates(arms),
-        _shares_table("trainer-shares", "The trainer's time", arms, trainer_shares),
-        _shares_table("engine-shares", "The engines' time", arms, engine_shares),
-        _over_steps(arms, "rate", "Trained tokens per second", "throughput/trained_tokens_per_s", "tokens/s"),
-        _over_steps(arms, "step-time", "Time of a step", "time/step_s", "seconds"),
-    ]
-    return ReportSection(id="speed", title="How fast, and what did each side wait for?", items=items)
+    rate = _over_steps(arms, "rate", "Trained tokens per second", "throughput/trained_tokens_per_s", "tokens/s")
+    step_time = _over_steps(arms, "step-time", "Time of a step", "time/step_s", "seconds")
+    trainer = _shares_table(arms, trainer_shares, "trainer-shares", "The trainer's time")
+    engines = _shares_table(arms, engine_shares, "engine-shares", "The engines' time")
+    return ReportSection(
+        id="speed",
+        title="How fast, and what did each side wait for?",
+        items=[_rates(arms), trainer, engines, rate, step_time],
+    )
 
 
-def mean_shares(arm: Arm, shares_of: SharesOf) -> dict[str, float]:
+def _over_steps(arms: Sequence[Arm], id: str, title: str, metric: str, unit: str) -> Figure:
+    return metric_curves(arms, metric, id=id, title=title, caption=CURVE_CAPTION, y_title=unit)
+
+
+def _rates(arms: Sequence[Arm]) -> Table:
+    def total(arm: Arm, metric: str, form: str) -> str:
+        return text(arm.estimate(lambda run: float(np.nansum(run.number(metric)))), form)
+
+    return arm_table(
+        arms,
+        {
+            "tokens/s": lambda arm: text(arm.estimate(tokens_per_second), ",.0f", with_interval=True),
+            "median step, s": lambda arm: text(
+                arm.estimate(lambda run: float(np.nanmedian(run.number("time/step_s"))))
+            ),
+            "time, s": lambda arm: text(arm.last("time_s"), ",.1f"),
+            "swaps": lambda arm: total(arm, "sync/swaps", ",.0f"),
+            "paused, s": lambda arm: total(arm, "sync/paused_s", ".3g"),
+            "swap, s": lambda arm: text(arm.mean("sync/seconds")),
+            "restarts": lambda arm: text(arm.last("engines/restarts"), ".1f"),
+        },
+        id="speed-table",
+        title="Speed",
+        caption="Means over seeds; seconds are of the run's clock, which is virtual in world virtual. "
+        "Tokens/s: trained tokens / time from the first admission to the last step.",
+    )
+
+
+def _shares_table(arms: Sequence[Arm], shares_of: Callable[[LoadedRun], Shares], id: str, title: str) -> Table:
+    shares = {arm.number: mean_shares(arm, shares_of) for arm in arms}
+    named = dict.fromkeys(part for own in shares.values() for part in own if part != UNEXPLAINED)
+
+    def percent_of(part: str) -> Callable[[Arm], str]:
+        return lambda arm: _percent(shares[arm.number].get(part))
+
+    return arm_table(
+        arms,
+        {part: percent_of(part) for part in [*named, UNEXPLAINED]},
+        id=id,
+        title=title,
+        caption="Percent of the time of all steps, mean over seeds. A dash: not recorded. Unexplained is what the "
+        "named parts leave; below zero, parts overlap.",
+    )
+
+
+def _percent(share: float | None) -> str:
+    return "–" if share is None else f"{round(100 * share, 1) + 0.0:.1f}"  # + 0.0: no minus before a zero
+
+
+def tokens_per_second(run: LoadedRun) -> float:
+    """Return trained tokens per second of the run's clock, from its first admission to its last step."""
+    seconds = run.last("time_s")
+    return run.last("tokens/trained_total") / seconds if seconds > 0 else math.nan
+
+
+def mean_shares(arm: Arm, shares_of: Callable[[LoadedRun], Shares]) -> Shares:
     """Return the mean over seeds of each part of a side's time; of those that recorded it."""
     found = [shares_of(run) for run in arm.runs]
     names = dict.fromkeys(name for shares in found for name in shares)
     return {name: float(np.mean([shares[name] for shares in found if name in shares])) for name in names}
 
 
-def _rates(arms: Sequence[Arm]) -> Table:
-    rows = []
-    for arm in arms:
-        rate = over_seeds(arm, tokens_per_second)
-        interval = "" if rate is None or rate.low is None else f" [{rate.low:,.0f}, {rate.high:,.0f}]"
-        rows.append(
-            [
-                arm.name,
-                f"{text(rate, ',.0f')}{interval}",
-                text(over_seeds(arm, lambda run: float(np.nanmedian(run.columns.number("time/step_s"))))),
-                text(last_of(arm, "time_s"), ",.1f"),
-                text(over_seeds(arm, lambda run: float(np.nansum(run.columns.number("sync/swaps")))), ",.0f"),
-                text(over_seeds(arm, lambda run: float(np.nansum(run.columns.number("sync/paused_s"))))),
-                text(over_seeds(arm, lambda run: mean_of_steps(run, "sync/seconds"))),
-                text(last_of(arm, "engines/restarts"), ".1f"),
-            ]
+def trainer_shares(run: LoadedRun) -> Shares:
+    """Compute the shares of the trainer's time."""
+    return _with_rest(_parts(run, TRAINER_PARTS))
+
+
+def engine_shares(run: LoadedRun) -> Shares:
+    """Compute the shares of the engines' time."""
+    idle = float(np.nansum(run.number("idle/engine") * run.number("time/step_s")))
+    busy = 1.0 - idle / _total(run)
+    return _with_rest({BUSY: busy, **_parts(run, ENGINE_PARTS)})
+
+
+def _with_rest(parts: Shares) -> Shares:
+    return parts | {UNEXPLAINED: 1.0 - sum(parts.values())}
+
+
+def _total(run: LoadedRun) -> float:
+    return float(np.nansum(run.number("time/step_s"))) or math.nan
+
+
+def _parts(run: LoadedRun, names: Mapping[str, str]) -> Shares:
+    """Return the share of the time of all steps that each metric has; nothing for one that was never recorded."""
+    recorded = {name: run.number(metric) for metric, name in names.items() if np.isfinite(run.number(metric)).any()}
+    return {name: float(np.nansum(values)) / _total(run) for name, values in recorded.items()}
+
+
+def advice_section(arms: Sequence[Arm]) -> ReportSection:
+    """Write the section with advice on each arm: each time with the number that says so."""
+    lines = by_arm(arms, lambda arm: advice(arm) or [NOTHING])
+    return ReportSection(id="advice", title="What to change?", items=[Prose(id="advice-said", lines=lines)])
+
+
+def advice(arm: Arm) -> list[str]:
+    """Return what the numbers of an arm suggest; nothing if they suggest nothing."""
+    return [*_bottleneck(arm), *_waste(arm)]
+
+
+def _bottleneck(arm: Arm) -> Iterator[str]:
+    """Say which side is the bottleneck."""
+    trainer = mean_shares(arm, trainer_shares)
+    engine = mean_shares(arm, engine_shares)
+    late = trainer.get(TRAINER_PARTS["wait/bound_s"], 0.0)
+    waits = sum(trainer.get(TRAINER_PARTS[f"wait/{cause}_s"], 0.0) for cause in ("groups", "bound", "device"))
+    idle = 1.0 - engine[BUSY]
+    sides = f"the trainer waits {waits:.0%} of its time, the engines are idle {idle:.0%} of theirs"
+    if late > MUCH:
+        yield (
+            f"late groups hold the trainer up for {late:.0%} of its time ({sides}). A larger rollout.staleness gives "
+            "them longer; rollout.late=drop gives them up, which selects."
         )
-    return Table(
-        id="speed-table",
-        title="Speed",
-        caption="Means over seeds; seconds are of the run's clock, which is virtual in world virtual. "
-        "Tokens/s: trained tokens / time from the first admission to the last step.",
-        header=["arm", "tokens/s", "median step, s", "time, s", "swaps", "paused, s", "swap, s", "restarts"],
-        rows=rows,
-        numeric=[False, *[True] * 7],
-    )
+    elif waits >= MUCH and idle >= MUCH:
+        yield f"both sides wait for each other: {sides}. {_looser(arm.runs[0].recipe)}"
+    elif waits >= MUCH:
+        yield f"generation is the bottleneck: {sides}. More engine replicas, threads or slots."
+    elif idle >= MUCH:
+        gated = engine.get(GATED)
+        cause = f", {gated:.0%} because admission was held back" if gated else ""
+        yield f"training is the bottleneck: {sides}{cause}. More train.ranks or threads, or a cheaper objective."
 
 
-def _over_steps(arms: Sequence[Arm], name: str, title: str, metric: str, unit: str) -> Figure:
-    caption = f"Mean over seeds with its 95 % interval. {SAMPLED}"
-    return curves_figure(name, title, caption, [curves_of(arm, metric) for arm in arms], "training steps", unit)
+def _looser(recipe: Mapping[str, object]) -> str:
+    if recipe.get(LAG) is not None:
+        return "An exact lag makes them take turns; that is its price."
+    if recipe.get("mode") == "collocated":
+        return "They share their devices by turns; mode disaggregated gives each its own."
+    if recipe.get(STALENESS) is None:
+        return "Without a bound rollout.max_groups holds engines back; a larger one lets more of both happen at once."
+    return f"rollout.staleness is {recipe[STALENESS]}; a larger one lets more of both happen at once."
 
 
-def _shares_table(name: str, title: str, arms: Sequence[Arm], shares_of: SharesOf) -> Table:
-    of_arms = {arm.name: mean_shares(arm, shares_of) for arm in arms}
-    named = dict.fromkeys(part for shares in of_arms.values() for part in shares if part != UNEXPLAINED)
-    parts = [*named, UNEXPLAINED]
-    rows = [[arm, *(_percent(shares.get(part)) for part in parts)] for arm, shares in of_arms.items()]
-    return Table(
-        id=name,
-        title=title,
-        caption="Percent of the time of all steps, mean over seeds. A dash: not recorded. Unexplained is what the "
-        "named parts leave; below zero, parts overlap.",
-        header=["arm", *parts],
-        rows=rows,
-        numeric=[False, *[True] * len(parts)],
-    )
+def _waste(arm: Arm) -> Iterator[str]:
+    """Yield what is computed and teaches little."""
 
+    def mean(metric: str, default: float) -> float:
+        found = arm.mean(metric)
+        return default if found is None else found.mean
 
-def _percent(share: float | None) -> str:
-    return "–" if share is None else f"{round(100 * share, 1) + 0.0:.1f}"  # + 0.0: no minus before a zero
+    recomputed = mean("sync/recomputed_tokens", 0.0) / (mean("tokens/generated", 0.0) or math.inf)
+    if recomputed > MUCH_RECOMPUTED:
+        yield (
+            f"swaps had {recomputed:.1f} tokens computed again for each one generated: keep old caches, "
+            "engine.kv_policy=keep, or make steps larger."
+        )
+    effective = mean("behavior_weight/effective_sample_size", 1.0)
+    if effective < 0.5:
+        yield (
+            f"the effective sample size of behavior weights is {effective:.0%}: most of the batch counts little. "
+            "A smaller rollout.staleness or train.learning_rate."
+        )
+    equal = mean("groups/equal_rewards", 0.0)
+    if equal >= 0.5 and arm.runs[0].recipe.get("advantage.kind", "grpo") == "grpo":
+        yield (
+            f"{equal:.0%} of groups have equal rewards, from which GRPO learns nothing: other problems, a larger "
+            "rollout.group_size, or rollout.filter arl.rollout.filters:reward_varies."
+        )
+    truncated = mean("truncated", 0.0)
+    if truncated >= MUCH:
+        yield f"{truncated:.0%} of answers are cut off: a larger rollout.max_new_tokens."

@@ -35,24 +35,40 @@ class MeanOfSeeds(Struct, frozen=True):
     seeds: int
 
     @property
+    def bounds(self) -> tuple[float, float]:
+        """Return the interval; without one, the mean itself."""
+        if self.low is None or self.high is None:
+            return self.mean, self.mean
+        return self.low, self.high
+
+    @property
     def holds_zero(self) -> bool:
         """Return whether the interval says that 0 is possible; without an interval, it does."""
-        if self.low is None or self.high is None:
-            return True
-        return self.low <= 0 <= self.high
+        low, high = self.bounds
+        return self.low is None or low <= 0 <= high
+
+
+def text(estimate: MeanOfSeeds | None, form: str = ".3g", with_interval: bool = False) -> str:
+    """Write a mean with the given format; a dash where nothing was measured."""
+    if estimate is None:
+        return "–"
+    mean = format(estimate.mean, form)
+    if estimate.low is None or not with_interval:
+        return mean
+    low, high = estimate.bounds
+    return f"{mean} [{low:{form}}, {high:{form}}]"
 
 
 def mean_of_seeds(values: Sequence[float]) -> MeanOfSeeds | None:
     """Compute the mean of the numbers that were measured, with its interval; None if none was."""
     measured = _measured(values)
-    seeds = len(measured)
-    if seeds == 0:
+    if len(measured) == 0:
         return None
     mean = float(measured.mean())
-    if seeds == 1:
-        return _without_interval(mean)
+    if len(measured) == 1:
+        return MeanOfSeeds(mean, None, None, seeds=1)
     low, high = _interval(measured[:, None], RESAMPLES)
-    return MeanOfSeeds(mean=mean, low=low.item(), high=high.item(), seeds=seeds)
+    return MeanOfSeeds(mean, low.item(), high.item(), seeds=len(measured))
 
 
 def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanOfSeeds | None:
@@ -64,15 +80,11 @@ def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanO
         return None
     mean = float(one.mean() - other.mean())
     if seeds == 1:
-        return _without_interval(mean)
+        return MeanOfSeeds(mean, None, None, seeds=1)
     of_one = _deviations(one, RESAMPLES)
     of_other = _deviations(other, RESAMPLES, is_other=True)
     low, high = np.percentile(of_one - of_other, TAILS).tolist()
-    return MeanOfSeeds(mean=mean, low=mean + min(low, 0.0), high=mean + max(high, 0.0), seeds=seeds)
-
-
-def _without_interval(mean: float) -> MeanOfSeeds:
-    return MeanOfSeeds(mean=mean, low=None, high=None, seeds=1)
+    return MeanOfSeeds(mean, mean + min(low, 0.0), mean + max(high, 0.0), seeds)
 
 
 def _measured(values: Sequence[float]) -> np.ndarray:
@@ -82,17 +94,14 @@ def _measured(values: Sequence[float]) -> np.ndarray:
 def widening(num_seeds: int) -> float:
     """Return the factor by which intervals of means of two or more resampled seeds are widened, see above."""
     degrees = num_seeds - 1
-    spread = math.sqrt(num_seeds / degrees)
-    return spread * _student_t(degrees) / Z
-
-
-def _student_t(degrees: int) -> float:
-    """Return the 97.5 % quantile of Student's t; of many degrees by its expansion (Abramowitz and Stegun 26.7.5)."""
     if degrees <= len(T_OF_FEW):
-        return T_OF_FEW[degrees - 1]
-    first = (Z**3 + Z) / (4 * degrees)
-    second = (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * degrees**2)
-    return Z + first + second
+        student_t = T_OF_FEW[degrees - 1]
+    else:  # by its expansion (Abramowitz and Stegun 26.7.5)
+        first = (Z**3 + Z) / (4 * degrees)
+        second = (5 * Z**5 + 16 * Z**3 + 3 * Z) / (96 * degrees**2)
+        student_t = Z + first + second
+    spread = math.sqrt(num_seeds / degrees)
+    return spread * student_t / Z
 
 
 def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -104,10 +113,7 @@ def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
     Returns:
         Three arrays (points,) float; NaN without any seed, and bounds NaN with fewer than two.
     """
-    nothing = np.full(values.shape[1], np.nan)
-    mean = nothing.copy()
-    low = nothing.copy()
-    high = nothing.copy()
+    mean, low, high = np.full((3, values.shape[1]), np.nan)
     measured = np.isfinite(values)
     patterns = np.unique(measured, axis=1).T  # points at which the same seeds were measured are computed together
     for pattern in patterns:
@@ -134,30 +140,26 @@ def _deviations(values: np.ndarray, resamples: int, is_other: bool = False) -> n
         is_other: draw independently of the values that these are compared with.
     """
     num_seeds = len(values)
-    drawn: np.ndarray = _weights(num_seeds, resamples, is_other) @ (values - values.mean(axis=0))
+    weights = _weights(num_seeds, resamples, is_other)
+    drawn: np.ndarray = weights @ (values - values.mean(axis=0))
     return widening(num_seeds) * drawn
 
 
 @functools.lru_cache(maxsize=64)
 def _weights(num_seeds: int, resamples: int, is_other: bool) -> np.ndarray:
     """Draw how much each seed counts in each resample, (resamples, seeds) float; rows sum to 1."""
-    seed = [num_seeds, 1] if is_other else num_seeds
-    rng = np.random.default_rng(seed)
-    return rng.multinomial(num_seeds, np.full(num_seeds, 1 / num_seeds), size=resamples) / num_seeds
+    random = np.random.default_rng([num_seeds, 1] if is_other else num_seeds)
+    share = np.full(num_seeds, 1 / num_seeds)
+    return random.multinomial(num_seeds, share, size=resamples) / num_seeds
 
 
-def at(x: np.ndarray, y: np.ndarray, wanted: float) -> float:
-    """Interpolate y at `wanted`; NaN outside of what was measured, because nothing is known there.
+def at_each(x: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Interpolate y at each of `wanted`; NaN outside of what was measured, because nothing is known there.
 
     Args:
         x: (n,) float, increasing.
         y: (n,) float; NaN where it was not measured.
     """
-    return float(at_each(x, y, np.array([wanted]))[0])
-
-
-def at_each(x: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Interpolate y at each of `wanted`; see `at`."""
     measured = np.isfinite(x) & np.isfinite(y)
     if not measured.any():
         return np.full(len(wanted), np.nan)
@@ -165,8 +167,17 @@ def at_each(x: np.ndarray, y: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     return values
 
 
-def quotients(sums: np.ndarray, totals: np.ndarray) -> np.ndarray:
-    """Return sums / totals, elementwise; NaN where the total is 0. Shapes are those that numpy broadcasts."""
-    undefined = np.full_like(sums, np.nan, dtype=np.float64)
-    found: np.ndarray = np.divide(sums, totals, out=undefined, where=totals > 0)
-    return found
+def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the weighted mean of each column, (width,) float; NaN for a column without any weight.
+
+    Args:
+        values: (rows, width) float; NaN where nothing was measured.
+        weights: (rows, width) float, ≥ 0.
+    """
+    measured = np.isfinite(values) & np.isfinite(weights)
+    known_values = np.where(measured, values, 0.0)
+    known_weights = np.where(measured, weights, 0.0)
+    sums = (known_weights * known_values).sum(axis=0)
+    totals = known_weights.sum(axis=0)
+    mean: np.ndarray = np.divide(sums, totals, out=np.full(len(sums), np.nan), where=totals > 0)
+    return mean

@@ -124,7 +124,7 @@ def _identity(recipe: Recipe) -> dict[str, Any]:
 
 def _recorded_staleness(directory: Path) -> dict[int, dict[int, int]]:
     """Map step -> group -> age of its oldest loss token, groups in the order of the recording."""
-    from arl.metrics.trajectory_reading import read_batches, trajectory_files  # imports pyarrow
+    from arl.metrics.trajectory_files import read_batches, trajectory_files  # imports pyarrow
 
     staleness: dict[int, dict[int, int]] = {}
     for rows in (rows for file in trajectory_files(directory) for rows in read_batches(file, COLUMNS)):

@@ -7,11 +7,10 @@ import msgspec
 
 from arl.config.recipe import Recipe
 from arl.files import replace_file, writing
-from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
 from arl.metrics.run_files import SUMMARY
-from arl.metrics.summary import Summary, TrainerMemory, mean_idle, mean_pause
+from arl.metrics.summary import Summary, TrainerMemory, mean_idle, mean_pause, weights_sha256
 from arl.rollout.ledger import Ledger
 from arl.run.preflight import Plan
 from arl.types import Accuracy
@@ -54,11 +53,11 @@ def summarize(recipe: Recipe, directory: Path, plan: Plan, outcome: Outcome, sec
         steps=len(steps),
         tokens_trained=int(sum(number(record, "tokens/trained") for record in steps)),
         tokens_generated=int(sum(number(record, "tokens/generated") for record in steps)),
-        token_ages=dict(sorted(recorder.token_ages.items())),
-        trajectories_spanning_versions=recorder.num_spanning,
+        token_ages=dict(sorted(recorder.state.token_ages.items())),
+        trajectories_spanning_versions=recorder.state.num_spanning,
         groups={"trained": ledger.trained, **ledger.lost, "in flight": ledger.in_flight},
-        selection=recorder.selection,
-        selection_bias=recorder.selection.warnings(),
+        selection=recorder.state.selection,
+        selection_bias=recorder.state.selection.warnings(),
         idle_trainer=mean_idle(steps, "trainer"),
         idle_engine=mean_idle(steps, "engine"),
         pause=mean_pause(steps),

@@ -15,11 +15,11 @@ from msgspec import Struct
 
 from arl.errors import InputError
 from arl.files import is_locked
-from arl.metrics.record_file import read_records, step_of
-from arl.metrics.run_files import LOCK, METRICS_FILE, SUMMARY
+from arl.metrics.names import number
+from arl.metrics.run_files import LOCK, METRICS_FILE, SUMMARY, read_records
 from arl.metrics.run_status import require_run
-from arl.metrics.sampled_episode import SampledEpisode
-from arl.metrics.trajectory_reading import read_batches, read_trajectories, trajectory_files
+from arl.metrics.sampled_episode import SampledEpisode, sample_of
+from arl.metrics.trajectory_files import read_batches, read_trajectories, trajectory_files
 from arl.types import TRAINED
 
 Outcome = Literal["any", "right", "wrong", "truncated"]
@@ -61,7 +61,7 @@ def read_samples(run: Path, wanted: Wanted) -> tuple[list[SampledEpisode], str]:
                 f"--problem {wanted.problem}: {run} has no episode of it in complete files; ids are in the headers of "
                 "episodes that `arl samples` shows"
             )
-    matching = [sample for sample in map(_sample, rows) if _matches(sample, wanted.outcome)]
+    matching = [sample for sample in map(sample_of, rows) if _matches(sample, wanted.outcome)]
     if not matching:
         raise InputError(
             f"--{wanted.outcome}: none of the {len(rows)} episodes found is; leave it out, or choose another --step"
@@ -111,30 +111,6 @@ def _read(file: Path, chosen: pc.Expression) -> list[dict[str, Any]]:
     return rows
 
 
-def _sample(row: dict[str, Any]) -> SampledEpisode:
-    version = row["trained_at"]
-    sampled = [v for v in row["policy_versions"] if v >= 0]
-    return SampledEpisode(
-        fate=row["fate"],
-        step=None if version is None else version + 1,
-        group_id=row["group_id"],
-        sample=row["sample"],
-        problem_id=row["problem_id"],
-        prompt=row["prompt"] or "",
-        response=row["response"] or "",
-        answer=row["answer"],
-        reward=row["reward"],
-        unshaped_reward=row["unshaped_reward"],
-        parts=dict(row["reward_parts"]),
-        error=row["reward_error"],
-        advantage=row["advantage"],
-        length=len(sampled),
-        oldest_version=min(sampled, default=None),
-        newest_version=max(sampled, default=None),
-        truncated=row["truncated"],
-    )
-
-
 def _matches(sample: SampledEpisode, outcome: Outcome) -> bool:
     if outcome == "any":
         return True
@@ -159,5 +135,5 @@ def _last_step(run: Path) -> int:
     last = 0
     for record in read_records(run / METRICS_FILE):
         if "tokens/trained" in record:
-            last = step_of(record)
+            last = int(number(record, "step"))
     return last

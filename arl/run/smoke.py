@@ -25,7 +25,7 @@ from arl.engine.backend import BUILT_IN, Installation, find_backend
 from arl.errors import InputError, RunError
 from arl.launch.devices import visible_devices
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.trajectory_reading import trajectory_files
+from arl.metrics.trajectory_files import trajectory_files
 from arl.run.train import train
 from arl.types import Problem, Response
 

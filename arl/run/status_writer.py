@@ -27,7 +27,7 @@ from arl.launch.spawn import resident_bytes, started_at
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
-from arl.metrics.run_records import RunRecords
+from arl.metrics.recorder_state import RunRecords
 from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
 from arl.metrics.spans import add_span
 from arl.reward.pool import RewardPool

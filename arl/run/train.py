@@ -15,6 +15,7 @@ the checkpoint's files, as a resumed run is, so that the two cannot differ.
 """
 
 import asyncio
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,8 +27,8 @@ from arl.errors import RunError
 from arl.launch.base import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import number
-from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder
+from arl.metrics.recorder_state import Meters
 from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary
 from arl.metrics.trackers import make_trackers
@@ -186,12 +187,6 @@ class SegmentRun:
             recipe.output.trajectories,
             make_trackers(recipe, directory, self.start.display.note),
             parts.display,
-            meters=lambda: read_meters(parts),
-            loaded_version=lambda: parts.engine.loaded_version,
-            admitted=lambda: controller.ledger.admitted,
-            open_tokens=lambda: controller.open_tokens,
-            restarted_tokens=lambda: controller.ledger.restarted_tokens,
-            epochs=lambda: parts.problems.position / len(self.start.origin.plan.training),
             codec=parts.codec,
             samples_every=recipe.output.samples_every,
             threaded=not recipe.world_traits.virtual_time,
@@ -204,6 +199,7 @@ class SegmentRun:
             checkpoints = parts.make_checkpoints(self._snapshotter(recorder, before), evaluations)
             observer = SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended()))
             controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
+            recorder.watch(functools.partial(read_meters, parts, controller, len(self.start.origin.plan.training)))
             status.watch_training(controller, recorder)
             async with asyncio.TaskGroup() as tasks:
                 evaluating = tasks.create_task(evaluations.run(), name="evaluations")
@@ -319,21 +315,26 @@ class _RecordedSnapshot:
             time=clock.now(),
             before=self.before,
             controller=state,
-            recorder=self.recorder.cut(),
+            recorder=self.recorder.snapshot(),
         )
 
     def settle(self) -> None:
         self.recorder.settle()
 
 
-def read_meters(parts: Parts) -> Meters:
-    """Read what this process has counted since the world was opened."""
+def read_meters(parts: Parts, controller: Controller, num_problems: int) -> Meters:
+    """Read what the run has counted; `num_problems` are for training."""
     return Meters(
         busy_seconds=parts.engine.busy_seconds,
         gate_seconds=parts.groups.gate_meter.seconds,
         restarts=parts.num_restarts(),
         reward_wait_seconds=parts.groups.reward_wait_seconds,
         graded_groups=parts.groups.num_graded_groups,
+        admitted=controller.ledger.admitted,
+        restarted_tokens=controller.ledger.restarted_tokens,
+        epochs=parts.problems.position / num_problems,
+        open_tokens=controller.open_tokens,
+        loaded_version=parts.engine.loaded_version,
     )
 
 

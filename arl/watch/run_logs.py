@@ -14,11 +14,10 @@ from arl.errors import InputError
 from arl.files import is_locked
 from arl.metrics.run_files import LOCK, LOGS
 from arl.metrics.run_status import STATUS_FILE, require_run
-from arl.watch.liveness import StatusWatch
+from arl.watch.top import StatusWatch
 
 PERIOD = 0.25  # seconds between two looks
 TAIL_BYTES = 1 << 20  # at the end of a log, in which its last lines are looked for
-Show = Callable[[str], object]
 
 
 @dataclass
@@ -60,10 +59,10 @@ def find_logs(run: Path, role: str | None) -> list[RoleLog]:
     found = _logs(run, role)
     if found:
         return found
-    every = [log.role for log in _logs(run, None)]
-    if not every:
+    roles = [log.role for log in _logs(run, None)]
+    if not roles:
         raise InputError(f"{run / LOGS}: holds no log; a run has logs from the start of its processes on")
-    raise InputError(f"ROLE {role!r}: has no log in {run / LOGS}; there are {', '.join(every)}")
+    raise InputError(f"ROLE {role!r}: has no log in {run / LOGS}; there are {', '.join(roles)}")
 
 
 def _logs(run: Path, role: str | None) -> list[RoleLog]:
@@ -73,7 +72,7 @@ def _logs(run: Path, role: str | None) -> list[RoleLog]:
     return [log for log in logs if role is None or log.role == role or log.role.startswith(f"{role}-")]
 
 
-def show_logs(run: Path, role: str | None, count: int, show: Show, follow: bool = False) -> None:
+def show_logs(run: Path, role: str | None, count: int, show: Callable[[str], object], follow: bool = False) -> None:
     """Show the last `count` lines of each log; with `follow`, then what is added, until the run has ended.
 
     Consumes new lines; waits PERIOD for more; unblocked by the clock alone. Ends by Ctrl-C as well.
@@ -82,7 +81,7 @@ def show_logs(run: Path, role: str | None, count: int, show: Show, follow: bool 
     has_prefix = len(logs) > 1 or (follow and role is None)
     for log in logs:
         log.seek_last(count)
-    watch = StatusWatch(run)
+    watch = StatusWatch(run) if (run / STATUS_FILE).exists() else None
     while True:
         is_last = not follow or _has_ended(run, watch)  # before the look, so that nothing is missed
         known = {log.path for log in logs}
@@ -95,11 +94,8 @@ def show_logs(run: Path, role: str | None, count: int, show: Show, follow: bool 
         time.sleep(PERIOD)
 
 
-def _has_ended(run: Path, watch: StatusWatch) -> bool:
+def _has_ended(run: Path, watch: StatusWatch | None) -> bool:
     """Return whether nothing more will come: the lock is free, and no other host says that it goes on."""
     if is_locked(run / LOCK):
         return False
-    if not os.path.exists(run / STATUS_FILE):
-        return True
-    status = watch.read()
-    return bool(status.end) or watch.is_silent
+    return watch is None or bool(watch.read().end) or watch.is_silent

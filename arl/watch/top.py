@@ -1,12 +1,15 @@
-"""Show the status of a run in a terminal, until it ends.
+"""Show the status of a run in a terminal, until it ends, from any host that sees the run's directory.
 
-status.json ─► read_status ─► draw_status ─► rich Live, twice a second ─► q, Ctrl-C, or the end of the run
+status.json ─► StatusWatch ─► draw_status ─► rich Live, twice a second ─► q, Ctrl-C, or the end of the run
+
+The controller runs if it holds run.lock or if status.json is new; otherwise what is known of its process is shown.
 """
 
 import contextlib
 import select
 import sys
 import termios
+import time
 import tty
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,39 +19,86 @@ from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
-from arl.metrics.run_status import RunStatus
+from arl.files import is_locked
+from arl.metrics.run_files import LOCK, RECIPE
+from arl.metrics.run_status import SILENT_SECONDS, RunStatus, read_status
 from arl.metrics.status_view import MAX_PROCESSES, draw_status, rows_that_fit
-from arl.watch.liveness import StatusWatch, describe_silence
 
 PERIOD = 0.5  # seconds between two looks
 
 
+class StatusWatch:
+    """Read the status of a run again and again, and count for how long nothing new has come.
+
+    Clocks of two hosts may differ by more than these seconds, so the age of a status counts only where this host has
+    written it. Otherwise this host's clock counts from the moment at which the status was first seen here.
+
+    Raises:
+        InputError: this is no run, or one that writes no status.
+        DataError: the file is damaged.
+    """
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self.status = read_status(run)
+        self._seen_at = time.monotonic()
+
+    def read(self) -> RunStatus:
+        """Read the newest status."""
+        status = read_status(self._run)
+        if status != self.status:
+            self.status = status
+            self._seen_at = time.monotonic()
+        return status
+
+    @property
+    def silence(self) -> float:
+        """Return for how many seconds nothing new has come."""
+        age = time.time() - self.status.time if self.status.is_of_this_host else 0.0
+        return max(age, time.monotonic() - self._seen_at)
+
+    @property
+    def is_silent(self) -> bool:
+        """Return whether the controller should have written another status since."""
+        return self.silence > SILENT_SECONDS
+
+    def draw(self, max_processes: int = MAX_PROCESSES) -> RenderableType:
+        """Draw the status; of a silent run, first what is known of that, and nothing that was true only then."""
+        if self.status.end or not self.is_silent:
+            return draw_status(self.status, str(self._run), max_processes)
+        silence = Text(describe_silence(self._run, self.status, self.silence), style="bold red")
+        last = structs.replace(self.status, stage=f"last seen: {self.status.stage}", waits=(), seconds_left=None)
+        return Group(silence, draw_status(last, str(self._run), max_processes))
+
+
+def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
+    """Describe a status after which none has come for `seconds`: is its controller gone, or does it hang?"""
+    place = f"process {status.pid} on {status.host}"
+    silence = f"the controller ({place}) has not written for {seconds:.0f} s"
+    if is_locked(run / LOCK):
+        return f"{silence}; the run's lock is held, so it runs, and hangs or is stopped"
+    if not status.is_of_this_host:
+        return f"{silence}; whether it still runs can be seen on {status.host} alone"
+    has_checkpoint = any(run.glob("checkpoints/step_*"))
+    resume = f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint" if has_checkpoint else ""
+    return f"{silence}; no process holds the run's lock any more: it was killed{resume}"
+
+
 def show_once(run: Path, console: Console) -> None:
     """Print the status as it is."""
-    watch = StatusWatch(run)
-    console.print(_draw(run, watch.read(), watch), soft_wrap=True)
+    console.print(StatusWatch(run).draw(), soft_wrap=True)
 
 
 def show_live(run: Path, console: Console) -> None:
     """Draw the status until the run ends, q is pressed or Ctrl-C."""
     watch = StatusWatch(run)
-    status = watch.read()
     with (
         _single_keys(),  # first, so that no key is lost
-        Live(_draw(run, status, watch, rows_that_fit(console.height)), console=console, auto_refresh=False) as live,
+        Live(watch.draw(rows_that_fit(console.height)), console=console, auto_refresh=False) as live,
     ):
-        while not status.end and not _pressed_q(PERIOD):
-            status = watch.read()
-            live.update(_draw(run, status, watch, rows_that_fit(console.height)), refresh=True)
-
-
-def _draw(run: Path, status: RunStatus, watch: StatusWatch, max_processes: int = MAX_PROCESSES) -> RenderableType:
-    """Draw the status; of a run that is silent, first what is known of that, and nothing that was true only then."""
-    if status.end or not watch.is_silent:
-        return draw_status(status, str(run), max_processes)
-    silence = Text(describe_silence(run, status, watch.silence), style="bold red")
-    last = structs.replace(status, stage=f"last seen: {status.stage}", waits=(), seconds_left=None)
-    return Group(silence, draw_status(last, str(run), max_processes))
+        while not watch.status.end and not _pressed_q(PERIOD):
+            watch.read()
+            live.update(watch.draw(rows_that_fit(console.height)), refresh=True)
 
 
 def _pressed_q(seconds: float) -> bool:

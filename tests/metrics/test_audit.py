@@ -31,12 +31,12 @@ def selection_of(world: World) -> Selection:
     """Count the groups of a world that has ended."""
     selection = Selection()
     for done in world.observer.finished:
-        selection = selection.finished(done)
+        selection.generated.add(done)
     for lost, fate in world.observer.lost:
-        selection = selection.lost(lost, fate)
+        selection.add_lost(lost, fate)
     for batch in world.trainer.batches:
         for trained in batch.groups:
-            selection = selection.trained_on(trained)
+            selection.trained.add(trained)
     return selection
 
 
@@ -78,15 +78,15 @@ class Books(NullObserver):
         self.is_complete = True  # whether the envs count
 
     def group_finished(self, group: TrajectoryGroup) -> None:
-        self.selection = self.selection.finished(group)
+        self.selection.generated.add(group)
 
     def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
-        self.selection = self.selection.lost(group, fate)
+        self.selection.add_lost(group, fate)
 
     def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         assert self.world is not None
         for trained in batch.groups:
-            self.selection = self.selection.trained_on(trained)
+            self.selection.trained.add(trained)
         controller = self.world.controller
         ledger = controller.ledger
         record = self.selection.metrics(ledger.admitted, controller.open_tokens, ledger.restarted_tokens)
@@ -161,8 +161,10 @@ def test_what_the_filter_intends_is_shown_apart_and_is_no_warning() -> None:
     """The filter keeps short groups of high reward, and rejects the others."""
     selection = Selection()
     for i in range(20):
-        selection = selection.finished(group(5 + i % 3, 1.0 + 0.01 * i)).trained_on(group(5 + i % 3, 1.0 + 0.01 * i))
-        selection = selection.lost(group(50 + i % 3, 0.01 * i), REJECTED)
+        short = group(5 + i % 3, 1.0 + 0.01 * i)
+        selection.generated.add(short)
+        selection.trained.add(short)
+        selection.add_lost(group(50 + i % 3, 0.01 * i), REJECTED)
     metrics = selection.metrics(admitted=40, open_tokens=3, restarted_tokens=0)
     assert not selection.warnings()
     assert (metrics["groups/rejected"], metrics["groups/dropped"], metrics["groups/failed"]) == (20, 0, 0)
@@ -182,6 +184,6 @@ def test_the_test_errs_as_seldom_as_it_says() -> None:
         samples = [Moments(), Moments()]
         for side, count in ((0, 100), (1, 40)):
             for _ in range(count):
-                samples[side] = samples[side].plus(draw.expovariate(1.0))
+                samples[side].add(draw.expovariate(1.0))
         alarms += p_value(*samples) < 0.01
     assert 1 <= alarms <= 15

@@ -1,8 +1,9 @@
 """Metrics say what their definitions say."""
 
+import contextlib
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,11 +12,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from arl import clock
-from arl.metrics.base import TrackerMaker
+from arl.metrics.batch import EQUAL_STEPS, EqualRewards
 from arl.metrics.console import step_line
-from arl.metrics.names import EVALUATION, EVERY_STEP, METRICS, ONCE_LOST, Record
-from arl.metrics.rates import Meters
+from arl.metrics.names import METRICS, Record
 from arl.metrics.recorder import Recorder
+from arl.metrics.recorder_state import Meters, RunRecords
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.types import (
     FAILED,
@@ -32,6 +33,8 @@ from arl.types import (
     TrajectoryGroup,
 )
 from tests.fakes import NullCodec
+from tests.metrics.every_step import EVALUATION, EVERY_STEP
+from tests.metrics.tracked_runs import tracker_thread
 
 
 def trajectory(versions: list[int], reward: float, truncated: bool = False, prompt: int = 2) -> Trajectory:
@@ -78,26 +81,12 @@ class Silent:
         self.notes.append(text)
 
 
-def idle_recorder(
-    directory: Path,
-    admitted: Callable[[], int],
-    open_tokens: Callable[[], int] = lambda: 0,
-    restarted_tokens: Callable[[], int] = lambda: 0,
-    trajectories: bool = True,
-) -> Recorder:
-    """Make a recorder of engines that are never busy and never lost."""
-    return Recorder(
-        directory,
-        trajectories,
-        [],
-        Silent(),
-        meters=lambda: Meters(busy_seconds=0.0, restarts=0),
-        loaded_version=lambda: 0,
-        admitted=admitted,
-        open_tokens=open_tokens,
-        restarted_tokens=restarted_tokens,
-        epochs=lambda: 0.25,
-    )
+@contextlib.contextmanager
+def idle_recorder(directory: Path, admitted: int = 9, open_tokens: int = 0) -> Iterator[Recorder]:
+    """Record engines that are never busy and never lost."""
+    with Recorder(directory, True, [], Silent()) as recorder:
+        recorder.watch(lambda: Meters(admitted=admitted, open_tokens=open_tokens, epochs=0.25))
+        yield recorder
 
 
 @pytest.fixture
@@ -105,15 +94,15 @@ def run(tmp_path: Path) -> Path:
     """Record one step, one swap, one lost group and one evaluation in a run directory."""
 
     async def main() -> None:
-        with idle_recorder(tmp_path, admitted=lambda: 5, open_tokens=lambda: 7) as recorder:
+        with idle_recorder(tmp_path, admitted=5, open_tokens=7) as recorder:
             recorder.group_finished(BATCH.groups[0])
             recorder.group_finished(BATCH.groups[1])
             recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
             recorder.swapped(SwapReport(3, 0.25, 0.5, parts=PauseParts(drain=0.125, load=0.0625)))
             recorder.step_finished(BATCH, StepResult(4, {"loss": 0.125}), StepWaits(1.0, 0.5, 0.25))
             recorder.evaluated(Accuracy(0.75, 512, 4))
-            assert recorder.token_ages == {0: 4, 1: 2, 2: 2}
-            assert recorder.num_spanning == 2
+            assert recorder.state.token_ages == {0: 4, 1: 2, 2: 2}
+            assert recorder.state.num_spanning == 2
 
     clock.run(main)
     return tmp_path
@@ -164,7 +153,6 @@ def test_everything_logged_is_defined(run: Path) -> None:
     assert METRICS.keys() >= step.keys() >= {"audit/length_failed", "audit/reward_failed"}
     assert METRICS.keys() >= evaluation.keys() >= EVALUATION
     assert {"step", "staleness/max", "idle/engine"} <= EVERY_STEP
-    assert not EVERY_STEP & (EVALUATION | ONCE_LOST)
 
 
 def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
@@ -201,7 +189,7 @@ def test_right_and_wrong_groups_are_shares_of_those_that_were_scored(tmp_path: P
     mixed, right, wrong = graded(0, 0.0, 1.0), graded(1, 1.0, 0.5), graded(2, 0.0, 0.4, error="no answer in time")
 
     async def main() -> list[Record]:
-        with idle_recorder(tmp_path, admitted=lambda: 9) as recorder:
+        with idle_recorder(tmp_path) as recorder:
             recorder.group_finished(mixed)
             recorder.group_lost(right, REJECTED, None)
             recorder.group_lost(wrong, REJECTED, None)
@@ -225,7 +213,7 @@ def test_parts_of_the_reward_are_logged_by_name_and_take_no_name_of_arls_own(tmp
     batch = Batch(3, (graded(0, 0.0, 1.0), BATCH.groups[0]))  # the second group's reward names no part
 
     async def main() -> Record:
-        with idle_recorder(tmp_path, admitted=lambda: 9) as recorder:
+        with idle_recorder(tmp_path) as recorder:
             recorder.step_finished(batch, StepResult(4, {}), StepWaits())
             return recorder.records.newest[0]
 
@@ -236,7 +224,7 @@ def test_parts_of_the_reward_are_logged_by_name_and_take_no_name_of_arls_own(tmp
 
 def test_without_a_part_correct_the_reward_itself_says_what_is_right(tmp_path: Path) -> None:
     async def main() -> Record:
-        with idle_recorder(tmp_path, admitted=lambda: 9) as recorder:
+        with idle_recorder(tmp_path) as recorder:
             for group in BATCH.groups:
                 recorder.group_finished(group)
             recorder.step_finished(BATCH, StepResult(4, {}), StepWaits())
@@ -267,20 +255,9 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
     tokens = TrainedTokens(np.array([1, 1, 1, -1, 0.5, 0.5, -0.5, -0.5], np.float32), per_token=False)
 
     async def main() -> None:
-        recorder = Recorder(
-            tmp_path,
-            False,
-            [TrackerMaker("mine", lambda _: tracker)],
-            Silent(),
-            meters=lambda: Meters(0.0, 0),
-            loaded_version=lambda: 0,
-            admitted=lambda: 9,
-            open_tokens=lambda: 0,
-            restarted_tokens=lambda: 0,
-            epochs=lambda: 0.0,
-            codec=NullCodec(),
-            samples_every=2,
-        )
+        trackers = [tracker_thread(lambda _: tracker)]
+        recorder = Recorder(tmp_path, False, trackers, Silent(), codec=NullCodec(), samples_every=2)
+        recorder.watch(Meters)
         with recorder:
             for version in (3, 4, 5):
                 batch = msgspec.structs.replace(BATCH, version=version)
@@ -294,3 +271,22 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
     assert (first.prompt, first.response, first.advantage) == ("0 1", "2 3 4", 1.0)
     assert (first.oldest_version, first.newest_version, first.age, first.length) == (1, 2, 2, 3)
     assert (second.advantage, second.truncated, second.is_right) == (-0.5, True, False)
+
+
+def test_equal_rewards_are_said_once_after_some_steps_and_again_after_others() -> None:
+    def said(*rewards: float) -> float | None:
+        groups = [TrajectoryGroup(0, Problem("p"), (trajectory([0], reward),), 0, 0.0, 0, 0.0) for reward in rewards]
+        return equal.step(Batch(0, tuple(groups)))
+
+    equal = EqualRewards()
+    assert [said(0.0, 0.0) for _ in range(EQUAL_STEPS + 2)] == [*[None] * (EQUAL_STEPS - 1), 0.0, None, None]
+    assert said(0.0, 1.0) is None
+    assert [said(1.0) for _ in range(EQUAL_STEPS)] == [*[None] * (EQUAL_STEPS - 1), 1.0]
+
+
+def test_the_newest_evaluation_is_that_of_the_newest_version_in_whatever_order_they_come() -> None:
+    records = RunRecords()
+    for version, accuracy in ((0, 0.25), (20, 0.75), (10, 0.5)):
+        records.add({"policy_version": version, "eval/held_out/accuracy": accuracy})
+    assert records.evaluations == {"held_out": (20, 0.75)}
+    assert [records.has_evaluated("held_out", version) for version in (10, 30)] == [True, False]

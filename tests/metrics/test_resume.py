@@ -11,9 +11,8 @@ import pytest
 
 from arl import clock
 from arl.errors import InputError
-from arl.metrics.rates import Meters
 from arl.metrics.recorder import Recorder
-from arl.metrics.recorder_state import RecorderState
+from arl.metrics.recorder_state import Meters, RecorderState
 from arl.types import FAILED, StepResult, StepWaits, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
 
@@ -30,7 +29,17 @@ class Work:
     loaded_version = 0
 
     def meters(self) -> Meters:
-        return Meters(self.busy_seconds, self.restarts, self.wait_seconds, self.graded_groups, self.gate_seconds)
+        return Meters(
+            busy_seconds=self.busy_seconds,
+            reward_wait_seconds=self.wait_seconds,
+            graded_groups=self.graded_groups,
+            gate_seconds=self.gate_seconds,
+            restarts=self.restarts,
+            admitted=100,
+            epochs=self.tokens / 100,
+            open_tokens=3,
+            loaded_version=self.loaded_version,
+        )
 
 
 AFTER_STEP = 0.2  # seconds
@@ -43,19 +52,8 @@ class Process:
         self._work = Work()
         if restored is not None:
             self._work.loaded_version = restored.last_swap.version
-        self.recorder = Recorder(
-            directory,
-            True,
-            [],
-            Silent(),
-            meters=self._work.meters,
-            loaded_version=lambda: self._work.loaded_version,
-            admitted=lambda: 100,
-            open_tokens=lambda: 3,
-            restarted_tokens=lambda: 0,
-            epochs=lambda: self._work.tokens / 100,
-            restored=restored,
-        )
+        self.recorder = Recorder(directory, True, [], Silent(), restored=restored)
+        self.recorder.watch(self._work.meters)
 
     async def step(self, version: int) -> None:
         await asyncio.sleep(0.7)
@@ -86,7 +84,7 @@ def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:
         process = Process(directory, None)
         for version in range(4, 4 + steps):
             await process.step(version)
-        return process.recorder, process.recorder.cut()
+        return process.recorder, process.recorder.snapshot()
 
     return clock.run(main, virtual=True)
 
@@ -101,7 +99,7 @@ def go_on(directory: Path, restored: RecorderState) -> Recorder:
                 await process.step(version)
         return process.recorder
 
-    return clock.run(main, virtual=True, start=restored.rates.last_step + AFTER_STEP)
+    return clock.run(main, virtual=True, start=restored.last_step + AFTER_STEP)
 
 
 def contents(directory: Path) -> dict[str, bytes]:
@@ -117,10 +115,10 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
         process = Process(killed, None)
         for version in range(4, 4 + steps):
             await process.step(version)
-        state = process.recorder.cut()
+        state = process.recorder.snapshot()
         shutil.copytree(killed, rebuilt)
         await process.step(8)
-        process.recorder.cut()  # of a checkpoint that was never complete
+        process.recorder.snapshot()  # of a checkpoint that was never complete
         await process.step(9)
         return process.recorder, state
 
@@ -130,7 +128,7 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
     assert contents(killed) == contents(rebuilt)
     written = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
     assert one.read_records() == two.read_records() == written
-    assert (one.token_ages, one.num_spanning) == (two.token_ages, two.num_spanning)
+    assert (one.state.token_ages, one.state.num_spanning) == (two.state.token_ages, two.state.num_spanning)
     assert pq.read_table(killed / "trajectories").num_rows == 6 * (steps + 2)
     assert len(json.loads((killed / "trace.json").read_text())) == 5 * (steps + 2)
     assert [r["step"] for r in one.read_records()] == [5, 6, 7, 8][2 - steps :]
@@ -144,12 +142,7 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     assert {r["reward/generated_mean"] for r in records} == {(1.0 + 0.0 + 0.5) / 3}
     assert [r["audit/groups_in_flight"] for r in records] == [97, 94, 91, 88]
     assert [r["time_s"] for r in records] == pytest.approx([0.7, 1.6, 2.5, 3.4])
-    assert [r["tokens/generated"] for r in records] == [
-        10 + 3,
-        10,
-        10,
-        10,
-    ]  # the episodes that run had 3 from the start
+    assert [r["tokens/generated"] for r in records] == [10 + 3, 10, 10, 10]  # running episodes had 3 from the start
     assert [r["tokens/generated_total"] for r in records] == [13, 23, 33, 43]
     assert [r["sync/swaps"] for r in records] == [1, 2, 2, 2]
     assert [r["sync/paused_s"] for r in records] == [0.125, 0.25, 0.25, 0.25]

@@ -28,10 +28,10 @@ def test_a_resumed_run_has_no_span_of_what_was_done_after_its_checkpoint(
     killed = Trace(run)
     for number in range(before):
         killed.add(request(number))
-    size = killed.cut()
+    size = killed.flush()
     for number in range(after):
         killed.add(request(1000 + number))
-    killed.cut()
+    killed.flush()
     resumed = Trace(run, size)
     for number in range(more):
         resumed.add(request(2000 + number))
@@ -46,7 +46,7 @@ def test_steps_and_swaps_of_a_long_run_are_read_again_though_its_requests_are_le
             trace.add(request(10 * step + number))
         trace.span("trainer", f"step {step}", step, step + 0.5)
         trace.span("engines", f"swap to {step + 1}", step + 0.5, step + 0.75)
-    assert trace.cut() < 20_000
+    assert trace.flush() < 20_000
     trace.close()
     spans = read_spans(tmp_path)
     assert spans.steps == {step: (step, step + 0.5) for step in range(20)}

@@ -2,6 +2,7 @@
 
 import fnmatch
 import http.server
+import json
 import re
 import sys
 import threading
@@ -15,14 +16,13 @@ import wandb
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError, RecipeError
-from arl.metrics import tracker_thread, wandb_tracker
-from arl.metrics.base import TrackedRun, TrackerMaker
+from arl.metrics import trackers, wandb_tracker
+from arl.metrics.base import TrackedRun
 from arl.metrics.names import AXES, METRICS, Record
 from arl.metrics.sampled_episode import SampledEpisode
-from arl.metrics.tracker_thread import TrackerThread
 from arl.metrics.trackers import check_trackers
-from arl.metrics.wandb_tracker import WandbTracker
-from tests.metrics.tracked_runs import evaluation_record, sample_of, step_record, tracked_run
+from arl.metrics.wandb_tracker import WandbTracker, redacted, tags
+from tests.metrics.tracked_runs import evaluation_record, sample_of, step_record, tracked_run, tracker_thread
 
 
 def recipe(**output: Any) -> Recipe:
@@ -49,7 +49,8 @@ class Remembering:
 
 def test_a_tracker_gets_every_record_in_order_in_a_thread_of_its_own() -> None:
     tracker, notes = Remembering(), list[str]()
-    thread = TrackerThread(TrackerMaker("mine", lambda _: tracker), (), notes.append)
+    thread = tracker_thread(lambda _: tracker, notes.append)
+    thread.start()
     for step in range(5):
         thread.log({"step": step})
     thread.close()
@@ -66,9 +67,10 @@ def raising(*_: object) -> None:
 @pytest.mark.parametrize(
     "make", [lambda _: Remembering(raising), lambda _: Remembering(sys.exit), raising, lambda _: object()]
 )
-def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[Sequence[Record]], Any]) -> None:
+def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[TrackedRun], Any]) -> None:
     notes: list[str] = []
-    thread = TrackerThread(TrackerMaker("mine", make), (), notes.append)
+    thread = tracker_thread(make, notes.append)
+    thread.start()
     for step in range(3):
         thread.log({"step": step})
     thread.close()
@@ -76,35 +78,23 @@ def test_a_tracker_that_raises_is_dropped_with_one_line(make: Callable[[Sequence
     assert note.startswith("tracker mine is dropped, and the run goes on without it: ")
 
 
-def test_a_tracker_that_hangs_while_the_run_goes_on_is_dropped_before_its_calls_fill_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize(
+    ("num_calls", "why"),
+    [(20, "it hangs, and 10 calls wait for it"), (3, "it did not finish within 0.05 s after the end of the run")],
+)
+def test_a_tracker_that_hangs_delays_nothing_and_is_dropped(
+    monkeypatch: pytest.MonkeyPatch, num_calls: int, why: str
 ) -> None:
-    monkeypatch.setattr(tracker_thread, "MAX_CALLS", 10)
+    monkeypatch.setattr(trackers, "MAX_CALLS", 10)
+    monkeypatch.setattr(trackers, "CLOSE_SECONDS", 0.05)
     gate, notes = threading.Event(), list[str]()
-    tracker = Remembering(gate.wait)
-    thread = TrackerThread(TrackerMaker("mine", lambda _: tracker), (), notes.append)
-    for step in range(20):
-        thread.log({"step": step})
-    thread.close()
-    gate.set()
-    assert notes == ["tracker mine is dropped, and the run goes on without it: it hangs, and 10 calls wait for it"]
-
-
-def test_a_tracker_that_hangs_delays_nothing_and_is_dropped_at_the_deadline_of_the_end(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(tracker_thread, "CLOSE_SECONDS", 0.05)
-    gate, notes = threading.Event(), list[str]()
-    tracker = Remembering(gate.wait)
-    thread = TrackerThread(TrackerMaker("mine", lambda _: tracker), (), notes.append)
-    for step in range(100):
+    thread = tracker_thread(lambda _: Remembering(gate.wait), notes.append)
+    thread.start()
+    for step in range(num_calls):
         thread.log({"step": step})  # would hang here
     thread.close()
     gate.set()
-    assert notes == [
-        "tracker mine is dropped, and the run goes on without it: it did not finish within 0.05 s after the end of "
-        "the run"
-    ]
+    assert notes == [f"tracker mine is dropped, and the run goes on without it: {why}"]
 
 
 @pytest.fixture
@@ -205,13 +195,6 @@ class NoClose:
     def log(self, record: Record) -> None: ...
 
 
-class WrongLog(NoClose):
-    def log(self) -> None:  # type: ignore[override]
-        ...
-
-    def close(self) -> None: ...
-
-
 class WrongSamples(NoClose):
     def close(self) -> None: ...
 
@@ -228,11 +211,7 @@ class NoRun:
     ("name", "message"),
     [
         ("wandb", "set output.wandb to online or offline instead"),
-        ("csv", "give one of tensorboard, or your own as module:attribute"),
-        ("nowhere.to:Find", "cannot import nowhere.to"),
-        (f"{__name__}:Absent", "has no"),
         (f"{__name__}:NoClose", r"lacks the method close\(\); see .*WandbTracker for a complete one"),
-        (f"{__name__}:WrongLog", r"log\(self\).* cannot be called as log\(record\)"),
         (f"{__name__}:WrongSamples", r"log_samples\(self, .* cannot be called as log_samples\(step, samples\)"),
         (f"{__name__}:NoRun", r"NoRun\(\) cannot be called as NoRun\(run\)"),
     ],
@@ -240,3 +219,23 @@ class NoRun:
 def test_what_is_no_tracker_is_refused_before_the_start(name: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         check_trackers(recipe(trackers=[name]))
+
+
+def config(**sections: Any) -> dict[str, Any]:
+    needed = {"model": {"path": "m"}, "data": {"path": "d"}}
+    return Recipe.model_validate(needed | sections).model_dump(mode="json")
+
+
+def test_tags_say_objective_age_rule_mode_world_and_backend() -> None:
+    assert tags(config()) == ("decoupled_ppo", "staleness=4", "disaggregated", "wall", "embedded")
+    lagged = config(rollout={"lag": 4}, objective="ppo", world="virtual", output={"wandb_tags": ["ppo", "mine"]})
+    assert tags(lagged) == ("ppo", "lag=4", "disaggregated", "virtual", "embedded", "mine")
+    assert "lag=lags.json" in tags(config(rollout={"lag": {"dist": "lags.json"}}))
+
+
+@pytest.mark.parametrize("section", ["engine", "train", "reward"])
+def test_values_of_environment_variables_never_reach_a_tracker_whatever_they_are_called(section: str) -> None:
+    given = config(**{section: {"environment": {"PROXY": "http://user:hunter2@proxy"}}})
+    assert "hunter2" in json.dumps(given)
+    assert "hunter2" not in json.dumps(redacted(given))
+    assert "PROXY" in redacted(given)[section]["environment"]

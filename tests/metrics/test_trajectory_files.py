@@ -76,7 +76,7 @@ def test_text_answer_and_parts_are_written_with_each_episode(tmp_path: Path) -> 
     assert [row["advantage"] for row in rows] == [None, None]
 
 
-def test_the_thread_writes_the_same_files(tmp_path: Path) -> None:
+def test_a_file_ends_after_some_steps_and_the_thread_writes_the_same_files(tmp_path: Path) -> None:
     contents = []
     for name, threaded in (("at once", False), ("in a thread", True)):
         directory = tmp_path / name / "trajectories"

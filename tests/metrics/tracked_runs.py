@@ -2,13 +2,14 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from arl.config.recipe import Recipe
-from arl.metrics.base import TrackedRun
+from arl.metrics.base import TrackedRun, TrackerFactory
 from arl.metrics.names import Record
-from arl.metrics.run_labels import redacted
 from arl.metrics.sampled_episode import SampledEpisode
+from arl.metrics.trackers import TrackerThread
+from arl.metrics.wandb_tracker import redacted
 
 
 def tracked_run(
@@ -22,6 +23,11 @@ def tracked_run(
     return TrackedRun(directory.name, directory, redacted(config), note, past)
 
 
+def tracker_thread(make: Callable[[TrackedRun], Any], note: Callable[[str], None] = lambda _: None) -> TrackerThread:
+    """Return the thread of a tracker that is called `mine`."""
+    return TrackerThread("mine", cast("TrackerFactory", make), tracked_run(Path("runs/mine"), note=note))
+
+
 def step_record(step: int, shift: float = 0.0) -> Record:
     """Make a record with every form of value: a number, a histogram, a list of age buckets."""
     return {
@@ -32,12 +38,7 @@ def step_record(step: int, shift: float = 0.0) -> Record:
         "tokens/trained_total": 100 * step,
         "loss": 1 / step + shift,
         "token_age/histogram": [80, 15, 5],
-        "dispatch_age/histogram": [3, 1],
         "by_age/ratio": [1.0, 0.97, None, None, 1.2 + shift, None, None],
-        "groups/failed": step // 3,
-        "groups/rejected": 0,
-        "groups/dropped": 0,
-        "audit/groups_in_flight": 4,
     }
 
 

@@ -2,19 +2,19 @@
 
 from pathlib import Path
 
-from arl.report.arms import Arms, make_arms
-from arl.report.read_runs import load_runs
+from arl.report.arms import Arm, make_arms
+from arl.report.runs import load_runs
 from tests.report.synthetic_runs import write_run, write_sweep
 
 
-def arms_in(path: Path) -> Arms:
-    return make_arms(load_runs([path]).runs)
+def arms_in(path: Path) -> list[Arm]:
+    return make_arms(load_runs([path])[0])[0]
 
 
 def test_runs_that_differ_in_seed_name_and_output_are_one_arm(tmp_path: Path) -> None:
     for seed in (2, 0, 1):
         write_run(tmp_path / f"run-{seed}", [f"output.samples_every={seed + 1}"], seed=seed)
-    (arm,) = arms_in(tmp_path).arms
+    (arm,) = arms_in(tmp_path)
     assert arm.seeds == [0, 1, 2]
     assert arm.name == "run-0"
 
@@ -22,7 +22,7 @@ def test_runs_that_differ_in_seed_name_and_output_are_one_arm(tmp_path: Path) ->
 def test_arms_are_named_by_what_differs_and_sorted_by_it_with_no_bound_last(tmp_path: Path) -> None:
     write_sweep(tmp_path, [16, 2], ["ppo", "decoupled_ppo"], seeds=1)
     write_run(tmp_path / "lagged", ["rollout.staleness=null", "rollout.lag=2", "objective.kind=ppo"])
-    names = [arm.name for arm in arms_in(tmp_path).arms]
+    names = [arm.name for arm in arms_in(tmp_path)]
     assert names == [
         "staleness=2, decoupled_ppo",
         "staleness=2, ppo",
@@ -35,9 +35,9 @@ def test_arms_are_named_by_what_differs_and_sorted_by_it_with_no_bound_last(tmp_
 def test_fields_that_follow_from_a_kind_do_not_name_an_arm(tmp_path: Path) -> None:
     write_run(tmp_path / "a", ["objective.kind=ppo"])
     write_run(tmp_path / "b", ["objective.kind=decoupled_ppo", "objective.behavior_weight_cap=2"])
-    assert [arm.name for arm in arms_in(tmp_path).arms] == ["decoupled_ppo", "ppo"]
+    assert [arm.name for arm in arms_in(tmp_path)] == ["decoupled_ppo", "ppo"]
     write_run(tmp_path / "c", ["objective.kind=decoupled_ppo", "objective.behavior_weight_cap=3"])
-    names = [arm.name for arm in arms_in(tmp_path).arms]
+    names = [arm.name for arm in arms_in(tmp_path)]
     assert names == [
         "decoupled_ppo, behavior_weight_cap=2",
         "decoupled_ppo, behavior_weight_cap=3",
@@ -48,14 +48,13 @@ def test_fields_that_follow_from_a_kind_do_not_name_an_arm(tmp_path: Path) -> No
 def test_of_two_runs_of_one_seed_the_finished_one_counts_and_the_other_is_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a", steps=9, is_finished=False)
     write_run(tmp_path / "b", steps=6)
-    found = arms_in(tmp_path)
-    (arm,) = found.arms
+    (arm,), notes = make_arms(load_runs([tmp_path])[0])
     assert [run.last_step for run in arm.runs] == [6]
-    assert f"{tmp_path.name}/a: has the recipe and the seed (0) of {tmp_path.name}/b" in "\n".join(found.notes)
+    assert f"{tmp_path.name}/a: has the recipe and the seed (0) of {tmp_path.name}/b" in "\n".join(notes)
 
 
 def test_runs_that_differ_in_too_much_are_called_by_their_own_names(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     fields = ["train.learning_rate=1e-3", "train.weight_decay=0.5", "engine.slots=3", "train.clip_norm=3"]
     write_run(tmp_path / "b", [*fields, "rollout.temperature=0.5"])
-    assert [arm.name for arm in arms_in(tmp_path).arms] == ["b", "a"]  # colder first
+    assert [arm.name for arm in arms_in(tmp_path)] == ["b", "a"]  # colder first

@@ -1,26 +1,29 @@
 """Arms are compared at equal budgets, by seed, and a sentence says what the seeds can show."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from arl.report.assemble import Report, build_report
-from arl.report.figures import line_of
-from arl.report.parts import Figure, Table
+from arl.report.parts import Figure, Item, ReportSection, Table, line_of
 from arl.report.quantities import LAST, Budget
 from arl.report.statistics import MeanOfSeeds, widening
 from tests.report.synthetic_runs import evaluation, step_record, write_metrics, write_recipe, write_sweep
 
 
+def all_items(report: Report) -> list[Item]:
+    """Return the parts of all sections, those that are folded as well."""
+    return [item for section in report.sections for item in [*section.items, *section.more]]
+
+
 def table(report: Report, id: str) -> Table:
-    items = [item for section in report.sections for item in section.all_items]
-    (found,) = [item for item in items if isinstance(item, Table) and item.id == id]
+    (found,) = [item for item in all_items(report) if isinstance(item, Table) and item.id == id]
     return found
 
 
 def figures(report: Report) -> dict[str, Figure]:
-    items = [item for section in report.sections for item in section.all_items]
-    return {item.id: item for item in items if isinstance(item, Figure)}
+    return {item.id: item for item in all_items(report) if isinstance(item, Figure)}
 
 
 def scored_run(directory: Path, accuracies: dict[int, float], *settings: str, seed: int = 0) -> None:
@@ -33,7 +36,8 @@ def scored_run(directory: Path, accuracies: dict[int, float], *settings: str, se
 
 def last_value(report: Report, arm: int, name: str = "held_out") -> MeanOfSeeds | None:
     quantity = next(quantity for quantity in report.comparison.quantities if quantity.name == name)
-    return report.comparison.of(report.arms[arm], quantity, LAST)
+    value = report.comparison.values[quantity, LAST, arm]
+    return None if value is None else value.mean
 
 
 def test_a_real_difference_is_a_sentence_with_its_interval_and_no_difference_is_said_to_be_none(tmp_path: Path) -> None:
@@ -162,3 +166,50 @@ def test_objectives_are_compared_whatever_their_own_fields_and_a_cap_in_the_plac
     assert any(line.startswith("loglinear at staleness 0 with decoupled_ppo is 10.0") for line in sentences)
     shown = table(report, "table-2-last-0")
     assert [row[:4] for row in shown.rows] == [["0", "70.0", "60.0", "50.0"], ["8", "70.0", "60.0", "50.0"]]
+
+
+def rising_run(directory: Path, accuracy: float, *settings: str, seed: int = 0) -> None:
+    """Write a run of ten steps that has half of the accuracy at step 5 and all of it at step 10."""
+    scored_run(directory, {step: accuracy * step / 10 for step in (0, 5, 10)}, *settings, seed=seed)
+
+
+def comparison_of(path: Path) -> ReportSection:
+    return build_report([path], [Budget("steps", 5)]).sections[0]
+
+
+def lines(figure: Figure) -> dict[str, dict[str, Any]]:
+    return {trace["name"]: trace for trace in figure.traces}
+
+
+def test_accuracy_is_drawn_against_the_bound_before_anything_else_at_each_budget(tmp_path: Path) -> None:
+    objectives = {"ppo": 0.4, "decoupled_ppo": 0.8}
+    for kind, accuracy in objectives.items():
+        for bound in ("0", "16", "null"):
+            for seed in range(2):
+                run = tmp_path / f"{kind}-{bound}-{seed}"
+                settings = [f"rollout.staleness={bound}", f"objective.kind={kind}", "rollout.max_groups=64"]
+                rising_run(run, accuracy + seed / 10, *settings, seed=seed)
+    at_5, at_last = comparison_of(tmp_path).items[:2]
+    assert isinstance(at_5, Figure)
+    assert isinstance(at_last, Figure)
+    assert at_5.title == "Accuracy on held_out against η, step 5"
+    assert at_last.layout["xaxis"]["ticktext"] == ["0", "16", "∞"]
+    assert at_5.layout["yaxis"]["range"] == at_last.layout["yaxis"]["range"]
+    drawn = lines(at_last)
+    assert drawn["ppo"]["text"] == ["0", "16", "∞"]
+    assert drawn["ppo"]["y"] == pytest.approx([45, 45, 45])
+    assert drawn["decoupled_ppo"]["y"] == pytest.approx([85, 85, 85])
+    assert drawn["ppo"]["error_y"]["array"][0] == pytest.approx(5 * widening(2), abs=0.01)  # as every interval
+    assert lines(at_5)["ppo"]["y"] == pytest.approx([22.5, 22.5, 22.5])
+
+
+def test_an_exact_lag_is_an_axis_and_the_learning_rates_are_its_lines(tmp_path: Path) -> None:
+    for rate in ("1e-4", "1e-3"):
+        for lag in (1, 4):
+            settings = [f"rollout.lag={lag}", "rollout.staleness=null", f"train.learning_rate={rate}"]
+            rising_run(tmp_path / f"{rate}-{lag}", 0.5, *settings)
+    figure = comparison_of(tmp_path).items[0]
+    assert isinstance(figure, Figure)
+    assert figure.layout["xaxis"]["ticktext"] == ["1", "4"]
+    assert list(lines(figure)) == ["learning_rate=0.0001", "learning_rate=0.001"]
+    assert "error_y" in figure.traces[0]

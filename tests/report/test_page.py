@@ -8,9 +8,9 @@ import pytest
 from arl.report.arms import Arm
 from arl.report.assemble import Report, build_report
 from arl.report.comparison import Comparison
-from arl.report.page import render_page
+from arl.report.episodes import MAX_TOKENS, ShownEpisode, choose_episodes
+from arl.report.output import render_page
 from arl.report.parts import Figure, Prose, ReportSection, Table
-from arl.report.shown_episodes import MAX_TOKENS, ShownEpisode, choose_episodes
 from tests.report import synthetic_runs, written_runs
 
 MARKUP = "</script></title><img src=x onerror=alert(1)>"
@@ -34,7 +34,7 @@ def page_of(text: str) -> str:
     figure = Figure(id="one", title=text, caption=text, traces=[{"type": "scatter", "name": text, "y": [1, 2]}])
     table = Table(id="two", title=text, caption=text, header=[text], rows=[[text]])
     sections = [ReportSection(id="all", title=text, items=[figure, table, Prose(id="three", lines=[text])])]
-    report = Report(text, [], Comparison([], [], [], [], []), [], sections)
+    report = Report(text, [], Comparison([], [], {}, []), [], sections)
     return render_page(report, [ShownEpisode(text, text, text, text, [])], [text])
 
 

@@ -6,17 +6,15 @@ import msgspec
 import numpy as np
 import pytest
 
-from arl.report.advice import NOTHING, advice
 from arl.report.arms import Arm, make_arms
 from arl.report.assemble import Report, build_report
-from arl.report.ledger_section import unaccounted
+from arl.report.ledger import unaccounted
 from arl.report.parts import Prose
-from arl.report.read_runs import load_runs
-from arl.report.speed import mean_shares
-from arl.report.speed_numbers import UNEXPLAINED, engine_shares, trainer_shares
-from arl.report.staleness_section import by_age
+from arl.report.runs import load_runs
+from arl.report.speed import NOTHING, UNEXPLAINED, advice, engine_shares, mean_shares, trainer_shares
+from arl.report.staleness import by_age
 from tests.report.synthetic_runs import Line, step_record, write_metrics, write_recipe, write_sweep
-from tests.report.test_comparison import figures
+from tests.report.test_comparison import all_items, figures
 
 
 def arm_of(directory: Path, lines: list[Line], *settings: str) -> Arm:
@@ -24,7 +22,7 @@ def arm_of(directory: Path, lines: list[Line], *settings: str) -> Arm:
     directory.mkdir()
     write_recipe(directory, settings, seed=0)
     write_metrics(directory, lines)
-    (arm,) = make_arms(load_runs([directory]).runs).arms
+    (arm,) = make_arms(load_runs([directory])[0])[0]
     return arm
 
 
@@ -33,8 +31,7 @@ def steps(changed: Line, count: int = 4, age: int = 2) -> list[Line]:
 
 
 def prose(report: Report, id: str) -> str:
-    items = [item for section in report.sections for item in section.all_items]
-    (found,) = [item for item in items if isinstance(item, Prose) and item.id == id]
+    (found,) = [item for item in all_items(report) if isinstance(item, Prose) and item.id == id]
     return "\n".join(found.lines)
 
 
@@ -107,7 +104,7 @@ def test_every_figure_is_json_without_a_gap_drawn_as_zero_and_every_id_is_unique
     write_sweep(tmp_path, [0, 2], ["ppo", "decoupled_ppo"], seeds=2)
     report = build_report([tmp_path])
     assert b"NaN" not in msgspec.json.encode(report.sections)
-    ids = [item.id for section in report.sections for item in section.all_items]
+    ids = [item.id for item in all_items(report)]
     assert len(ids) == len(set(ids))
     for figure in figures(report).values():
         assert figure.traces

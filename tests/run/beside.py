@@ -123,7 +123,7 @@ def in_run(directory: Path, body: Callable[[Recorder], Coroutine[Any, Any, None]
     """Run `body` with a recorder, in virtual time; return what it recorded."""
 
     async def main() -> list[dict[str, Any]]:
-        with idle_recorder(directory, admitted=lambda: 0) as recorder:
+        with idle_recorder(directory) as recorder:
             await body(recorder)
             return recorder.read_records()
 

@@ -8,7 +8,6 @@ import pytest
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import DeadlineError, DiskError
-from arl.metrics.rates import RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.rollout.controller_state import ControllerState
 from arl.run.checkpoint import RunCheckpoints, next_checkpoint
@@ -23,7 +22,7 @@ STATE = ControllerState(version=2, loaded_version=2, admitted=DONE, trained=DONE
 
 class NullSnapshot:
     def __call__(self, state: ControllerState) -> RunState:
-        return RunState(RECORDED.model_dump(mode="json"), "", 0.0, None, state, RecorderState(0.0, RatesState(0.0)))
+        return RunState(RECORDED.model_dump(mode="json"), "", 0.0, None, state, RecorderState(start=0.0, last_step=0.0))
 
     def settle(self) -> None:
         pass

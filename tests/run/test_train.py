@@ -18,10 +18,10 @@ import pytest
 from arl.config.recipe_file import load_recipe
 from arl.data.problems import ProblemOrder, load_problems
 from arl.launch.run_secrets import FOLDER, KEY
-from arl.metrics.names import EVALUATION, EVERY_STEP
 from arl.metrics.run_status import read_status
 from arl.sync.publication_directory import PREFIX
 from tests.forks import ForkedCommand
+from tests.metrics.every_step import EVALUATION, EVERY_STEP
 from tests.processes import survivors
 
 RECIPE = """\

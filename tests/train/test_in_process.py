@@ -8,8 +8,8 @@ import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.names import number
+from arl.metrics.summary import weights_sha256
 from arl.rollout.lag_table import load_lags
 from arl.train.in_process import InProcessTrainer
 from arl.types import StartingVersions, StepResult

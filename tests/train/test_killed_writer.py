@@ -12,7 +12,6 @@ import pytest
 
 from arl.config.recipe import Recipe
 from arl.errors import ProcessDied
-from arl.metrics.rates import RatesState
 from arl.metrics.recorder_state import RecorderState
 from arl.rollout.controller_state import ControllerState
 from arl.run.checkpoint import RunCheckpoints
@@ -31,7 +30,7 @@ class NullSnapshot:
         self._recipe = recipe.model_dump(mode="json")
 
     def __call__(self, state: ControllerState) -> RunState:
-        return RunState(self._recipe, "", 0.0, None, state, RecorderState(0.0, RatesState(0.0)))
+        return RunState(self._recipe, "", 0.0, None, state, RecorderState(start=0.0, last_step=0.0))
 
     def settle(self) -> None:
         pass

@@ -13,7 +13,7 @@ import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.metrics.fingerprint import weights_sha256
+from arl.metrics.summary import weights_sha256
 from arl.models.load import load_model
 from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of
 from arl.train.gathering import deal

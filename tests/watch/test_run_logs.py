@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.metrics.run_status import RunStatus
-from arl.watch import liveness
+from arl.watch import top
 from arl.watch.run_logs import RoleLog, find_logs, show_logs
 from tests.watch.statuses import a_run, a_status, writing
 
@@ -60,7 +60,7 @@ def test_following_a_run_that_has_ended_shows_also_a_line_without_an_end(tmp_pat
 def test_a_run_of_another_host_is_followed_to_its_end_whatever_its_clock_says(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: float
 ) -> None:
-    monkeypatch.setattr(liveness, "SILENT_SECONDS", 60.0)
+    monkeypatch.setattr(top, "SILENT_SECONDS", 60.0)
     run = a_run(tmp_path, a_status(host="n7", time=time.time() + ahead))
     log = run / "logs" / "trainer-0.log"
     log.parent.mkdir()

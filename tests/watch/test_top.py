@@ -16,9 +16,8 @@ from rich.console import Console
 from arl.errors import InputError
 from arl.metrics.run_files import LOCK
 from arl.metrics.run_status import ProcessStatus
-from arl.watch.liveness import describe_silence
 from arl.watch.run_logs import find_logs
-from arl.watch.top import show_once
+from arl.watch.top import describe_silence, show_once
 from tests.watch.statuses import a_run, a_status
 
 LONG_AGO = 100.0
@@ -73,22 +72,12 @@ def test_an_old_status_says_for_how_long_nothing_was_written_and_what_is_known_o
     assert "has not written for 100 s; whether it still runs can be seen on n7 alone" in said
 
 
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (None, "has no status.json"),
-        (b"", "is damaged"),
-        (b'{"host": "vm"', "is damaged"),
-        (b'{"host": 3}', "is damaged, or of another version of arl"),
-    ],
-)
-def test_a_status_that_is_missing_or_damaged_is_one_clear_error(
-    tmp_path: Path, content: bytes | None, complaint: str
-) -> None:
+def test_a_status_that_is_missing_or_of_another_version_is_one_clear_error(tmp_path: Path) -> None:
     run = a_run(tmp_path)
-    if content is not None:
-        (run / "status.json").write_bytes(content)
-    with pytest.raises(InputError, match=complaint):
+    with pytest.raises(InputError, match=r"has no status\.json"):
+        top(run)
+    (run / "status.json").write_bytes(b'{"host": 3}')
+    with pytest.raises(InputError, match="is damaged, or of another version of arl"):
         top(run)
 
 

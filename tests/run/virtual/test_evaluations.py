@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from arl.metrics.fingerprint import weights_sha256
+from arl.metrics.summary import weights_sha256
 from tests.run.virtual.test_replay import Record, again, record
 from tests.run.virtual.test_resume import in_forks, write_recipe
 from tests.run.virtual.test_virtual import Ran

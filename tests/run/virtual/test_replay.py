@@ -16,8 +16,7 @@ from rich.console import Console
 from arl.config.recipe_file import load_recipe
 from arl.errors import DataError, InputError, RecipeError, RunError
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.fingerprint import weights_sha256
-from arl.metrics.summary import Summary, render
+from arl.metrics.summary import Summary, render, weights_sha256
 from arl.run.replay.replay_plan import plan_replay
 from arl.run.replay.replay_world import replay
 from arl.run.train import train

@@ -18,12 +18,13 @@ from rich.console import Console
 from arl.config.recipe_file import load_recipe
 from arl.errors import RunError
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.names import EVERY_STEP, MEASURED
+from arl.metrics.names import MEASURED
 from arl.metrics.summary import Summary, render
 from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.rollout.env import Session
 from arl.run.train import train
 from arl.types import Problem, Response, Trajectory
+from tests.metrics.every_step import EVERY_STEP
 
 ROOT = Path(__file__).parents[3]
 RECIPE = f"""\

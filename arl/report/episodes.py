@@ -1,4 +1,7 @@
-"""Choose episodes of a report's runs to show token by token: right, wrong, ungraded and lost ones, over all steps."""
+"""Choose episodes of a report's runs to show token by token: right, wrong, ungraded and lost ones, over all steps.
+
+Token ids become text by the tokenizer of the run, which may be living, without torch or transformers.
+"""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -8,27 +11,23 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 from msgspec import Struct
+from tokenizers import Tokenizer
 
-from arl.metrics.ended_groups import is_right
-from arl.metrics.names import AGE_BUCKETS
+from arl.metrics.batch import is_right
+from arl.metrics.names import FIRST_AGES
 from arl.metrics.run_files import TRAJECTORIES
+from arl.metrics.trajectory_files import trajectory_files
 from arl.report.arms import Arm
-from arl.report.token_texts import load_tokenizer, texts_of
 from arl.types import NOT_SAMPLED
 
 MAX_EPISODES = 60  # of a page
 MAX_FILES = 4  # of a run
 MAX_TOKENS = 1_000  # of an episode
 MAX_CHARACTERS = 20_000  # of a text
-SCALARS = ("fate", "trained_at", "unshaped_reward", "reward_parts")
-TEXTS = ("prompt", "response", "answer", "reward_error")
+SCALARS = ["fate", "trained_at", "unshaped_reward", "reward_parts"]
 LOGPROBS = ("behavior_logprobs", "proximal_logprobs", "current_logprobs")
-COLUMNS = (
-    *(*SCALARS, *TEXTS, *LOGPROBS, "group_id", "sample", "problem_id", "prompt_length", "reward", "advantage"),
-    *("advantages", "token_ids", "policy_versions", "loss_mask", "truncated"),
-)
-AGE_LIMITS = (0, 1, 2, 4, 8, 16, math.inf)  # of AGE_BUCKETS
-assert len(AGE_LIMITS) == len(AGE_BUCKETS)
+TOKENIZER = "tokenizer.json"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
 
 T = TypeVar("T")
 
@@ -60,24 +59,25 @@ def choose_episodes(arms: Sequence[Arm], notes: list[str]) -> list[ShownEpisode]
     shown = []
     for arm in arms:
         run = arm.runs[0]
-        model = run.recipe.get("model.path")
         name = f"{arm.name}, seed {run.seed}"
         rows = list(_rows(run.directory, run.name, max(1, MAX_EPISODES // len(arms)), notes))
         if rows:
-            tokenizer = load_tokenizer(run.directory, Path(model) if isinstance(model, str) else None)
-            shown += [_show(name, row, texts_of(tokenizer, row["token_ids"])) for row in rows]
+            tokenizer = load_tokenizer(run.directory, run.recipe.get("model.path"))
+            shown += [_show(name, row, token_texts(tokenizer, row["token_ids"])) for row in rows]
     return shown
 
 
 def _rows(run: Path, name: str, count: int, notes: list[str]) -> Iterator[dict[str, Any]]:
     """Yield rows of a run, an equal number of each outcome as far as there are any."""
     outcomes: dict[str, list[tuple[Path, int]]] = {}
-    for file in spread(sorted((run / TRAJECTORIES).glob("*.parquet")), MAX_FILES):
+    for file in spread(trajectory_files(run), MAX_FILES):
         try:
-            for place, row in enumerate(pq.read_table(file, columns=list(SCALARS)).to_pylist()):
-                outcomes.setdefault(_outcome(row), []).append((file, place))
+            rows = pq.read_table(file, columns=SCALARS).to_pylist()
         except (pa.ArrowException, OSError) as error:
             notes.append(f"{name}/{TRAJECTORIES}/{file.name}: cannot be read ({str(error).splitlines()[0]})")
+            continue
+        for place, row in enumerate(rows):
+            outcomes.setdefault(_outcome(row), []).append((file, place))
     of_each = math.ceil(count / max(len(outcomes), 1))
     chosen = sorted(place for places in outcomes.values() for place in spread(places, of_each))
     for file in dict.fromkeys(file for file, _ in chosen):
@@ -87,7 +87,7 @@ def _rows(run: Path, name: str, count: int, notes: list[str]) -> Iterator[dict[s
 def _read(file: Path, places: Sequence[int]) -> Iterator[dict[str, Any]]:
     """Read some rows of a file, a batch at a time, because a file of long episodes is large."""
     start = 0
-    for batch in pq.ParquetFile(file).iter_batches(batch_size=64, columns=list(COLUMNS)):
+    for batch in pq.ParquetFile(file).iter_batches(batch_size=64):
         here = [place - start for place in places if start <= place < start + batch.num_rows]
         yield from batch.take(pa.array(here, pa.int64())).to_pylist()
         start += batch.num_rows
@@ -109,8 +109,8 @@ def spread(candidates: Sequence[T], count: int) -> list[T]:
     """
     if len(candidates) <= count:
         return list(candidates)
-    if count <= 1:
-        return list(candidates[len(candidates) // 2 :][:count])
+    if count == 1:
+        return [candidates[len(candidates) // 2]]
     distance = (len(candidates) - 1) / (count - 1)
     return [candidates[round(number * distance)] for number in range(count)]
 
@@ -142,21 +142,55 @@ def _token(row: dict[str, Any], i: int, text: str) -> ShownToken:
     version = row["policy_versions"][i]
     if version == NOT_SAMPLED:
         return ShownToken(text, "prompted", "not sampled")
-    said = [f"version {version}"]
+    hint = [f"version {version}"]
     kind = "age-0"
     if row["trained_at"] is not None:
         age = row["trained_at"] - version
-        said.append(f"age {age}")
-        kind = f"age-{next(place for place, limit in enumerate(AGE_LIMITS) if age <= limit)}"
+        hint.append(f"age {age}")
+        kind = f"age-{sum(first <= age for first in FIRST_AGES) - 1}"
     for name in LOGPROBS:
         if row[name] is not None:
-            said.append(f"{name.replace('_', ' ').removesuffix('s')} {_number(row[name][i])}")
+            hint.append(f"{name.replace('_', ' ').removesuffix('s')} {_number(row[name][i])}")
     if row["advantages"] is not None:
-        said.append(f"advantage {_number(row['advantages'][i])}")
+        hint.append(f"advantage {_number(row['advantages'][i])}")
     if not row["loss_mask"][i]:
-        said.append("not in the loss")
-    return ShownToken(text, kind, ", ".join(said))
+        hint.append("not in the loss")
+    return ShownToken(text, kind, ", ".join(hint))
 
 
 def _number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.4g}"
+
+
+def load_tokenizer(run: Path, model: str | None) -> Tokenizer | None:
+    """Load the tokenizer of a run's checkpoint, or of the model that its recipe names; None: there is none."""
+    found = sorted((run / "checkpoints").glob(f"*/{TOKENIZER}"))
+    if model is not None:
+        found = found or list(Path(model).glob(TOKENIZER))
+    return Tokenizer.from_file(str(found[-1])) if found else None
+
+
+def token_texts(tokenizer: Tokenizer | None, token_ids: Sequence[int]) -> list[str]:
+    """Return the text of each token as it stands within a text; without a tokenizer an id is its own text.
+
+    Some tokenizers put a space before a token only within a text, so each is decoded behind another one. A token that
+    is a part of a character has no text of its own; its bytes are named instead, as in `⟨<0xF0>⟩`.
+    """
+    if tokenizer is None:
+        return [f"{token} " for token in token_ids]
+    known = sorted(set(token_ids))
+    alone = tokenizer.decode_batch([[token] for token in known], skip_special_tokens=False)
+    whole = [i for i, text in enumerate(alone) if text and REPLACEMENT not in text]
+    if not whole:
+        return [_name(tokenizer, token) for token in token_ids]
+    first = whole[0]
+    pairs = tokenizer.decode_batch([[known[first], token] for token in known], skip_special_tokens=False)
+    texts = {}
+    for token, own, pair in zip(known, alone, pairs, strict=True):
+        text = pair.removeprefix(alone[first]) if pair.startswith(alone[first]) else own
+        texts[token] = text if text and REPLACEMENT not in text else _name(tokenizer, token)
+    return [texts[token] for token in token_ids]
+
+
+def _name(tokenizer: Tokenizer, token: int) -> str:
+    return f"⟨{tokenizer.id_to_token(token) or token}⟩"

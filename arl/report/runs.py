@@ -1,0 +1,202 @@
+"""Read runs from their directories, whether they are finished, running or dead. Nothing is locked and nothing written.
+
+paths ─► run directories ─► recipe.yaml, metrics.jsonl ─► LoadedRun, and a line for everything that is left out
+"""
+
+import itertools
+import math
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from arl.config.leaves import leaves
+from arl.config.yaml_loader import YamlError, read_document
+from arl.errors import DataError, InputError
+from arl.files import is_locked
+from arl.metrics.names import AGE_BUCKETS, OF_EVALUATION, Record, number
+from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY, read_records
+
+RunStatus = Literal["finished", "running", "stopped"]
+OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
+ACCURACY = "/accuracy"
+REMEDY = "give directories of runs or of a sweep, like runs/quickstart"
+
+
+class LoadedRun(Struct, frozen=True, kw_only=True):
+    """Hold what a run has recorded so far. What was not recorded is NaN, never 0."""
+
+    name: str  # its path below what the user gave, without the path above
+    directory: Path
+    recipe: dict[str, Any]  # section.field -> value
+    status: RunStatus
+    steps: np.ndarray  # (steps,) int
+    columns: dict[str, np.ndarray]  # metric -> (steps,) float; a list by age bucket -> (steps, 7) float
+    scores: dict[str, dict[int, float]]  # suite -> version that was measured, in order -> accuracy
+    selection_bias: list[str] = []  # lines of its summary
+
+    @property
+    def seed(self) -> int:
+        """Return the seed of the recipe."""
+        seed: int = self.recipe.get("seed", 0)
+        return seed
+
+    @property
+    def last_step(self) -> int:
+        """Return the last step that was recorded."""
+        return int(self.steps[-1])
+
+    def number(self, metric: str) -> np.ndarray:
+        """Return a metric, (steps,) float; all NaN if it was never recorded."""
+        return self.columns.get(metric, np.full(len(self.steps), np.nan))
+
+    def mean(self, metric: str) -> float:
+        """Return the mean of a metric over the steps that recorded it; NaN if none did."""
+        values = self.number(metric)
+        measured = values[np.isfinite(values)]
+        return float(measured.mean()) if len(measured) else math.nan
+
+    def last(self, metric: str) -> float:
+        """Return the last number that was recorded of a metric; NaN if none was."""
+        values = self.number(metric)
+        measured = values[~np.isnan(values)]
+        return float(measured[-1]) if len(measured) else math.nan
+
+
+def load_runs(paths: Sequence[Path]) -> tuple[list[LoadedRun], list[str]]:
+    """Read every run that `paths` name, or that lies below them; also return a line for each that is left out.
+
+    Raises:
+        InputError: a path does not exist, has no run below it, or none of the runs has finished a step.
+    """
+    notes: list[str] = []
+    loaded = [_load(name, directory, notes) for directory, name in find_runs(paths).items()]
+    runs = [run for run in loaded if run is not None]
+    if not runs:
+        raise InputError("\n".join(notes))
+    return runs, notes
+
+
+def find_runs(paths: Sequence[Path]) -> dict[Path, str]:
+    """Map each run directory to a name that says which it is. A directory above runs stands for all of them.
+
+    Raises:
+        InputError: a path names no directory, has no run below it, or has one that cannot be read.
+    """
+    found: dict[Path, str] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise InputError(f"{path}: is no directory; {REMEDY}")
+        top = path.resolve()
+        directories = sorted(_run_directories(top))
+        if not directories:
+            raise InputError(f"{path}: no run in it or below; {REMEDY}")
+        for directory in directories:
+            found.setdefault(directory, (top.name / directory.relative_to(top)).as_posix())
+    if len(set(found.values())) < len(found):  # then names begin where their paths part
+        common = os.path.commonpath(found)
+        return {directory: directory.relative_to(common).as_posix() for directory in found}
+    return found
+
+
+def _run_directories(path: Path) -> Iterator[Path]:
+    """Find runs, which have a recipe or metrics; nothing inside a run is searched."""
+
+    def refuse(error: OSError) -> None:
+        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); {REMEDY}") from error
+
+    for directory, folders, files in os.walk(path, onerror=refuse):
+        if RECIPE in files or METRICS_FILE in files:
+            folders.clear()
+            yield Path(directory)
+
+
+def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
+    """Read one run; None, with a note, if it has nothing to compare."""
+    try:
+        recipe = _read_recipe(directory / RECIPE)
+    except DataError as error:
+        notes.append(f"{name}: {error}; it is left out")
+        return None
+    rows = _read_rows(directory, notes)
+    steps = [row for row in rows if OF_A_STEP in row]
+    status = _status(directory)
+    if not steps:
+        notes.append(f"{name}: no step is finished yet ({status}); it is left out")
+        return None
+    return LoadedRun(
+        name=name,
+        directory=directory,
+        recipe=recipe,
+        status=status,
+        steps=np.array([number(row, "step") for row in steps], dtype=np.int64),
+        columns=_columns(steps),
+        scores=_scores([row for row in rows if OF_A_STEP not in row]),
+        selection_bias=_selection_bias(directory / SUMMARY),
+    )
+
+
+def _read_recipe(path: Path) -> dict[str, Any]:
+    """Read the recipe as it was written; one of another version of arl is not refused."""
+    try:
+        tree = read_document(path.read_bytes()).values
+    except OSError as error:
+        raise DataError(f"{RECIPE} cannot be read ({error.strerror})") from error
+    except YamlError:
+        tree = None
+    if not isinstance(tree, dict):
+        raise DataError(f"{RECIPE} holds no recipe, as if it were half written")
+    return dict(leaves(tree))
+
+
+def _read_rows(directory: Path, notes: list[str]) -> list[Record]:
+    try:
+        return read_records(directory / METRICS_FILE)
+    except DataError as error:
+        notes.append(str(error))
+        return []
+
+
+def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:
+    """Turn records into columns, in which None is NaN. Histograms are left out, because no section shows them."""
+    columns: dict[str, np.ndarray] = {}
+    nothing = [None] * len(AGE_BUCKETS)
+    for name in dict.fromkeys(itertools.chain.from_iterable(rows)):
+        if name.endswith("/histogram"):
+            continue
+        values = [row.get(name) for row in rows]
+        if any(isinstance(value, list) for value in values):
+            columns[name] = np.array([value or nothing for value in values], dtype=np.float64)
+        else:
+            columns[name] = np.array(values, dtype=np.float64)
+    return columns
+
+
+def _scores(rows: Sequence[Record]) -> dict[str, dict[int, float]]:
+    found: dict[str, dict[int, float]] = {}
+    for row in sorted(rows, key=lambda row: number(row, "policy_version")):
+        for name in row:
+            if name.startswith(OF_EVALUATION) and name.endswith(ACCURACY):
+                suite = name.removeprefix(OF_EVALUATION).removesuffix(ACCURACY)
+                found.setdefault(suite, {})[int(number(row, "policy_version"))] = number(row, name)
+    return found
+
+
+class _Warnings(Struct, frozen=True):
+    selection_bias: list[str] = []
+
+
+def _selection_bias(summary: Path) -> list[str]:
+    """Read the warnings of the summary, which compare trained groups with dropped ones; none while there is none."""
+    return msgspec.json.decode(summary.read_bytes(), type=_Warnings).selection_bias if summary.exists() else []
+
+
+def _status(directory: Path) -> RunStatus:
+    """Say whether a run is finished, is running, or has ended without a summary."""
+    if (directory / SUMMARY).exists():
+        return "finished"
+    return "running" if is_locked(directory / LOCK) else "stopped"

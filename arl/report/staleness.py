@@ -1,0 +1,132 @@
+"""Show how old trained tokens were, and what their age did to ratios, weights and divergences."""
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from arl.metrics.names import AGE_BUCKETS
+from arl.report import parts
+from arl.report.arms import Arm
+from arl.report.parts import Figure, Item, Prose, ReportSection, Table
+from arl.report.statistics import text, weighted_mean
+
+MAX_SENTENCES = 6  # arms that have one
+KL = "by_age/kl_behavior_proximal"
+DIVERGENCES = {  # by age of the token -> the same over steps, and what it is
+    "by_age/ratio": ("ratio/mean", "Ratio of current to proximal policy"),
+    "by_age/clip_up": ("ratio/clip_fraction_up", "Share of tokens clipped above"),
+    "by_age/clip_down": ("ratio/clip_fraction_down", "Share of tokens clipped below"),
+    "by_age/behavior_weight": ("behavior_weight/uncapped_mean", "Behavior weight, uncapped"),
+    "by_age/effective_sample_size": ("behavior_weight/effective_sample_size", "Effective sample size"),
+    KL: ("kl/behavior_proximal", "KL(behavior‖proximal)"),
+    "by_age/kl_proximal_current": ("kl/proximal_current", "KL(proximal‖current)"),
+    "by_age/kl_behavior_current": ("kl/behavior_current", "KL(behavior‖current)"),
+}
+COLUMNS = {
+    "token age": "token_age/mean",
+    "dispatch age": "dispatch_age/mean",
+    "queue age": "queue_age/mean",
+    "stale tokens": "token_age/stale_fraction",
+    "clipped": "ratio/clip_fraction",
+    "weight, used": "behavior_weight/mean",
+    "capped": "behavior_weight/capped_fraction",
+    "effective sample": "behavior_weight/effective_sample_size",
+    "KL(b‖p)": "kl/behavior_proximal",
+    "KL(p‖c)": "kl/proximal_current",
+}
+
+
+def section(arms: Sequence[Arm]) -> ReportSection:
+    """Write the section about staleness; figures of what no run recorded are left out."""
+    items: list[Item] = [Prose(id="staleness-said", lines=_sentences(arms)), _table(arms)]
+    items.append(_over_steps(arms, "token-age", "token_age/mean", "Mean age of trained tokens, versions"))
+    for metric_by_age, (metric, title) in DIVERGENCES.items():
+        name = metric_by_age.removeprefix("by_age/").replace("_", "-")
+        figures = [_over_steps(arms, name, metric, title), _over_ages(arms, name, metric_by_age, title)]
+        items += [figure for figure in figures if figure.traces]
+    return ReportSection(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
+
+
+def by_age(arm: Arm, metric: str) -> np.ndarray:
+    """Return a metric by age bucket, (7,) float: mean over all steps, weighted by tokens, then over seeds."""
+    recorded = [run for run in arm.runs if {metric, "by_age/tokens"} <= run.columns.keys()]
+    if not recorded:
+        return np.full(len(AGE_BUCKETS), np.nan)
+    rows = np.stack([weighted_mean(run.columns[metric], run.columns["by_age/tokens"]) for run in recorded])
+    return weighted_mean(rows, np.ones_like(rows))
+
+
+def _sentences(arms: Sequence[Arm]) -> list[str]:
+    lines = [
+        "Tokens of age 0 were sampled by the very weights that train them, so what differs there is the numerics of "
+        "engine and trainer alone; what is added at higher ages is lag."
+    ]
+    if len(arms) <= MAX_SENTENCES:  # the figures by age show the same of more
+        lines += parts.by_arm(arms, _mismatch_and_lag)
+    return lines
+
+
+def _mismatch_and_lag(arm: Arm) -> list[str]:
+    """Compare the divergence of the freshest tokens with that of the oldest, if there are both."""
+    values = by_age(arm, KL)
+    known = np.flatnonzero(np.isfinite(values))
+    if len(known) < 2 or known[0] != 0:
+        return []
+    oldest = int(known[-1])
+    return [
+        f"KL(behavior‖proximal) is {values[0]:.2g} nats at age 0 and {values[oldest]:.2g} at age {AGE_BUCKETS[oldest]}."
+    ]
+
+
+def _table(arms: Sequence[Arm]) -> Table:
+    def oldest(arm: Arm) -> str:
+        return text(arm.estimate(lambda run: float(np.nanmax(run.number("staleness/max")))), ".0f")
+
+    def mean_of(metric: str) -> Callable[[Arm], str]:
+        return lambda arm: text(arm.mean(metric))
+
+    return parts.arm_table(
+        arms,
+        {"oldest token": oldest} | {name: mean_of(metric) for name, metric in COLUMNS.items()},
+        id="staleness-table",
+        title="Ages and divergences",
+        caption="Means over steps and seeds. A dash: not recorded, or the objective has no such number.",
+    )
+
+
+def _over_steps(arms: Sequence[Arm], name: str, metric: str, title: str) -> Figure:
+    return parts.metric_curves(
+        arms,
+        metric,
+        id=f"{name}-over-steps",
+        title=f"{title} over training steps",
+        caption=f"`{metric}`. {parts.CURVE_CAPTION}",
+        y_title=title,
+    )
+
+
+def _over_ages(arms: Sequence[Arm], name: str, metric: str, title: str) -> Figure:
+    traces = []
+    for arm in arms:
+        values = by_age(arm, metric)
+        if np.isfinite(values).any():
+            trace = {
+                "type": "scatter",
+                "mode": "lines+markers",
+                "name": arm.name,
+                "x": list(AGE_BUCKETS),
+                "y": parts.numbers(values),
+                "line": parts.line_of(arm.number),
+                "marker": {"color": parts.color(arm.number)},
+            }
+            traces.append(trace)
+    layout = parts.axes("age of the token, versions", title)
+    layout["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": list(AGE_BUCKETS)}
+    return Figure(
+        id=f"{name}-by-age",
+        title=f"{title} by age of the token",
+        caption=f"`{metric}`, mean over all steps weighted by tokens, then over seeds. A point is missing where no "
+        "token has that age.",
+        traces=traces,
+        layout=layout,
+    )
