@@ -4,15 +4,17 @@ import signal
 import threading
 from collections.abc import Callable
 from types import FrameType
+from typing import TypeVar
 
 REPEAT_SECONDS = 0.1  # the alarm rings again, because code in between may have swallowed it
+Result = TypeVar("Result")
 
 
 class _OutOfTime(BaseException):
-    """Break off a computation. No `except Exception` of the library stops it."""
+    """Break off a computation. No `except Exception` of a library stops it."""
 
 
-def run_within(seconds: float, function: Callable[[], bool | None], what: str) -> bool | None:
+def run_within(seconds: float, function: Callable[[], Result], what: str) -> Result:
     """Call a function, and break it off when it has used so much time of the CPU.
 
     It is no time of the clock, so that a busy machine decides as an idle one does; for that, the pool has its deadline.
@@ -23,25 +25,19 @@ def run_within(seconds: float, function: Callable[[], bool | None], what: str) -
     """
     if threading.current_thread() is not threading.main_thread():
         raise RuntimeError("math is verified in the main thread of a process alone: its time limit is a signal")
-    armed = True
-    has_rung = False
+    is_running = True
 
     def ring(signum: int, frame: FrameType | None) -> None:
-        nonlocal has_rung
-        if armed:
-            has_rung = True
+        if is_running:
             raise _OutOfTime
 
     previous = signal.signal(signal.SIGPROF, ring)
     signal.setitimer(signal.ITIMER_PROF, seconds, REPEAT_SECONDS)
     try:
-        result = function()
+        return function()
     except _OutOfTime:
         raise TimeoutError(f"no verdict within {seconds:g} s on the answer {what}") from None
     finally:
-        armed = False
+        is_running = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, previous)
-    if not result and has_rung:  # something took the alarm for a failure of its own, and went on
-        raise TimeoutError(f"no verdict within {seconds:g} s on the answer {what}")
-    return result

@@ -14,7 +14,7 @@ def math_reward(problem: Problem, response: Response) -> dict[str, float]:
 
 def prepare_grader() -> None:
     """Import what the grader needs, so that no answer waits for it: a reward worker calls it when it starts."""
-    import_function(f"{GRADER}:prepare", "data.task")()
+    import_function(f"{GRADER}:score", "data.task")
 
 
 math_reward.prepare = prepare_grader  # type: ignore[attr-defined]

@@ -117,7 +117,7 @@ def test_every_built_in_task_is_listed_with_its_problems_and_their_place(folder:
 def test_a_reward_worker_imports_the_grader_before_the_first_answer() -> None:
     """Lanes are forks of a worker: what it has not imported, every lane would import anew, within its deadline."""
     called = "from arl.tasks.math_sets import Gsm8k; Gsm8k.reward.prepare()"
-    probe = f"import sys; {called}; sys.exit('sympy' not in sys.modules)"
+    probe = f"import sys; {called}; sys.exit('mpmath' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
 
 
