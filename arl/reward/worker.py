@@ -87,6 +87,7 @@ class _Worker:
     frames: FrameReader = field(default_factory=lambda: FrameReader(MAX_ANSWER_BYTES))
     called: set[int] = field(default_factory=set)  # functions whose first call in it has ended
     calls: deque[tuple[CallHead, bytes]] = field(default_factory=deque)  # sent and not answered; it makes the first
+    is_first: bool = False  # of its function in this worker, so that it may import and compile
     seconds: float = 0.0  # that the first may take
     end: float = 0.0  # clock seconds at which they are over
 
@@ -148,11 +149,7 @@ class Zygote:
         while self._waiting:
             worker = min(self._workers, key=lambda each: len(each.calls), default=None)
             if worker is None or (worker.calls and len(self._workers) < self._settings.workers):
-                try:
-                    worker = self._fork()
-                except OSError:  # no process: a call may have taken them all, and is killed at its deadline
-                    if worker is None:
-                        raise
+                worker = self._fork()
             sent = sum(len(body) for _, body in worker.calls)
             if len(worker.calls) >= MAX_SENT or (worker.calls and sent + len(self._waiting[0][1]) > MAX_SENT_BYTES):
                 return
@@ -166,15 +163,13 @@ class Zygote:
     def _begin(self, worker: _Worker) -> None:
         """Set the deadline of the first call of a worker."""
         function = worker.calls[0][0].function
-        is_first = function not in worker.called and function not in self._quick
-        worker.seconds = self._settings.timeout * (FIRST_CALL if is_first else 1)
+        worker.is_first = function not in worker.called and function not in self._quick
+        worker.seconds = self._settings.timeout * (FIRST_CALL if worker.is_first else 1)
         worker.end = time.monotonic() + worker.seconds
 
     def _late(self, worker: _Worker) -> str:
-        if worker.seconds == self._settings.timeout:
-            return f"no answer in {worker.seconds:g} s (deadlines.reward)"
-        why = "for the first call of a worker; import at the top of the module what takes long"
-        return f"no answer in {worker.seconds:g} s (deadlines.reward × {FIRST_CALL} {why})"
+        first = f" × {FIRST_CALL} for the first call of a worker; import at the top of the module what takes long"
+        return f"no answer in {worker.seconds:g} s (deadlines.reward{first if worker.is_first else ''})"
 
     def _take_answer(self, worker: _Worker) -> None:
         """Pass the answer of a worker on, if it is one, and no error."""
@@ -193,21 +188,15 @@ class Zygote:
                 return self._lose(worker, Verdict(error=FORGED))
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
-            self._settle(worker, answer)
+            function = worker.calls.popleft()[0].function
+            if function not in worker.called and time.monotonic() < worker.end - worker.seconds + self._settings.timeout:
+                self._quick.add(function)
+            worker.called.add(function)
+            if worker.calls:
+                self._begin(worker)
+            self._failed_once.discard(answer.id)
+            self._tell(answer)
         return None
-
-    def _settle(self, worker: _Worker, answer: Answer) -> None:
-        call, _ = worker.calls.popleft()
-        if (
-            call.function not in worker.called
-            and time.monotonic() < worker.end - worker.seconds + self._settings.timeout
-        ):
-            self._quick.add(call.function)
-        worker.called.add(call.function)
-        if worker.calls:
-            self._begin(worker)
-        self._failed_once.discard(call.id)
-        self._tell(answer)
 
     def _lose(self, worker: _Worker, verdict: Verdict) -> None:
         """Kill a worker with everything below it. Its call is made once more, or has the verdict for an answer."""
@@ -227,11 +216,7 @@ class Zygote:
         self._waiting.extendleft(reversed(worker.calls))
 
     def _fork(self) -> _Worker:
-        """Start a worker.
-
-        Raises:
-            OSError: there is no process or no memory for it.
-        """
+        """Start a worker."""
         ours, theirs = socket.socketpair()
         zygote = os.getpid()
         sys.stdout.flush()

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from arl.config.section import Section
-from arl.data.hub_files import HubFiles
+from arl.data.source_files import HubFiles
 from arl.errors import DataError
 from arl.tasks.base import Split, SplitSource, Task
 from arl.tasks.math_reward import math_reward, math_vote

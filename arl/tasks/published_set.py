@@ -1,7 +1,7 @@
 """Read one side of a published problem set, in its upstream format.
 
 $ARL_DATA/gsm8k/train.jsonl (or .parquet) ─► there? ─► taken
-                                          └─► no    ─► the Hugging Face hub, or its cache: arl.data.hub_files
+                                          └─► no    ─► the Hugging Face hub, or its cache: arl.data.source_files
 """
 
 import os
@@ -12,8 +12,8 @@ import msgspec
 from msgspec import Struct
 
 from arl.config.data_section import Columns
-from arl.data.hub_files import HubFiles, cached_hub_files, fetch_hub_files
 from arl.data.row_problems import Candidate, RowReader, file_candidates
+from arl.data.source_files import HubFiles, cached_hub_files, fetch_hub_files
 from arl.errors import DataError
 from arl.types import Problem
 

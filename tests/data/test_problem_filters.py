@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Data
-from arl.data.problem_filters import without_overlap, without_repeats
-from arl.data.problems import ProblemSets, load_problems
-from arl.data.question_key import question_key
-from arl.data.row_problems import Candidate
+from arl.data.problems import ProblemSets, load_problems, without_overlap, without_repeats
+from arl.data.row_problems import Candidate, question_key
 from arl.errors import DataError
 from arl.types import Problem
 

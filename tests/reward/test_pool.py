@@ -193,7 +193,7 @@ def test_a_reward_process_that_dies_or_stops_is_replaced_and_its_calls_are_made_
 ) -> None:
     notes: list[str] = []
     pool = pool_of(marked, note=notes.append)
-    pool._patience = 1.0
+    pool._silence = 1.0
 
     async def work(pool: RewardPool) -> Grade:
         assert pool.pid is not None

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from aiohttp import web
 
-from arl.data.model_directory import end_token_ids
+from arl.data.model_limits import end_token_ids
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.http_app import make_runner
 from arl.engine.embedded.routes import EngineRoutes

@@ -9,6 +9,7 @@ the rest what stands before its last line break.
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
 MAX_ANSWER = 4000  # characters; what is longer is no answer, and is only compared as it stands
@@ -152,9 +153,12 @@ def _after_thinking(text: str) -> str:
     return answer if answer.strip() else text
 
 
+@lru_cache(maxsize=1)  # it is asked for the answer and for the format
 def _marked(text: str, truncated: bool) -> str | None:
     r"""Return the content of the last \boxed, `####` or <answer>, whichever comes last."""
-    tags = [Marked(match.start(), match[1].strip()) for match in _ANSWER_TAG.finditer(text)]
+    tags = (
+        [Marked(match.start(), match[1].strip()) for match in _ANSWER_TAG.finditer(text)] if "<answer>" in text else []
+    )
     marks = [last_box(text), _last_hashes(text, truncated), *tags[-1:]]
     found = [mark for mark in marks if mark is not None and mark.content]
     if not found:
