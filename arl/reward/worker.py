@@ -189,7 +189,10 @@ class Zygote:
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
             function = worker.calls.popleft()[0].function
-            if function not in worker.called and time.monotonic() < worker.end - worker.seconds + self._settings.timeout:
+            if (
+                function not in worker.called
+                and time.monotonic() < worker.end - worker.seconds + self._settings.timeout
+            ):
                 self._quick.add(function)
             worker.called.add(function)
             if worker.calls:

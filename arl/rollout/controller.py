@@ -26,16 +26,13 @@ from typing import Any
 
 from arl.clock import now, outer_deadline
 from arl.errors import Lost, Rejected, ends_the_run, leaves
-from arl.rollout.buffer import GroupBuffer
-from arl.rollout.controller_state import ControllerState
+from arl.rollout.controller_state import ControllerState, OpenGroup
 from arl.rollout.failure_window import FailureLimits
 from arl.rollout.ledger import Horizon, Ledger
-from arl.rollout.next_batch import NextBatch, WaitTimer
-from arl.rollout.open_group import OpenGroup
-from arl.rollout.problem_queue import Attempt, ProblemQueue
+from arl.rollout.next_batch import GroupBuffer, NextBatch, WaitTimer
+from arl.rollout.problem_queue import Attempt, ProblemQueue, TailRounds
 from arl.rollout.segment import Segment
 from arl.rollout.swaps import Swaps
-from arl.rollout.tail_rounds import TailRounds
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, SET_ASIDE, Batch, Trajectory
 
 PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its episodes' tasks, and their recorded turns

@@ -29,7 +29,7 @@ import numpy as np
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.engine.continuation import Continuation
-from arl.rollout.gate_meter import GateMeter
+from arl.rollout.ledger import GateMeter
 from arl.rollout.stop_strings import StopStrings
 from arl.types import (
     NOT_SAMPLED,

@@ -19,9 +19,9 @@ from arl.errors import RewardError
 from arl.metrics.spans import span
 from arl.reward.grading import NoRewardError, read_number
 from arl.reward.shaping import UNSHAPED, Shaping
+from arl.rollout.base import Drain
 from arl.rollout.env import Env, Session
-from arl.rollout.gate_meter import GateMeter
-from arl.rollout.lease import Drain
+from arl.rollout.ledger import GateMeter
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
 

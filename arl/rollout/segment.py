@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from arl.config.recipe import Deadlines, Rollout
 from arl.data.problems import ProblemOrder
 from arl.engine.base import Engine
-from arl.rollout.base import Admission, Checkpoints, Groups, Lease, Observer
+from arl.rollout.base import Admission, Checkpoints, Drain, Groups, Lease, Observer
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import Filter
-from arl.rollout.gate_meter import GateMeter
-from arl.rollout.lease import Drain
-from arl.rollout.tail_rounds import TailRounds
+from arl.rollout.ledger import GateMeter
+from arl.rollout.problem_queue import TailRounds
 from arl.train.base import Trainer
 
 

@@ -21,9 +21,9 @@ from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
+from arl.rollout.problem_queue import TailGate, TailRounds
 from arl.rollout.segment import Segment
 from arl.rollout.staleness import StalenessGate
-from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.types import Problem
 from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 

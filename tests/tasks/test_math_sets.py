@@ -16,8 +16,7 @@ from arl.config.recipe import Data
 from arl.data.problems import load_problems
 from arl.errors import DataError
 from arl.run.task_list import render_tasks
-from arl.tasks.math_sets import Gsm8k, Math, MathSet
-from arl.tasks.published_set import after_hashes, last_boxed
+from arl.tasks.math_sets import Gsm8k, Math, MathSet, after_hashes, last_boxed
 from arl.types import Problem
 
 needs_data = pytest.mark.skipif("ARL_DATA" not in os.environ, reason="ARL_DATA names no folder of problem sets")
