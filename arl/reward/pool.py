@@ -29,7 +29,7 @@ from arl.launch.process_state import describe_exit, describe_state, state_of
 from arl.launch.spawn import kill_session, spawn
 from arl.reward.grading import Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer, UngradedLog
-from arl.reward.worker import FIRST_CALL, READ_BYTES, READY, Answer, RewardCall, Settings
+from arl.reward.worker import READ_BYTES, READY, Answer, RewardCall, Settings
 from arl.types import Problem, Response
 
 TRIES = 2  # of a call
@@ -84,7 +84,7 @@ class RewardPool:
     ) -> None:
         self._functions = list(dict.fromkeys(functions))
         self._settings = Settings(tuple(self._functions), workers, timeout, memory_gb)
-        self._silence = TRIES * FIRST_CALL * timeout + GRACE
+        self._silence = TRIES * timeout + GRACE
         self._startup = startup
         self._log = log
         self._output: BinaryIO | None = None  # while it is entered

@@ -9,7 +9,7 @@
 Three loops run at once, _admit, _train and Swaps.run, beside one task for each group. They wake each other by events:
 
     event      set by                                   waited for by
-    room       a step, a swap, a lost group             _admit
+    capacity   a step, a swap, a lost group             _admit
     finished   a finished or lost group, a swap         NextBatch.wait
     loadable   a step, a finished or lost group,        Swaps.run
                the end of a round of admissions
@@ -61,7 +61,7 @@ class Controller:
         self._limits = FailureLimits(segment.rollout)
         self._buffer = GroupBuffer()
         self._running: dict[int, OpenGroup] = {}  # group_id -> group, in the order of admission
-        self._room = asyncio.Event()
+        self._capacity = asyncio.Event()
         self._saved = 0  # the newest version with a checkpoint; version 0 needs none
         self.is_stopping = False
         self.version = 0  # steps finished by the trainer
@@ -79,7 +79,7 @@ class Controller:
             self._horizon,
             trained=lambda: self.version,
             running=lambda: len(self._running),
-            on_swap=(self._room, self._finished),
+            on_swap=(self._capacity, self._finished),
             describe=self._counts,
         )
         self._loadable = self._swaps.loadable
@@ -127,27 +127,27 @@ class Controller:
     async def _admit(self, tasks: asyncio.TaskGroup) -> None:
         """Start groups as long as the admission rule is open.
 
-        Consumes problems. Waits for room. Unblocked by a swap, a step or a lost group.
+        Consumes problems. Waits for capacity. Unblocked by a swap, a step or a lost group.
         """
-        patience = 3 * self._deadlines.step + self._deadlines.swap  # a batch, a step, a checkpoint
+        timeout = 3 * self._deadlines.step + self._deadlines.swap  # a batch, a step, a checkpoint
         while True:
-            self._room.clear()
+            self._capacity.clear()
             while self._may_start():
                 waiting_long = self._tail.next() if self._tail is not None else None
                 self._start(waiting_long or self._problems.next(), tasks)
             self._gate_meter.hold(self._needs_more())
             self._loadable.set()  # a load that was put off is due, if the gate has closed
-            async with outer_deadline(patience, "admission", self._describe_room):
-                await self._room.wait()
+            async with outer_deadline(timeout, "admission", self._describe_capacity):
+                await self._capacity.wait()
 
-    def _describe_room(self) -> str:
-        return f"room for another group; version {self.version}, {self._counts()}"
+    def _describe_capacity(self) -> str:
+        return f"capacity for another group; version {self.version}, {self._counts()}"
 
     def _may_start(self) -> bool:
-        """Return whether one more group may start: a step needs it, the cap has room for it, and the gate is open."""
+        """Return whether one more group may start: a step needs it, the cap allows it, and the gate is open."""
         cap = self._rollout.max_groups
-        has_room = cap is None or self._admission.num_outstanding < cap
-        return self._needs_more() and has_room and self._admission.is_open(self._engine.loaded_version)
+        is_below_cap = cap is None or self._admission.num_outstanding < cap
+        return self._needs_more() and is_below_cap and self._admission.is_open(self._engine.loaded_version)
 
     def _needs_more(self) -> bool:
         """Return whether steps are left for which no group was admitted."""
@@ -232,7 +232,7 @@ class Controller:
         self._admission.release(group.deadline)
         self.ledger.lost[fate] += 1
         self._observer.group_lost(group.ended(trajectories, self.version), fate, cause)
-        self._room.set()
+        self._capacity.set()
         self._finished.set()
         self._loadable.set()
 
@@ -296,13 +296,13 @@ class Controller:
         for due in chosen.elements():
             self._admission.train(due)
         self.ledger.trained += len(batch.groups)
-        self._room.set()
+        self._capacity.set()
         return batch
 
     async def _take_turn(self) -> None:
         """Wait for the device, where engines and trainer share one; without interruptions also for open episodes."""
-        patience = self._deadlines.swap_and_restart + (0 if self._interrupts else self._deadlines.step)
-        async with outer_deadline(patience, "controller", "the device lease"):
+        timeout = self._deadlines.swap_and_restart + (0 if self._interrupts else self._deadlines.step)
+        async with outer_deadline(timeout, "controller", "the device lease"):
             await self._lease.acquire()
 
     # ---- state

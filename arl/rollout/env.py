@@ -7,7 +7,7 @@
         return None                            # None: the recipe's reward function scores the episode
 
 An env ends the episode by returning. The episode is `truncated` if the token budget or the context ended it instead:
-the policy was cut off in its last turn, or text for the policy was left that it had no room to answer.
+the policy was cut off in its last turn, or text for the policy was left that it had no budget to answer.
 
 An env may raise arl.errors.Rejected: its group is then rejected, as a filter rejects one. A resumed run drives an env
 again through the turns that were recorded. From the first turn that has another context on, it generates anew.

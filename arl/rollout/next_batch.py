@@ -104,7 +104,7 @@ class NextBatch:
         describe: Callable[[], str],
     ) -> None:
         self._rollout = segment.rollout
-        self._patience = segment.deadlines.step
+        self._timeout = segment.deadlines.step
         self._engine = segment.engine
         self._admission = segment.admission
         self._buffer = buffer
@@ -120,7 +120,7 @@ class NextBatch:
             How many groups of each deadline it consumes; None: a recording has no more groups.
         """
         what = f"{self._rollout.problems_per_step} groups for step {version}"
-        async with outer_deadline(self._patience, "trainer", lambda: f"{what}; {self._describe()}") as scope:
+        async with outer_deadline(self._timeout, "trainer", lambda: f"{what}; {self._describe()}") as scope:
             while True:
                 self.finished.clear()
                 chosen = self._choose(version)
@@ -130,7 +130,7 @@ class NextBatch:
                     return None
                 with timer.waiting_for("groups" if self._has_too_few else "bound"):
                     await self.finished.wait()
-                scope.reschedule(now() + self._patience)
+                scope.reschedule(now() + self._timeout)
 
     @property
     def _has_too_few(self) -> bool:

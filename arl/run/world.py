@@ -26,7 +26,6 @@ from arl.engine.base import Engine
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.metrics.run_status import ProcessStatus
-from arl.reward.shaping import Shaping
 from arl.rollout.base import (
     Admission,
     Checkpoints,
@@ -227,7 +226,7 @@ def _training_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCo
         rollout=recipe.rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
-        shaping=Shaping.of(recipe.reward),
+        shaping=recipe.reward,
     )
 
 

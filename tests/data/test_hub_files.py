@@ -41,13 +41,6 @@ def test_the_files_of_a_glob_are_downloaded_and_no_others(hub: FakeHub) -> None:
     assert sorted(hub.fetched) == ["main/train-00000-of-00002.jsonl", "main/train-00001-of-00002.jsonl"]
 
 
-def test_nothing_is_downloaded_twice(hub: FakeHub) -> None:
-    first = find_files(SPEC, "data.path")
-    fetched = list(hub.fetched)
-    assert find_files(SPEC, "data.path") == first
-    assert hub.fetched == fetched
-
-
 def test_cached_files_are_used_where_the_hub_does_not_answer(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:
     online = find_files(SPEC, "data.path")
     point_to("http://127.0.0.1:9", monkeypatch)

@@ -124,6 +124,24 @@ x \in [-2,7] | -2 \leq x \leq 7
 even | \text{Even}
 \text{3:30 p.m.} | 3:30 p.m.
 3:2 | 6:4
+2^{5}7 | 224
+3^2 5^3 | 1125
+\log_{2}16 | 4
+\frac{1}{n} | \frac1n
+\frac{\sqrt5}2 | \frac{\sqrt{5}}{2}
+15 | \binom62
+\frac12 | \cos 60^\circ
+\tan 15^\circ | 2-\sqrt3
+\sin^{-1}(x) | \arcsin x
+\sqrt[3]{-8} | -2
+-\frac12\pm\frac{\sqrt3}2i | \frac{-1\pm i\sqrt3}{2}
+Yes | yes
+abc | bca
+B | B) A rhombus
+D | D. 8\ \text{N}
+C | \text{C: H}_2\text{O}
+B | \text{Option (B)}
+B | b
 """
 
 UNEQUAL = r"""
@@ -222,6 +240,14 @@ even | not even
 0 | \text{}
 3 | three hundred
 2 | 2sin x
+2^{5}7 | 2^{57}
+\frac{1}{n} | \frac1m
+\sin 20^\circ | \cos 20^\circ
+no | on
+B | A or B
+B | B, C
+B | C) A rhombus
+\sum_{k=1}^{12} 3 | \sum_{k=1}^{1} 23
 """
 
 
@@ -241,12 +267,10 @@ def test_another_answer_is_wrong_however_alike_it_looks(gold: str, answer: str) 
     assert not equal(gold, answer)
 
 
-@pytest.mark.parametrize("gold", [r"\frac{1}{2}", "x^2+1"])
-@pytest.mark.parametrize(
-    "answer", [r"\pi \mod 3", r"\csc(\frac{1}{0})+y", r"\sinh(\ln((-3)!))", r"\arctan(\frac{1}{0})"]
-)
-def test_an_answer_that_sympy_gives_no_value_is_wrong_and_no_error(gold: str, answer: str) -> None:
-    assert not equal(gold, answer)
+@pytest.mark.parametrize("answer", [r"\pi \mod 3", r"\csc(\frac{1}{0})+y", r"\sinh(\ln((-3)!))", "0^0", r"\frac{1"])
+def test_an_answer_without_a_value_is_wrong_and_no_error(answer: str) -> None:
+    assert not equal(r"\frac{1}{2}", answer)
+    assert not equal("x^2+1", answer)
 
 
 @pytest.mark.parametrize("nothing", ["", " ", "$$", ".", r"\,"])

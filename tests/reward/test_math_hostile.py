@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from arl.reward.cpu_limit import run_within
 from arl.reward.math import grader
-from arl.reward.math.grader import equal
+from arl.reward.math.grader import equal, run_within
 from arl.reward.pool import RewardPool
 from arl.reward.scorer import UngradedLog
 from arl.types import Grade, Problem, Response

@@ -10,8 +10,8 @@ values                  by what they are worth
 import re
 from collections.abc import Sequence
 
-from arl.reward.math.latex import REAL_LINE, Node, spell
-from arl.reward.math.units import UNITS, may_differ
+from arl.reward.math.forms import REAL_LINE, Form, spell
+from arl.reward.math.tokens import UNITS, may_differ
 from arl.reward.math.values import exact, same_number, same_relation, same_value
 
 MAX_BITS = 4000  # of a number that is spelled out; Python writes up to 4,300 digits
@@ -57,7 +57,7 @@ def _bare(answer: str) -> str:
     return _DECORATION.sub(" ", answer).strip(" .")
 
 
-def same_answer(gold: Node, answer: Node) -> bool:
+def same_answer(gold: Form, answer: Form) -> bool:
     """Tell whether two answers are the same."""
     if gold == answer:
         return True
@@ -79,7 +79,7 @@ def same_answer(gold: Node, answer: Node) -> bool:
     return group.kind == "set" and len(group.items) == 1 and same_answer(group.items[0], value)
 
 
-def _same_named(gold: Node, answer: Node) -> bool:
+def _same_named(gold: Form, answer: Form) -> bool:
     if gold.kind != answer.kind:
         at = 2 if "relation" in (gold.kind, answer.kind) else 1  # compared with the whole statement, or its value
         return same_answer(*(node.items[at] if node.kind == "named" else node for node in (gold, answer)))
@@ -92,16 +92,16 @@ def _same_named(gold: Node, answer: Node) -> bool:
     return _same_relations(whole, other_whole)  # y=2x may be x=y/2
 
 
-def _same_relations(gold: Node, answer: Node) -> bool:
+def _same_relations(gold: Form, answer: Form) -> bool:
     if gold.text != ":" or answer.text != ":":
         return ":" not in gold.text + answer.text and same_relation(gold, answer)
     if any(len(side.items[1].text) == _CLOCK_MINUTES for side in (gold, answer)):
         return False  # a time of day has one spelling
-    return same_value(Node("/", gold.items), Node("/", answer.items))
+    return same_value(Form("/", gold.items), Form("/", answer.items))
 
 
-def _words(node: Node) -> str:
-    """Return the words of a node without spaces, in one spelling of synonyms; "" if it is no word."""
+def _words(node: Form) -> str:
+    """Return the words of a form without spaces, in one spelling of synonyms; "" if it is no word."""
     if node == REAL_LINE:
         return r"\mathbb{R}"
     if node.kind == "symbol" and len(node.text) > 1:
@@ -113,7 +113,7 @@ def _words(node: Node) -> str:
 # ---- collections
 
 
-def _same_groups(gold: Node, answer: Node) -> bool:
+def _same_groups(gold: Form, answer: Form) -> bool:
     ours = _as_vector(gold)
     theirs = _as_vector(answer)
     if ours is not None and theirs is not None:
@@ -125,7 +125,7 @@ def _same_groups(gold: Node, answer: Node) -> bool:
     return gold.kind == answer.kind and _in_order(gold.items, answer.items)
 
 
-def _as_vector(group: Node) -> Sequence[Node] | None:
+def _as_vector(group: Form) -> Sequence[Form] | None:
     """Return the entries of a tuple, or of a matrix of one row or column."""
     if group.kind == "()":
         return group.items
@@ -136,11 +136,11 @@ def _as_vector(group: Node) -> Sequence[Node] | None:
     return group.items[0].items if len(group.items) == 1 else None
 
 
-def _in_order(gold: Sequence[Node], answer: Sequence[Node]) -> bool:
+def _in_order(gold: Sequence[Form], answer: Sequence[Form]) -> bool:
     return len(gold) == len(answer) and all(map(same_answer, gold, answer))
 
 
-def _in_any_order(gold: Node, answer: Node) -> bool:
+def _in_any_order(gold: Form, answer: Form) -> bool:
     ours = tuple(dict.fromkeys(gold.items))
     theirs = tuple(dict.fromkeys(answer.items))
     if _are_named(ours) != _are_named(theirs):
@@ -160,18 +160,18 @@ def _in_any_order(gold: Node, answer: Node) -> bool:
     return True
 
 
-def _are_named(items: Sequence[Node]) -> bool:
+def _are_named(items: Sequence[Form]) -> bool:
     return all(item.kind == "named" for item in items)
 
 
-def _without_names(items: Sequence[Node]) -> tuple[Node, ...]:
+def _without_names(items: Sequence[Form]) -> tuple[Form, ...]:
     return tuple(item.items[1] if item.kind == "named" else item for item in items)
 
 
 # ---- values
 
 
-def _same_values(gold: Node, answer: Node) -> bool:
+def _same_values(gold: Form, answer: Form) -> bool:
     gold = _with_letter_unit(gold, answer)
     answer = _with_letter_unit(answer, gold)
     ours, our_unit = split_unit(gold)
@@ -187,38 +187,38 @@ def _same_values(gold: Node, answer: Node) -> bool:
     return ours == theirs or same_value(ours, theirs)
 
 
-def _with_letter_unit(node: Node, other: Node) -> Node:
+def _with_letter_unit(node: Form, other: Form) -> Form:
     """Read `5m` as five meters where the other answer has a unit; else it is a product."""
     is_product = node.kind == "*" and len(node.items) == 2 and node.items[1].kind == "symbol"
     if other.kind != "unit" or not is_product or node.items[1].text not in UNITS:
         return node
-    return Node("unit", node.items[:1], UNITS[node.items[1].text])
+    return Form("unit", node.items[:1], UNITS[node.items[1].text])
 
 
-def split_unit(node: Node) -> tuple[Node, str]:
+def split_unit(node: Form) -> tuple[Form, str]:
     """Return a value without its unit, and the unit ("" if there is none)."""
     if node.kind == "-" and node.items[0].kind == "unit":
         value, unit = split_unit(node.items[0])
-        return Node("-", (value,)), unit
+        return Form("-", (value,)), unit
     if node.kind == "unit":
         return split_unit(node.items[0])[0], node.text
     return node, ""
 
 
-def _same_in_base(gold: Node, answer: Node) -> bool:
+def _same_in_base(gold: Form, answer: Form) -> bool:
     """Compare numerals with a base, which an answer may leave out because the question says it."""
     if gold.kind != "based":
         return False
     return gold.text == answer.text and answer.kind in {"based", "number"} and answer.items in {(), gold.items}
 
 
-def spell_answer(node: Node) -> str:
+def spell_answer(node: Form) -> str:
     """Return one spelling for all answers that are equal without algebra."""
     return spell(_normal(node))
 
 
-def _normal(node: Node) -> Node:
-    """Return a node without names and units, its numbers as fractions, and its sets in order."""
+def _normal(node: Form) -> Form:
+    """Return a form without names and units, its numbers as fractions, and its sets in order."""
     if node.kind == "named":
         return _normal(node.items[1])
     value, _ = split_unit(node)
@@ -226,8 +226,8 @@ def _normal(node: Node) -> Node:
     if number is not None:
         numerator, denominator = number.value.as_integer_ratio()
         is_short = numerator.bit_length() + denominator.bit_length() < MAX_BITS
-        return Node("number", text=str(number.value)) if is_short else value
+        return Form("number", text=str(number.value)) if is_short else value
     items = [_normal(item) for item in value.items]
     if value.kind in _UNORDERED:
-        return Node("{}", tuple(sorted(items, key=spell)))
+        return Form("{}", tuple(sorted(items, key=spell)))
     return value._replace(items=tuple(items))

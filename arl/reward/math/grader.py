@@ -6,12 +6,17 @@ r"""Grade answers to math problems: find the answer in the response, and compare
 docs/rewards.md says which answers count as equal. Nothing here imports torch.
 """
 
+import signal
+import threading
+from collections.abc import Callable
 from functools import lru_cache
+from types import FrameType
+from typing import TypeVar
 
-from arl.reward.cpu_limit import run_within
 from arl.reward.math.compare import choice_of, compare_choices, same_answer, spell_answer, without_label
 from arl.reward.math.extraction import MAX_ANSWER, extract_answer, gold_answer, has_form
-from arl.reward.math.latex import Node, Unreadable, read
+from arl.reward.math.forms import Form, Unreadable
+from arl.reward.math.latex import read
 from arl.reward.math.values import exact
 from arl.types import Problem, Response
 
@@ -70,7 +75,7 @@ def _equal(gold: str, answer: str) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _read(answer: str) -> Node | None:
+def _read(answer: str) -> Form | None:
     try:
         return read(answer)
     except Unreadable:
@@ -102,3 +107,40 @@ def vote(response: Response) -> str:
     if answer is None:
         return ""
     return canonical(answer) or answer.strip()
+
+
+REPEAT_SECONDS = 0.1  # the alarm rings again, because code in between may have swallowed it
+Result = TypeVar("Result")
+
+
+class _OutOfTime(BaseException):
+    """Break off a computation. No `except Exception` of a library stops it."""
+
+
+def run_within(seconds: float, function: Callable[[], Result], what: str) -> Result:
+    """Call a function, and break it off when it has used so much time of the CPU.
+
+    It is no time of the clock, so that a busy machine decides as an idle one does; for that, the pool has its deadline.
+
+    Raises:
+        TimeoutError: the time was over; names `what`.
+        RuntimeError: called outside of the main thread of a process, where the alarm cannot be received.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("math is verified in the main thread of a process alone: its time limit is a signal")
+    is_running = True
+
+    def ring(signum: int, frame: FrameType | None) -> None:
+        if is_running:
+            raise _OutOfTime
+
+    previous = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds, REPEAT_SECONDS)
+    try:
+        return function()
+    except _OutOfTime:
+        raise TimeoutError(f"no verdict within {seconds:g} s on the answer {what}") from None
+    finally:
+        is_running = False
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)

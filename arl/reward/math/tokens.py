@@ -1,15 +1,14 @@
-r"""Cut an answer into tokens: numbers, letters, words, macros and signs, in any script and spacing.
+r"""Cut an answer into tokens: numbers, letters, words, macros and signs, in any script and spacing. Know units.
 
-    "$\\left(3,\\tfrac{π}2\\right).$"   ─►   (  3  ,  \frac  {  \pi  }  2  )
+    "$\left(3,\tfrac{π}2\right).$"   ─►   (  3  ,  \frac  {  \pi  }  2  )
 
-Left out are math delimiters, spaces, sizes, fonts, currency signs, and punctuation at the ends.
+Left out are math delimiters, spaces, sizes, fonts, currency signs, and punctuation at the ends. A unit is not asked
+for: "5" is right where "5 cm" is gold. Only two units of the table that differ make an answer wrong.
 """
 
 import re
 import unicodedata
 from typing import NamedTuple
-
-from arl.reward.math.units import UNITS
 
 MAX_DIGITS = 2000  # of a number; Python converts up to 4,300
 
@@ -219,3 +218,61 @@ def _to_ascii_character(character: str) -> str:
         return str(digit)
     is_invisible = unicodedata.category(character) in {"Cc", "Cf"}
     return "" if is_invisible else character
+
+
+_UNIT_SPELLINGS = {
+    "meter": "m meter meters metre metres",
+    "centimeter": "cm centimeter centimeters centimetre centimetres",
+    "millimeter": "mm millimeter millimeters",
+    "kilometer": "km kilometer kilometers kilometre kilometres",
+    "inch": "in inch inches",
+    "foot": "ft foot feet",
+    "yard": "yd yard yards",
+    "mile": "mi mile miles",
+    "second": "s sec secs second seconds",
+    "minute": "min mins minute minutes",
+    "hour": "h hr hrs hour hours",
+    "day": "day days",
+    "week": "week weeks",
+    "month": "month months",
+    "year": "year years yr yrs",
+    "gram": "g gram grams",
+    "kilogram": "kg kilogram kilograms",
+    "pound": "lb lbs pound pounds",
+    "ounce": "oz ounce ounces",
+    "liter": "l liter liters litre litres",
+    "milliliter": "ml milliliter milliliters",
+    "gallon": "gal gallon gallons",
+    "dollar": "dollar dollars usd buck bucks",
+    "cent": "cent cents",
+    "degree": "degree degrees deg",
+    "radian": "radian radians rad",
+    "percent": "percent pct percentage",
+    "mph": "mph",
+    "unit": "unit units square cubic sq",
+}
+UNITS = {spelling: unit for unit, spellings in _UNIT_SPELLINGS.items() for spelling in spellings.split()}
+_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+
+
+class UnitWords(NamedTuple):
+    """Hold what the words behind a value say."""
+
+    name: str  # of a unit of the table; else the words
+    scale: int  # the power of ten that "million" stands for; 0: none
+
+
+def read_unit(words: str) -> UnitWords:
+    """Return the first unit of the table in the words, else the words."""
+    parts = re.findall("[a-z]+", words.lower())
+    known = [UNITS[part] for part in parts if part in UNITS]
+    known.sort(key="unit".__eq__)  # of "square inches" it is the inch
+    name = known[0] if known else " ".join(parts)
+    return UnitWords(name, _SCALES.get(parts[0], 0) if parts else 0)
+
+
+def may_differ(gold: str, answer: str) -> bool:
+    """Tell whether an answer with unit `answer` can be right where the gold one has the unit `gold`."""
+    if "unit" in (gold, answer):  # of any kind, or the square of one
+        return True
+    return gold not in _UNIT_SPELLINGS or answer not in _UNIT_SPELLINGS or gold == answer

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import mpmath
 
-from arl.reward.math.latex import CONSTANTS, Node
+from arl.reward.math.forms import CONSTANTS, Form
 
 MAX_POWER_BITS = 100_000  # of base ** exponent, and of any value: honest problems ask for 2^{2008}
 MAX_FACTORIAL = 3000  # honest problems ask for 2008!
@@ -54,8 +54,8 @@ class Number(NamedTuple):
 
 
 @lru_cache(maxsize=4096)
-def exact(node: Node) -> Number | None:
-    """Return the number that a node is; None: it is something else, or too large to write out."""
+def exact(node: Form) -> Number | None:
+    """Return the number that a form is; None: it is something else, or too large to write out."""
     if node.kind == "number":
         return _decimal(node.text)
     if node.kind == "percent":
@@ -73,7 +73,7 @@ def exact(node: Node) -> Number | None:
     return None if value is None else Number(value)
 
 
-def _is_power_of_ten(node: Node) -> bool:
+def _is_power_of_ten(node: Form) -> bool:
     return node.kind == "^" and node.items[0].text == "10"
 
 
@@ -87,8 +87,8 @@ def _decimal(text: str) -> Number:
     return Number(value, digits, Fraction(10) ** (int(exponent or 0) - len(places)))
 
 
-def _fraction(node: Node) -> Fraction | None:
-    """Compute a node with fractions; None: it is no rational number, or too large to write out."""
+def _fraction(node: Form) -> Fraction | None:
+    """Compute a form with fractions; None: it is no rational number, or too large to write out."""
     if node.kind == "repeating":
         return _repeating(node.text, node.items[0].text)
     operation = _EXACT.get(node.text if node.kind == "call" else node.kind)
@@ -151,7 +151,7 @@ def is_rounded(precise: Number, decimal: Number) -> bool:
 # ---- values of formulas
 
 
-def same_value(gold: Node, answer: Node) -> bool:
+def same_value(gold: Form, answer: Form) -> bool:
     """Tell whether two expressions have equal values, at a few points if they have variables.
 
     Points outside of the domain, where roots and logarithms choose a branch, are left out.
@@ -175,7 +175,7 @@ def same_value(gold: Node, answer: Node) -> bool:
     return False
 
 
-def _same_constant(gold: Node, answer: Node) -> bool:
+def _same_constant(gold: Form, answer: Form) -> bool:
     one = _value_or_none(gold, {})
     other = _value_or_none(answer, {})
     if one is None or other is None:
@@ -194,7 +194,7 @@ def _is_rounded(precise: Value, decimal: Number | None) -> bool:
     return bool(abs(precise - _to_value(decimal.value)) < _to_value(decimal.step))
 
 
-def same_relation(gold: Node, answer: Node) -> bool:
+def same_relation(gold: Form, answer: Form) -> bool:
     """Tell whether two equations or inequalities say the same: their differences have a constant ratio.
 
     A negative ratio turns an inequality around.
@@ -215,15 +215,30 @@ def same_relation(gold: Node, answer: Node) -> bool:
 _TURNED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}
 
 
-def _ratios(gold: Node, answer: Node, names: set[str]) -> Iterator[Value]:
+def _ratios(gold: Form, answer: Form, names: set[str]) -> Iterator[Value]:
     """Yield the ratios of the differences of both sides, at points where both have a value."""
-    ours = Node("+", (gold.items[0], Node("-", gold.items[1:])))
-    theirs = Node("+", (answer.items[0], Node("-", answer.items[1:])))
+    ours = _difference(gold)
+    theirs = _difference(answer)
     for point in _points(names):
         one = _value_or_none(ours, point)
         other = _value_or_none(theirs, point)
         if one is not None and other:
             yield one / other
+
+
+def _difference(relation: Form) -> Form:
+    """Return left − right; of an equation times its denominators, because y=2/x says what xy=2 says."""
+    left, right = relation.items
+    difference = Form("+", (left, Form("-", (right,))))
+    denominators = _denominators(difference) if relation.text == "=" else set()
+    return Form("*", (difference, *sorted(denominators)))
+
+
+def _denominators(form: Form) -> set[Form]:
+    found = {form.items[1]} if form.kind == "/" else set()
+    for item in form.items if form.kind in {"+", "-", "*", "/"} else ():
+        found |= _denominators(item)
+    return found
 
 
 def _points(names: set[str]) -> Iterator[Point]:
@@ -260,7 +275,7 @@ def _is_complex(value: Value) -> bool:
     return bool(abs(mpmath.im(value)) > abs(value) * TOLERANCE)
 
 
-def _value_or_none(node: Node, point: Point) -> Value | None:
+def _value_or_none(node: Form, point: Point) -> Value | None:
     """Return the value of an expression; None: it has none. One that is zero but for rounding is zero."""
     try:
         value = _value(node, point, 0)
@@ -273,7 +288,7 @@ def _value_or_none(node: Node, point: Point) -> Value | None:
         return None
 
 
-def _value(node: Node, point: Point, tower: int) -> Value:
+def _value(node: Form, point: Point, tower: int) -> Value:
     number = exact(node)
     if number is not None:
         return _to_value(number.value / 100 if number.is_percent else number.value)
