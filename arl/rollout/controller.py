@@ -24,9 +24,11 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
+
 from arl.clock import now, outer_deadline
 from arl.errors import Lost, Rejected, ends_the_run, leaves
-from arl.rollout.controller_state import ControllerState, OpenGroup
+from arl.rollout.controller_state import ControllerState, OpenGroup, RunningGroup
 from arl.rollout.failure_window import FailureLimits
 from arl.rollout.ledger import Horizon, Ledger
 from arl.rollout.next_batch import GroupBuffer, NextBatch, WaitTimer
@@ -156,19 +158,20 @@ class Controller:
 
     def _start(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
         loaded = self._engine.loaded_version
-        group = OpenGroup(
+        record = RunningGroup(
             group_id=self.ledger.admitted,
             attempt=attempt,
             dispatch_version=loaded,
             dispatch_time=now(),
             deadline=self._admission.admit(loaded),
         )
+        group = OpenGroup(record)
         self.ledger.admitted += 1
-        self._running[group.group_id] = group
+        self._running[record.group_id] = group
         self._begin(group, tasks)
 
     def _begin(self, group: OpenGroup, tasks: asyncio.TaskGroup) -> None:
-        group.task = tasks.create_task(self._run_group(group), name=f"group {group.group_id}")
+        group.task = tasks.create_task(self._run_group(group), name=f"group {group.record.group_id}")
 
     # ---- one group
 
@@ -178,11 +181,11 @@ class Controller:
         Consumes one attempt. Waits for engines, env and rewards. Unblocked by them, or canceled when it is late.
         """
         try:
-            group.sessions = self._groups.open(f"g{group.group_id}", group.problem, group.journals)
+            group.sessions = self._groups.open(f"g{group.record.group_id}", group.problem, group.record.journals)
             trajectories = await self._groups.run(group.problem, group.sessions)
             kept = self._keep(group.problem, trajectories)
         except Exception as error:
-            if group.group_id in self._running:  # else it was abandoned meanwhile, and is accounted for
+            if group.record.group_id in self._running:  # else it was abandoned meanwhile, and is accounted for
                 self._end_early(group, error)
         else:
             if kept:
@@ -204,9 +207,9 @@ class Controller:
             self._fail(group, cause)
 
     def _finish(self, group: OpenGroup, trajectories: tuple[Trajectory, ...]) -> None:
-        del self._running[group.group_id]
+        del self._running[group.record.group_id]
         done = group.ended(trajectories, self.version)
-        self._buffer.add(done, group.deadline)
+        self._buffer.add(done, group.record.deadline)
         self._observer.group_finished(done)
         if self._tail is not None and len(self._buffer) == self._rollout.problems_per_step:
             self._set_rest_aside(self._tail)
@@ -214,22 +217,22 @@ class Controller:
         self._loadable.set()
 
     def _fail(self, group: OpenGroup, cause: BaseException) -> None:
-        requeued = self._problems.requeue(group.attempt)
+        requeued = self._problems.requeue(group.record.attempt)
         fate = FAILED_REQUEUED if requeued else FAILED
         self._lose(group, group.partial(), fate=fate, cause=cause)
-        self._limits.count_failure(group.attempt, cause)
+        self._limits.count_failure(group.record.attempt, cause)
 
     def _reject(self, group: OpenGroup, trajectories: tuple[Trajectory, ...], cause: BaseException | None) -> None:
         self._lose(group, trajectories, fate=REJECTED, cause=cause)
         rewards = [trajectory.reward for trajectory in trajectories]
-        self._limits.count_reject(group.attempt, rewards, cause)
+        self._limits.count_reject(group.record.attempt, rewards, cause)
 
     def _lose(
         self, group: OpenGroup, trajectories: tuple[Trajectory, ...], *, fate: str, cause: BaseException | None = None
     ) -> None:
         """Give the group's number back, count its fate and report it."""
-        del self._running[group.group_id]
-        self._admission.release(group.deadline)
+        del self._running[group.record.group_id]
+        self._admission.release(group.record.deadline)
         self.ledger.lost[fate] += 1
         self._observer.group_lost(group.ended(trajectories, self.version), fate, cause)
         self._capacity.set()
@@ -259,7 +262,7 @@ class Controller:
             self.version = result.version
             self._loadable.set()
             self._observer.step_finished(batch, result, timer.waits())
-            open_attempts = [group.attempt for group in self._running.values()]
+            open_attempts = [group.record.attempt for group in self._running.values()]
             self._limits.forget_before(self._problems.oldest([*open_attempts, *self._set_aside()]))
             if self.has_ended():
                 return
@@ -268,16 +271,16 @@ class Controller:
 
     def _abandon_one(self, blocking: int) -> None:
         """Give up the oldest unfinished group due by version `blocking`; its problem may be tried again."""
-        group = next(group for group in self._running.values() if group.deadline <= blocking)
+        group = next(group for group in self._running.values() if group.record.deadline <= blocking)
         group.cancel()
-        requeued = self._problems.requeue(group.attempt)
+        requeued = self._problems.requeue(group.record.attempt)
         fate = LATE_REQUEUED if requeued else LATE
         self._lose(group, group.partial(), fate=fate)
 
     def _set_rest_aside(self, tail: TailRounds) -> None:
         """End a round of tail batching: nothing of it runs on."""
         rest = list(self._running.values())
-        tail.end([group.attempt for group in rest])
+        tail.end([group.record.attempt for group in rest])
         for group in rest:
             group.cancel()
             self._lose(group, group.partial(), fate=SET_ASIDE)
@@ -358,9 +361,11 @@ class Controller:
             self._buffer.add(group, due)
         keeps_tokens = self._interrupts or self._engine.loaded_version == state.loaded_version
         for running in state.running:
-            self._running[running.group_id] = OpenGroup.restored(running, keeps_tokens)
-            if not keeps_tokens:
+            record = running
+            if not keeps_tokens:  # its episodes begin anew
+                record = msgspec.structs.replace(running, journals=(), ended_tokens=0)
                 self.ledger.restarted_tokens += running.ended_tokens
+            self._running[record.group_id] = OpenGroup(record)
         self._admission.restore(state.trained, state.loaded_version, state.outstanding)
 
     async def _resume_groups(self, tasks: asyncio.TaskGroup) -> None:

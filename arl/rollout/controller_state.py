@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import msgspec
 from msgspec import Struct
 
 from arl.clock import now
@@ -21,7 +22,7 @@ class RunningGroup(Struct, frozen=True):
     dispatch_version: Count
     dispatch_time: float  # clock seconds
     deadline: Count  # the last version that may train it
-    journals: tuple[tuple[Turn, ...], ...]  # (G,); none before its first token
+    journals: tuple[tuple[Turn, ...], ...] = ()  # (G,); none before its first token
     ended_tokens: Count = 0  # sampled by those of its episodes that have ended
 
 
@@ -52,62 +53,35 @@ class ControllerState(Struct, frozen=True, kw_only=True):
         return finished + unfinished
 
 
-@dataclass(eq=False, kw_only=True)
+@dataclass(eq=False)
 class OpenGroup:
-    """Hold a group whose episodes run."""
+    """Hold a group whose episodes run.
 
-    group_id: int
-    attempt: Attempt
-    dispatch_version: int  # loaded_version at its admission
-    dispatch_time: float  # clock seconds
-    deadline: int  # the last version that may train it
-    journals: Sequence[tuple[Turn, ...]] = ()  # of the run that is resumed
-    recorded_tokens: int = 0  # of the episodes that had ended there; counts until they are opened again
+    Args:
+        record: what was known of it at its admission, or what a checkpoint says of it.
+    """
+
+    record: RunningGroup
     sessions: Sequence[Session] = ()
     task: asyncio.Task[None] | None = None
 
-    @classmethod
-    def restored(cls, state: RunningGroup, keeps_tokens: bool) -> "OpenGroup":
-        """Make the group that a checkpoint describes; its episodes do not run yet.
-
-        Args:
-            keeps_tokens: go on from what its episodes had sampled; else they begin anew.
-        """
-        return cls(
-            group_id=state.group_id,
-            attempt=state.attempt,
-            dispatch_version=state.dispatch_version,
-            dispatch_time=state.dispatch_time,
-            deadline=state.deadline,
-            journals=state.journals if keeps_tokens else (),
-            recorded_tokens=state.ended_tokens if keeps_tokens else 0,
-        )
-
     @property
     def problem(self) -> Problem:
-        return self.attempt.problem
+        return self.record.attempt.problem
 
     @property
     def ended_tokens(self) -> int:
         """Return how many tokens its ended episodes have sampled."""
         if not self.sessions:
-            return self.recorded_tokens
+            return self.record.ended_tokens
         return sum(session.num_sampled for session in self.sessions if session.has_ended)
 
     def state(self) -> RunningGroup:
         """Return what a checkpoint keeps of this group."""
-        journals = tuple(self.journals)  # its episodes may not have been opened again yet
-        if self.sessions:
-            journals = tuple(session.journal() for session in self.sessions)
-        return RunningGroup(
-            group_id=self.group_id,
-            attempt=self.attempt,
-            dispatch_version=self.dispatch_version,
-            dispatch_time=self.dispatch_time,
-            deadline=self.deadline,
-            journals=journals,
-            ended_tokens=self.ended_tokens,
-        )
+        if not self.sessions:  # its episodes have not been opened again yet
+            return self.record
+        journals = tuple(session.journal() for session in self.sessions)
+        return msgspec.structs.replace(self.record, journals=journals, ended_tokens=self.ended_tokens)
 
     def partial(self) -> tuple[Trajectory, ...]:
         """Return what its episodes have so far, unscored: the reward is NaN."""
@@ -116,11 +90,11 @@ class OpenGroup:
     def ended(self, trajectories: tuple[Trajectory, ...], version: int) -> TrajectoryGroup:
         """Make the record of this group, which ends now, at the trainer's `version`."""
         return TrajectoryGroup(
-            group_id=self.group_id,
+            group_id=self.record.group_id,
             problem=self.problem,
             trajectories=trajectories,
-            dispatch_version=self.dispatch_version,
-            dispatch_time=self.dispatch_time,
+            dispatch_version=self.record.dispatch_version,
+            dispatch_time=self.record.dispatch_time,
             arrival_version=version,
             arrival_time=now(),
         )

@@ -17,7 +17,7 @@ class Ledger:
     admitted: int = 0  # groups so far: the group_id of the next one
     trained: int = 0
     lost: Counter[str] = field(default_factory=Counter)  # fate -> groups
-    restarted_tokens: int = 0  # sampled by ended episodes that a resumed run began anew; see OpenGroup.restored
+    restarted_tokens: int = 0  # sampled by ended episodes that a resumed run began anew
 
     @property
     def in_flight(self) -> int:

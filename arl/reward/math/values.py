@@ -184,14 +184,11 @@ def _same_constant(gold: Form, answer: Form) -> bool:
         return True
     if _is_complex(one) or _is_complex(other) or not mpmath.isfinite(one) or not mpmath.isfinite(other):
         return False
-    return _is_rounded(one, exact(answer)) or _is_rounded(other, exact(gold))
-
-
-def _is_rounded(precise: Value, decimal: Number | None) -> bool:
-    """Tell whether a decimal is an irrational number with six or more digits."""
-    if decimal is None or decimal.digits < MIN_DIGITS:
-        return False
-    return bool(abs(precise - _to_value(decimal.value)) < _to_value(decimal.step))
+    for precise, decimal in ((one, exact(answer)), (other, exact(gold))):  # an irrational number with many digits
+        is_long = decimal is not None and decimal.digits >= MIN_DIGITS
+        if is_long and abs(precise - _to_value(decimal.value)) < _to_value(decimal.step):
+            return True
+    return False
 
 
 def same_relation(gold: Form, answer: Form) -> bool:
