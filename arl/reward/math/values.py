@@ -185,8 +185,9 @@ def _same_constant(gold: Form, answer: Form) -> bool:
     if _is_complex(one) or _is_complex(other) or not mpmath.isfinite(one) or not mpmath.isfinite(other):
         return False
     for precise, decimal in ((one, exact(answer)), (other, exact(gold))):  # an irrational number with many digits
-        is_long = decimal is not None and decimal.digits >= MIN_DIGITS
-        if is_long and abs(precise - _to_value(decimal.value)) < _to_value(decimal.step):
+        if decimal is None or decimal.digits < MIN_DIGITS:
+            continue
+        if abs(precise - _to_value(decimal.value)) < _to_value(decimal.step):
             return True
     return False
 
