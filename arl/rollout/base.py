@@ -1,4 +1,4 @@
-"""Define the controller's seams beside engine and trainer: groups, device lease, observer, checkpoints, admission.
+"""Gather what a controller works with (Segment), and define its seams beside engine and trainer.
 
 Without interruptions all episodes end before weights are loaded, so that none spans two versions:
 
@@ -10,12 +10,19 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from arl.clock import outer_deadline
+from arl.config.recipe import Deadlines, Rollout
+from arl.data.problems import ProblemOrder
 from arl.engine.base import Engine
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Session
+from arl.rollout.filters import Filter
+from arl.rollout.ledger import GateMeter
+from arl.rollout.problem_queue import TailRounds
+from arl.train.base import Trainer
 from arl.types import Batch, Problem, StepResult, StepWaits, SwapReport, Trajectory, TrajectoryGroup, Turn
 
 
@@ -207,3 +214,35 @@ class DrainedDeviceLease(SharedDeviceLease):
         await self._turn.acquire()
         await self._drain.close(self._seconds)
         await self._engine.pause()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Hold all that a controller works with, from the start of a run, or a checkpoint, until version `until`."""
+
+    rollout: Rollout
+    deadlines: Deadlines
+    steps: int
+    """Versions of the whole run. Nothing is generated that no step will train."""
+    tokens: int | None = None
+    """Trained tokens after which the run ends before its last step; None: it has all of its steps."""
+    until: int
+    """The version this segment ends with: the last step's, or one whose checkpoint begins the next segment."""
+    engine: Engine
+    trainer: Trainer
+    admission: Admission
+    problems: ProblemOrder
+    groups: Groups
+    keep: Filter
+    """Decides which finished groups are trained."""
+    lease: Lease
+    observer: Observer
+    checkpoints: Checkpoints
+    gate_meter: GateMeter
+    """Also counts the open requests of `groups`."""
+    drain: Drain | None = None
+    """Is closed before weights are loaded; None: loads interrupt episodes."""
+    tail: TailRounds | None = None
+    """The rounds of `rollout.tail_batching`, which `admission` follows; None: without it."""
+    restored: ControllerState | None = None
+    """The checkpoint to go on from."""

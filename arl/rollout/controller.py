@@ -28,12 +28,12 @@ import msgspec
 
 from arl.clock import now, outer_deadline
 from arl.errors import Lost, Rejected, ends_the_run, leaves
+from arl.rollout.base import Segment
 from arl.rollout.controller_state import ControllerState, OpenGroup, RunningGroup
 from arl.rollout.failure_window import FailureLimits
 from arl.rollout.ledger import Horizon, Ledger
 from arl.rollout.next_batch import GroupBuffer, NextBatch, WaitTimer
 from arl.rollout.problem_queue import Attempt, ProblemQueue, TailRounds
-from arl.rollout.segment import Segment
 from arl.rollout.swaps import Swaps
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, SET_ASIDE, Batch, Trajectory
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Literal
 
 from arl.clock import now, outer_deadline
-from arl.rollout.segment import Segment
+from arl.rollout.base import Segment
 from arl.types import StepWaits, TrajectoryGroup
 
 

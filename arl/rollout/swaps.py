@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from arl.clock import now, outer_deadline
+from arl.rollout.base import Segment
 from arl.rollout.ledger import Horizon
-from arl.rollout.segment import Segment
 
 
 class Swaps:
