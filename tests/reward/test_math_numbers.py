@@ -51,10 +51,15 @@ def test_a_decimal_is_read_exactly(value: object) -> None:
     assert number.value == Fraction(str(value))
 
 
-@given(st.text(max_size=200))
+MACROS = r"\frac \sqrt \pm \sin \log \{ \} \cup \infty \% \circ \begin{pmatrix}"
+PIECES = [*"{}()[]|^_,;:=<!%&+-*/ 1.x", *MACROS.split()]
+
+
+@given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_any_text_is_read_without_an_error(text: str) -> None:
     extract_answer(text)
     canonical(text)
+    assert not equal("7919", text)
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "1e999999", "2^{999999999}", "99999!", "1/0", r"\frac{1}{0}", "٣٣٣"])

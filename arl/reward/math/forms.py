@@ -90,7 +90,8 @@ def _is_name(node: Form) -> bool:
 def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
     r"""Build what sides and the signs between them say: a named value, an interval of a name, or a relation."""
     whole = Form("relation", tuple(sides), " ".join(signs))
-    first, last = sides[0], sides[-1]
+    first = sides[0]
+    last = sides[-1]
     if signs[0] == r"\approx" and not _is_name(first):
         return Form("named", (Form("words"), first, whole))
     if r"\approx" in signs[1:]:  # x=1/3\approx0.33 is 1/3
@@ -103,8 +104,9 @@ def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
             return Form("named", (last, first, whole))
         return whole if whole.names() - CONSTANTS else Form("named", (Form("words"), last, whole))  # 2+3=5
     if signs == [r"\neq"] and _is_variable(first):
-        halves = (Form("()", (REAL_LINE.items[0], last)), Form("()", (last, INFINITY)))
-        return Form("named", (first, Form("union", halves), whole))
+        below = Form("()", (REAL_LINE.items[0], last))
+        above = Form("()", (last, INFINITY))
+        return Form("named", (first, Form("union", (below, above)), whole))
     return _as_interval(sides, signs, whole)
 
 
@@ -124,10 +126,13 @@ def _as_interval(sides: Sequence[Form], signs: Sequence[str], whole: Form) -> Fo
         return whole  # x<y bounds neither by a number
     low, name, high = sides
     if name.kind == "call":  # |x|<2
-        low, name = Form("-", (high,)), name.items[0]
+        low = Form("-", (high,))
+        name = name.items[0]
         signs = [signs[1], signs[1]]
-    brackets = ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
-    return Form("named", (name, Form(brackets, (low, high)), whole))
+    opening = "(" if signs[0] == "<" else "["
+    closing = ")" if signs[1] == "<" else "]"
+    interval = Form(opening + closing, (low, high))
+    return Form("named", (name, interval, whole))
 
 
 def _is_variable(node: Form) -> bool:

@@ -17,7 +17,7 @@ MAX_TOKENS = 1500
 
 _RELATIONS = {"=", r"\neq", r"\approx", r"\in", ":", "<", ">", r"\leq", r"\geq"}
 _SIGNS = ("+", "-", r"\pm", r"\mp")
-_CLOSING = {"(": ")]", "[": ")]", "{": "}", r"\{": (r"\}",), "|": "|"}
+_CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
 _MARKS = {r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle"}
 _REPEATING = {r"\overline", r"\bar", r"\dot"}
 _NEGATION = re.compile(r"\bno[tr]?\b|n't", re.IGNORECASE)
@@ -75,6 +75,8 @@ class _Parser:
 
     def _next(self) -> Token:
         token = self._now
+        if token.kind == "end":
+            raise Unreadable("it ends too early")
         self._at += 1
         return token
 
@@ -167,12 +169,10 @@ class _Parser:
         if left.kind == "number" and right.kind == "/" and token.text in {r"\frac", right.items[0].text}:
             return add_fraction(left, right)
         is_call = token.text == "(" and not token.is_spaced and left.kind == "symbol"
-        if is_call and (left.text[0] in _OPAQUE_CALLS or right.kind in {"symbol", "list", "()"}):
-            return (
-                Form("symbol", text=f"{left.text}({spell(right)})")
-                if left.text[0] in _OPAQUE_CALLS
-                else Form("apply", (left, right))
-            )
+        if is_call and left.text[0] in _OPAQUE_CALLS:
+            return Form("symbol", text=f"{left.text}({spell(right)})")
+        if is_call and right.kind in {"symbol", "list", "()"}:
+            return Form("apply", (left, right))
         return times(left, right)
 
     def _with_unit(self, value: Form) -> Form:
@@ -223,7 +223,7 @@ class _Parser:
             return self._command(token.text)
         if token.text == r"\begin":
             return self._matrix()
-        raise Unreadable(f"{token.text or 'the end'} is in the way")
+        raise Unreadable(f"{token.text} is in the way")
 
     def _command(self, name: str) -> Form:
         if name in {r"\frac", r"\binom"}:
@@ -266,7 +266,7 @@ class _Parser:
             whole_numbers: read all digits, because `2^10` and `√12` are typed so, though TeX takes one.
         """
         token = self._next()
-        if token.kind == "number" and not whole_numbers and len(token.text) > 1:
+        if not whole_numbers and len(token.text) > 1 and token.text.isdigit():
             self._at -= 1
             self._tokens[self._at] = token._replace(text=token.text[1:])
             return Form("number", text=token.text[0])
