@@ -24,7 +24,6 @@ _BOX_PARTS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:[{}]|\\(?!boxed))|[{}]")
 _BARE_BOX = re.compile(r"\\boxed\s+(-?[\w.]+)")
 _BETWEEN_BOXES = re.compile(r"[$\s]*(?:[,;]|,?\s*(?:and|or))[$\s]*(?:[A-Za-z]\w*\s*=\s*)?")  # of one answer
 _EMPTY = {"", r"\text{}", "..."}
-_ANSWER_TAG = re.compile(r"<answer>(.*?)</answer>", re.DOTALL)
 _LONE_LETTER = re.compile(r"\(?[A-J]\)?\.?")
 
 _HASHES = re.compile(r"^[ \t>*]*####[ \t]*([^\n]*)$", re.MULTILINE)
@@ -156,15 +155,21 @@ def _after_thinking(text: str) -> str:
 @lru_cache(maxsize=1)  # it is asked for the answer and for the format
 def _marked(text: str, truncated: bool) -> str | None:
     r"""Return the content of the last \boxed, `####` or <answer>, whichever comes last."""
-    tags = (
-        [Marked(match.start(), match[1].strip()) for match in _ANSWER_TAG.finditer(text)] if "<answer>" in text else []
-    )
-    marks = [last_box(text), _last_hashes(text, truncated), *tags[-1:]]
+    marks = [last_box(text), _last_hashes(text, truncated), _last_tag(text)]
     found = [mark for mark in marks if mark is not None and mark.content]
     if not found:
         return None
     last = max(found, key=lambda mark: mark.start)
     return last.content if len(last.content) <= MAX_ANSWER else None
+
+
+def _last_tag(text: str) -> Marked | None:
+    """Return the content of the last <answer>…</answer>."""
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, end) if end >= 0 else -1
+    if start < 0:
+        return None
+    return Marked(start, text[start:end].removeprefix("<answer>").strip())
 
 
 def _last_hashes(text: str, truncated: bool) -> Marked | None:

@@ -14,6 +14,7 @@ from arl.reward.math.forms import INFINITY, Form, Unreadable, add_fraction, expa
 from arl.reward.math.tokens import Token, read_tokens, read_unit
 
 MAX_TOKENS = 1500
+MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
 _RELATIONS = {"=", r"\neq", r"\approx", r"\in", ":", "<", ">", r"\leq", r"\geq"}
 _SIGNS = ("+", "-", r"\pm", r"\mp")
@@ -36,10 +37,17 @@ def read(text: str) -> Form:
     try:
         if len(tokens) > MAX_TOKENS:
             raise Unreadable("it is too long")
-        return _Parser(tokens).answer()
+        form = _Parser(tokens).answer()
+        if _depth(form) > MAX_DEPTH:
+            raise Unreadable("it is too deep")
+        return form
     except (Unreadable, RecursionError):
         is_formula = any(token.kind == "command" or token.text[0] in "\\{}_^" for token in tokens)
         return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
+
+
+def _depth(form: Form) -> int:
+    return 1 + max(map(_depth, form.items), default=0)
 
 
 def _words(text: str) -> Form:
