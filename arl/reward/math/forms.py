@@ -11,6 +11,7 @@ from typing import NamedTuple
 _BELOW = {"<", r"\leq"}
 _FLIPPED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}
 _COLLECTIONS = {"list", "set", "union", "row", "matrix", "named", "()", "[)", "(]", "[]"}
+_OPERATIONS = {"+", "-", "*", "/", "^"}
 CONSTANTS = {r"\pi", "e", "i", r"\infty"}
 
 
@@ -139,14 +140,21 @@ def _is_variable(node: Form) -> bool:
     return node.text == "|" or (node.kind in {"symbol", "apply"} and node != INFINITY)
 
 
-def spell(node: Form) -> str:
+def spell(form: Form) -> str:
     """Return one spelling of a form."""
-    parts = [spell(item) for item in node.items]
-    if node.kind == "-":
-        return "-" + parts[0]
-    if node.kind == "^":
-        return f"{parts[0]}^{{{parts[1]}}}"
+    parts = [spell(item) for item in form.items]
+    operands = [f"({part})" if item.kind in _OPERATIONS else part for part, item in zip(parts, form.items, strict=True)]
+    if form.kind == "+":
+        return "+".join(parts).replace("+-", "-")
+    if form.kind == "*":
+        return r"\cdot ".join(operands)
+    if form.kind == "-":
+        return "-" + operands[0]
+    if form.kind == "/":
+        return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
+    if form.kind == "^":
+        return f"{operands[0]}^{{{parts[1]}}}"
     inner = ",".join(parts)
-    if len(node.kind) == 2:
-        return node.kind[0] + inner + node.kind[1]
-    return f"{node.text or node.kind}({inner})" if parts else node.text
+    if len(form.kind) == 2:
+        return form.kind[0] + inner + form.kind[1]
+    return f"{form.text or form.kind}({inner})" if parts else form.text
