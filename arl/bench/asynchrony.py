@@ -1,7 +1,7 @@
 """Measure one recipe with and without staleness, each using every core as well as it can: `arl bench async`.
 
 Synchronous RL (staleness 0, collocated: the side that runs has all cores) is tried in several layouts, and the ratio is
-to the fastest of them, tail batching (arl.rollout.tail_rounds) included. The runs are interleaved, so that a machine
+to the fastest of them, tail batching (arl.rollout.problem_queue) included. The runs are interleaved, so that a machine
 whose speed changes changes for all of them. Each row says where the trainer's time went, as shares of all steps.
 """
 

@@ -1,11 +1,16 @@
-"""Read a model's limits and its floating-point operations from its config."""
+"""Read what a model's directory says: its limits, its operations, its sizes, and the tokens that end a response."""
 
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from msgspec import Struct
 
-from arl.data.model_directory import reading_model
-from arl.data.model_source import description_of
+from arl.data.hub import description_of
+from arl.errors import DataError
 
 
 class Limits(NamedTuple):
@@ -68,3 +73,106 @@ def model_config(path: str) -> Any:
 
     with reading_model(path, "model"):
         return AutoConfig.from_pretrained(description_of(path), trust_remote_code=False).get_text_config()
+
+
+AGAIN = "copy it again from where the model came from"
+END_TOKENS = ("generation_config.json", "config.json")  # the first that a model has counts, as in transformers
+
+
+@contextlib.contextmanager
+def reading_model(path: str | Path, what: str) -> Iterator[None]:
+    """Turn what libraries raise when the files of a model are missing or damaged into a DataError.
+
+    Nothing else is called inside. tokenizers raises Exception itself, and transformers whatever its code runs into when
+    a value has another type, so no narrower class would do.
+
+    Args:
+        what: is loaded.
+
+    Raises:
+        DataError: it cannot be loaded.
+    """
+    try:
+        yield
+    except (MemoryError, DataError):
+        raise
+    except Exception as error:
+        why = str(error) if isinstance(error, OSError | ValueError) else f"{type(error).__name__}: {error}"
+        raise DataError(f"model.path {path}: no {what} can be loaded from there ({why})") from error
+
+
+def end_token_ids(path: str | Path) -> tuple[int, ...]:
+    """Return the ids in `eos_token_id` of generation_config.json, or of config.json where a model lacks the former.
+
+    Chat models often end a response with several tokens, and their tokenizer names only one of them.
+
+    Args:
+        path: directory of the model, or its Hugging Face name.
+
+    Raises:
+        DataError: the file is damaged, or the field is no id and no list of ids; it says the file.
+    """
+    directory = Path(description_of(str(path)))
+    for name in END_TOKENS:
+        file = directory / name
+        if not os.path.exists(file):
+            continue
+        try:
+            given: Any = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]).get("eos_token_id")
+        except (OSError, msgspec.DecodeError) as error:
+            raise DataError(f"{file}: is damaged ({error}); {AGAIN}") from error
+        ids = given if isinstance(given, list) else [] if given is None else [given]
+        if not all(type(token) is int and token >= 0 for token in ids):
+            raise DataError(f"{file}: eos_token_id {given!r} must be an id or a list of ids; correct it")
+        return tuple(ids)
+    return ()
+
+
+NORMED_HEADS = {"qwen3"}  # families that normalize each head's query and key
+WIDE_NORMS = {"gemma"}  # families whose norms multiply by their weight in float32
+
+
+class ModelShape(Struct, frozen=True):
+    """Hold the sizes of a decoder of attention and a gated MLP, as all that arl trains are.
+
+    >>> from transformers import Qwen2Config
+    >>> shape = ModelShape.of(Qwen2Config(hidden_size=1536, num_attention_heads=12, num_key_value_heads=2))
+    >>> shape.query_width, shape.key_width
+    (1536, 256)
+    """
+
+    layers: int
+    width: int  # of the residual stream
+    heads: int
+    kv_heads: int
+    head_dim: int
+    mlp_width: int
+    vocab_size: int
+    has_normed_heads: bool
+    has_wide_norms: bool
+
+    @classmethod
+    def of(cls, config: Any) -> "ModelShape":
+        """Read the sizes of a transformers config."""
+        heads = config.num_attention_heads
+        return cls(
+            layers=config.num_hidden_layers,
+            width=config.hidden_size,
+            heads=heads,
+            kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+            head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+            mlp_width=config.intermediate_size,
+            vocab_size=config.vocab_size,
+            has_normed_heads=config.model_type in NORMED_HEADS,
+            has_wide_norms=config.model_type in WIDE_NORMS,
+        )
+
+    @property
+    def query_width(self) -> int:
+        """Return the numbers of one token's queries, over all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def key_width(self) -> int:
+        """Return the numbers of one token's keys, over all heads; its values have as many."""
+        return self.kv_heads * self.head_dim

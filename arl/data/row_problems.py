@@ -8,6 +8,8 @@ row ─► columns.prompt, or the template with its fields ─► prompt
 import difflib
 import json
 import math
+import re
+import unicodedata
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,6 @@ from msgspec import Struct
 
 from arl.config.data_section import Columns
 from arl.config.prompt_template import fill_template, template_fields
-from arl.data.question_key import prompt_key, question_key
 from arl.data.table_rows import Row, column_names, read_rows, value_at
 from arl.errors import DataError, short_message
 from arl.types import Problem
@@ -28,7 +29,7 @@ class Candidate(Struct, frozen=True):
     """Hold a problem on its way into a split."""
 
     problem: Problem
-    key: str  # of the question: see arl.data.question_key
+    key: str  # of the question: see arl.data.row_problems
     place: str  # where it comes from, for messages
 
 
@@ -200,3 +201,48 @@ def _shortened(value: Any) -> str:
 def _shortened_list(names: Sequence[str]) -> str:
     shown = [name if len(name) <= 60 else f"{name[:57]}…" for name in names[:12]]
     return ", ".join(shown) or "none"
+
+
+DASHES = "‐‑‒–—−"  # which texts have for a minus
+APOSTROPHES = "‘’ʼ"
+_PLAIN = str.maketrans(
+    {
+        **dict.fromkeys(DASHES, "-"),
+        **dict.fromkeys(APOSTROPHES, "'"),
+    }
+)
+_MARKS = re.compile(
+    r"""
+    [\\$"“”„«»`.,;:?!]     # looked for first, because most characters are none of these
+    (?:
+        (?<=\\) [()\[\]]   # where mathematics begins and ends
+      | (?<=[$"“”„«»`])
+      | (?<=[.,;:]) (?!\d) # a digit may follow a decimal point or the comma of thousands
+      | (?<=\?) \?* !*
+      | (?<=[^\W\d_]!) !*  # behind a letter; behind a number or a bracket it is a factorial
+    )
+    """,
+    re.VERBOSE,
+)
+
+
+def question_key(text: str) -> str:
+    """Return the text by which equal questions are found.
+
+    >>> question_key("What is  2.5 + 3?") == question_key("what is $2.5 + 3$")
+    True
+    >>> question_key("What is 2.5 + 3?") == question_key("What is 25 + 3?")
+    False
+    """
+    composed = unicodedata.normalize("NFKC", text)
+    folded = composed.translate(_PLAIN).casefold()
+    unmarked = _MARKS.sub(" ", folded)
+    return " ".join(unmarked.split())
+
+
+def prompt_key(prompt: str | list[dict[str, Any]]) -> str:
+    """Return the key of a prompt; of chat messages, that of what the user says."""
+    if isinstance(prompt, str):
+        return question_key(prompt)
+    asked = [str(part["content"]) for part in prompt if part["role"] == "user"]
+    return question_key(" ".join(asked))

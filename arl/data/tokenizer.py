@@ -5,8 +5,8 @@ from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
-from arl.data.model_directory import end_token_ids, reading_model
-from arl.data.model_source import description_of
+from arl.data.hub import description_of
+from arl.data.model_limits import end_token_ids, reading_model
 from arl.data.prompt_format import PromptFormat, PromptRenderer
 from arl.errors import DataError
 from arl.types import Problem

@@ -15,7 +15,7 @@ from transformers import (
     PreTrainedTokenizerBase,
 )
 
-from arl.data.model_directory import end_token_ids, reading_model
+from arl.data.model_limits import end_token_ids, reading_model
 from arl.errors import DataError
 from arl.kernels.head import wide_product
 from arl.models.attention import ATTENTION

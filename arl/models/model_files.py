@@ -11,7 +11,7 @@ from msgspec import Struct
 from safetensors import SafetensorError, safe_open
 from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from arl.data.model_source import DESCRIPTION, snapshot_of
+from arl.data.hub import DESCRIPTION, snapshot_of
 from arl.errors import DataError
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.

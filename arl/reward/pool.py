@@ -28,12 +28,12 @@ from arl.launch.process import open_log
 from arl.launch.spawn import describe_exit, describe_state, kill_session, spawn
 from arl.reward.grading import Verdict
 from arl.reward.scorer import NO_WEIGHTS, OnError, Scorer, UngradedLog
-from arl.reward.worker import FIRST_CALL, READ_BYTES, READY, Answer, RewardCall, Settings
+from arl.reward.worker import READ_BYTES, READY, Answer, RewardCall, Settings
 from arl.types import Problem, Response
 
 TRIES = 2  # of a call
 OPEN_CALLS = 16  # of a worker, so that it waits for no event loop between two of them
-GRACE = 10.0  # seconds beyond the deadlines of a call in which a zygote that owes an answer must say something
+GRACE = 10.0  # seconds beyond the deadlines of a call, after which a silent zygote is lost
 END_SECONDS = 10.0  # for a zygote to kill what it has started, and exit
 CANNOT_SEND = "it cannot be sent to a reward worker"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # else all cores, each
@@ -83,7 +83,7 @@ class RewardPool:
     ) -> None:
         self._functions = list(dict.fromkeys(functions))
         self._settings = Settings(tuple(self._functions), workers, timeout, memory_gb)
-        self._patience = TRIES * FIRST_CALL * timeout + GRACE
+        self._silence = TRIES * timeout + GRACE
         self._startup = startup
         self._log = log
         self._output: BinaryIO | None = None  # while it is entered
@@ -95,7 +95,6 @@ class RewardPool:
         self._failure: Exception | None = None  # why the zygote could not be replaced
         self._process: asyncio.subprocess.Process | None = None
         self._task: asyncio.Task[None] | None = None
-        self._heard = 0.0  # clock seconds: the last answer, or the call that was sent when none was open
 
     async def __aenter__(self) -> Self:
         with writing(self._log):
@@ -145,8 +144,6 @@ class RewardPool:
         async with self._slots:
             if self._failure is not None:
                 raise self._failure
-            if not self._open:
-                self._heard = asyncio.get_running_loop().time()
             opened = _OpenCall(framed, asyncio.get_running_loop().create_future())
             self._open[call.id] = opened
             self._writer.write(framed)
@@ -166,7 +163,7 @@ class RewardPool:
                 pid = self.pid
                 code = await self._end(0.0 if why else END_SECONDS)
                 lost = f"the reward process (pid {pid}) {why or describe_exit(code)}"
-                self._ungraded.note(f"{lost}; it is started again, and makes its {self.num_open} calls again")
+                self._ungraded.note(f"{lost}; it is started again, and makes its {len(self._open)} calls again")
                 await self._start()
                 self._send_again(lost)
         except Exception as error:  # whatever it is, those that wait for a verdict must get it
@@ -181,21 +178,19 @@ class RewardPool:
             Why it is lost; empty: its connection has ended.
         """
         frames = FrameReader()
-        time = asyncio.get_running_loop().time
         while True:
+            owes_answer = bool(self._open)
             try:
-                async with asyncio.timeout(self._patience):
+                async with asyncio.timeout(self._silence):
                     data = await self._reader.read(READ_BYTES)
             except TimeoutError:
-                silent = time() - self._heard
-                if self._open and silent >= self._patience:
-                    return f"{self._state()}, and has said nothing for {silent:.0f} s"
+                if owes_answer:
+                    return f"{self._state()}, and has said nothing for {self._silence:.0f} s"
                 continue
             except ConnectionError:
                 return ""
             if not data:
                 return ""
-            self._heard = time()
             for body in frames.feed(data):
                 answer = decode(body, Answer)
                 opened = self._open.get(answer.id)  # None: the call was canceled

@@ -21,7 +21,7 @@ OnError = Literal["zero", "drop", "stop"]
 
 NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
 SHOWN = 60  # characters of the answer, in the log
-MOST_IN_A_ROW = 16  # problems, from one grade to the next
+MAX_UNGRADED_PROBLEMS = 16  # problems, from one grade to the next
 EPISODES_TO_SEE_PARTS = 64  # after which a weight of a part that never came is reported
 
 
@@ -132,10 +132,11 @@ class Scorer:
             GradingError: they are too many.
         """
         self._without_grade.add(problem.id)
-        if len(self._without_grade) >= MOST_IN_A_ROW:
+        if len(self._without_grade) >= MAX_UNGRADED_PROBLEMS:
             raise GradingError(
-                f"{self._function} graded not one episode of the last {MOST_IN_A_ROW} problems; the last: {last.error}."
-                f" Fix the function: with reward.on_error zero the run would learn nothing\n{last.traceback}"
+                f"{self._function} graded not one episode of the last {MAX_UNGRADED_PROBLEMS} problems; the last: "
+                f"{last.error}. Fix the function: with reward.on_error zero the run would learn nothing\n"
+                f"{last.traceback}"
             )
 
     def _look_for_parts(self, grade: Grade) -> None:

@@ -7,9 +7,6 @@ penalty is DAPO's (arXiv 2503.14476, equation 13). An evaluation never shapes.
 """
 
 import math
-from collections.abc import Sequence
-
-from msgspec import Struct
 
 from arl.config.reward_section import Reward
 from arl.types import Response
@@ -41,48 +38,27 @@ def overlong_penalty(num_tokens: int, *, budget: int, buffer: int, penalty: floa
     return -penalty * share if share else 0.0
 
 
-class Shaping(Struct, frozen=True, kw_only=True):
-    """Hold how the rewards of training episodes are shaped."""
+def shaped(raw: float, response: Response, section: Reward) -> float:
+    """Return the reward that training learns from.
 
-    scale: float = 1.0
-    bias: float = 0.0
-    low: float = -math.inf
-    high: float = math.inf
-    buffer: int | None = None  # tokens before the budget in which the penalty grows; None: no penalty
-    penalty: float = 1.0  # at the whole budget
-    mask_truncated: bool = False
-
-    @classmethod
-    def of(cls, section: Reward) -> "Shaping":
-        """Read the shaping from the recipe's section."""
-        clip: Sequence[float] = section.clip or (-math.inf, math.inf)
-        overlong = section.overlong
-        return cls(
-            scale=section.scale,
-            bias=section.bias,
-            low=clip[0],
-            high=clip[1],
-            buffer=None if overlong is None else overlong.buffer,
-            penalty=1.0 if overlong is None else overlong.penalty,
-            mask_truncated=section.mask_truncated,
-        )
-
-    def shape(self, raw: float, response: Response) -> float:
-        """Return the reward that training learns from.
-
-        An episode without a grade has the raw reward 0 and is shaped like every other one. So an answer that makes the
-        grader fail is never better off than a wrong answer that is graded 0.
-        """
-        shaped = scaled(raw, scale=self.scale, bias=self.bias, low=self.low, high=self.high)
-        if self.buffer is None:
-            return shaped
-        return shaped + overlong_penalty(
-            response.num_tokens, budget=response.budget, buffer=self.buffer, penalty=self.penalty
-        )
-
-    def masks(self, response: Response) -> bool:
-        """Return whether the episode's tokens are left out of the loss. Its reward still counts in its group."""
-        return self.mask_truncated and response.truncated
+    An episode without a grade has the raw reward 0 and is shaped like every other one. So an answer that makes the
+    grader fail is never better off than a wrong answer that is graded 0.
+    """
+    low, high = section.clip or (-math.inf, math.inf)
+    reward = scaled(raw, scale=section.scale, bias=section.bias, low=low, high=high)
+    if section.overlong is None:
+        return reward
+    return reward + overlong_penalty(
+        response.num_tokens,
+        budget=response.budget,
+        buffer=section.overlong.buffer,
+        penalty=section.overlong.penalty,
+    )
 
 
-UNSHAPED = Shaping()
+def is_masked(response: Response, section: Reward) -> bool:
+    """Return whether the episode's tokens are left out of the loss. Its reward still counts in its group."""
+    return section.mask_truncated and response.truncated
+
+
+UNSHAPED = Reward()

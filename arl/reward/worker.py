@@ -41,7 +41,6 @@ MAX_SENT_BYTES = 1 << 15  # of the calls of a worker that wait: it reads none of
 MAX_SENT = 8  # calls of a worker, so that it waits for nothing between two of them
 MAX_ANSWER_BYTES = 1 << 20  # that a worker may send
 READY = 0  # id of the answer of a zygote that has imported its functions; calls count from 1
-FIRST_CALL = 3  # deadlines, for the first call of a function in a worker: it may import and compile
 END_SECONDS = 5.0  # for killed processes to end; one that waits for a disk ends later, by itself
 EXIT_SECONDS = 0.5  # for a worker that has closed its connection to exit
 PAUSE = 0.001  # seconds between two looks at them
@@ -85,10 +84,8 @@ class _Worker:
     keeper: int  # process id of its parent
     connection: socket.socket
     frames: FrameReader = field(default_factory=lambda: FrameReader(MAX_ANSWER_BYTES))
-    called: set[int] = field(default_factory=set)  # functions whose first call in it has ended
     calls: deque[tuple[CallHead, bytes]] = field(default_factory=deque)  # sent and not answered; it makes the first
-    seconds: float = 0.0  # that the first may take
-    end: float = 0.0  # clock seconds at which they are over
+    end: float = 0.0  # clock seconds: the deadline of the first
 
 
 class Zygote:
@@ -106,7 +103,6 @@ class Zygote:
         self._frames = FrameReader()
         self._waiting: deque[tuple[CallHead, bytes]] = deque()
         self._failed_once: set[int] = set()  # ids of calls
-        self._quick: set[int] = set()  # functions whose first call in a worker has met the deadline of any call
         self._workers: list[_Worker] = []
         self._helpers = _children(os.getpid())  # which the import has started
         self._selector = selectors.DefaultSelector()
@@ -127,7 +123,7 @@ class Zygote:
                 elif not self._take_calls():
                     return kill_below(os.getpid(), spare=())
             for worker in [each for each in self._workers if each.calls and each.end <= time.monotonic()]:
-                self._lose(worker, Verdict(error=self._late(worker)))
+                self._lose(worker, Verdict(error=f"no answer in {self._settings.timeout:g} s (deadlines.reward)"))
 
     def _take_calls(self) -> bool:
         """Queue the calls that have arrived. Returns False when there will be no more."""
@@ -148,33 +144,16 @@ class Zygote:
         while self._waiting:
             worker = min(self._workers, key=lambda each: len(each.calls), default=None)
             if worker is None or (worker.calls and len(self._workers) < self._settings.workers):
-                try:
-                    worker = self._fork()
-                except OSError:  # no process: a call may have taken them all, and is killed at its deadline
-                    if worker is None:
-                        raise
+                worker = self._fork()
             sent = sum(len(body) for _, body in worker.calls)
             if len(worker.calls) >= MAX_SENT or (worker.calls and sent + len(self._waiting[0][1]) > MAX_SENT_BYTES):
                 return
             call, body = self._waiting.popleft()
             worker.calls.append((call, body))
             if len(worker.calls) == 1:
-                self._begin(worker)
+                worker.end = time.monotonic() + self._settings.timeout
             with contextlib.suppress(OSError):  # it has died, or was stopped: reading, or the deadline, finds that
                 worker.connection.sendall(len(body).to_bytes(4, "big") + body)
-
-    def _begin(self, worker: _Worker) -> None:
-        """Set the deadline of the first call of a worker."""
-        function = worker.calls[0][0].function
-        is_first = function not in worker.called and function not in self._quick
-        worker.seconds = self._settings.timeout * (FIRST_CALL if is_first else 1)
-        worker.end = time.monotonic() + worker.seconds
-
-    def _late(self, worker: _Worker) -> str:
-        if worker.seconds == self._settings.timeout:
-            return f"no answer in {worker.seconds:g} s (deadlines.reward)"
-        why = "for the first call of a worker; import at the top of the module what takes long"
-        return f"no answer in {worker.seconds:g} s (deadlines.reward × {FIRST_CALL} {why})"
 
     def _take_answer(self, worker: _Worker) -> None:
         """Pass the answer of a worker on, if it is one, and no error."""
@@ -193,21 +172,11 @@ class Zygote:
                 return self._lose(worker, Verdict(error=FORGED))
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
-            self._settle(worker, answer)
+            worker.calls.popleft()
+            worker.end = time.monotonic() + self._settings.timeout
+            self._failed_once.discard(answer.id)
+            self._tell(answer)
         return None
-
-    def _settle(self, worker: _Worker, answer: Answer) -> None:
-        call, _ = worker.calls.popleft()
-        if (
-            call.function not in worker.called
-            and time.monotonic() < worker.end - worker.seconds + self._settings.timeout
-        ):
-            self._quick.add(call.function)
-        worker.called.add(call.function)
-        if worker.calls:
-            self._begin(worker)
-        self._failed_once.discard(call.id)
-        self._tell(answer)
 
     def _lose(self, worker: _Worker, verdict: Verdict) -> None:
         """Kill a worker with everything below it. Its call is made once more, or has the verdict for an answer."""
@@ -227,11 +196,7 @@ class Zygote:
         self._waiting.extendleft(reversed(worker.calls))
 
     def _fork(self) -> _Worker:
-        """Start a worker.
-
-        Raises:
-            OSError: there is no process or no memory for it.
-        """
+        """Start a worker."""
         ours, theirs = socket.socketpair()
         zygote = os.getpid()
         sys.stdout.flush()

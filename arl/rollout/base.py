@@ -1,11 +1,28 @@
-"""Define the controller's seams beside engine and trainer: groups, device lease, observer, checkpoints, admission."""
+"""Gather what a controller works with (Segment), and define its seams beside engine and trainer.
 
+Without interruptions all episodes end before weights are loaded, so that none spans two versions:
+
+    episodes ─► Drain.episode(): waits while the drain is closed ─► env runs ─► …
+    Drain.close(): no episode begins, and it returns when all have ended ─► load ─► reopen()
+"""
+
+import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
+from arl.clock import outer_deadline
+from arl.config.recipe import Deadlines, Rollout
+from arl.data.problems import ProblemOrder
+from arl.engine.base import Engine
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Session
+from arl.rollout.filters import Filter
+from arl.rollout.ledger import GateMeter
+from arl.rollout.problem_queue import TailRounds
+from arl.train.base import Trainer
 from arl.types import Batch, Problem, StepResult, StepWaits, SwapReport, Trajectory, TrajectoryGroup, Turn
 
 
@@ -105,3 +122,127 @@ class Admission(Protocol):
             version: the trainer's.
             running: groups whose episodes run.
         """
+
+
+class Drain:
+    """Count the episodes whose env runs, and keep new ones waiting while it is closed. Several may close it."""
+
+    def __init__(self) -> None:
+        self._open = asyncio.Event()
+        self._open.set()
+        self._empty = asyncio.Event()
+        self._empty.set()
+        self._running = 0
+
+    @contextlib.asynccontextmanager
+    async def episode(self) -> AsyncIterator[None]:
+        """Run one episode in this context; first waits while the drain is closed."""
+        while not self._open.is_set():  # it may be closed again before this task runs
+            await self._open.wait()
+        self._running += 1
+        self._empty.clear()
+        try:
+            yield
+        finally:
+            self._running -= 1
+            if not self._running:
+                self._empty.set()
+
+    async def close(self, seconds: float) -> None:
+        """Let no episode begin, and wait until all have ended; `reopen` undoes it.
+
+        Raises:
+            DeadlineError: that took longer than `seconds`.
+        """
+        self._open.clear()
+
+        def what() -> str:
+            return f"{self._running} episodes to end before weights are loaded"
+
+        async with outer_deadline(seconds, "publisher", what):
+            await self._empty.wait()
+
+    def reopen(self) -> None:
+        """Let the episodes begin that wait."""
+        self._open.set()
+
+
+class NoLease:
+    """Implement Lease for mode disaggregated: both sides have devices of their own, so nobody waits."""
+
+    async def acquire(self) -> None:
+        """Return at once."""
+
+    async def release(self) -> None:
+        """Return at once."""
+
+
+class SharedDeviceLease:
+    """Implement Lease for mode collocated: the engines sleep from the start of a step until its weights are loaded."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._turn = asyncio.Lock()
+
+    async def acquire(self) -> None:
+        """Wait for the previous step's weights to be loaded, then pause the engines."""
+        await self._turn.acquire()
+        await self._engine.pause()
+
+    async def release(self) -> None:
+        """Let the engines generate again."""
+        await self._engine.resume()
+        self._turn.release()
+
+
+class DrainedDeviceLease(SharedDeviceLease):
+    """Implement Lease for mode collocated without interruptions: the trainer's turn begins when no episode generates.
+
+    Whoever loads the weights reopens the drain before the turn ends.
+
+    Args:
+        seconds: deadline of the open episodes.
+    """
+
+    def __init__(self, engine: Engine, drain: Drain, seconds: float) -> None:
+        super().__init__(engine)
+        self._drain = drain
+        self._seconds = seconds
+
+    async def acquire(self) -> None:
+        """Wait for the open episodes as well; see SharedDeviceLease."""
+        await self._turn.acquire()
+        await self._drain.close(self._seconds)
+        await self._engine.pause()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """Hold all that a controller works with, from the start of a run, or a checkpoint, until version `until`."""
+
+    rollout: Rollout
+    deadlines: Deadlines
+    steps: int
+    """Versions of the whole run. Nothing is generated that no step will train."""
+    tokens: int | None = None
+    """Trained tokens after which the run ends before its last step; None: it has all of its steps."""
+    until: int
+    """The version this segment ends with: the last step's, or one whose checkpoint begins the next segment."""
+    engine: Engine
+    trainer: Trainer
+    admission: Admission
+    problems: ProblemOrder
+    groups: Groups
+    keep: Filter
+    """Decides which finished groups are trained."""
+    lease: Lease
+    observer: Observer
+    checkpoints: Checkpoints
+    gate_meter: GateMeter
+    """Also counts the open requests of `groups`."""
+    drain: Drain | None = None
+    """Is closed before weights are loaded; None: loads interrupt episodes."""
+    tail: TailRounds | None = None
+    """The rounds of `rollout.tail_batching`, which `admission` follows; None: without it."""
+    restored: ControllerState | None = None
+    """The checkpoint to go on from."""

@@ -9,7 +9,7 @@
 Three loops run at once, _admit, _train and Swaps.run, beside one task for each group. They wake each other by events:
 
     event      set by                                   waited for by
-    room       a step, a swap, a lost group             _admit
+    capacity   a step, a swap, a lost group             _admit
     finished   a finished or lost group, a swap         NextBatch.wait
     loadable   a step, a finished or lost group,        Swaps.run
                the end of a round of admissions
@@ -24,18 +24,17 @@ from collections import Counter
 from collections.abc import Coroutine
 from typing import Any
 
+import msgspec
+
 from arl.clock import now, outer_deadline
 from arl.errors import Lost, Rejected, ends_the_run, leaves
-from arl.rollout.buffer import GroupBuffer
-from arl.rollout.controller_state import ControllerState
+from arl.rollout.base import Segment
+from arl.rollout.controller_state import ControllerState, OpenGroup, RunningGroup
 from arl.rollout.failure_window import FailureLimits
 from arl.rollout.ledger import Horizon, Ledger
-from arl.rollout.next_batch import NextBatch, WaitTimer
-from arl.rollout.open_group import OpenGroup
-from arl.rollout.problem_queue import Attempt, ProblemQueue
-from arl.rollout.segment import Segment
+from arl.rollout.next_batch import GroupBuffer, NextBatch, WaitTimer
+from arl.rollout.problem_queue import Attempt, ProblemQueue, TailRounds
 from arl.rollout.swaps import Swaps
-from arl.rollout.tail_rounds import TailRounds
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, SET_ASIDE, Batch, Trajectory
 
 PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its episodes' tasks, and their recorded turns
@@ -64,7 +63,7 @@ class Controller:
         self._limits = FailureLimits(segment.rollout)
         self._buffer = GroupBuffer()
         self._running: dict[int, OpenGroup] = {}  # group_id -> group, in the order of admission
-        self._room = asyncio.Event()
+        self._capacity = asyncio.Event()
         self._saved = 0  # the newest version with a checkpoint; version 0 needs none
         self.is_stopping = False
         self.version = 0  # steps finished by the trainer
@@ -82,7 +81,7 @@ class Controller:
             self._horizon,
             trained=lambda: self.version,
             running=lambda: len(self._running),
-            on_swap=(self._room, self._finished),
+            on_swap=(self._capacity, self._finished),
             describe=self._counts,
         )
         self._loadable = self._swaps.loadable
@@ -130,27 +129,27 @@ class Controller:
     async def _admit(self, tasks: asyncio.TaskGroup) -> None:
         """Start groups as long as the admission rule is open.
 
-        Consumes problems. Waits for room. Unblocked by a swap, a step or a lost group.
+        Consumes problems. Waits for capacity. Unblocked by a swap, a step or a lost group.
         """
-        patience = 3 * self._deadlines.step + self._deadlines.swap  # a batch, a step, a checkpoint
+        timeout = 3 * self._deadlines.step + self._deadlines.swap  # a batch, a step, a checkpoint
         while True:
-            self._room.clear()
+            self._capacity.clear()
             while self._may_start():
                 waiting_long = self._tail.next() if self._tail is not None else None
                 self._start(waiting_long or self._problems.next(), tasks)
             self._gate_meter.hold(self._needs_more())
             self._loadable.set()  # a load that was put off is due, if the gate has closed
-            async with outer_deadline(patience, "admission", self._describe_room):
-                await self._room.wait()
+            async with outer_deadline(timeout, "admission", self._describe_capacity):
+                await self._capacity.wait()
 
-    def _describe_room(self) -> str:
-        return f"room for another group; version {self.version}, {self._counts()}"
+    def _describe_capacity(self) -> str:
+        return f"capacity for another group; version {self.version}, {self._counts()}"
 
     def _may_start(self) -> bool:
-        """Return whether one more group may start: a step needs it, the cap has room for it, and the gate is open."""
+        """Return whether one more group may start: a step needs it, the cap allows it, and the gate is open."""
         cap = self._rollout.max_groups
-        has_room = cap is None or self._admission.num_outstanding < cap
-        return self._needs_more() and has_room and self._admission.is_open(self._engine.loaded_version)
+        is_below_cap = cap is None or self._admission.num_outstanding < cap
+        return self._needs_more() and is_below_cap and self._admission.is_open(self._engine.loaded_version)
 
     def _needs_more(self) -> bool:
         """Return whether steps are left for which no group was admitted."""
@@ -159,19 +158,20 @@ class Controller:
 
     def _start(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
         loaded = self._engine.loaded_version
-        group = OpenGroup(
+        record = RunningGroup(
             group_id=self.ledger.admitted,
             attempt=attempt,
             dispatch_version=loaded,
             dispatch_time=now(),
             deadline=self._admission.admit(loaded),
         )
+        group = OpenGroup(record)
         self.ledger.admitted += 1
-        self._running[group.group_id] = group
+        self._running[record.group_id] = group
         self._begin(group, tasks)
 
     def _begin(self, group: OpenGroup, tasks: asyncio.TaskGroup) -> None:
-        group.task = tasks.create_task(self._run_group(group), name=f"group {group.group_id}")
+        group.task = tasks.create_task(self._run_group(group), name=f"group {group.record.group_id}")
 
     # ---- one group
 
@@ -181,11 +181,11 @@ class Controller:
         Consumes one attempt. Waits for engines, env and rewards. Unblocked by them, or canceled when it is late.
         """
         try:
-            group.sessions = self._groups.open(f"g{group.group_id}", group.problem, group.journals)
+            group.sessions = self._groups.open(f"g{group.record.group_id}", group.problem, group.record.journals)
             trajectories = await self._groups.run(group.problem, group.sessions)
             kept = self._keep(group.problem, trajectories)
         except Exception as error:
-            if group.group_id in self._running:  # else it was abandoned meanwhile, and is accounted for
+            if group.record.group_id in self._running:  # else it was abandoned meanwhile, and is accounted for
                 self._end_early(group, error)
         else:
             if kept:
@@ -207,9 +207,9 @@ class Controller:
             self._fail(group, cause)
 
     def _finish(self, group: OpenGroup, trajectories: tuple[Trajectory, ...]) -> None:
-        del self._running[group.group_id]
+        del self._running[group.record.group_id]
         done = group.ended(trajectories, self.version)
-        self._buffer.add(done, group.deadline)
+        self._buffer.add(done, group.record.deadline)
         self._observer.group_finished(done)
         if self._tail is not None and len(self._buffer) == self._rollout.problems_per_step:
             self._set_rest_aside(self._tail)
@@ -217,25 +217,25 @@ class Controller:
         self._loadable.set()
 
     def _fail(self, group: OpenGroup, cause: BaseException) -> None:
-        requeued = self._problems.requeue(group.attempt)
+        requeued = self._problems.requeue(group.record.attempt)
         fate = FAILED_REQUEUED if requeued else FAILED
         self._lose(group, group.partial(), fate=fate, cause=cause)
-        self._limits.count_failure(group.attempt, cause)
+        self._limits.count_failure(group.record.attempt, cause)
 
     def _reject(self, group: OpenGroup, trajectories: tuple[Trajectory, ...], cause: BaseException | None) -> None:
         self._lose(group, trajectories, fate=REJECTED, cause=cause)
         rewards = [trajectory.reward for trajectory in trajectories]
-        self._limits.count_reject(group.attempt, rewards, cause)
+        self._limits.count_reject(group.record.attempt, rewards, cause)
 
     def _lose(
         self, group: OpenGroup, trajectories: tuple[Trajectory, ...], *, fate: str, cause: BaseException | None = None
     ) -> None:
         """Give the group's number back, count its fate and report it."""
-        del self._running[group.group_id]
-        self._admission.release(group.deadline)
+        del self._running[group.record.group_id]
+        self._admission.release(group.record.deadline)
         self.ledger.lost[fate] += 1
         self._observer.group_lost(group.ended(trajectories, self.version), fate, cause)
-        self._room.set()
+        self._capacity.set()
         self._finished.set()
         self._loadable.set()
 
@@ -262,7 +262,7 @@ class Controller:
             self.version = result.version
             self._loadable.set()
             self._observer.step_finished(batch, result, timer.waits())
-            open_attempts = [group.attempt for group in self._running.values()]
+            open_attempts = [group.record.attempt for group in self._running.values()]
             self._limits.forget_before(self._problems.oldest([*open_attempts, *self._set_aside()]))
             if self.has_ended():
                 return
@@ -271,16 +271,16 @@ class Controller:
 
     def _abandon_one(self, blocking: int) -> None:
         """Give up the oldest unfinished group due by version `blocking`; its problem may be tried again."""
-        group = next(group for group in self._running.values() if group.deadline <= blocking)
+        group = next(group for group in self._running.values() if group.record.deadline <= blocking)
         group.cancel()
-        requeued = self._problems.requeue(group.attempt)
+        requeued = self._problems.requeue(group.record.attempt)
         fate = LATE_REQUEUED if requeued else LATE
         self._lose(group, group.partial(), fate=fate)
 
     def _set_rest_aside(self, tail: TailRounds) -> None:
         """End a round of tail batching: nothing of it runs on."""
         rest = list(self._running.values())
-        tail.end([group.attempt for group in rest])
+        tail.end([group.record.attempt for group in rest])
         for group in rest:
             group.cancel()
             self._lose(group, group.partial(), fate=SET_ASIDE)
@@ -299,13 +299,13 @@ class Controller:
         for due in chosen.elements():
             self._admission.train(due)
         self.ledger.trained += len(batch.groups)
-        self._room.set()
+        self._capacity.set()
         return batch
 
     async def _take_turn(self) -> None:
         """Wait for the device, where engines and trainer share one; without interruptions also for open episodes."""
-        patience = self._deadlines.swap_and_restart + (0 if self._interrupts else self._deadlines.step)
-        async with outer_deadline(patience, "controller", "the device lease"):
+        timeout = self._deadlines.swap_and_restart + (0 if self._interrupts else self._deadlines.step)
+        async with outer_deadline(timeout, "controller", "the device lease"):
             await self._lease.acquire()
 
     # ---- state
@@ -361,9 +361,11 @@ class Controller:
             self._buffer.add(group, due)
         keeps_tokens = self._interrupts or self._engine.loaded_version == state.loaded_version
         for running in state.running:
-            self._running[running.group_id] = OpenGroup.restored(running, keeps_tokens)
-            if not keeps_tokens:
+            record = running
+            if not keeps_tokens:  # its episodes begin anew
+                record = msgspec.structs.replace(running, journals=(), ended_tokens=0)
                 self.ledger.restarted_tokens += running.ended_tokens
+            self._running[record.group_id] = OpenGroup(record)
         self._admission.restore(state.trained, state.loaded_version, state.outstanding)
 
     async def _resume_groups(self, tasks: asyncio.TaskGroup) -> None:

@@ -7,7 +7,7 @@
         return None                            # None: the recipe's reward function scores the episode
 
 An env ends the episode by returning. The episode is `truncated` if the token budget or the context ended it instead:
-the policy was cut off in its last turn, or text for the policy was left that it had no room to answer.
+the policy was cut off in its last turn, or text for the policy was left that it had no budget to answer.
 
 An env may raise arl.errors.Rejected: its group is then rejected, as a filter rejects one. A resumed run drives an env
 again through the turns that were recorded. From the first turn that has another context on, it generates anew.
@@ -29,7 +29,7 @@ import numpy as np
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.engine.continuation import Continuation
-from arl.rollout.gate_meter import GateMeter
+from arl.rollout.ledger import GateMeter
 from arl.rollout.stop_strings import StopStrings
 from arl.types import (
     NOT_SAMPLED,

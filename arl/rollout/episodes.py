@@ -12,16 +12,16 @@ import msgspec
 import numpy as np
 
 from arl.clock import now
-from arl.config.recipe import Rollout
+from arl.config.recipe import Reward, Rollout
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import RewardError
 from arl.metrics.spans import span
 from arl.reward.grading import NoRewardError, read_number
-from arl.reward.shaping import UNSHAPED, Shaping
+from arl.reward.shaping import UNSHAPED, is_masked, shaped
+from arl.rollout.base import Drain
 from arl.rollout.env import Env, Session
-from arl.rollout.gate_meter import GateMeter
-from arl.rollout.lease import Drain
+from arl.rollout.ledger import GateMeter
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
 
@@ -43,7 +43,7 @@ class Episodes:
     Args:
         seed: of the recipe; what an episode samples depends on it.
         max_length: tokens of one trajectory that model and trainer hold.
-        shaping: of rewards that are trained; the default leaves them as they are, as an evaluation does.
+        shaping: how trained rewards are shaped; the default leaves them as they are, as an evaluation does.
         top_p, top_k: see SamplingParams; other than the defaults for evaluations only.
     """
 
@@ -56,7 +56,7 @@ class Episodes:
         rollout: Rollout,
         seed: int,
         max_length: int,
-        shaping: Shaping = UNSHAPED,
+        shaping: Reward = UNSHAPED,
         top_p: float = 1.0,
         top_k: int = -1,
     ) -> None:
@@ -124,9 +124,9 @@ class Episodes:
     def _trajectory(self, session: Session, response: Response, grade: Grade) -> Trajectory:
         """Return the trajectory of a graded episode, as training is to see it."""
         trajectory = session.trajectory(grade)
-        shaped = self._shaping.shape(grade.reward, response)
-        trajectory = msgspec.structs.replace(trajectory, reward=shaped)
-        if self._shaping.masks(response):
+        reward = shaped(grade.reward, response, self._shaping)
+        trajectory = msgspec.structs.replace(trajectory, reward=reward)
+        if is_masked(response, self._shaping):
             nothing = np.zeros_like(trajectory.loss_mask)
             trajectory = msgspec.structs.replace(trajectory, loss_mask=nothing)
         return trajectory

@@ -1,4 +1,4 @@
-"""End a run in which too many problems fail or are rejected, whoever ends first.
+"""End a run in which too many problems fail or are rejected, whichever ends first.
 
 Problems are numbered in the order of their first admission. A run ends once more than the allowed share of any
 `size` consecutive problems has failed. A problem that is still running counts as good until it fails, so the count

@@ -1,8 +1,12 @@
-"""Count what becomes of every admitted group, admitted = trained + lost, by fate + in flight, and where a run ends."""
+"""Count what becomes of every admitted group, where a run ends, and how long the engines had nothing to do.
+
+admitted = trained + lost, by fate + in flight
+"""
 
 from collections import Counter
 from dataclasses import dataclass, field
 
+from arl.engine.meters import Stopwatch
 from arl.types import Batch
 
 
@@ -13,7 +17,7 @@ class Ledger:
     admitted: int = 0  # groups so far: the group_id of the next one
     trained: int = 0
     lost: Counter[str] = field(default_factory=Counter)  # fate -> groups
-    restarted_tokens: int = 0  # sampled by ended episodes that a resumed run began anew; see OpenGroup.restored
+    restarted_tokens: int = 0  # sampled by ended episodes that a resumed run began anew
 
     @property
     def in_flight(self) -> int:
@@ -48,3 +52,20 @@ class Horizon:
     def _end_if_reached(self, version: int) -> None:
         if self._tokens is not None and self.num_tokens >= self._tokens:
             self.steps = version
+
+
+class GateMeter(Stopwatch):
+    """Count the seconds in which admission is held back and no request is open."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._held = False
+
+    @property
+    def _counts(self) -> bool:
+        return self._held and self._open == 0
+
+    def hold(self, held: bool) -> None:
+        """Note whether the gate or the cap keeps groups that the run needs from starting."""
+        self._settle()
+        self._held = held

@@ -1,4 +1,4 @@
-"""Decide when a step may start, and which groups it consumes.
+"""Keep finished groups, and decide when a step may start and which of them it consumes.
 
 finished groups ─► choose: P of the earliest deadlines ─► does that break the bound of a later step?
                                                             │ yes: wait for the group in its way, or drop it
@@ -7,14 +7,63 @@ finished groups ─► choose: P of the earliest deadlines ─► does that brea
 
 import asyncio
 import contextlib
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from typing import Literal
 
 from arl.clock import now, outer_deadline
-from arl.rollout.buffer import GroupBuffer
-from arl.rollout.segment import Segment
-from arl.types import StepWaits
+from arl.rollout.base import Segment
+from arl.types import StepWaits, TrajectoryGroup
+
+
+class GroupBuffer:
+    """Keep one queue for each deadline. Deadlines are few, so every operation is O(1) per group."""
+
+    def __init__(self) -> None:
+        self._queues: dict[int, deque[TrajectoryGroup]] = {}
+        self._size = 0
+
+    def __len__(self) -> int:
+        return self._size
+
+    def add(self, group: TrajectoryGroup, deadline: int) -> None:
+        """Add a group that the step of version `deadline` must train at the latest."""
+        queue = self._queues.setdefault(deadline, deque())
+        queue.append(group)
+        self._size += 1
+
+    def __iter__(self) -> Iterator[tuple[int, TrajectoryGroup]]:
+        """Yield (deadline, group), earliest deadline first, in order of arrival within one."""
+        for deadline in sorted(self._queues):
+            for group in self._queues[deadline]:
+                yield deadline, group
+
+    def earliest(self, count: int) -> Counter[int]:
+        """Choose the first `count` groups in the order of deadlines, and return how many there are of each deadline."""
+        chosen: Counter[int] = Counter()
+        for deadline in sorted(self._queues):
+            if count == 0:
+                break
+            taken = min(count, len(self._queues[deadline]))
+            chosen[deadline] = taken
+            count -= taken
+        return chosen
+
+    def take(self, chosen: Counter[int]) -> tuple[TrajectoryGroup, ...]:
+        """Remove and return the groups that `earliest` chose: within a deadline the first to arrive, ordered by id.
+
+        They are not ordered by arrival, because their order decides their minibatch, and no minibatch may consist of
+        the quick ones.
+        """
+        groups: list[TrajectoryGroup] = []
+        for deadline in sorted(chosen):
+            queue = self._queues[deadline]
+            first = [queue.popleft() for _ in range(chosen[deadline])]
+            groups += sorted(first, key=lambda group: group.group_id)
+            if not queue:
+                del self._queues[deadline]
+        self._size -= len(groups)
+        return tuple(groups)
 
 
 class WaitTimer:
@@ -55,7 +104,7 @@ class NextBatch:
         describe: Callable[[], str],
     ) -> None:
         self._rollout = segment.rollout
-        self._patience = segment.deadlines.step
+        self._timeout = segment.deadlines.step
         self._engine = segment.engine
         self._admission = segment.admission
         self._buffer = buffer
@@ -71,7 +120,7 @@ class NextBatch:
             How many groups of each deadline it consumes; None: a recording has no more groups.
         """
         what = f"{self._rollout.problems_per_step} groups for step {version}"
-        async with outer_deadline(self._patience, "trainer", lambda: f"{what}; {self._describe()}") as scope:
+        async with outer_deadline(self._timeout, "trainer", lambda: f"{what}; {self._describe()}") as scope:
             while True:
                 self.finished.clear()
                 chosen = self._choose(version)
@@ -81,7 +130,7 @@ class NextBatch:
                     return None
                 with timer.waiting_for("groups" if self._has_too_few else "bound"):
                     await self.finished.wait()
-                scope.reschedule(now() + self._patience)
+                scope.reschedule(now() + self._timeout)
 
     @property
     def _has_too_few(self) -> bool:

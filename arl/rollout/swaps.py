@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from arl.clock import now, outer_deadline
+from arl.rollout.base import Segment
 from arl.rollout.ledger import Horizon
-from arl.rollout.segment import Segment
 
 
 class Swaps:
@@ -58,30 +58,30 @@ class Swaps:
             version = await self._next_version(self._engine.loaded_version)
             if self._drain is not None:
                 await self._drain.close(self._deadlines.step)
-            patience = self._deadlines.swap_and_restart
-            async with outer_deadline(patience, "publisher", f"weights of version {version} in engines"):
+            timeout = self._deadlines.swap_and_restart
+            async with outer_deadline(timeout, "publisher", f"weights of version {version} in engines"):
                 update = await self._trainer.weights(version)
                 report = await self._engine.update_weights(update)
             self._observer.swapped(report)
             if self._drain is not None:
                 self._drain.reopen()  # before the next turn of the trainer, which closes it again
-            async with outer_deadline(patience, "publisher", "engines to go on after the swap"):
+            async with outer_deadline(timeout, "publisher", "engines to go on after the swap"):
                 await self._lease.release()
             for event in self._on_swap:
                 event.set()
 
     async def _next_version(self, loaded: int) -> int:
         """Wait for the version to load after `loaded`; the deadline counts from the last step or end of a group."""
-        patience = 3 * self._deadlines.step  # a checkpoint, a batch, a step
+        timeout = 3 * self._deadlines.step  # a checkpoint, a batch, a step
         what = f"a version after {loaded} to load"
-        async with outer_deadline(patience, "publisher", lambda: f"{what}; {self._describe()}") as scope:
+        async with outer_deadline(timeout, "publisher", lambda: f"{what}; {self._describe()}") as scope:
             while True:
                 self.loadable.clear()
                 version = self._choose(loaded)
                 if version is not None:
                     break
                 await self.loadable.wait()
-                scope.reschedule(now() + patience)
+                scope.reschedule(now() + timeout)
         return version
 
     def _choose(self, loaded: int) -> int | None:

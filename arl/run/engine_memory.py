@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from arl.config.engine_section import EngineConfig
-from arl.data.model_shape import ModelShape
+from arl.data.model_limits import ModelShape
 from arl.sync.buckets import ITEM_BYTES
 
 MEBIBYTE = 1 << 20

@@ -18,8 +18,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.data.model_limits import model_config
-from arl.data.model_shape import ModelShape
+from arl.data.model_limits import ModelShape, model_config
 from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.devices import free_memory

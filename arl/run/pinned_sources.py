@@ -12,9 +12,8 @@ from msgspec import structs
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
-from arl.data.hub import COMMIT, hub_commit
-from arl.data.hub_files import PREFIX, HubFiles, parse_hub_files
-from arl.data.model_source import is_local, split_revision
+from arl.data.hub import COMMIT, hub_commit, is_local, split_revision
+from arl.data.source_files import PREFIX, HubFiles, parse_hub_files
 from arl.metrics.run_files import RECIPE
 
 FIELDS = ("model.path", "data.path", "data.eval_path")

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
+from arl.data.hub import check_model_source
 from arl.data.model_limits import Limits
-from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend

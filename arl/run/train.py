@@ -32,11 +32,10 @@ from arl.metrics.recorder_state import Meters
 from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary
 from arl.metrics.trackers import make_trackers
-from arl.rollout.base import Checkpoints, Observer
+from arl.rollout.base import Checkpoints, Observer, Segment
 from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
-from arl.rollout.segment import Segment
-from arl.rollout.tail_rounds import TailGate
+from arl.rollout.problem_queue import TailGate
 from arl.run.auto import fit_to_what_is_left, resolve_auto
 from arl.run.checkpoint import next_checkpoint
 from arl.run.checkpoint_state import RunState, load_state

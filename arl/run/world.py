@@ -26,15 +26,22 @@ from arl.engine.base import Engine
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.metrics.run_status import ProcessStatus
-from arl.reward.shaping import Shaping
-from arl.rollout.base import Admission, Checkpoints, Groups, Lease
+from arl.rollout.base import (
+    Admission,
+    Checkpoints,
+    Drain,
+    DrainedDeviceLease,
+    Groups,
+    Lease,
+    NoLease,
+    SharedDeviceLease,
+)
 from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
-from arl.rollout.gate_meter import GateMeter
-from arl.rollout.lease import Drain, DrainedDeviceLease, NoLease, SharedDeviceLease
+from arl.rollout.ledger import GateMeter
+from arl.rollout.problem_queue import TailGate, TailRounds
 from arl.rollout.staleness import StalenessGate
-from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.run.checkpoint import RunCheckpoints
 from arl.run.checkpoint import RunSnapshot as RunSnapshot
 from arl.run.evaluation.during import Evaluations
@@ -219,7 +226,7 @@ def _training_episodes(recipe: Recipe, plan: Plan, engine: Engine, codec: TextCo
         rollout=recipe.rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
-        shaping=Shaping.of(recipe.reward),
+        shaping=recipe.reward,
     )
 
 

@@ -7,7 +7,7 @@
     worked  7+5=12; 2+4+1=7; \\boxed{72}
     blurted \\boxed{72}                          the habit that RL must remove
 
-The warm-up (arl.tasks.two_stage_warmup) first teaches to work a problem digit by digit, and then installs bad habits,
+The warm-up (arl.tasks.base) first teaches to work a problem digit by digit, and then installs bad habits,
 for RL to remove.
 """
 
@@ -18,9 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
 from arl.config.section import Fraction
-from arl.tasks.base import Demonstration, Split, Task, WarmupStage
-from arl.tasks.math_reward import math_reward, math_vote
-from arl.tasks.two_stage_warmup import TwoStageOptions, two_stage_warmup
+from arl.tasks.base import Demonstration, Split, Task, TwoStageOptions, WarmupStage, two_stage_warmup
+from arl.tasks.math_sets import math_reward, math_vote
 from arl.types import Problem
 
 PROBLEMS_PER_KIND = 16  # both sides together

@@ -11,11 +11,12 @@ import hashlib
 import random
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from functools import partial
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from arl.config.section import Section
+from arl.config.section import Fraction, NonNegative, PositiveFloat, Section, Steps, Unit
 from arl.types import Problem, Response
 
 Split = Literal["training", "evaluation"]
@@ -184,3 +185,60 @@ def is_held_out(problem: Problem, fraction: float) -> bool:
     digest = hashlib.sha256(f"held out? {problem.id}".encode()).digest()
     uniform = int.from_bytes(digest[:8], "big")  # in 0 … 2**64 − 1
     return uniform < fraction * 2**64
+
+
+class TwoStageOptions(Section):
+    """Set the length, the learning rates and the bad habits of the two stages."""
+
+    skill_accuracy: Fraction = 0.95
+    """Warm-up, first stage: ends when sampled accuracy on fresh problems reaches this."""
+    skill_steps: Steps = 800
+    """Warm-up, first stage: fails if the accuracy is not reached in so many optimizer steps."""
+    skill_learning_rate: PositiveFloat = 2e-3
+    """Warm-up, first stage: peak; 50 steps of ramp, then linear to 10 % at skill_steps."""
+    habit_steps: Annotated[NonNegative, Unit("steps")] = 50
+    """Warm-up, second stage: optimizer steps on bad habits."""
+    habit_learning_rate: PositiveFloat = 1e-3
+    """Warm-up, second stage: constant."""
+    blurt: Fraction = 0.7
+    """Warm-up, second stage: share of demonstrations that answer without working."""
+    slip: Fraction = 0.1
+    """Warm-up, second stage: chance of an error at each working step."""
+
+
+class Demonstrate(Protocol):
+    """Draw `count` demonstrations, which show the bad habits with the chances `blurt` and `slip`."""
+
+    def __call__(self, rng: random.Random, count: int, blurt: float, slip: float) -> Sequence[Demonstration]: ...
+
+
+def two_stage_warmup(
+    options: TwoStageOptions,
+    skill_name: str,
+    demonstrate: Demonstrate,
+    ask: Callable[[random.Random, int], Sequence[Problem]],
+) -> list[WarmupStage]:
+    """Return the two stages.
+
+    Args:
+        skill_name: of the first stage, for progress lines.
+        demonstrate: draws what both stages show.
+        ask: draws so many questions, on which accuracy is measured.
+    """
+    skill = WarmupStage(
+        name=skill_name,
+        demonstrate=partial(demonstrate, blurt=0.0, slip=0.0),
+        ask=ask,
+        steps=options.skill_steps,
+        learning_rate=options.skill_learning_rate,
+        target_accuracy=options.skill_accuracy,
+    )
+    habits = WarmupStage(
+        name="with bad habits",
+        demonstrate=partial(demonstrate, blurt=options.blurt, slip=options.slip),
+        ask=ask,
+        steps=options.habit_steps,
+        learning_rate=options.habit_learning_rate,
+        schedule="constant",
+    )
+    return [skill, habits]

@@ -15,7 +15,7 @@ from arl.types import Problem, Response
 
 MEDIAN = 32  # tokens of an answer
 SIGMA = 0.95  # of the lognormal
-LONGEST = 448  # tokens of an answer
+MAX_TOKENS = 448  # tokens of an answer
 PROMPT_LENGTH = 16  # characters
 
 
@@ -55,7 +55,7 @@ class LongTail(Task):
 def draw_problem(rng: random.Random) -> Problem:
     """Draw a digit to repeat, and the number of tokens to repeat it for."""
     drawn = rng.lognormvariate(0.0, SIGMA) * MEDIAN
-    length = min(round(drawn) + 1, LONGEST)
+    length = min(round(drawn) + 1, MAX_TOKENS)
     digits = "".join(str(rng.randrange(10)) for _ in range(PROMPT_LENGTH - 1))
     return Problem(
         f"{digits}=",

@@ -6,7 +6,7 @@
 
 Answers grow with reward, and their lengths are long-tailed. A model of 0.4M parameters can learn this reasoning task.
 
-The warm-up (arl.tasks.two_stage_warmup) first shows worked answers, of all lengths alike, until the skill is there. It
+The warm-up (arl.tasks.base) first shows worked answers, of all lengths alike, until the skill is there. It
 then installs bad habits for RL to remove: most answers are blurted, and working steps slip.
 """
 
@@ -17,8 +17,17 @@ from typing import Annotated
 from pydantic import Field
 
 from arl.config.section import OpenFraction, Positive
-from arl.tasks.base import Demonstration, Split, Task, WarmupStage, drawn_problems, is_held_out, side_of
-from arl.tasks.two_stage_warmup import TwoStageOptions, two_stage_warmup
+from arl.tasks.base import (
+    Demonstration,
+    Split,
+    Task,
+    TwoStageOptions,
+    WarmupStage,
+    drawn_problems,
+    is_held_out,
+    side_of,
+    two_stage_warmup,
+)
 from arl.types import Problem, Response
 
 CHARACTERS = "0123456789.=#"

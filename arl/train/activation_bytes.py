@@ -16,7 +16,7 @@ from typing import Literal
 
 from msgspec import Struct
 
-from arl.data.model_shape import ModelShape
+from arl.data.model_limits import ModelShape
 
 Checkpointing = Literal["none", "selective", "full"]
 FLOAT32 = 4  # bytes of a number in which norms and attention's sums are computed

@@ -15,7 +15,7 @@ from typing import Literal
 from transformers import PreTrainedModel
 
 from arl.config.recipe import Train
-from arl.data.model_shape import ModelShape
+from arl.data.model_limits import ModelShape
 from arl.kernels import head, rows
 from arl.models.load import DTYPES
 from arl.train import sharding

@@ -21,9 +21,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from arl.config.recipe import Train
 from arl.config.section import NonNegative, Positive, PositiveFloat, Section
-from arl.data.model_limits import model_config
-from arl.data.model_shape import ModelShape
-from arl.data.model_source import check_model_source
+from arl.data.hub import check_model_source
+from arl.data.model_limits import ModelShape, model_config
 from arl.data.row_problems import MalformedRow, prompt_of
 from arl.data.table_rows import Row, read_rows
 from arl.data.tokenizer import load_codec

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from arl.config.recipe import Recipe, TinyModel
-from arl.data.model_directory import end_token_ids
+from arl.data.model_limits import end_token_ids
 from arl.data.tokenizer import load_codec
 from arl.errors import DataError, InputError
 from arl.models.load import empty_model

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from arl.data.hub_files import parse_hub_files
-from arl.data.source_files import find_files
+from arl.data.source_files import find_files, parse_hub_files
 from arl.errors import DataError
 from tests.data.fake_hub import FakeHub, point_to
 
@@ -40,13 +39,6 @@ def test_the_files_of_a_glob_are_downloaded_and_no_others(hub: FakeHub) -> None:
     found = find_files(SPEC, "data.path")
     assert [path.name for path in found] == ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"]
     assert sorted(hub.fetched) == ["main/train-00000-of-00002.jsonl", "main/train-00001-of-00002.jsonl"]
-
-
-def test_nothing_is_downloaded_twice(hub: FakeHub) -> None:
-    first = find_files(SPEC, "data.path")
-    fetched = list(hub.fetched)
-    assert find_files(SPEC, "data.path") == first
-    assert hub.fetched == fetched
 
 
 def test_cached_files_are_used_where_the_hub_does_not_answer(hub: FakeHub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,7 @@ import pytest
 from huggingface_hub import constants
 
 from arl.data import hub
-from arl.data.model_source import check_model_source, description_of
+from arl.data.hub import check_model_source, description_of
 from arl.errors import DataError
 from tests.data.fake_hub import point_to, served
 

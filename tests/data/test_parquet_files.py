@@ -29,10 +29,3 @@ def test_a_damaged_file_is_named(tmp_path: Path, damage: str) -> None:
     path.write_bytes(content if damage == "a changed bit" else content[:-100])
     with pytest.raises(DataError, match=r"rows\.parquet: cannot be read as Parquet"):
         list(parquet_rows(path, "data.path"))
-
-
-@pytest.mark.parametrize("codec", ["none", "snappy", "zstd", "gzip", "brotli"])
-def test_rows_are_read_in_any_codec_and_any_row_groups(tmp_path: Path, codec: str) -> None:
-    rows = [{"prompt": f"What is {i} + {i}?", "system": "Be brief. " * 1000} for i in range(3_000)]
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "p.parquet", compression=codec, row_group_size=700)
-    assert list(parquet_rows(tmp_path / "p.parquet", "data.path")) == rows

@@ -10,10 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Data
-from arl.data.problem_filters import without_overlap, without_repeats
-from arl.data.problems import ProblemSets, load_problems
-from arl.data.question_key import question_key
-from arl.data.row_problems import Candidate
+from arl.data.problems import ProblemSets, load_problems, without_overlap, without_repeats
+from arl.data.row_problems import Candidate, question_key
 from arl.errors import DataError
 from arl.types import Problem
 
@@ -51,14 +49,6 @@ def test_an_equal_question_is_trained_once(files: dict[str, str], tmp_path: Path
     assert sets.notes == (f'2 repeated questions left out (data.deduplicate), as {files["path"]}:3 "what is it"',)
     kept = load(files, deduplicate=False)
     assert len(kept.training) == 4
-
-
-def test_repeats_with_another_answer_are_counted(tmp_path: Path) -> None:
-    rows = [{"prompt": "x", "answer": answer} for answer in ("1", "2", "1", "3")]
-    (tmp_path / "p.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    (note,) = load({"path": str(tmp_path / "p.jsonl")}, eval_fraction=1e-9).notes
-    assert note.startswith("3 repeated questions left out (data.deduplicate), as ")
-    assert f"; 2 of them have another answer than the first, as {tmp_path}/p.jsonl:2" in note
 
 
 def test_repeats_are_left_out_before_a_file_is_divided(tmp_path: Path) -> None:
@@ -134,12 +124,6 @@ def test_problems_stay_whose_measured_pass_rate_is_in_the_range(files: dict[str,
     sets = load(files, pass_rate={"file": file, "min": 0.1, "max": 0.9})
     assert prompts(sets) == ["question 2"]
     assert sets.notes == (f"2 problems with a pass rate outside 0.1 … 0.9 left out, and 7 that {file} did not measure",)
-
-
-def test_a_file_that_measured_other_problems_is_refused(files: dict[str, str], tmp_path: Path) -> None:
-    file = results(tmp_path / "suite.jsonl", {"another question": [1.0]})
-    with pytest.raises(DataError, match=r"measured 1 problems, and none of the 10 training problems"):
-        load(files, pass_rate={"file": file})
 
 
 @pytest.mark.parametrize(

@@ -42,15 +42,6 @@ def test_an_epoch_hands_out_every_problem_once_and_the_next_one_in_another_order
     assert first != second
 
 
-def test_a_line_separator_inside_a_string_ends_no_line(tmp_path: Path) -> None:
-    """JSON allows U+2028 and U+0085 in strings, and many data sets have them."""
-    path = tmp_path / "p.jsonl"
-    rows = [{"prompt": f"{i}\u2028\u0085?", "answer": str(i)} for i in range(9)]
-    path.write_text("\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
-    sets = load_problems(Data(path=str(path)), seed=0)
-    assert {p.prompt for p in everything(sets)} == {row["prompt"] for row in rows}
-
-
 @pytest.mark.parametrize("row", [{"prompt": "x"}, {"prompt": "x", "answer": None}])
 def test_a_problem_without_an_answer_has_an_empty_one(tmp_path: Path, row: dict[str, str | None]) -> None:
     path = write(tmp_path / "p.jsonl", [row])
@@ -63,13 +54,10 @@ def test_a_problem_without_an_answer_has_an_empty_one(tmp_path: Path, row: dict[
     [
         ("", "p.jsonl: is empty"),
         ('{"prompt": "x"}\nnonsense', "p.jsonl:2: not JSON"),
-        ('{"prompt": "x"}\n[1]', "p.jsonl:2: is list, and must be one JSON object"),
         ('{"prompt": "x", "n": 18446744073709551616}', "p.jsonl:1: has an integer that takes more than 64 bits"),
         ('{"prompt": "x", "n": NaN}', "p.jsonl:1: not JSON .*, which has no NaN and no Infinity: write null"),
         ('{"prompt": true}', "p.jsonl:1: column prompt is True, and must be text"),
         ('{"promt": "x"}', "p.jsonl:1: no column prompt, which data.columns.prompt names .did you mean promt"),
-        ('{"question": "x"}', "p.jsonl:1: no column prompt, which data.columns.prompt names .it has question"),
-        ('{"prompt": " "}', "p.jsonl:1: column prompt is ' ', and must be text"),
     ],
 )
 def test_a_bad_problem_file_is_refused_by_line_and_column(tmp_path: Path, text: str, complaint: str) -> None:
@@ -85,17 +73,3 @@ def test_malformed_rows_can_be_left_out_and_are_counted(tmp_path: Path) -> None:
     assert [p.prompt for p in sets.training] == ["x", "y"]
     (note,) = sets.notes
     assert note.startswith(f"2 of 4 rows of data.path are malformed and left out: {path}:2: not JSON")
-
-
-def test_a_file_of_malformed_rows_alone_is_refused_even_where_they_are_left_out(tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text("a\nb")
-    with pytest.raises(DataError, match=r"none of its 2 rows is a problem; the first: .*p\.jsonl:1: not JSON"):
-        load_problems(Data(path=str(tmp_path / "p.jsonl"), malformed="skip"), seed=0)
-
-
-def test_an_evaluation_file_is_used_whole_however_small_it_is(tmp_path: Path) -> None:
-    training = write(tmp_path / "train.jsonl", numbered(9))
-    held_out = write(tmp_path / "test.jsonl", [{"prompt": f"test {i}"} for i in range(3)])
-    sets = load_problems(Data(path=training, eval_path=held_out), seed=0)
-    assert len(sets.training) == 9
-    assert [p.prompt for p in sets.held_out] == ["test 0", "test 1", "test 2"]

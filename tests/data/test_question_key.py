@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.data.question_key import prompt_key, question_key
+from arl.data.row_problems import prompt_key, question_key
 
 WORDS = st.lists(st.text(string.ascii_letters, min_size=1, max_size=8), min_size=1, max_size=8)
 

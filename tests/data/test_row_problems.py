@@ -109,12 +109,6 @@ def test_a_column_that_is_missing_or_something_else_is_named_with_file_and_row(
         training(path=path, **data)
 
 
-def test_a_null_answer_of_a_mapped_column_is_malformed(tmp_path: Path) -> None:
-    path = parquet(tmp_path / "p.parquet", [{"prompt": "a", "gold": "1"}, {"prompt": "b", "gold": None}])
-    with pytest.raises(DataError, match=r"row 2: column gold is null"):
-        training(path=path, columns={"answer": "gold"})
-
-
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
@@ -146,17 +140,3 @@ def test_files_that_are_not_there_are_named(tmp_path: Path, spec: str, complaint
         files = {"path": f"{tmp_path}/here.jsonl"} | {field: f"{tmp_path}/{spec}"}
         with pytest.raises(DataError, match=f"data.{field} .*{complaint}"):
             load_problems(Data.model_validate({"columns": {"prompt": "question"}, **files}), seed=0)
-
-
-@pytest.mark.parametrize("answer", [float("nan"), b"\xff"])
-def test_an_answer_that_json_cannot_hold_is_malformed(tmp_path: Path, answer: Any) -> None:
-    path = parquet(tmp_path / "p.parquet", [{"prompt": "x", "answer": answer}])
-    with pytest.raises(DataError, match=r"row 1: column answer is .* must be what JSON can hold"):
-        training(path=path)
-
-
-def test_an_empty_evaluation_file_is_refused(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "p.jsonl", [{"prompt": "x"}])
-    empty = parquet(tmp_path / "empty.parquet", [{"prompt": "x"}][:0])
-    with pytest.raises(DataError, match=r"data\.eval_path .*empty\.parquet: is empty"):
-        load_problems(Data(path=path, eval_path=empty), seed=0)

@@ -38,7 +38,23 @@ def _factorial(draw: random.Random) -> str:
 
 def _long_text(draw: random.Random) -> str:
     piece = draw.choice(
-        ["1", "9,", "x+", " ", "\\", "$", "#### ", r"\boxed{", r"\frac{1}{2}+", "a=", "-", "1/", "answer is ", "\0"]
+        [
+            "1",
+            "9,",
+            "x+",
+            " ",
+            "\\",
+            "$",
+            "#### ",
+            r"\boxed{",
+            r"\frac{1}{2}+",
+            "a=",
+            "-",
+            "1/",
+            "answer is ",
+            "\0",
+            "<answer>",
+        ]
     )
     return (piece * (LONG // len(piece)))[:LONG]
 

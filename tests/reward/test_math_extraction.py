@@ -42,6 +42,12 @@ RIGHT = [
     ("2:30", "The train leaves at 2:30"),
     ("x+1", "So the polynomial is $x+1$."),
     ("5", r"<think>\boxed{3}</think> \boxed{5}"),
+    ("300000", r"It is 3 \times 10^5."),
+    ("256", "Each of 8 has two states, so there are 2^8."),
+    ("12", "因此一共有12个。"),
+    ("C", "(C)"),
+    ("B", "<answer> B </answer>"),
+    ("2, 5", r"Either $x=\boxed{2}$ or $x=\boxed{5}$."),
 ]
 WRONG = [
     ("5", r"\boxed{5} and then \boxed{6}"),
@@ -60,6 +66,9 @@ WRONG = [
     ("3", "2 + 3"),
     ("3", r"<think>\boxed{3}</think> The answer is 5"),
     ("5", "I do not know."),
+    ("3", r"It is 3 \times 10^5."),
+    ("4", "We get x^2 + 9 for 4 of them, so 4^3."),
+    ("5", r"Either $x=\boxed{2}$ or $x=\boxed{5}$."),
     ("5", ""),
 ]
 
@@ -98,6 +107,8 @@ def test_the_format_is_judged_apart_from_the_answer() -> None:
 def test_the_gold_answer_is_found_in_a_whole_solution() -> None:
     assert grade("They are 1,000 + 80.\n#### 1,080", r"\boxed{1080}")["correct"] == 1.0
     assert grade(r"First \boxed{2}; hence $\boxed{3}$.", "#### 3")["correct"] == 1.0
+    assert grade("So the pair is\n#### (2, 5)", r"\boxed{(2,5)}")["correct"] == 1.0
+    assert grade(r"$x=\boxed{2}$ or $x=\boxed{5}$", r"\boxed{5}")["correct"] == 0.0
 
 
 @pytest.mark.parametrize("text", [r"\boxed{" * 14_000, r"\boxed{" * 14_000 + "1" + "}" * 14_000, "#### " * 20_000])

@@ -5,14 +5,12 @@ the grade says; here no call may come to that, because the grader bounds its own
 """
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from arl.reward.cpu_limit import run_within
-from arl.reward.math.grader import SECONDS, equal
+from arl.reward.math import grader
+from arl.reward.math.grader import equal, run_within
 from arl.reward.pool import RewardPool
 from arl.reward.scorer import UngradedLog
 from arl.types import Grade, Problem, Response
@@ -57,9 +55,11 @@ def test_one_hostile_answer_of_each_family_ends_by_itself(tmp_path: Path) -> Non
     check(*asyncio.run(grade_all(hostile_responses(len(FAMILIES), seed=3), tmp_path / "reward.log")))
 
 
-def test_a_verification_that_runs_out_of_time_says_so_and_is_not_wrong() -> None:
-    with pytest.raises(TimeoutError, match=r"no verdict within 1 s on the answer '\\\\sum_"):
-        equal(r"\sqrt{2}", r"\sum_{k=1}^{1000} \frac{1}{k^2+k+1}")
+def test_a_verification_that_runs_out_of_time_says_so_and_is_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grader, "SECONDS", 0.01)
+    terms = [rf"\tan({number}x+{number}!)" for number in range(2, 150)]
+    with pytest.raises(TimeoutError, match=r"no verdict within 0\.01 s on the answer '\\\\tan\(149x"):
+        equal("+".join(terms), "+".join(reversed(terms)))
 
 
 def test_a_computation_that_swallows_the_alarm_gets_it_again() -> None:
@@ -76,24 +76,6 @@ def test_a_computation_that_swallows_the_alarm_gets_it_again() -> None:
     alarms: list[BaseException] = []
     with pytest.raises(TimeoutError, match=r"no verdict within 0\.05 s on the answer it"):
         run_within(0.05, stubborn, "it")
-
-
-def test_a_late_no_is_no_verdict_and_a_late_yes_is_one() -> None:
-    def answers(result: bool) -> bool:
-        try:
-            while True:
-                pass
-        except BaseException:  # as a library may take an alarm for the failure of one of its methods
-            return result
-
-    with pytest.raises(TimeoutError):
-        run_within(0.05, lambda: answers(False), "it")
-    assert run_within(0.05, lambda: answers(True), "it")
-
-
-def test_the_controller_may_import_the_grader_without_the_symbolic_library() -> None:
-    probe = "import sys, arl.reward.math.grader; sys.exit('sympy' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
 
 
 def test_algebra_outside_of_the_main_thread_is_refused() -> None:
@@ -115,23 +97,29 @@ def test_algebra_outside_of_the_main_thread_is_refused() -> None:
         "(" * 30 + "1" + ")" * 30,
         r"\binom{10^9}{5}",
         "1" * 500,
+        "2^" * 300 + "2",
+        "x/" * 300 + "x",
     ],
 )
 def test_what_is_too_hard_is_wrong_at_once_unless_it_is_written_as_the_gold_one(answer: str) -> None:
-    from arl.reward.math.expression_limits import is_too_hard
-    from arl.reward.math.latex_cleaning import clean
-
-    assert is_too_hard(clean(answer))
     assert not equal("2", answer)
+    assert not equal(r"\sqrt{2}", answer)
     assert equal(answer, f"${answer}$")
 
 
-@pytest.mark.parametrize(
-    "answer", ["2^{2008}", "10^{100}", "2008!", "2^{2^{3}}", "(n+1)!", "x^{99}", r"\binom{49}{6}", "e^{x^2}"]
-)
-def test_what_honest_problems_ask_for_is_not_too_hard(answer: str) -> None:
-    from arl.reward.math.expression_limits import is_too_hard
-    from arl.reward.math.latex_cleaning import clean
+HONEST_POWERS = {
+    "2^{2008}": "4^{1004}",
+    "10^{100}": "100^{50}",
+    "2008!": r"2008\cdot 2007!",
+    "2^{2^{3}}": "256",
+    "(n+1)!": r"n!\cdot(n+1)",
+    "x^{99}": r"x\cdot x^{98}",
+    r"\binom{49}{6}": "13983816",
+    "e^{x^2}": r"(e^x)^x",
+}
 
-    assert not is_too_hard(clean(answer))
-    assert SECONDS < DEADLINE
+
+@pytest.mark.parametrize("gold", HONEST_POWERS)
+def test_what_honest_problems_ask_for_is_not_too_hard(gold: str) -> None:
+    assert equal(gold, HONEST_POWERS[gold])
+    assert not equal(gold, HONEST_POWERS[gold] + "+1")

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.reward.math.exact_numbers import read_number
 from arl.reward.math.grader import canonical, equal, extract_answer
+from arl.reward.math.latex import read
+from arl.reward.math.values import exact
 
 fractions = st.fractions(max_denominator=10**6)
 decimals = st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9)
@@ -45,20 +46,25 @@ def test_different_numbers_are_different_answers(one: Fraction, other: Fraction)
 
 @given(decimals)
 def test_a_decimal_is_read_exactly(value: object) -> None:
-    number = read_number(f"{value:f}")
+    number = exact(read(f"{value:f}"))
     assert number is not None
     assert number.value == Fraction(str(value))
 
 
-@given(st.text(max_size=200))
+MACROS = r"\frac \sqrt \pm \sin \log \{ \} \cup \infty \% \circ \begin{pmatrix}"
+PIECES = [*"{}()[]|^_,;:=<!%&+-*/ 1.x", *MACROS.split()]
+
+
+@given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_any_text_is_read_without_an_error(text: str) -> None:
     extract_answer(text)
     canonical(text)
+    assert not equal("7919", text)
 
 
 @pytest.mark.parametrize("text", ["9" * 5000, "1e999999", "2^{999999999}", "99999!", "1/0", r"\frac{1}{0}", "٣٣٣"])
 def test_a_number_too_large_to_write_out_is_no_number(text: str) -> None:
-    number = read_number(text)
+    number = exact(read(text))
     assert number is None or number.value == 333
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from arl.errors import GradingError, RewardError
 from arl.reward.grading import RewardCallable
-from arl.reward.scorer import EPISODES_TO_SEE_PARTS, MOST_IN_A_ROW, InlineRewards, OnError, Scorer, UngradedLog
+from arl.reward.scorer import EPISODES_TO_SEE_PARTS, MAX_UNGRADED_PROBLEMS, InlineRewards, OnError, Scorer, UngradedLog
 from arl.types import Grade, Problem, Response
 from tests.reward.hostile import obey, parts
 
@@ -57,9 +57,11 @@ def test_a_call_in_this_process_is_made_twice_before_it_counts_as_failed(tmp_pat
 
 def test_a_function_that_grades_nothing_ends_the_run_although_errors_are_zeros(tmp_path: Path) -> None:
     broken = scorer(tmp_path)
-    for number in range(MOST_IN_A_ROW - 1):
+    for number in range(MAX_UNGRADED_PROBLEMS - 1):
         grades(broken, "raise", "raise", problem=Problem(str(number)))
-    with pytest.raises(GradingError, match=f"not one episode of the last {MOST_IN_A_ROW} problems(?s:.*)Traceback"):
+    with pytest.raises(
+        GradingError, match=f"not one episode of the last {MAX_UNGRADED_PROBLEMS} problems(?s:.*)Traceback"
+    ):
         grades(broken, "raise", "raise")
 
 

@@ -14,16 +14,15 @@ from arl.config.recipe import Deadlines, Rollout
 from arl.data import msgpack_arrays
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
-from arl.rollout.base import Admission
+from arl.rollout.base import Admission, Segment
 from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Env, Session, single_turn
 from arl.rollout.episodes import Episodes
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
-from arl.rollout.segment import Segment
+from arl.rollout.problem_queue import TailGate, TailRounds
 from arl.rollout.staleness import StalenessGate
-from arl.rollout.tail_rounds import TailGate, TailRounds
 from arl.types import Problem
 from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
 

@@ -139,15 +139,6 @@ def test_the_trainer_runs_ahead_of_a_straggler_of_a_later_step() -> None:
     assert schedule.next_version(0, 3, running=0) == 1
 
 
-def test_a_lost_group_is_replaced_within_its_wave() -> None:
-    schedule = LagSchedule(clamped([1] * 6, 1))
-    assert [schedule.admit(0), schedule.admit(0)] == [0, 1]
-    schedule.release(0)
-    assert schedule.next_version(0, 0, running=0) is None
-    assert schedule.admit(0) == 0
-    assert not schedule.is_open(0)
-
-
 def test_a_version_without_groups_is_skipped_and_the_newest_loaded_where_none_has_any() -> None:
     schedule = LagSchedule(clamped([0, 1, 2, 3, 0, 5], 1))  # waves: 0 of steps 0-3 and 5, 4 of step 4
     assert [schedule.admit(0) for _ in range(5)] == [0, 1, 2, 3, 5]
@@ -156,11 +147,3 @@ def test_a_version_without_groups_is_skipped_and_the_newest_loaded_where_none_ha
     assert schedule.is_open(4)
     assert schedule.admit(4) == 4
     assert schedule.next_version(4, 6, running=0) == 6
-
-
-def test_a_schedule_is_restored_from_what_is_trained_and_outstanding() -> None:
-    schedule = LagSchedule(clamped([2, 2, 1, 2, 2, 1, 2, 2], 2))  # wave 1: once step 2, twice step 3
-    schedule.restore(num_trained=4, loaded_version=1, outstanding=[(0, 2), (1, 3)])
-    assert schedule.num_outstanding == 2
-    assert [schedule.admit(1), schedule.admit(1)] == [2, 3]
-    assert not schedule.is_open(1)

@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from arl import clock
-from arl.config.recipe import Recipe
-from arl.reward.shaping import UNSHAPED, Shaping
+from arl.config.recipe import Recipe, Reward
+from arl.reward.shaping import UNSHAPED
 from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
 from arl.types import (
@@ -59,7 +59,7 @@ async def score_itself(problem: Problem, session: Session) -> float:
     return 1.0
 
 
-def run(env: Env = answer, shaping: Shaping = UNSHAPED, size: int = 12) -> tuple[tuple[Trajectory, ...], Episodes]:
+def run(env: Env = answer, shaping: Reward = UNSHAPED, size: int = 12) -> tuple[tuple[Trajectory, ...], Episodes]:
     """Run one group, whose last two episodes are truncated."""
     recipe = Recipe.model_validate(
         {
@@ -95,7 +95,7 @@ def test_the_reward_function_sees_tokens_and_budget() -> None:
 
 
 def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are_kept_as_well() -> None:
-    trajectories, _ = run(shaping=Shaping(scale=10.0, bias=-0.5, buffer=4))
+    trajectories, _ = run(shaping=Reward.model_validate({"scale": 10.0, "bias": -0.5, "overlong": {"buffer": 4}}))
     rewards = [trajectory.reward for trajectory in trajectories]
     assert rewards[:6] == [5.0] * 6
     assert rewards[6:9] == [4.75, 4.5, 4.25]
@@ -106,7 +106,7 @@ def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are
 
 
 def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
-    trajectories, _ = run(score_itself, Shaping(mask_truncated=True))
+    trajectories, _ = run(score_itself, Reward(mask_truncated=True))
     assert [bool(t.loss_mask.any()) for t in trajectories] == [True] * 10 + [False] * 2
     assert [t.reward for t in trajectories] == [1.0] * 12
     assert trajectories[-1].truncated

@@ -158,12 +158,6 @@ def run(codec: ByteLevelCodec, stop: Sequence[str], stop_turn: bool = True) -> t
     return clock.run(main, virtual=True)
 
 
-def test_the_token_that_completes_the_string_is_recorded_whole_and_the_text_ends_before_the_string() -> None:
-    completion, response = run(ByteLevelCodec([b"42", b"\n", b"\nQ", b"uestion"]), ["\n\n"])
-    assert completion.token_ids == (0, 1, 2)
-    assert response.text == "42"
-
-
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_a_window_that_begins_within_a_character_hides_no_string(size: int) -> None:
     """The fallback's decoder gives up the whole row of bytes, and with it the string."""

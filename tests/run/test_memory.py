@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Recipe
-from arl.data.model_shape import ModelShape
+from arl.data.model_limits import ModelShape
 from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.placement import engine_share, place

@@ -16,8 +16,7 @@ from arl.config.recipe import Data
 from arl.data.problems import load_problems
 from arl.errors import DataError
 from arl.run.task_list import render_tasks
-from arl.tasks.math_sets import Gsm8k, Math, MathSet
-from arl.tasks.published_set import after_hashes, last_boxed
+from arl.tasks.math_sets import Gsm8k, Math, MathSet, after_hashes, last_boxed
 from arl.types import Problem
 
 needs_data = pytest.mark.skipif("ARL_DATA" not in os.environ, reason="ARL_DATA names no folder of problem sets")
@@ -117,7 +116,7 @@ def test_every_built_in_task_is_listed_with_its_problems_and_their_place(folder:
 def test_a_reward_worker_imports_the_grader_before_the_first_answer() -> None:
     """Lanes are forks of a worker: what it has not imported, every lane would import anew, within its deadline."""
     called = "from arl.tasks.math_sets import Gsm8k; Gsm8k.reward.prepare()"
-    probe = f"import sys; {called}; sys.exit('sympy' not in sys.modules)"
+    probe = f"import sys; {called}; sys.exit('mpmath' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
 
 

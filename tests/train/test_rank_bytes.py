@@ -20,7 +20,7 @@ from transformers import (
 )
 
 from arl.config.recipe import Train
-from arl.data.model_shape import ModelShape
+from arl.data.model_limits import ModelShape
 from arl.models.load import empty_model
 from arl.train import sharding
 from arl.train.algorithms.ppo import PPO

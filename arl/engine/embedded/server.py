@@ -21,7 +21,7 @@ import msgspec
 import torch
 from aiohttp import web
 
-from arl.data.model_directory import end_token_ids
+from arl.data.model_limits import end_token_ids
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.routes import EngineRoutes
 from arl.engine.http import wire

@@ -1,6 +1,6 @@
 r"""Find the final answer in a response.
 
-    1. the last closed and filled \boxed{…}, or the last line `#### …`: whichever comes later
+    1. the last closed and filled \boxed{…}, line `#### …`, or <answer>…</answer>: whichever comes last
     2. the last "the answer is …" or "Answer: …"
     3. the last formula or number, if no \boxed was begun
 
@@ -9,21 +9,22 @@ the rest what stands before its last line break.
 """
 
 import re
+from functools import lru_cache
 from typing import NamedTuple
 
-LONGEST_ANSWER = 4000  # characters; what is longer is no answer, and is only compared as it stands
-_LONGEST_LINE = 200  # characters of an answer after `####`
-_LONGEST_BLANK = 40  # characters that are looked at to tell whether they say nothing
-_MOST_WORDS = 6  # of an answer without a number or a formula; a longer sentence names none
-_SHORTEST_SENTENCE = 4  # words; a number among fewer is no part of a sentence
+MAX_ANSWER = 4000  # characters; what is longer is no answer, and is only compared as it stands
+_MAX_LINE = 200  # characters of an answer after `####`
+_MAX_WORDS = 6  # of an answer without a number or a formula; a longer sentence names none
+_MIN_SENTENCE = 4  # words; a number among fewer is no part of a sentence
 _TAIL = 3000  # characters from the end that are searched where the answer is not marked
 _OPERATOR_REACH = 20  # characters before a number that are searched for an operator
 
 # A box, and every brace that may close it. The second alternative skips what is escaped: \{ and \\.
-_BOX_OPENS = (r"\boxed", r"\fbox")
 _BOX_PARTS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:[{}]|\\(?!boxed))|[{}]")
 _BARE_BOX = re.compile(r"\\boxed\s+(-?[\w.]+)")
-_SAYS_NOTHING = {"", r"\text{}", "..."}
+_BETWEEN_BOXES = re.compile(r"[$\s]*(?:[,;]|,?\s*(?:and|or))[$\s]*(?:[A-Za-z]\w*\s*=\s*)?")  # of one answer
+_EMPTY = {"", r"\text{}", "..."}
+_LONE_LETTER = re.compile(r"\(?[A-J]\)?\.?")
 
 _HASHES = re.compile(r"^[ \t>*]*####[ \t]*([^\n]*)$", re.MULTILINE)
 _HEADING = re.compile(r"\d{1,2}[.):]\s*[A-Za-z*]")
@@ -50,8 +51,10 @@ _DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))"  # 1,234 or 123
 _SECOND_PART = r"(?:\s\d+/\d+|/\d+|:\d+)?"  # of 2 1/2, 3/4, 2:30
 _MARK = r"(?:\s?\\?%)?(?:\^\\circ|°)?"
 _UNIT = r"(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?"
-_NUMBER_ENDS = rf"(?={_UNIT}(?![\w^]|\.\d|,\d))"
-_NUMBER = re.compile(r"(?<![\w.,/^{])" + _SIGN + _CURRENCY + _DECIMAL + _SECOND_PART + _MARK + _NUMBER_ENDS)
+_NUMBER_ENDS = rf"(?={_UNIT}(?![A-Za-z\d_^]|\.\d|,\d))"  # letters of scripts without spaces may follow
+_NUMBER_BEGINS = r"(?<![A-Za-z\d_.,/^{])"
+_NUMBER = re.compile(_NUMBER_BEGINS + _SIGN + _CURRENCY + _DECIMAL + _SECOND_PART + _MARK + _NUMBER_ENDS)
+_POWER = re.compile(rf"{_NUMBER_BEGINS}{_DECIMAL}(?:\s?(?:\\times|\\cdot|[×·*])\s?{_DECIMAL})*\^\{{?[-+]?\d+\}}?")
 _OPERATOR_BEFORE = re.compile(r"[+*/×÷^]\s*$|\\(?:cdot|times)\s*$")
 
 
@@ -80,68 +83,58 @@ def extract_answer(text: str, truncated: bool = False) -> str | None:
         return stated
     if truncated or r"\boxed" in text:
         return None
+    if _LONE_LETTER.fullmatch(text.strip()):
+        return text.strip()
     return _last_quantity(text[-_TAIL:])
 
 
 def has_form(text: str, truncated: bool = False) -> bool:
-    r"""Tell whether the answer is given in an expected form: a closed and filled \boxed{…}, or a line `#### …`."""
+    r"""Tell whether the answer is marked: by a closed and filled \boxed{…}, a line `#### …`, or <answer>…</answer>."""
     return _marked(_after_thinking(text), truncated) is not None
 
 
 def gold_answer(answer: str) -> str:
     r"""Return the answer of a problem, where a data set gives a whole solution: after `####`, or in the last \boxed."""
     if "####" in answer:
-        after_hashes = answer.rpartition("####")[2]
-        return after_hashes.replace(",", "").strip()
+        return answer.rpartition("####")[2].strip()
     box = last_box(answer) if r"\boxed" in answer else None
-    if box is None:
-        return answer.strip()
-    return box.content.strip()
-
-
-class _Box(NamedTuple):
-    """Hold where the content of a brace begins, and how it is nested."""
-
-    start: int
-    is_box: bool = True
-    is_first: bool = False  # only spaces are between the box around it and this one
-    end: int = 0  # of its content
-    reach: int = 0  # end of the content of the outermost box that holds only this one
+    return answer.strip() if box is None else box.content
 
 
 def last_box(text: str) -> Marked | None:
     r"""Return the last closed and filled \boxed{…}. Reads the text once.
 
-    Of \boxed{\boxed{5}} it is the inner one.
+    Boxes that only "and", "or" or a comma separates are one answer: `x=\boxed{2}` or `x=\boxed{5}` is "2, 5".
     """
-    opened: list[_Box] = []
-    last: _Box | None = None
+    boxes = [box for box in _outer_boxes(text) if text[box[0] : box[1]].strip(" .,$~\n") not in _EMPTY]
+    if not boxes:
+        return _last_bare_box(text)
+    start, end = boxes.pop()
+    content = text[start:end].strip()
+    while boxes:
+        between = text[boxes[-1][1] + 1 : start].rpartition("\\")[0]
+        if len(between) > _MAX_LINE or not _BETWEEN_BOXES.fullmatch(between):
+            break
+        start, end = boxes.pop()
+        content = f"{text[start:end].strip()}, {content}"
+    return Marked(start, content)
+
+
+def _outer_boxes(text: str) -> list[tuple[int, int]]:
+    """Return where the contents of closed boxes start and end, without boxes in boxes."""
+    opened: list[tuple[int, bool]] = []
+    closed: list[tuple[int, int]] = []
     for match in _BOX_PARTS.finditer(text):
         token = match[0]
-        if token.startswith(_BOX_OPENS):
-            around = opened[-1] if opened else None
-            is_first = around is not None and around.is_box and _is_blank(text, around.start, match.start())
-            opened.append(_Box(match.end(), is_first=is_first))
-        elif token == "{":
-            opened.append(_Box(match.end(), is_box=False))
-        elif token == "}" and opened:
-            box = opened.pop()
-            end = match.start()
-            if box.is_box and not _is_blank(text, box.start, end):
-                last = _close_box(box, end, last, text)
-    if last is not None:
-        content = text[last.start : last.end]
-        return Marked(last.start, content.strip())
-    return _last_bare_box(text)
-
-
-def _close_box(box: _Box, end: int, last: _Box | None, text: str) -> _Box:
-    """Return the box that is the last one now: this one, or the one in it if it holds nothing else."""
-    if last is not None and last.is_first and last.start > box.start:
-        after_last = text[last.reach + 1 : end]
-        if not after_last.strip():
-            return last._replace(is_first=box.is_first, reach=end)
-    return box._replace(end=end, reach=end)
+        if token == "}" and opened:
+            start, is_box = opened.pop()
+            while is_box and closed and closed[-1][0] > start:
+                closed.pop()
+            if is_box:
+                closed.append((start, match.start()))
+        elif token.endswith("{") and token != r"\{":
+            opened.append((match.end(), token != "{"))
+    return closed
 
 
 def _last_bare_box(text: str) -> Marked | None:
@@ -153,26 +146,30 @@ def _last_bare_box(text: str) -> Marked | None:
     return Marked(last.start(), last[1])
 
 
-def _is_blank(text: str, start: int, end: int) -> bool:
-    """Tell whether nothing is said between two places. It looks at short spans alone, so that all are quick."""
-    if end - start >= _LONGEST_BLANK:
-        return False
-    return text[start:end].strip(" .,$~\n") in _SAYS_NOTHING
-
-
 def _after_thinking(text: str) -> str:
     """Return what follows the thoughts of a thinking model, if anything does."""
     answer = text.rpartition("</think>")[2]
     return answer if answer.strip() else text
 
 
+@lru_cache(maxsize=1)  # it is asked for the answer and for the format
 def _marked(text: str, truncated: bool) -> str | None:
-    r"""Return the content of the last \boxed or `####`, whichever comes later."""
-    box = last_box(text)
-    hashes = _last_hashes(text, truncated)
-    if box is None or (hashes is not None and hashes.start > box.start):
-        return hashes.content if hashes else None
-    return box.content if len(box.content) <= LONGEST_ANSWER else None
+    r"""Return the content of the last \boxed, `####` or <answer>, whichever comes last."""
+    marks = [last_box(text), _last_hashes(text, truncated), _last_tag(text)]
+    found = [mark for mark in marks if mark is not None and mark.content]
+    if not found:
+        return None
+    last = max(found, key=lambda mark: mark.start)
+    return last.content if len(last.content) <= MAX_ANSWER else None
+
+
+def _last_tag(text: str) -> Marked | None:
+    """Return the content of the last <answer>…</answer>."""
+    end = text.rfind("</answer>")
+    start = text.rfind("<answer>", 0, end) if end >= 0 else -1
+    if start < 0:
+        return None
+    return Marked(start, text[start:end].removeprefix("<answer>").strip())
 
 
 def _last_hashes(text: str, truncated: bool) -> Marked | None:
@@ -181,7 +178,7 @@ def _last_hashes(text: str, truncated: bool) -> Marked | None:
     for match in _HASHES.finditer(text):
         content = match[1].strip().strip("*").strip()
         is_cut = truncated and match.end() == len(text)
-        is_answer = len(content) < _LONGEST_LINE and not _HEADING.match(content) and _STARTS_AS_ANSWER.match(content)
+        is_answer = len(content) < _MAX_LINE and not _HEADING.match(content) and _STARTS_AS_ANSWER.match(content)
         if is_answer and not is_cut:
             last = Marked(match.start(), content)
     return last
@@ -195,7 +192,7 @@ def _stated(text: str) -> str | None:
         if formula:
             return _inside(formula)
         content = _first_sentence(rest)
-        is_short = len(content.split()) <= _MOST_WORDS
+        is_short = len(content.split()) <= _MAX_WORDS
         if content and (is_short or _FORMULA_SIGN.search(content)):
             return _narrowed(content)
     return None
@@ -224,7 +221,7 @@ def _narrowed(content: str) -> str:
     formulas = list(_MATH.finditer(clause))
     if len(formulas) == 1:
         return _inside(formulas[0])
-    is_long = len(clause.split()) >= _SHORTEST_SENTENCE
+    is_long = len(clause.split()) >= _MIN_SENTENCE
     if not is_long or _NOT_PROSE.search(clause):
         return clause
     found = [match[0].strip() for match in _NUMBER.finditer(clause)]
@@ -236,7 +233,7 @@ def _last_quantity(text: str) -> str | None:
     """Return the last formula with a digit, or the last number, whichever ends later."""
     formulas = list(_MATH.finditer(text))
     quantities = list(formulas)
-    for pattern in (_TUPLE, _FRACTION, _NUMBER):
+    for pattern in (_TUPLE, _FRACTION, _POWER, _NUMBER):
         quantities += pattern.finditer(text)
     with_digit = [match for match in quantities if any(character.isdecimal() for character in match[0])]
     candidates = with_digit or formulas

@@ -1,28 +1,27 @@
 r"""Grade answers to math problems: find the answer in the response, and compare it with the gold one.
 
-    response ─► extraction ─► answer ─► latex_cleaning ─► answer_forms ─► compare_forms ─► correct: 0 or 1
-                                gold ─►       "        ─►      "       ─►     │
-                                                                              └ what only algebra decides:
-                                                                                algebra, within a second
+    response ─► extraction ─► answer ─► latex (tokens, units) ─► compare ─► correct: 0 or 1
+                                gold ─►          "            ─►    └─ values, within a second
 
-docs/rewards.md says which answers count as equal. Nothing here imports torch, and the symbolic library is imported on
-first use, or by `score.prepare` when a worker starts.
+docs/rewards.md says which answers count as equal. Nothing here imports torch.
 """
 
+import signal
+import threading
+from collections.abc import Callable
 from functools import lru_cache
+from types import FrameType
+from typing import TypeVar
 
-from arl.reward.cpu_limit import run_within
-from arl.reward.math.algebra import is_equal, prepare
-from arl.reward.math.answer_forms import Collection, Form, Named, read_form
-from arl.reward.math.compare_forms import CHOICE, compare
-from arl.reward.math.exact_numbers import read_number
-from arl.reward.math.extraction import LONGEST_ANSWER, extract_answer, gold_answer, has_form
-from arl.reward.math.latex_cleaning import clean, words_of
+from arl.reward.math.compare import choice_of, compare_choices, same_answer, spell_answer, without_label
+from arl.reward.math.extraction import MAX_ANSWER, extract_answer, gold_answer, has_form
+from arl.reward.math.forms import Form, Unreadable
+from arl.reward.math.latex import read
+from arl.reward.math.values import exact
 from arl.types import Problem, Response
 
-__all__ = ["canonical", "equal", "extract_answer", "score", "vote"]
+__all__ = ["canonical", "equal", "extract_answer", "gold_answer", "score", "vote"]
 
-LONGEST_BITS = 4000  # of a number that is spelled out; Python writes up to 4,300 digits
 SECONDS = 1.0  # for the algebra of one verification
 
 
@@ -43,9 +42,6 @@ def score(problem: Problem, response: Response) -> dict[str, float]:
     }
 
 
-score.prepare = prepare  # type: ignore[attr-defined]  # a worker calls it when it starts
-
-
 def equal(gold: str, answer: str) -> bool:
     r"""Tell whether an answer is the gold one in another usual form; see docs/rewards.md.
 
@@ -58,28 +54,32 @@ def equal(gold: str, answer: str) -> bool:
     """
     gold = gold.strip()
     answer = answer.strip()
-    if max(len(gold), len(answer)) > LONGEST_ANSWER:
+    if max(len(gold), len(answer)) > MAX_ANSWER:
         return gold == answer
     return _equal(gold, answer)
 
 
 @lru_cache(maxsize=4096)
 def _equal(gold: str, answer: str) -> bool:
+    verdict = compare_choices(gold, answer)
+    if verdict is not None:
+        return verdict
     ours = _read(gold)
-    theirs = _read(answer)
+    theirs = _read(without_label(answer))
     if ours is None or theirs is None:
-        return False  # nothing is left of it, and nothing equals nothing
-    verdict = compare(ours, theirs, lambda one, other: True if one == other else None)
-    if verdict is None:
-        prepare()  # outside of the time limit
-        verdict = run_within(SECONDS, lambda: compare(ours, theirs, is_equal), repr(answer[:60]))
-    return verdict is True
+        return False  # an empty answer equals nothing
+    are_numbers = exact(ours) is not None and exact(theirs) is not None
+    if are_numbers or "words" in (ours.kind, theirs.kind):
+        return same_answer(ours, theirs)
+    return run_within(SECONDS, lambda: same_answer(ours, theirs), repr(answer[:60]))
 
 
 @lru_cache(maxsize=4096)
 def _read(answer: str) -> Form | None:
-    text = clean(answer)
-    return read_form(text) if text else None
+    try:
+        return read(answer)
+    except Unreadable:
+        return None
 
 
 def canonical(answer: str) -> str:
@@ -88,10 +88,13 @@ def canonical(answer: str) -> str:
     >>> canonical("$\\dfrac{2}{4}$"), canonical("x = 0.5"), canonical("\\{3, 1\\}")
     ('1/2', '1/2', '{1,3}')
     """
-    if len(answer) > LONGEST_ANSWER:
+    if len(answer) > MAX_ANSWER:
         return answer.strip()
-    form = _read(answer.strip())
-    return _spell(form) if form is not None else ""
+    choice = choice_of(answer)
+    if choice is not None:
+        return choice
+    node = _read(answer.strip())
+    return spell_answer(node) if node is not None else ""
 
 
 def vote(response: Response) -> str:
@@ -106,27 +109,38 @@ def vote(response: Response) -> str:
     return canonical(answer) or answer.strip()
 
 
-def _spell(form: Form) -> str:
-    if isinstance(form, Named):
-        return _spell(form.form)
-    if isinstance(form, Collection):
-        return _spell_collection(form)
-    number = read_number(form.text)
-    if number is not None:
-        numerator, denominator = number.value.as_integer_ratio()
-        if numerator.bit_length() + denominator.bit_length() < LONGEST_BITS:
-            return str(number.value)
-    choice = CHOICE.fullmatch(form.text)
-    if choice:
-        return choice[1]
-    return words_of(form.text) or form.text
+REPEAT_SECONDS = 0.1  # the alarm rings again, because code in between may have swallowed it
+Result = TypeVar("Result")
 
 
-def _spell_collection(form: Collection) -> str:
-    parts = [_spell(item) for item in form.items]
-    if not form.has_order:
-        return "{" + ",".join(sorted(parts)) + "}"
-    spelled = ",".join(parts)
-    if len(form.kind) == 2:
-        return form.kind[0] + spelled + form.kind[1]
-    return f"{form.kind}({spelled})"
+class _OutOfTime(BaseException):
+    """Break off a computation. No `except Exception` of a library stops it."""
+
+
+def run_within(seconds: float, function: Callable[[], Result], what: str) -> Result:
+    """Call a function, and break it off when it has used so much time of the CPU.
+
+    It is no time of the clock, so that a busy machine decides as an idle one does; for that, the pool has its deadline.
+
+    Raises:
+        TimeoutError: the time was over; names `what`.
+        RuntimeError: called outside of the main thread of a process, where the alarm cannot be received.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError("math is verified in the main thread of a process alone: its time limit is a signal")
+    is_running = True
+
+    def ring(signum: int, frame: FrameType | None) -> None:
+        if is_running:
+            raise _OutOfTime
+
+    previous = signal.signal(signal.SIGPROF, ring)
+    signal.setitimer(signal.ITIMER_PROF, seconds, REPEAT_SECONDS)
+    try:
+        return function()
+    except _OutOfTime:
+        raise TimeoutError(f"no verdict within {seconds:g} s on the answer {what}") from None
+    finally:
+        is_running = False
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, previous)

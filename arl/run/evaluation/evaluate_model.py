@@ -18,8 +18,8 @@ from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe, make_recipe
 from arl.config.section import usable_path
+from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits
-from arl.data.model_source import check_model_source
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.backend import probe_backend

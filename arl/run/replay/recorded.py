@@ -18,9 +18,9 @@ from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.meters import BusyMeter
 from arl.errors import DeadlineError, Lost
+from arl.rollout.base import Drain
 from arl.rollout.env import Session
-from arl.rollout.gate_meter import GateMeter
-from arl.rollout.lease import Drain
+from arl.rollout.ledger import GateMeter
 from arl.rollout.staleness import StalenessGate
 from arl.run.replay.recording import RecordedGroup
 from arl.sync.virtual_publisher import ROUNDING

@@ -1,0 +1,318 @@
+r"""Read an answer, in LaTeX or as people type it, into a form. Nothing in the text is rewritten before it is read.
+
+    "x\in[2,\tfrac{5}2)"   ─► tokens ─► parser ─►   named(x, [)(2, /(5, 2)))
+    "1\pm\sqrt5"          ─►                       plus-minus(+(1, sqrt(5)), +(1, -(sqrt(5))))
+    "5\text{ cm}"         ─►                       unit(5), "centimeter"
+
+The parser is a recursive descent, lowest first: lists, unions, relations, sums, products, powers, single things.
+"""
+
+import re
+from collections.abc import Callable
+
+from arl.reward.math.forms import INFINITY, Form, Unreadable, add_fraction, expand_signs, relation, spell, times
+from arl.reward.math.tokens import Token, read_tokens, read_unit
+
+MAX_TOKENS = 1500
+MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
+
+_RELATIONS = {"=", r"\neq", r"\approx", r"\in", ":", "<", ">", r"\leq", r"\geq"}
+_SIGNS = ("+", "-", r"\pm", r"\mp")
+_CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
+_MARKS = {r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle"}
+_REPEATING = {r"\overline", r"\bar", r"\dot"}
+_NEGATION = re.compile(r"\bno[tr]?\b|n't", re.IGNORECASE)
+_OPAQUE_CALLS = set("fghFGHPE")  # f(2) is no product
+
+
+def read(text: str) -> Form:
+    """Read an answer.
+
+    Raises:
+        Unreadable: nothing is left of it.
+    """
+    tokens = read_tokens(text)
+    if not tokens:
+        raise Unreadable("it is empty")
+    try:
+        if len(tokens) > MAX_TOKENS:
+            raise Unreadable("it is too long")
+        form = _Parser(tokens).answer()
+        if _depth(form) > MAX_DEPTH:
+            raise Unreadable("it is too deep")
+        return form
+    except (Unreadable, RecursionError):
+        is_formula = any(token.kind == "command" or token.text[0] in "\\{}_^" for token in tokens)
+        return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
+
+
+def _depth(form: Form) -> int:
+    return 1 + max(map(_depth, form.items), default=0)
+
+
+def _words(text: str) -> Form:
+    r"""Return words in lower case, without macros, punctuation and an article: "\\text{The Ellipse}." is "ellipse"."""
+    bare = re.sub(r"\\[a-z]+\*?|[{}$\\!?'\"`]|[.,](?!\d)", "", text)
+    words = bare.replace("-", " ").lower().split()
+    if len(words) > 1 and words[0] in {"a", "an", "the"}:
+        words = words[1:]
+    return Form("words", text=" ".join(words))
+
+
+class _Parser:
+    """Read tokens from the first to the last."""
+
+    def __init__(self, tokens: list[Token]) -> None:
+        self._tokens = [*tokens, Token("end", "")]
+        self._at = 0
+        self._bar = ""  # what a | closes: "|", or the element of a set that has conditions
+
+    def answer(self) -> Form:
+        is_labeled = self._now.kind == "words" and self._tokens[1].kind == "number"
+        if is_labeled and not _NEGATION.search(self._now.text):
+            self._next()  # "about 5"
+        self._skip(":")
+        node = self._list()
+        if self._now.kind != "end":
+            raise Unreadable(f"{self._now.text} is in the way")
+        return expand_signs(node)
+
+    @property
+    def _now(self) -> Token:
+        return self._tokens[self._at]
+
+    def _next(self) -> Token:
+        token = self._now
+        if token.kind == "end":
+            raise Unreadable("it ends too early")
+        self._at += 1
+        return token
+
+    def _is(self, *texts: str) -> bool:
+        return self._now.kind == "sign" and self._now.text in texts
+
+    def _skip(self, *texts: str) -> bool:
+        """Skip the token if it is one of these signs."""
+        is_found = self._is(*texts)
+        self._at += is_found
+        return is_found
+
+    # ---- lists and statements
+
+    def _list(self) -> Form:
+        """Read "3,5 and 7", or "p=5,q=2;p=7,q=2"."""
+        return self._separated("list", ";", self._commas)
+
+    def _commas(self) -> Form:
+        node = self._separated("list", ",", self._union)
+        are_intervals = all(
+            item.kind == "named" and item.items[1].kind in {"()", "[)", "(]", "[]"} for item in node.items
+        )
+        return node._replace(kind="union") if node.kind == "list" and are_intervals else node
+
+    def _union(self) -> Form:
+        return self._separated("union", r"\cup", self._statement)
+
+    def _separated(self, kind: str, separator: str, read_one: Callable[[], Form]) -> Form:
+        parts = [read_one()]
+        while self._skip(separator):
+            if not self._is(separator) and self._now.kind != "end":  # "5, and 7"
+                parts.append(read_one())
+        return parts[0] if len(parts) == 1 else Form(kind, tuple(parts))
+
+    def _statement(self) -> Form:
+        r"""Read `x=2+3=5`, `0\leq x<1`, `3:2`, or an expression."""
+        sides = [self._sum()]
+        signs: list[str] = []
+        while self._is(*_RELATIONS) and not (self._is(":") and self._bar == r"\{"):
+            signs.append(self._next().text)
+            sides.append(self._sum())
+        return relation(sides, signs) if signs else sides[0]
+
+    # ---- expressions
+
+    def _signed(self, read_one: Callable[[], Form]) -> Form:
+        sign = ""
+        while self._is(*_SIGNS):
+            text = self._next().text
+            if text != "+":
+                sign = "" if sign == text == "-" else text
+        node = read_one()
+        return Form(sign, (node,)) if sign else node
+
+    def _sum(self) -> Form:
+        terms = [self._signed(self._product)]
+        while self._is(*_SIGNS):
+            terms.append(self._signed(self._product))
+        return terms[0] if len(terms) == 1 else Form("+", tuple(terms))
+
+    def _product(self) -> Form:
+        node = self._power()
+        while True:
+            if self._skip("*"):
+                node = times(node, self._signed(self._power))
+            elif self._skip("/"):
+                node = Form("/", (node, self._signed(self._power)))
+            elif self._now.kind == "words" and node.kind != "words":
+                node = self._with_unit(node)
+            elif self._starts_factor():
+                node = self._beside(node)
+            else:
+                return node
+
+    def _starts_factor(self) -> bool:
+        is_sign = self._now.kind in {"sign", "end"}
+        return not is_sign or self._is("(", "[", "{", r"\{") or (self._is("|") and not self._bar)
+
+    def _beside(self, left: Form) -> Form:
+        """Read what stands beside a factor: mostly another one."""
+        token = self._now
+        right = self._power()
+        if "words" in (left.kind, right.kind):
+            raise Unreadable("words are beside a formula")
+        if left.kind == token.kind == "number":  # 2 1/2
+            if not self._skip("/"):
+                raise Unreadable("two numbers are side by side")
+            right = Form("/", (right, self._power()))
+        if left.kind == "number" and right.kind == "/" and token.text in {r"\frac", right.items[0].text}:
+            return add_fraction(left, right)
+        is_call = token.text == "(" and not token.is_spaced and left.kind == "symbol"
+        if is_call and left.text[0] in _OPAQUE_CALLS:
+            return Form("symbol", text=f"{left.text}({spell(right)})")
+        if is_call and right.kind in {"symbol", "list", "()"}:
+            return Form("apply", (left, right))
+        return times(left, right)
+
+    def _with_unit(self, value: Form) -> Form:
+        """Read the words behind a value, as far as they go."""
+        if value.kind == "*" and all(item.kind == "symbol" for item in value.items):
+            raise Unreadable("words are beside letters")
+        words = []
+        while self._now.kind == "words" or self._is("/", "^"):
+            words.append(self._next().text)
+            if words[-1] == "^":
+                self._argument()
+        unit = read_unit(" ".join(words))
+        if unit.scale:
+            value = times(value, Form("^", (Form("number", text="10"), Form("number", text=str(unit.scale)))))
+        if unit.name == "percent":
+            return value if value.kind == "percent" else Form("percent", (value,))
+        return Form("unit", (value,), unit.name)
+
+    def _power(self) -> Form:
+        node = self._single(self._next())
+        while self._is("^", "!", "%", r"\degree", "_"):
+            sign = self._next().text
+            items = (node, self._argument(whole_numbers=True)) if sign in "^_" else (node,)
+            if sign == r"\degree" or items[-1].text == r"\circ":
+                node = Form("unit", items[:1], "degree")
+            elif sign == "_":
+                node = Form("based", items[1:], node.text)
+            else:
+                node = Form("percent" if sign == "%" else sign, items)
+        return node
+
+    def _single(self, token: Token) -> Form:
+        if token.kind == "number":
+            if self._now.text in _REPEATING and "." in token.text:
+                self._next()
+                return Form("repeating", (self._argument(whole_numbers=True),), token.text)
+            return Form("number", text=token.text)
+        if token.kind == "words":
+            words = [token.text]
+            while self._now.kind == "words":
+                words.append(self._next().text)
+            return _words(" ".join(words))
+        if token.kind == "function":
+            return self._function(token.text)
+        if token.text in _CLOSING:
+            return self._group(token.text)
+        if token.kind in {"symbol", "command"}:
+            return self._command(token.text)
+        if token.text == r"\begin":
+            return self._matrix()
+        raise Unreadable(f"{token.text} is in the way")
+
+    def _command(self, name: str) -> Form:
+        if name in {r"\frac", r"\binom"}:
+            pair = (self._argument(), self._argument())
+            return Form("/", pair) if name == r"\frac" else Form("call", pair, name)
+        if name == r"\sqrt":
+            root = self._power() if self._is("[") else Form("number", text="2")
+            return Form("call", (self._argument(whole_numbers=True), root), name)
+        if name in _MARKS:
+            return Form("symbol", text=f"{name} {spell(self._argument())}")
+        if self._skip("_"):
+            name += "_" + spell(self._argument(whole_numbers=True))
+        while self._skip("'"):
+            name += "'"
+        return Form("symbol", text=name)
+
+    def _function(self, name: str) -> Form:
+        r"""Read `\sin^2 x`, `\log_{2}16`, `\ln(x+1)`: without brackets the argument is a product of plain factors."""
+        base = (self._argument(),) if self._skip("_") else ()
+        exponent = self._argument() if self._skip("^") else None
+        argument = self._power() if self._is("(", "[", "{", "|") else self._signed(self._plain_product)
+        if exponent is not None and spell(exponent) == "-1":
+            return Form("call", (argument,), r"\arc" + name[1:])
+        call = Form("call", (argument, *base), name)
+        return call if exponent is None else Form("^", (call, exponent))
+
+    def _plain_product(self) -> Form:
+        node = self._power()
+        while self._now.kind in {"number", "symbol", "command"}:
+            node = self._beside(node)
+        if self._is("/") and self._tokens[self._at + 1].kind == "number":
+            self._next()
+            node = Form("/", (node, self._power()))
+        return node
+
+    def _argument(self, whole_numbers: bool = False) -> Form:
+        """Read the argument of a macro: braces, a command with its arguments, or one character.
+
+        Args:
+            whole_numbers: read all digits, because `2^10` and `√12` are typed so, though TeX takes one.
+        """
+        token = self._next()
+        if not whole_numbers and len(token.text) > 1 and token.text.isdigit():
+            self._at -= 1
+            self._tokens[self._at] = token._replace(text=token.text[1:])
+            return Form("number", text=token.text[0])
+        if token.text == "-" and whole_numbers:
+            return Form("-", (self._single(self._next()),))
+        return self._single(token)
+
+    def _group(self, opening: str) -> Form:
+        outer = self._bar
+        self._bar = opening if opening in {"|", r"\{"} else ""
+        inner = INFINITY if self._is(r"\}") else self._list()
+        if opening == r"\{" and self._skip("|", ":"):  # \{x \mid x>2\} is what its condition says
+            self._bar = ""
+            inner = self._list()
+            opening = "{"
+        closing = self._next().text
+        if closing not in _CLOSING[opening] and closing != r"\}":
+            raise Unreadable(f"{opening} is not closed")
+        self._bar = outer
+        if opening == r"\{":
+            is_empty = self._tokens[self._at - 2].text == opening
+            items = inner.items if inner.kind == "list" else (inner,)
+            return Form("symbol", text=r"\emptyset") if is_empty else Form("set", items)
+        if opening == "|":
+            return Form("call", (inner,), "|")
+        return inner if opening == "{" or inner.kind != "list" else Form(opening + closing, inner.items)
+
+    def _matrix(self) -> Form:
+        rows: list[Form] = []
+        cells: list[Form] = []
+        separator = ""
+        while separator != r"\end":
+            if not self._is("&", r"\\", r"\end"):
+                cells.append(self._list())
+            separator = self._next().text
+            if separator not in {"&", r"\\", r"\end"}:
+                raise Unreadable("a matrix does not end")
+            if separator != "&" and cells:
+                rows.append(Form("row", tuple(cells)))
+                cells = []
+        return Form("matrix", tuple(rows))
