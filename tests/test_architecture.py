@@ -196,11 +196,11 @@ def test_hugging_faces_kernels_distribution_is_not_shadowed() -> None:
 
 def test_recipes_are_at_most_twenty_lines_and_valid() -> None:
     from arl.config.recipe_file import load_recipe
-    from arl.sweep.request import SweepOptions, read_request
+    from arl.sweep.request import read_request
 
     for path in (ROOT / "recipes").rglob("*.yaml"):
         settings = [line for line in path.read_text().splitlines() if not re.match(r"\s*(#|$)", line)]
         assert len(settings) <= 20, f"{path.name} has {len(settings)} lines"
         is_sweep = any(line.startswith("recipe:") for line in settings)
-        recipe = read_request(path, SweepOptions()).recipe if is_sweep else path
+        recipe = read_request(path).recipe if is_sweep else path
         assert load_recipe(recipe).name == recipe.stem

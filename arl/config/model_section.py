@@ -2,7 +2,7 @@
 
 from pydantic import model_validator
 
-from arl.config.section import FilePath, Positive, PositiveFloat, Section, Tokens
+from arl.config.section import FilePath, Positive, Section, Tokens
 
 
 class TinyModel(Section):
@@ -16,8 +16,6 @@ class TinyModel(Section):
     """Attention heads; must divide hidden_size."""
     intermediate_size: Positive = 384
     """Width of the feed-forward."""
-    rope_theta: PositiveFloat = 1000.0
-    """Base of the rotary embedding."""
     context: Tokens = 512
     """Longest sequence."""
 

@@ -12,7 +12,6 @@ from pydantic import ValidationError
 
 from arl.config.chosen_section import ChosenSection
 from arl.config.data_section import OF_FILES
-from arl.config.leaves import leaves
 from arl.config.mistakes import Key, explain, find_mistakes
 from arl.config.recipe import Recipe
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml, read_document
@@ -114,6 +113,19 @@ def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[
         b = other.get(field)
         if a != b:
             yield field, a, b
+
+
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of everything that is no section; an empty section is a value.
+
+    >>> dict(leaves({"seed": 1, "model": {"path": "m", "options": {}}}))
+    {'seed': 1, 'model.path': 'm', 'model.options': {}}
+    """
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
 
 
 def _fields(recipe: dict[str, Any]) -> dict[str, Any]:

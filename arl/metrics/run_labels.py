@@ -47,10 +47,10 @@ def comparable(config: dict[str, Any]) -> dict[str, str | int | float]:
     return flat
 
 
-def tags(config: dict[str, Any]) -> tuple[str, ...]:
-    """Return the tags of a run: what matters, then the recipe's own; each once."""
+def tags(config: dict[str, Any], more: str = "") -> tuple[str, ...]:
+    """Return the tags of a run: what matters, then `more`, which are separated by commas; each once."""
     flat = comparable(config)
     age = "staleness" if "staleness" in flat else "lag"
     ours = [flat["objective"], f"{age}={flat[age]}", flat["mode"], flat["world"], flat["backend"]]
-    short = [str(tag)[-MAX_TAG:] for tag in [*ours, *config["output"]["wandb_tags"]]]
+    short = [str(tag)[-MAX_TAG:] for tag in [*ours, *filter(None, more.split(","))]]
     return tuple(dict.fromkeys(short))

@@ -70,12 +70,11 @@ class WandbTracker:
 
     def _init(self, run: TrackedRun, mode: str, run_id: str | None) -> Any:
         config = run.config
-        output = config["output"]
         started = self._wandb.init(
-            project=output["wandb_project"],
-            group=(output["wandb_group"] or config["name"])[-MAX_GROUP:],
+            project=os.environ.get("WANDB_PROJECT", "arl"),
+            group=os.environ.get("WANDB_RUN_GROUP", config["name"])[-MAX_GROUP:],
             job_type="train",
-            tags=tags(config),
+            tags=tags(config, os.environ.get("WANDB_TAGS", "")),
             name=run.name,
             id=run_id,
             resume=None if run_id is None else "allow",

@@ -8,7 +8,7 @@ from arl.report.read_runs import LoadedRun, some
 
 ACCURACY_FIELDS = ("data.", "eval.", "reward.function.")
 REWARD_FIELDS = ("data.", "reward.")
-ANY_VALUE = ("eval.every", "eval.best", "eval.suites", "reward.workers", "reward.memory_gb", "reward.environment")
+ANY_VALUE = ("eval.every", "eval.suites", "reward.workers", "reward.memory_gb", "reward.environment")
 STANDS_FOR = {"eval.max_new_tokens": "rollout.max_new_tokens"}  # null in the first is the value of the second
 Protocol = tuple[tuple[str, bytes], ...]  # fields in which the runs of a report differ, and their values
 

@@ -89,11 +89,10 @@ def test_an_override_with_a_model_takes_the_place_of_a_tiny_one(recipe_file: Pat
 
 
 def test_another_task_does_not_inherit_the_options_of_the_files_task(recipe_file: Path) -> None:
-    recipe_file.write_text(GOOD.replace("running_checksum", "running_checksum, options: {blurt: 0.5, size: 9}"))
-    assert load_recipe(recipe_file).data.options["blurt"] == 0.5
+    recipe_file.write_text(GOOD.replace("running_checksum", "running_checksum, options: {size: 9}"))
     assert load_recipe(recipe_file, ["data.task=running_checksum"]).data.options["size"] == 9
     other = load_recipe(recipe_file, ["data.task=long_tail", "data.options.size=7"])
-    assert other.data.options == {"size": 7, "eval_fraction": 0.1}
+    assert other.data.options == {"size": 7}
 
 
 @pytest.mark.parametrize("word", ["off", "'off'"])
@@ -107,11 +106,11 @@ def test_off_is_a_word_as_in_yaml_1_2(recipe_file: Path, word: str) -> None:
 def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> None:
     task = "data: {task: running_checksum}"
     options = "data:\n  task: running_checksum\n  options:\n    "
-    assert ":7: data.options.blurp: unknown key; did you mean blurt?" in refusal(
-        recipe_file, GOOD.replace(task, options + "blurp: 1")
+    assert ":7: data.options.sizes: unknown key; did you mean size?" in refusal(
+        recipe_file, GOOD.replace(task, options + "sizes: 1")
     )
-    assert ":7: data.options.blurt = 2: must be 1 or less" in refusal(
-        recipe_file, GOOD.replace(task, options + "blurt: 2")
+    assert ":7: data.options.size = 0: must be 1 or more" in refusal(
+        recipe_file, GOOD.replace(task, options + "size: 0")
     )
     assert ":4: data.options {'size': 3}: these are settings of a task" in refusal(
         recipe_file, GOOD.replace("tiny: {}", "path: m").replace(task, "data: {path: x.jsonl, options: {size: 3}}")
