@@ -46,7 +46,7 @@ class Eval(Section):
         return self.suites == (HELD_OUT,)
 
     @model_validator(mode="after")
-    def _possible(self) -> "Eval":
+    def _validate(self) -> "Eval":
         if self.every and not (self.suites and self.problems):
             raise ValueError(
                 f"eval.every {self.every}: eval.suites {list(self.suites)} with eval.problems {self.problems} leaves "

@@ -10,9 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from arl.config.chosen_section import ChosenSection
 from arl.config.data_section import OF_FILES
 from arl.config.mistakes import Key, explain, find_mistakes
+from arl.config.objective_section import ChosenSection
 from arl.config.recipe import Recipe
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml, read_document
 from arl.errors import RecipeError

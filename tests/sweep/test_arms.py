@@ -97,10 +97,7 @@ def check(recipe: Path, *axes: str) -> Sweep:
     [
         ("rollout.stalenes=1,2", "rollout.stalenes: unknown key; did you mean staleness?"),
         ("staleness=1,2", "staleness: unknown key; did you mean rollout.staleness?"),
-        ("learning_rat=1", "arm learning_rat=1: learning_rat: unknown key; did you mean train.learning_rate?"),
-        ("xxxxxx=1", "xxxxxx: unknown key; valid: name, seed, mode, launcher, cluster, world, "),
         ("seed=1,2", "axis seed: every arm runs with each of the seeds; give them by --seeds"),
-        ("name=a,b", "name the sweep by --name"),
         ("output.samples_every=1,2", "which is not what arms are compared by; give it by --set"),
     ],
 )
@@ -132,11 +129,6 @@ def test_a_sweep_with_ray_says_that_runs_are_started_by_hand(recipe: Path) -> No
     request = read_request(recipe, axes=["train.minibatches=1,2"], overrides=["launcher=ray"])
     with pytest.raises(InputError, match="launcher ray: a sweep would keep the nodes of the cluster from its own runs"):
         check_arms(request, lambda note: None)
-
-
-def test_without_seeds_the_arms_have_the_seed_of_the_recipe(recipe: Path) -> None:
-    recipe.write_text(f"seed: 7\n{recipe.read_text()}")
-    assert check(recipe, "rollout.staleness=0,1").seeds == [7]
 
 
 def test_a_recipe_that_only_its_arms_complete_is_refused_with_the_remedy(recipe: Path) -> None:
