@@ -134,7 +134,7 @@ def test_files_and_functions_stay_small() -> None:
 ROOMS_THAT_KNOW = {  # words of the source, and the rooms or files in which alone they may stand
     r"127\.0\.0\.1|localhost": {"launch"},
     "held_port": {"launch"},
-    "CUDA_VISIBLE_DEVICES": {"launch", "environment.py"},  # which refuses the name in a recipe
+    "CUDA_VISIBLE_DEVICES": {"launch", "section.py"},  # which refuses the name in a recipe
     "PDEATHSIG|die_with_parent|ARL_PARENT_PID": {"launch"},
     "/dev/shm": {"launch", "sync", "server_process.py"},  # the last one without arl, in SGLang's environment
 }

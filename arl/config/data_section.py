@@ -1,5 +1,6 @@
 """Define the recipe's section about problems: where they come from, and how they become prompts."""
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from string import Formatter
 from typing import Any, Literal
@@ -100,9 +101,10 @@ class Data(Section):
     def _prompt_as_the_task_does(cls, values: Any) -> Any:
         """Fill in what the task declares, where the recipe is silent."""
         task = values.get("task") if isinstance(values, dict) else None
-        if not isinstance(task, str):
-            return values
-        return {**task_data(task), **values}
+        if isinstance(task, str):
+            with contextlib.suppress(ValueError):  # the validator of the options says that there is no such task
+                return getattr(_imported(task), "prompting", {}) | values
+        return values
 
     @field_validator("options")
     @classmethod
@@ -174,28 +176,13 @@ def task_options(task: str) -> type[Section]:
     return options
 
 
-def task_evaluation(task: str) -> Mapping[str, Any]:
+def task_evaluation(task: str) -> dict[str, Any]:
     """Import what a task declares for the section `eval`.
 
     Raises:
         ValueError: nothing has this name.
     """
-    return _declared(task, "evaluation")
-
-
-def task_data(task: str) -> Mapping[str, Any]:
-    """Import what a task declares for the section `data`, such as its suffix; nothing where there is no such task."""
-    try:
-        return _declared(task, "prompting")
-    except ValueError:  # the validator of the options says that there is no such task
-        return {}
-
-
-def _declared(task: str, name: str) -> Mapping[str, Any]:
-    declared = getattr(_imported(task), name, {})
-    if not isinstance(declared, Mapping):
-        raise ValueError(f"data.task {task!r}: its attribute {name} must be a mapping of fields to values")
-    return declared
+    return dict(getattr(_imported(task), "evaluation", {}))
 
 
 def _imported(task: str) -> Any:

@@ -151,10 +151,9 @@ class Recipe(Section):
         data = values.get("data")
         given = values.get("eval", {})
         task = data.get("task") if isinstance(data, dict) else None
-        if not isinstance(task, str) or not isinstance(given, dict):
-            return values
-        with contextlib.suppress(ValueError):  # the section `data` says that there is no such task
-            return values | {"eval": {**task_evaluation(task), **given}}
+        if isinstance(task, str) and isinstance(given, dict):
+            with contextlib.suppress(ValueError):  # the section `data` says that there is no such task
+                return values | {"eval": task_evaluation(task) | given}
         return values
 
     @model_validator(mode="after")

@@ -27,7 +27,7 @@ from arl.launch.file_lock import require_lock, try_lock
 from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import FREE, FREE_ON_THE_WALL
-from arl.sweep.arms import Sweep, SweepArm
+from arl.sweep.sweep_arms import Sweep, SweepArm
 
 SWEEP_LOCK = "sweep.lock"
 RECIPES = "recipes"

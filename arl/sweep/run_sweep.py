@@ -33,9 +33,9 @@ from arl.launch.shares import Share, divide
 from arl.metrics.run_files import LOCK, SUMMARY
 from arl.metrics.summary import Summary
 from arl.run.clean_stop import RESUME_WITH
-from arl.sweep.arms import Sweep, check_arms
 from arl.sweep.directory import SweepRun, check_directory, list_runs, open_directory
 from arl.sweep.request import SweepRequest, write_override
+from arl.sweep.sweep_arms import Sweep, check_arms
 
 PROGRAM = (sys.executable, "-m", "arl.cli")
 POLL_SECONDS = 0.5

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
-from arl.sweep.arms import Sweep, check_arms, combine
 from arl.sweep.request import make_axis, read_request
+from arl.sweep.sweep_arms import Sweep, check_arms, combine
 
 STALENESS = make_axis({"rollout.staleness": [0, 4, None]}, "")
 KIND = make_axis({"objective.kind": ["ppo", "decoupled_ppo"]}, "")

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from arl.errors import InputError
-from arl.sweep.arms import check_arms
 from arl.sweep.directory import SweepManifest, check_directory, list_runs, open_directory, read_manifest
 from arl.sweep.request import read_request
+from arl.sweep.sweep_arms import check_arms
 
 
 def note(text: str) -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from arl.config.recipe_file import load_recipe
 from arl.config.yaml_loader import load_yaml
 from arl.errors import InputError, RecipeError
-from arl.sweep.arms import combine
 from arl.sweep.request import SweepRequest, make_axis, parse_axis, read_request, write_override
+from arl.sweep.sweep_arms import combine
 from tests.config.test_yaml_loader import values
 from tests.forks import ROOT
 

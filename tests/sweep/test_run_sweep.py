@@ -19,10 +19,10 @@ from arl.errors import RunError
 from arl.launch.child import CORES
 from arl.launch.shares import Share
 from arl.sweep import run_sweep as module
-from arl.sweep.arms import SweepArm
 from arl.sweep.directory import SweepRun, open_directory
 from arl.sweep.request import read_request
 from arl.sweep.run_sweep import PROGRAM, ArmRunner, PlannedSweep, dry_run, run_sweep, train_arguments
+from arl.sweep.sweep_arms import SweepArm
 from tests.forks import ROOT, ForkedCommand, arl
 from tests.processes import MARK, left_behind
 from tests.sweep.rewards import HOLD
