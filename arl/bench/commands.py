@@ -58,10 +58,7 @@ def kernels(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Of every contestant, interleaved, after a warm-up.")] = 5,
 ) -> None:
-    """Measure log-probability and policy loss beside other kernels.
-
-    Beside PyTorch, Liger-Kernel, CCE and the machine's ceilings.
-    """
+    """Measure log-probability and policy loss beside PyTorch and the machine's ceilings."""
     import torch
 
     from arl.bench import to_json

@@ -1,17 +1,14 @@
-"""Compare the kernels with their peers and with the machine's ceilings, in time and memory: `arl bench kernels`.
+"""Compare the kernels with PyTorch and with the machine's ceilings, in time and memory: `arl bench kernels`.
 
     ceilings: one matrix product of a chunk, one copy of all logits
     policy loss, forward and backward, from hidden states    floor 6·T·V·D FLOPs
     log-probability without gradient, from hidden states     floor 2·T·V·D FLOPs
     log-probability from given logits                        floor: the logits moved once; with backward, three times
 
-Each is called once to compile, on a GPU once to measure its memory, and then in turn with the others. Liger-Kernel
-computes only a cross entropy, without entropy and objective. CCE has no entropy. All others compute the same decoupled
-PPO loss.
+Each is called once to compile, on a GPU once to measure its memory, and then in turn with the others. All compute the
+same decoupled PPO loss.
 """
 
-import importlib.util
-import shutil
 import statistics
 from collections.abc import Callable
 from functools import partial
@@ -21,7 +18,6 @@ from typing import Any
 import torch
 from msgspec import Struct
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from arl.kernels.linear_logprob import linear_logprob
 from arl.kernels.linear_policy_loss import RowLoss, linear_policy_loss
@@ -32,7 +28,6 @@ from arl.train.algorithms.objective import TokenColumns
 
 CUDA = torch.cuda.is_available()
 DEVICE = "cuda" if CUDA else "cpu"
-COMPILED_CHUNK = 4096 if CUDA else 256  # rows
 Call = Callable[[], Any]
 
 
@@ -101,7 +96,12 @@ def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
 
 
 def _bench_head(head: Head, repeats: int) -> dict[str, Any]:
-    trained, absent = _trainers(head)
+    inputs = (head.hidden, head.weight, head.targets)
+    trained: dict[str, Call] = {
+        "arl linear_policy_loss": lambda: linear_policy_loss(*inputs, head.row_loss)[0],
+        "arl linear_logprob, then the objective": lambda: head.loss(linear_logprob(*inputs)[0]),
+        "PyTorch, eager": lambda: head.loss(_eager(*inputs)[0]),
+    }
     chunk = head.hidden[:4096].detach()
     calls: dict[str, Call] = {"matrix product": lambda: torch.mm(chunk, head.weight.detach().T)}
     for name, call in trained.items():
@@ -117,68 +117,13 @@ def _bench_head(head: Head, repeats: int) -> dict[str, Any]:
     trained_rows = _rated(measured, 3 * head.product, "of_matmul_ceiling", ceiling)
     return {
         "matmul_tflops": round(ceiling / 1e12, 4),
-        "policy_loss": trained_rows | absent,
+        "policy_loss": trained_rows,
         "logprob_without_gradient": _rated(scored, head.product, "of_matmul_ceiling", ceiling),
     }
 
 
-def _trainers(head: Head) -> tuple[dict[str, Call], dict[str, str]]:
-    """Return the functions that compute a loss from hidden states, and why others cannot run here."""
-    inputs = (head.hidden, head.weight, head.targets)
-    trained: dict[str, Call] = {
-        "arl linear_policy_loss": lambda: linear_policy_loss(*inputs, head.row_loss)[0],
-        "arl linear_logprob, then the objective": lambda: head.loss(linear_logprob(*inputs)[0]),
-        "PyTorch, eager": lambda: head.loss(_eager(*inputs)[0]),
-    }
-    absent: dict[str, str] = {}
-    if CUDA or shutil.which("g++"):
-        compiled = torch.compile(_eager, dynamic=False)
-        trained["PyTorch, compiled chunks"] = lambda: head.loss(_in_chunks(compiled, *inputs))
-    else:
-        absent["PyTorch, compiled chunks"] = "no C++ compiler"
-    peers = [("Liger-Kernel", "liger_kernel", _liger), ("CCE, exact", "cut_cross_entropy", _cce)]
-    for name, module, make in peers:
-        if not CUDA:
-            absent[name] = "needs a GPU"
-        elif importlib.util.find_spec(module) is None:
-            absent[name] = "not installed"
-        else:
-            trained[name] = make(head)
-    return trained, absent
-
-
 def _eager(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     return packed_logprob_ref(hidden @ weight.T, targets)
-
-
-def _in_chunks(function: Callable[..., Any], hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
-    """Compute logprobs chunk by chunk. Logits of a chunk live only within it: the backward computes them again."""
-    logprobs = []
-    hidden_chunks = torch.split(hidden, COMPILED_CHUNK)
-    target_chunks = torch.split(targets, COMPILED_CHUNK)
-    for rows, row_targets in zip(hidden_chunks, target_chunks, strict=True):
-        logprob, _ = checkpoint(function, rows, weight, row_targets, use_reentrant=False)
-        logprobs.append(logprob)
-    return torch.cat(logprobs)
-
-
-def _liger(head: Head) -> Call:
-    from liger_kernel.transformers import LigerFusedLinearCrossEntropyLoss
-
-    loss = LigerFusedLinearCrossEntropyLoss(accum_dtype=torch.float32)
-    return lambda: loss(head.weight, head.hidden, head.targets)
-
-
-def _cce(head: Head) -> Call:
-    from cut_cross_entropy import linear_cross_entropy
-
-    def loss() -> Tensor:
-        cross_entropy = linear_cross_entropy(
-            head.hidden, head.weight, head.targets, reduction="none", impl="cce", filter_eps=None
-        )
-        return head.loss(-cross_entropy.float())
-
-    return loss
 
 
 def _bench_logits(rows: int, vocab: int, dtype: torch.dtype, repeats: int) -> dict[str, Any]:
@@ -226,12 +171,12 @@ def _rated(measured: dict[str, Any], floor: float, of: str, ceiling: float) -> d
 
 
 def _measure(calls: dict[str, Call], repeats: int) -> dict[str, Any]:
-    """Return a row for each call: seconds, and on a GPU the most bytes held beyond its inputs; a text if it failed."""
+    """Return a row for each call: seconds, and on a GPU the most bytes held beyond its inputs."""
     rows: dict[str, Any] = {}
     with stderr_display() as display:
         for name, call in calls.items():
             display.note(f"bench kernels: {name}")
-            rows[name] = _first_call(name, call)
+            rows[name] = _first_call(call)
     measured = {name: row for name, row in rows.items() if isinstance(row, dict)}
     for _ in range(repeats):
         for name, row in measured.items():
@@ -242,16 +187,12 @@ def _measure(calls: dict[str, Call], repeats: int) -> dict[str, Any]:
     return rows
 
 
-def _first_call(name: str, call: Call) -> dict[str, Any] | str:
-    """Let it compile, then measure its memory on a GPU; return why it fails, because that is a result as well."""
+def _first_call(call: Call) -> dict[str, Any] | str:
+    """Let it compile, then measure its memory on a GPU."""
     try:
         call()
     except torch.OutOfMemoryError:  # all logits at once are too many for some GPUs
         return "out of memory"
-    except Exception as error:  # a peer may be too old for this torch or this GPU
-        if name.startswith("arl"):
-            raise
-        return f"fails: {error!r}"[:500]
     memory = {"peak_bytes": _peak_bytes(call)} if CUDA else {}
     return {**memory, "repeats": []}
 

@@ -11,7 +11,7 @@ seeds: 3
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -212,24 +212,17 @@ def _axes(file: SweepFile, axes: Sequence[str], paired: Sequence[str], path: Pat
 
 
 def _validate_fields(axes: Sequence[Axis], named: Mapping[str, Mapping[str, Any]], overrides: Sequence[str]) -> None:
-    """Check that the fields of axes and arms may vary, and that those of the overrides may be set.
-
-    Raises:
-        InputError: some may not; it names all of them, each with the reason and the remedy.
-    """
+    """Raise InputError where a field of an axis or an arm may not vary, or one of the overrides may not be set."""
     points = [point for axis in axes for point in axis]
-    varied = {f"axis {field}": field for given in (*points, *named.values()) for field in dict(leaves(given))}
-    settings = {f"--set {override}": override.partition("=")[0].strip() for override in overrides}
-    complaints = [*_complaints(varied, NO_AXIS), *_complaints(settings, SET_BY_THE_SWEEP)]
-    if complaints:
-        raise InputError("\n".join(complaints))
-
-
-def _complaints(fields: Mapping[str, str], reasons: Mapping[str, str]) -> Iterator[str]:
-    for place, field in fields.items():
-        reason = reasons.get(field.partition(".")[0])
-        if reason is not None:
-            yield f"{place}: {reason}"
+    for given in (*points, *named.values()):
+        for field in dict(leaves(given)):
+            section = field.partition(".")[0]
+            if section in NO_AXIS:
+                raise InputError(f"axis {field}: {NO_AXIS[section]}")
+    for override in overrides:
+        section = override.partition("=")[0].strip()
+        if section in SET_BY_THE_SWEEP:
+            raise InputError(f"--set {override}: {SET_BY_THE_SWEEP[section]}")
 
 
 def _seeds(given: Any, place: str) -> list[int] | None:
