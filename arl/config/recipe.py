@@ -248,18 +248,10 @@ class Recipe(Section):
         here = f"world {self.world}"
         if self.train.ranks > 1:
             raise ValueError(f"train.ranks {self.train.ranks}: {here} trains in one process; use 1 rank")
-        environments = {
-            "engine": self.engine.environment,
-            "train": self.train.environment,
-            "reward": self.reward.environment,
-        }
-        for section, environment in environments.items():
-            if environment:
-                raise ValueError(f"{section}.environment: {here} starts no processes of that side; leave it out")
-        all_threads = {
-            "train": self.train.threads,
-            "engine": self.engine.threads,
-        }
-        for section, threads in all_threads.items():
+        for name in ("engine", "train", "reward"):
+            section = getattr(self, name)
+            if section.environment:
+                raise ValueError(f"{name}.environment: {here} starts no processes of that side; leave it out")
+            threads = getattr(section, "threads", None)
             if threads not in (None, 1):
-                raise ValueError(f"{section}.threads {threads}: {here} computes with one thread; leave it out")
+                raise ValueError(f"{name}.threads {threads}: {here} computes with one thread; leave it out")

@@ -83,7 +83,7 @@ def make_recipe(
         RecipeError: see `load_recipe`.
     """
     places = dict(places)
-    parsed = _parse_overrides(overrides)
+    parsed = [_parse_override(override) for override in overrides]
     _make_room(values, parsed)
     for override, (key, value) in zip(overrides, parsed, strict=True):
         _set(values, key, value, override)
@@ -133,12 +133,8 @@ def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
     return {field: value for field, value in leaves(recipe) if value != {}}
 
 
-def _parse_overrides(overrides: Sequence[str]) -> list[tuple[Key, Any]]:
-    """Split each `a.b=x` into the key (a, b) and the YAML value x."""
-    return [_parse_override(override) for override in overrides]
-
-
 def _parse_override(override: str) -> tuple[Key, Any]:
+    """Split `a.b=x` into the key (a, b) and the YAML value x."""
     dotted, equals, text = override.partition("=")
     key = tuple(dotted.strip().split("."))
     if not equals or not all(key):

@@ -165,7 +165,7 @@ def open_directory(directory: Path, sweep: Sweep) -> Iterator[None]:
             (directory / RECIPES).mkdir(exist_ok=True)
             for arm in sweep.arms:
                 replace_file(directory / RECIPES / f"{arm.name}.yaml", dump_recipe(arm.recipe).encode())
-                arms[arm.name] = dict(arm.settings)
+                arms[arm.name] = arm.settings
             manifest = SweepManifest(recipe=sweep.base.model_dump(mode="json"), arms=arms)
             replace_file(directory / SWEEP_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
         yield

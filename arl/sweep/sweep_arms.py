@@ -33,7 +33,7 @@ class SweepArm(Struct, frozen=True):
     """
 
     name: str
-    settings: Settings
+    settings: dict[str, Any]
     recipe: Recipe
 
 
