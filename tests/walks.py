@@ -8,6 +8,7 @@ Objects that a method belongs to (`self`) do not count, and neither do bytes. So
 files, functions and classes but `Controller.run`, which begins the first step.
 """
 
+import contextlib
 import inspect
 import itertools
 import os
@@ -128,8 +129,9 @@ class _Recorder:
         return self._files[code]
 
     def _look(self, file: str, value: Any) -> None:
-        for depth, found in _leaves(value, 0):
-            self._write(str(depth), file, found)
+        with contextlib.suppress(RuntimeError):  # of a tensor without numbers
+            for depth, found in _leaves(value, 0):
+                self._write(str(depth), file, found)
 
     def _write(self, kind: str, file: str, value: str) -> None:
         line = (kind, file, value)
@@ -166,6 +168,8 @@ def _elements(array: Any, depth: int) -> Iterator[tuple[int, str]]:
     """Yield the elements of a small array of floating-point numbers, and the first one of a larger one."""
     if "float" not in str(array.dtype) or getattr(array, "is_meta", False):
         return
+    if hasattr(array, "to_local"):  # a rank's part of a tensor
+        array = array.to_local()
     flat = array.detach().reshape(-1) if hasattr(array, "detach") else array.reshape(-1)
     for number in flat[: MOST_ELEMENTS if len(flat) <= MOST_ELEMENTS else 1].tolist():
         yield depth + 1, written(number)
