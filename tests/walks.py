@@ -160,7 +160,8 @@ def _leaves(value: Any, depth: int) -> Iterator[tuple[int, str]]:
         for inner in value[:MOST_ELEMENTS]:
             yield from _leaves(inner, depth + 1)
     else:
-        for name in getattr(value, "__struct_fields__", None) or getattr(value, "__dataclass_fields__", ()):
+        names: Any = getattr(value, "__struct_fields__", ()) or getattr(value, "__dataclass_fields__", ())
+        for name in names:
             yield from _leaves(getattr(value, name, None), depth + 1)
 
 
