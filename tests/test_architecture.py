@@ -133,7 +133,7 @@ def test_files_and_functions_stay_small() -> None:
 ROOMS_THAT_KNOW = {  # words of the source, and the rooms or files in which alone they may stand
     r"127\.0\.0\.1|localhost": {"launch"},
     "held_port": {"launch"},
-    "CUDA_VISIBLE_DEVICES": {"launch", "environment.py"},  # which refuses the name in a recipe
+    "CUDA_VISIBLE_DEVICES": {"launch", "section.py"},  # which refuses the name in a recipe
     "PDEATHSIG|die_with_parent|ARL_PARENT_PID": {"launch"},
     "/dev/shm": {"launch", "sync", "server_process.py"},  # the last one without arl, in SGLang's environment
 }
@@ -195,11 +195,11 @@ def test_hugging_faces_kernels_distribution_is_not_shadowed() -> None:
 
 def test_recipes_are_at_most_twenty_lines_and_valid() -> None:
     from arl.config.recipe_file import load_recipe
-    from arl.sweep.request import SweepOptions, read_request
+    from arl.sweep.request import read_request
 
     for path in (ROOT / "recipes").rglob("*.yaml"):
         settings = [line for line in path.read_text().splitlines() if not re.match(r"\s*(#|$)", line)]
         assert len(settings) <= 20, f"{path.name} has {len(settings)} lines"
         is_sweep = any(line.startswith("recipe:") for line in settings)
-        recipe = read_request(path, SweepOptions()).recipe if is_sweep else path
+        recipe = read_request(path).recipe if is_sweep else path
         assert load_recipe(recipe).name == recipe.stem

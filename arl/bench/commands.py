@@ -58,10 +58,7 @@ def kernels(
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Of every contestant, interleaved, after a warm-up.")] = 5,
 ) -> None:
-    """Measure log-probability and policy loss beside other kernels.
-
-    Beside PyTorch, Liger-Kernel, CCE and the machine's ceilings.
-    """
+    """Measure log-probability and policy loss beside PyTorch and the machine's ceilings."""
     import torch
 
     from arl.bench import to_json
@@ -74,18 +71,6 @@ def kernels(
         widths=width or ([1536, 4096] if has_gpu else [512]),
         repeats=repeats,
     )
-    typer.echo(to_json(report))
-
-
-def packing(draws: Annotated[int, typer.Option(min=1, help="Of each case; equal seeds for every packer.")] = 5) -> None:
-    """Measure the balancer of micro-batches beside other algorithms.
-
-    Beside AReaL's Algorithm 1 and Karmarkar-Karp; one row a case.
-    """
-    from arl.bench import to_json
-    from arl.bench.packing_bench import bench_packing
-
-    report = bench_packing(draws)
     typer.echo(to_json(report))
 
 
@@ -118,17 +103,4 @@ def sync(
     typer.echo(to_json(report))
 
 
-def rewards(
-    workers: Annotated[int, typer.Option(min=1, help="Reward processes.")] = 2,
-    groups: Annotated[int, typer.Option(min=1, help="Of 8 responses each; a tenth where all take algebra.")] = 500,
-    repeats: Annotated[int, typer.Option(min=1, help="Of each mixture, interleaved.")] = 3,
-) -> None:
-    """Measure short math verifications a second through the reward pool."""
-    from arl.bench import to_json
-    from arl.bench.reward_bench import bench_rewards
-
-    report = bench_rewards(workers, groups, repeats)
-    typer.echo(to_json(report))
-
-
-COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, packing, trainer, sync, rewards]
+COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, trainer, sync]

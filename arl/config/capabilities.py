@@ -45,7 +45,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     """Environment variables that arl gives to its servers, with the value and the reason; engine.environment may add
     any others."""
     remedies: Mapping[str, str] = {}
-    """recipe field ─► why this backend cannot do it, and what to do instead; read by `refuse_unsupported`."""
+    """recipe field ─► why this backend cannot do it, and what to do instead; read by `validate_supported`."""
 
     @property
     def keeps_cache(self) -> bool:
@@ -53,7 +53,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
         return "keep" in self.kv_policies and self.versions_per_token
 
 
-def refuse_unsupported(recipe: "Recipe", can: Capabilities, who: str) -> None:
+def validate_supported(recipe: "Recipe", can: Capabilities, who: str) -> None:
     """Compare what `recipe` asks for with what the backend called `who` can do.
 
     Raises:

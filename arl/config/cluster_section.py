@@ -6,8 +6,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from arl.config.environment import Environment
-from arl.config.section import FilePath, Positive, Section
+from arl.config.section import Environment, FilePath, Positive, Section
 
 OF_ARL = {  # flags of sbatch that arl gives itself, and what to do instead
     "nodes": "give cluster.nodes, or --nodes",

@@ -1,12 +1,13 @@
 """Define the recipe's section about problems: where they come from, and how they become prompts."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
+from string import Formatter
 from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from arl.config.imports import import_attribute
-from arl.config.prompt_template import template_fields
 from arl.config.section import FilePath, Fraction, OpenFraction, Section, Tokens
 from arl.errors import RecipeError
 
@@ -100,9 +101,10 @@ class Data(Section):
     def _prompt_as_the_task_does(cls, values: Any) -> Any:
         """Fill in what the task declares, where the recipe is silent."""
         task = values.get("task") if isinstance(values, dict) else None
-        if not isinstance(task, str):
-            return values
-        return {**task_data(task), **values}
+        if isinstance(task, str):
+            with contextlib.suppress(ValueError):  # the validator of the options says that there is no such task
+                return getattr(_imported(task), "prompting", {}) | values
+        return values
 
     @field_validator("options")
     @classmethod
@@ -144,7 +146,7 @@ class Data(Section):
         if (self.task is None) == (self.path is None):
             raise ValueError("data: give exactly one of data.task and data.path")
         if self.task is not None:
-            self._refuse_fields_of_files()
+            self._validate_file_fields()
         if self.eval_path is not None and self.eval_fraction is not None:
             raise ValueError(
                 f"data.eval_fraction {self.eval_fraction}: data.eval_path {self.eval_path} holds the problems of the "
@@ -152,7 +154,7 @@ class Data(Section):
             )
         return self
 
-    def _refuse_fields_of_files(self) -> None:
+    def _validate_file_fields(self) -> None:
         for name in OF_FILES:
             value = getattr(self, name)
             if value != type(self).model_fields[name].default:
@@ -174,28 +176,13 @@ def task_options(task: str) -> type[Section]:
     return options
 
 
-def task_evaluation(task: str) -> Mapping[str, Any]:
+def task_evaluation(task: str) -> dict[str, Any]:
     """Import what a task declares for the section `eval`.
 
     Raises:
         ValueError: nothing has this name.
     """
-    return _declared(task, "evaluation")
-
-
-def task_data(task: str) -> Mapping[str, Any]:
-    """Import what a task declares for the section `data`, such as its suffix; nothing where there is no such task."""
-    try:
-        return _declared(task, "prompting")
-    except ValueError:  # the validator of the options says that there is no such task
-        return {}
-
-
-def _declared(task: str, name: str) -> Mapping[str, Any]:
-    declared = getattr(_imported(task), name, {})
-    if not isinstance(declared, Mapping):
-        raise ValueError(f"data.task {task!r}: its attribute {name} must be a mapping of fields to values")
-    return declared
+    return dict(getattr(_imported(task), "evaluation", {}))
 
 
 def _imported(task: str) -> Any:
@@ -203,3 +190,39 @@ def _imported(task: str) -> Any:
         return import_attribute(task, "data.task", TASKS)
     except RecipeError as error:
         raise ValueError(str(error)) from error  # so that the recipe's file names its line
+
+
+def template_fields(template: str) -> list[str]:
+    """Return the names of the fields in their order.
+
+    >>> template_fields("{question}\\nPut the answer in \\\\boxed{{}}.")
+    ['question']
+
+    Raises:
+        ValueError: a brace without its partner, a field without a name, or one with a conversion or a format.
+    """
+    return [name for _, name in _template_parts(template) if name is not None]
+
+
+def fill_template(template: str, values: dict[str, str]) -> str:
+    """Put the values in place of the fields."""
+    pieces = []
+    for text, name in _template_parts(template):
+        pieces.append(text)
+        if name is not None:
+            pieces.append(values[name])
+    return "".join(pieces)
+
+
+def _template_parts(template: str) -> Iterator[tuple[str, str | None]]:
+    """Yield each piece of text with the name of the field after it."""
+    try:
+        parts = list(Formatter().parse(template))
+    except ValueError as error:
+        raise ValueError(f"{error}; write {{{{ and }}}} for braces that are text, as in \\boxed{{{{}}}}") from error
+    for text, name, layout, conversion in parts:
+        if name == "":
+            raise ValueError("{} names no column; write {{}} for braces that are text, as in \\boxed{{}}")
+        if layout or conversion:
+            raise ValueError(f"{{{name}}}: a field is the name of a column alone, without a format or conversion")
+        yield text, name

@@ -5,9 +5,8 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from arl.config.capabilities import Capabilities, KvPolicy
-from arl.config.environment import Environment, refuse_reserved
 from arl.config.imports import import_attribute
-from arl.config.section import FilePath, NonNegative, Positive, Section, Tokens
+from arl.config.section import Environment, FilePath, NonNegative, Positive, Section, Tokens, validate_environment
 from arl.errors import RecipeError
 
 Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
@@ -52,10 +51,10 @@ class EngineConfig(Section):
     @field_validator("environment")
     @classmethod
     def _not_reserved(cls, environment: Environment) -> Environment:
-        return refuse_reserved("engine.environment", environment)
+        return validate_environment("engine.environment", environment)
 
     @model_validator(mode="after")
-    def _possible(self) -> "EngineConfig":
+    def _validate(self) -> "EngineConfig":
         if self.fewest_replicas > self.replicas:
             raise ValueError(
                 f"engine.min_replicas {self.min_replicas}: must not be more than engine.replicas {self.replicas}"

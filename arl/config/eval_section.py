@@ -16,13 +16,12 @@ class Eval(Section):
 
     suites: tuple[str, ...] = (HELD_OUT,)
     """What is measured during training: names of tasks, whose evaluation problems are used, or held_out for the
-    recipe's own. Before and after training the recipe's own are measured."""
+    recipe's own. The first one chooses the best checkpoint, which is kept as checkpoints/best. Before and after
+    training the recipe's own are measured."""
     every: NonNegative = 0
     """Steps between evaluations during training, each on the weights of exactly that step; 0: none. Processes on the
     wall clock evaluate checkpoints on one more engine replica, at the lowest priority or on GPUs of its own; a world in
     one process evaluates between two steps, in no virtual time."""
-    best: str | None = None
-    """The suite by which the best checkpoint is chosen and kept, as checkpoints/best; null: the first of `suites`."""
     problems: NonNegative = 512
     """Problems of a suite to use, at most, the first ones; 0: no evaluation."""
     samples: Positive = 1
@@ -38,8 +37,8 @@ class Eval(Section):
 
     @property
     def decides(self) -> str:
-        """Return the suite that chooses the best checkpoint: `best`, or the first of `suites`."""
-        return self.best or self.suites[0]
+        """Return the suite that chooses the best checkpoint."""
+        return self.suites[0]
 
     @property
     def only_held_out(self) -> bool:
@@ -47,14 +46,12 @@ class Eval(Section):
         return self.suites == (HELD_OUT,)
 
     @model_validator(mode="after")
-    def _possible(self) -> "Eval":
+    def _validate(self) -> "Eval":
         if self.every and not (self.suites and self.problems):
             raise ValueError(
                 f"eval.every {self.every}: eval.suites {list(self.suites)} with eval.problems {self.problems} leaves "
                 "nothing to measure; name a suite and give problems, or leave out eval.every"
             )
-        if self.best is not None and self.best not in self.suites:
-            raise ValueError(f"eval.best {self.best!r}: must be one of eval.suites, {', '.join(self.suites)}")
         if self.temperature == 0 and self.samples > 1:
             raise ValueError(
                 f"eval.samples {self.samples}: with temperature 0 every sample is the same; give samples 1, or a "

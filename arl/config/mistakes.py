@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from arl.config.chosen_section import ChosenSection
 from arl.config.data_section import task_options
+from arl.config.objective_section import ChosenSection
 from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
 

@@ -1,17 +1,83 @@
 """Define the recipe's sections `objective` and `advantage`: what the trainer maximizes.
 
-Both are chosen by `kind`. What a class declares here is what the rest of arl asks it, without importing torch; what it
-computes is defined in arl/train/algorithms.
+    objective: {kind: gspo, clip_low: 3e-4, …} ─► the class that `gspo` names ─► its fields are checked, its code runs
+
+A kind is a short name from the section's table of built-ins, or `module:attribute` for user code. The class is imported
+when the recipe is read, by its name, so that arl.config imports nothing of the rooms above it. What a class declares
+here is what the rest of arl asks it, without importing torch; what it computes is defined in arl/train/algorithms.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal, NamedTuple, get_args
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from arl.config.chosen_section import ChosenSection
+from pydantic import ModelWrapValidatorHandler, model_validator
+
+from arl.config.imports import check_seam, import_attribute
+from arl.config.section import Section
+from arl.errors import RecipeError
 
 COLUMNS = ("proximal_logprobs", "reference_logprobs", "values")  # what an implementation may ask for
 FILLED = ("proximal_logprobs",)  # what the trainer computes today
 Reduction = Literal["mean", "max", "effective_sample_size"]  # the last is (Σ x)² / (n Σ x²)
+
+
+class ChosenSection(Section):
+    """Stand for a section that is replaced by an object of the class that its `kind` names.
+
+    A direct subclass is one seam: its ClassVars without a value are what a class must declare. The class that `BASE`
+    names inherits from it and adds the abstract methods. Subclasses of that are the implementations.
+    """
+
+    kind: str = ""
+    """Short name of a built-in, or `module:attribute`."""
+
+    SECTION: ClassVar[str]  # its name in the recipe
+    DEFAULT: ClassVar[str]  # a short name
+    BUILT_IN: ClassVar[Mapping[str, str]]  # short name -> module:attribute
+    BASE: ClassVar[str]  # module:attribute of the class that implementations inherit from
+    EXAMPLE: ClassVar[str]  # the file of the built-in that is nearest to what a user writes
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _replace_by_the_chosen(cls, given: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
+        if ChosenSection not in cls.__bases__:
+            return handler(given)  # an implementation checks its own fields
+        if isinstance(given, cls):
+            return given
+        fields = {"kind": given} if isinstance(given, str) else given
+        if not isinstance(fields, dict):
+            raise ValueError(f"{cls.SECTION} {given!r}: give a section with `kind` and the fields of that kind")
+        implementation = cls.implementation(fields)
+        chosen = implementation.model_validate({"kind": cls.DEFAULT} | fields)
+        chosen.validate_settings()
+        return chosen
+
+    @classmethod
+    def implementation(cls, fields: Mapping[str, Any]) -> type[Self]:
+        """Import the class that `fields["kind"]` names.
+
+        Raises:
+            ValueError: an unknown name, or a class that lacks a part; it says the rule and the nearest example.
+        """
+        kind = fields.get("kind", cls.DEFAULT)
+        try:
+            return cls._import(kind)
+        except RecipeError as error:
+            raise ValueError(str(error)) from error  # so that the recipe's file names its line
+
+    @classmethod
+    def _import(cls, kind: Any) -> type[Self]:
+        field = f"{cls.SECTION}.kind"
+        base = import_attribute(cls.BASE, field)
+        found = import_attribute(str(kind), field, cls.BUILT_IN)
+        what = f"{field} {kind!r}"
+        if not isinstance(found, type) or not issubclass(found, base):
+            raise RecipeError(f"{what}: must be a subclass of {cls.BASE}; see {cls.EXAMPLE} for a complete one")
+        check_seam(found, what, base, cls.EXAMPLE)
+        return found
+
+    def validate_settings(self) -> None:
+        """Raise ValueError where these settings can never work, whatever the rest of the recipe says."""
 
 
 class Statistic(NamedTuple):
@@ -80,8 +146,8 @@ class ObjectiveSection(ChosenSection):
             found[name] = declared if isinstance(declared, Statistic) else Statistic(name, declared)
         return found
 
-    def refuse_impossible(self) -> None:
-        _refuse_columns(self, self.needed_columns, FILLED)
+    def validate_settings(self) -> None:
+        _validate_columns(self, self.needed_columns, FILLED)
         for name, statistic in self.statistics.items():
             place = f"objective.kind {self.kind!r}: metrics[{name!r}]"
             if statistic.reduction not in get_args(Reduction):
@@ -113,11 +179,11 @@ class AdvantageSection(ChosenSection):
     smallest_group: ClassVar[int]
     """The least rollout.group_size with which it is not 0 everywhere."""
 
-    def refuse_impossible(self) -> None:
-        _refuse_columns(self, self.columns, ())
+    def validate_settings(self) -> None:
+        _validate_columns(self, self.columns, ())
 
 
-def _refuse_columns(section: ChosenSection, needed: tuple[str, ...], filled: tuple[str, ...]) -> None:
+def _validate_columns(section: ChosenSection, needed: tuple[str, ...], filled: tuple[str, ...]) -> None:
     place = f"{section.SECTION}.kind {section.kind!r}"
     for column in needed:
         if column not in COLUMNS:

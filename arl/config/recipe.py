@@ -12,14 +12,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, SerializeAsAny, model_validator
 
-from arl.config.capabilities import refuse_unsupported
+from arl.config.capabilities import validate_supported
 from arl.config.cluster_section import Cluster as Cluster
 from arl.config.data_section import Data as Data
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
 from arl.config.eval_section import Eval as Eval
-from arl.config.model_section import Model as Model
-from arl.config.model_section import TinyModel as TinyModel
 from arl.config.objective_section import AdvantageSection as AdvantageSection
 from arl.config.objective_section import ObjectiveSection as ObjectiveSection
 from arl.config.reward_section import Reward as Reward
@@ -28,11 +26,73 @@ from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines
 from arl.config.run_section import Output as Output
 from arl.config.run_section import VirtualCosts as VirtualCosts
-from arl.config.section import Section, Seed
-from arl.config.sync_section import Sync as Sync
+from arl.config.section import FilePath, Positive, Section, Seed, Tokens
 from arl.config.train_section import Train as Train
 from arl.config.worlds import TRAITS, WorldName, WorldTraits
 from arl.types import Transport
+
+
+class TinyModel(Section):
+    """Describe a Llama-shaped model that is made on the spot, with the vocabulary of the task."""
+
+    hidden_size: Positive = 128
+    """Width of the residual stream, D."""
+    layers: Positive = 2
+    """Decoder blocks."""
+    heads: Positive = 4
+    """Attention heads; must divide hidden_size."""
+    intermediate_size: Positive = 384
+    """Width of the feed-forward."""
+    context: Tokens = 512
+    """Longest sequence."""
+
+    @model_validator(mode="after")
+    def _heads_divide(self) -> "TinyModel":
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"model.tiny.hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})"
+            )
+        return self
+
+
+class Model(Section):
+    """Say where the weights come from: give exactly one of `path` and `tiny`."""
+
+    path: FilePath | None = None
+    """Directory or Hugging Face name of a causal language model with its tokenizer. NAME@REVISION pins a branch, a tag
+    or a commit; a run records the commit in its recipe.yaml."""
+    tiny: TinyModel | None = None
+    """Make a small model instead; needs a task with its own vocabulary, and usually a warm-up."""
+
+    @model_validator(mode="after")
+    def _one_source(self) -> "Model":
+        if (self.path is None) == (self.tiny is None):
+            raise ValueError("model: give exactly one of model.path and model.tiny")
+        return self
+
+
+class Sync(Section):
+    """Say how new weights reach the engines."""
+
+    transport: Literal["auto"] | Transport = "auto"
+    """file: safetensors on a memory-backed file system, with several nodes in the run directory. broadcast: to one
+    process group of all engines, by NCCL, or by gloo without GPUs. ipc: handles of shared memory, for engines on the
+    trainer's GPUs. memory: the tensors, for engines in the trainer's process. auto: the one that suits the devices; see
+    arl.sync.choose."""
+    bucket_megabytes: Positive = 512
+    """broadcast, ipc: size of a bucket, whose tensors travel together, in units of 10^6 bytes. A larger tensor travels
+    alone."""
+    interrupt: bool = True
+    """true: engines load new weights while episodes generate, which go on with the new weights. false: episodes end
+    first and no new one begins meanwhile, so that no episode spans two versions."""
+    check: bool = False
+    """After each swap, compare every weight of the engine with the trainer's, by checksum; `arl train --check-weights`
+    sets it. Only for engines on one GPU each."""
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Return the size of a bucket in bytes."""
+        return self.bucket_megabytes * 10**6
 
 
 class Recipe(Section):
@@ -91,34 +151,33 @@ class Recipe(Section):
         data = values.get("data")
         given = values.get("eval", {})
         task = data.get("task") if isinstance(data, dict) else None
-        if not isinstance(task, str) or not isinstance(given, dict):
-            return values
-        with contextlib.suppress(ValueError):  # the section `data` says that there is no such task
-            return values | {"eval": {**task_evaluation(task), **given}}
+        if isinstance(task, str) and isinstance(given, dict):
+            with contextlib.suppress(ValueError):  # the section `data` says that there is no such task
+                return values | {"eval": task_evaluation(task) | given}
         return values
 
     @model_validator(mode="after")
-    def _possible(self) -> "Recipe":
+    def _validate(self) -> "Recipe":
         per_step = self.rollout.problems_per_step
         minibatches = self.train.minibatches
         if per_step % minibatches:
             raise ValueError(f"train.minibatches {minibatches} must divide rollout.problems_per_step {per_step}")
-        self._possible_to_learn()
-        self._possible_to_start_from()
+        self._validate_learning()
+        self._validate_model()
         if self.mode == "collocated" and self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
-        self._possible_with_the_backend()
+        self._validate_backend()
         if self.rollout.lag is not None:
-            self._possible_with_a_lag()
+            self._validate_lag()
         cap = self.rollout.max_groups
         if cap is not None and cap < per_step:
             raise ValueError(f"rollout.max_groups {cap} can never fill a step of {per_step} problems")
-        self._possible_to_shape()
+        self._validate_overlong()
         if self.world_traits.one_process:
-            self._possible_in_one_process()
+            self._validate_one_process()
         return self
 
-    def _possible_to_shape(self) -> None:
+    def _validate_overlong(self) -> None:
         overlong = self.reward.overlong
         budget = self.rollout.max_new_tokens
         if overlong is not None and overlong.buffer >= budget:
@@ -127,24 +186,24 @@ class Recipe(Section):
                 f"tokens than rollout.max_new_tokens {budget}"
             )
 
-    def _possible_to_start_from(self) -> None:
+    def _validate_model(self) -> None:
         if self.model.tiny is not None and self.data.task is None:
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
         if self.warmup and self.model.tiny is None:
             raise ValueError("warmup: teaches a model.tiny its task; a model of model.path is tuned by `arl sft`")
 
-    def _possible_with_the_backend(self) -> None:
+    def _validate_backend(self) -> None:
         engine = self.engine
         capabilities = engine.capabilities
-        refuse_unsupported(self, capabilities, f"the backend {engine.kind}")
+        validate_supported(self, capabilities, f"the backend {engine.kind}")
         if self.sync.check and engine.tensor_parallel > 1:
             raise ValueError(
                 f"sync.check true: weights are compared whole, and engine.tensor_parallel {engine.tensor_parallel} "
                 "divides them; leave it out, or use tensor_parallel 1"
             )
-        self._possible_to_carry(capabilities.transports)
+        self._validate_transport(capabilities.transports)
 
-    def _possible_to_carry(self, backend_transports: Collection[Transport]) -> None:
+    def _validate_transport(self, backend_transports: Collection[Transport]) -> None:
         """Check a transport that no device could make possible; arl.sync.choose checks it against the devices."""
         transport = self.sync.transport
         if transport == "auto":
@@ -164,7 +223,7 @@ class Recipe(Section):
         if is_sent and self.rollout.lag is not None:
             raise ValueError(f"{named}: with rollout.lag checkpoints copy the files that engines load; use file")
 
-    def _possible_to_learn(self) -> None:
+    def _validate_learning(self) -> None:
         objective = self.objective
         advantage = self.advantage
         size = self.rollout.group_size
@@ -179,28 +238,20 @@ class Recipe(Section):
                 "takes one advantage for a whole trajectory; choose an objective of scope token, like decoupled_ppo"
             )
 
-    def _possible_with_a_lag(self) -> None:
+    def _validate_lag(self) -> None:
         if self.mode == "collocated":
             raise ValueError("mode collocated: with rollout.lag the trainer runs ahead of engines; use disaggregated")
         if self.engine.kv_policy == "keep":
             raise ValueError("engine.kv_policy keep: with rollout.lag no swap meets an open request; use recompute")
 
-    def _possible_in_one_process(self) -> None:
+    def _validate_one_process(self) -> None:
         here = f"world {self.world}"
         if self.train.ranks > 1:
             raise ValueError(f"train.ranks {self.train.ranks}: {here} trains in one process; use 1 rank")
-        environments = {
-            "engine": self.engine.environment,
-            "train": self.train.environment,
-            "reward": self.reward.environment,
-        }
-        for section, environment in environments.items():
-            if environment:
-                raise ValueError(f"{section}.environment: {here} starts no processes of that side; leave it out")
-        all_threads = {
-            "train": self.train.threads,
-            "engine": self.engine.threads,
-        }
-        for section, threads in all_threads.items():
+        for name in ("engine", "train", "reward"):
+            section = getattr(self, name)
+            if section.environment:
+                raise ValueError(f"{name}.environment: {here} starts no processes of that side; leave it out")
+            threads = getattr(section, "threads", None)
             if threads not in (None, 1):
-                raise ValueError(f"{section}.threads {threads}: {here} computes with one thread; leave it out")
+                raise ValueError(f"{name}.threads {threads}: {here} computes with one thread; leave it out")

@@ -10,10 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from arl.config.chosen_section import ChosenSection
 from arl.config.data_section import OF_FILES
-from arl.config.leaves import leaves
 from arl.config.mistakes import Key, explain, find_mistakes
+from arl.config.objective_section import ChosenSection
 from arl.config.recipe import Recipe
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml, read_document
 from arl.errors import RecipeError
@@ -84,7 +83,7 @@ def make_recipe(
         RecipeError: see `load_recipe`.
     """
     places = dict(places)
-    parsed = _parse_overrides(overrides)
+    parsed = [_parse_override(override) for override in overrides]
     _make_room(values, parsed)
     for override, (key, value) in zip(overrides, parsed, strict=True):
         _set(values, key, value, override)
@@ -116,17 +115,26 @@ def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[
             yield field, a, b
 
 
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of everything that is no section; an empty section is a value.
+
+    >>> dict(leaves({"seed": 1, "model": {"path": "m", "options": {}}}))
+    {'seed': 1, 'model.path': 'm', 'model.options': {}}
+    """
+    for key, value in tree.items():
+        if isinstance(value, Mapping) and value:
+            yield from leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
 def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
     """Return the value of every section.field; an empty section has none."""
     return {field: value for field, value in leaves(recipe) if value != {}}
 
 
-def _parse_overrides(overrides: Sequence[str]) -> list[tuple[Key, Any]]:
-    """Split each `a.b=x` into the key (a, b) and the YAML value x."""
-    return [_parse_override(override) for override in overrides]
-
-
 def _parse_override(override: str) -> tuple[Key, Any]:
+    """Split `a.b=x` into the key (a, b) and the YAML value x."""
     dotted, equals, text = override.partition("=")
     key = tuple(dotted.strip().split("."))
     if not equals or not all(key):

@@ -45,47 +45,50 @@ def reference() -> str:
     return "\n".join(parts)
 
 
-def _sections(prefix: str, section: type[BaseModel]) -> Iterator[str]:
+def _sections(prefix: str, section: type[BaseModel], about: str = "") -> Iterator[str]:
     """Write the section's own fields, and then each section inside it."""
-    yield _table(f"`{prefix.rstrip('.')}`" if prefix else "Top level", prefix, section)
+    yield _table(f"`{prefix.rstrip('.')}`" if prefix else "Top level", prefix, section, about)
     for name, field in section.model_fields.items():
         for inner in inner_sections(field.annotation):
-            yield from _sections(f"{prefix}{name}.", inner)
+            yield from _sections(f"{prefix}{name}.", inner, "" if _has_row(field) else field.description or "")
             yield from _implementations(f"{prefix}{name}.", inner)
 
 
 def _implementations(prefix: str, section: type[BaseModel]) -> Iterator[str]:
     """Write what each built-in class that may take the section's place adds; a field of two is described once."""
-    told: set[str] = set()
+    described = {"kind": ""}  # name -> default of the class that has described it
     for kind in getattr(section, "BUILT_IN", ()):
         chosen: type[BaseModel] = section.implementation({"kind": kind})  # type: ignore[attr-defined]
-        rows = dict(_rows(prefix, chosen))
-        del rows["kind"]
-        again = ", ".join(f"`{name}`" for name, row in rows.items() if row in told)
-        yield _table(f"`{prefix.rstrip('.')}` of kind `{kind}`", prefix, chosen, {"kind"}, told, again)
-        told |= set(rows.values())
+        defaults = {name: _default(chosen, name) for name in chosen.model_fields}
+        again = [
+            f"`{name}`" if default == described[name] else f"`{name}` ({default})"
+            for name, default in defaults.items()
+            if name in described and name != "kind"
+        ]
+        about = f"As above: {', '.join(again)}." if again else ""
+        yield _table(f"`{prefix.rstrip('.')}` of kind `{kind}`", prefix, chosen, about, left_out=described)
+        described = defaults | described
 
 
-def _table(
-    title: str,
-    prefix: str,
-    section: type[BaseModel],
-    left_out: Collection[str] = (),
-    told: Collection[str] = (),
-    again: str = "",
-) -> str:
-    rows = [row for name, row in _rows(prefix, section) if name not in left_out and row not in told]
-    about = _cell(section.__doc__ or "") + (f" As above: {again}." if again else "")
+def _table(title: str, prefix: str, section: type[BaseModel], about: str = "", left_out: Collection[str] = ()) -> str:
+    rows = [row for name, row in _rows(prefix, section) if name not in left_out]
     head = ["| field | type | unit | default | meaning |", "|---|---|---|---|---|"] if rows else []
-    return "\n".join([f"## {title}", "", about, *(["", *head, *rows] if rows else []), ""])
+    table = ["", *head, *rows] if rows else []
+    return "\n".join([f"## {title}", "", _cell(f"{section.__doc__ or ''} {about}"), *table, ""])
+
+
+def _has_row(field: FieldInfo) -> bool:
+    """Return whether a field holds a value of its own; one that is a section or none has a heading instead."""
+    parts = [part for part in get_args(field.annotation) or [field.annotation] if part is not types.NoneType]
+    return not all(inner_sections(part) for part in parts)
 
 
 def _rows(prefix: str, section: type[BaseModel]) -> Iterator[tuple[str, str]]:
     for name, field in section.model_fields.items():
-        inner = inner_sections(field.annotation)
-        about = field.description or (inner[0].__doc__ or "" if inner else "").strip().partition("\n")[0]
+        if not _has_row(field):
+            continue
         unit = next((str(note) for note in _metadata(field) if isinstance(note, Unit)), "")
-        cells = [f"`{prefix}{name}`", _type(field), unit, _default(section, name), _cell(about)]
+        cells = [f"`{prefix}{name}`", _type(field), unit, _default(section, name), _cell(field.description or "")]
         yield name, f"| {' | '.join(cells)} |"
 
 
@@ -129,8 +132,6 @@ def _default(section: type[BaseModel], name: str) -> str:
     value = field.get_default(call_default_factory=True)
     if name == "kind" and value == "":  # the section of a seam, before a class has taken its place
         value = section.DEFAULT  # type: ignore[attr-defined]
-    if isinstance(value, BaseModel):
-        return ""
     if value is None:
         return "none"
     shown = str(value).lower() if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value

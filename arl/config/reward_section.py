@@ -4,8 +4,17 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from arl.config.environment import Environment, refuse_reserved
-from arl.config.section import NonNegativeFloat, Positive, PositiveFloat, Real, Section, Tokens, Unit
+from arl.config.section import (
+    Environment,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Real,
+    Section,
+    Tokens,
+    Unit,
+    validate_environment,
+)
 
 Gigabytes = Annotated[PositiveFloat, Unit("GB")]
 
@@ -61,4 +70,4 @@ class Reward(Section):
     @field_validator("environment")
     @classmethod
     def _not_reserved(cls, environment: Environment) -> Environment:
-        return refuse_reserved("reward.environment", environment, may_give=("OMP_NUM_THREADS",))
+        return validate_environment("reward.environment", environment, may_give=("OMP_NUM_THREADS",))

@@ -1,11 +1,10 @@
 """Define the recipe's sections about a run as a whole: its deadlines, virtual costs and output."""
 
-from typing import Annotated, Literal
-
-from pydantic import Field
+from typing import Literal
 
 from arl.config.section import Cost, FilePath, NonNegative, Positive, Seconds, Section
 
+SHUTDOWN = 10.0  # seconds of a process that was asked to exit, before it is killed
 MARGIN = 10.0  # seconds between the deadline of a process that knows more and the one around it
 LONGEST_PAUSE = 3600.0  # seconds for which all processes of a run may be stopped at any moment, and go on
 
@@ -31,11 +30,14 @@ class Deadlines(Section):
     stop: Seconds = 300.0
     """From the first Ctrl-C or SIGTERM until the step in progress has ended and a checkpoint is complete. A run that
     takes longer ends without that checkpoint."""
-    shutdown: Seconds = 10.0
-    """A process that was asked to exit, before it is killed."""
 
     # What follows from these. A process whose deadline lies within one of another process ends its own wait first,
     # because it knows more. In one process arl.clock.outer_deadline sees to that.
+
+    @property
+    def shutdown(self) -> float:
+        """Return the seconds of a process that was asked to exit, before it is killed."""
+        return SHUTDOWN
 
     @property
     def blocked_broadcast(self) -> float:
@@ -136,14 +138,8 @@ class Output(Section):
     trajectories: bool = True
     """Write every trajectory that was trained or lost to Parquet, with its fate."""
     wandb: Literal["off", "offline", "online"] = "off"
-    """Mirror metrics.jsonl to Weights & Biases; online goes offline, and says so, where there is no network."""
-    wandb_project: str = "arl"
-    """The project there; the run has the name of its directory."""
-    wandb_group: Annotated[str, Field(min_length=1)] | None = None
-    """The group there, which wandb draws together; null: the recipe's name."""
-    wandb_tags: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    """Tags there, beside those that say the objective, staleness or lag, mode, world and backend. wandb allows 64
-    characters, so of a longer one the end is taken."""
+    """Mirror metrics.jsonl to Weights & Biases; online goes offline, and says so, where there is no network.
+    wandb's own variables WANDB_PROJECT, WANDB_RUN_GROUP and WANDB_TAGS say where the run appears: docs/tracking.md."""
     trackers: tuple[str, ...] = ()
     """More trackers: `tensorboard`, or `module:attribute`, called with an arl.metrics.base.TrackedRun."""
     samples_every: NonNegative = 20

@@ -4,8 +4,8 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from arl.config.environment import Environment, refuse_reserved
 from arl.config.section import (
+    Environment,
     Fraction,
     FractionBelowOne,
     NonNegative,
@@ -15,6 +15,7 @@ from arl.config.section import (
     Section,
     Steps,
     Tokens,
+    validate_environment,
 )
 
 
@@ -100,10 +101,10 @@ class Train(Section):
     @field_validator("environment")
     @classmethod
     def _not_reserved(cls, environment: Environment) -> Environment:
-        return refuse_reserved("train.environment", environment)
+        return validate_environment("train.environment", environment)
 
     @model_validator(mode="after")
-    def _possible(self) -> "Train":
+    def _validate(self) -> "Train":
         if self.learning_rate * self.weight_decay >= 1:
             raise ValueError(
                 f"train.weight_decay {self.weight_decay:g}: an update multiplies the weights by 1 - learning_rate x "

@@ -16,8 +16,7 @@ from typing import Any
 
 from msgspec import Struct
 
-from arl.config.data_section import Columns
-from arl.config.prompt_template import fill_template, template_fields
+from arl.config.data_section import Columns, fill_template, template_fields
 from arl.data.table_rows import Row, column_names, read_rows, value_at
 from arl.errors import DataError, short_message
 from arl.types import Problem

@@ -13,7 +13,7 @@ from typing import Protocol, cast
 
 from msgspec import Struct
 
-from arl.config.capabilities import Capabilities, refuse_unsupported
+from arl.config.capabilities import Capabilities, validate_supported
 from arl.config.engine_section import EngineConfig
 from arl.config.imports import check_seam, import_seam
 from arl.config.recipe import Recipe
@@ -175,7 +175,7 @@ def probe_backend(recipe: Recipe) -> Installation:
     backend = find_backend(recipe.engine.kind)
     found = backend.probe(recipe.engine)
     try:
-        refuse_unsupported(recipe, found.capabilities, str(found))
+        validate_supported(recipe, found.capabilities, str(found))
     except ValueError as error:
         raise RecipeError(str(error)) from error
     if recipe.model.path is not None:

@@ -68,12 +68,11 @@ class WandbTracker:
 
     def _init(self, run: TrackedRun, mode: str, run_id: str | None) -> Any:
         config = run.config
-        output = config["output"]
         started = self._wandb.init(
-            project=output["wandb_project"],
-            group=(output["wandb_group"] or config["name"])[-MAX_GROUP:],
+            project=os.environ.get("WANDB_PROJECT", "arl"),
+            group=os.environ.get("WANDB_RUN_GROUP", config["name"])[-MAX_GROUP:],
             job_type="train",
-            tags=tags(config),
+            tags=tags(config, os.environ.get("WANDB_TAGS", "")),
             name=run.name,
             id=run_id,
             resume=None if run_id is None else "allow",
@@ -150,12 +149,12 @@ def comparable(config: dict[str, Any]) -> dict[str, str]:
     return flat | {"lag": str(lag if isinstance(lag, int) else next(filter(None, lag.values())))}
 
 
-def tags(config: dict[str, Any]) -> tuple[str, ...]:
-    """Return the tags of a run: what matters, then the recipe's own; each once."""
+def tags(config: dict[str, Any], more: str = "") -> tuple[str, ...]:
+    """Return the tags of a run: what matters, then `more`, which are separated by commas; each once."""
     flat = comparable(config)
     age = "staleness" if "staleness" in flat else "lag"
     ours = [flat["objective"], f"{age}={flat[age]}", flat["mode"], flat["world"], flat["backend"]]
-    return tuple(dict.fromkeys(tag[-MAX_TAG:] for tag in [*ours, *config["output"]["wandb_tags"]]))
+    return tuple(dict.fromkeys(tag[-MAX_TAG:] for tag in [*ours, *filter(None, more.split(","))]))
 
 
 def _run_id(directory: Path) -> str:

@@ -45,7 +45,7 @@ def make_tiny_model(shape: TinyModel, characters: str, seed: int, directory: Pat
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.heads,
         max_position_embeddings=shape.context,
-        rope_parameters={"rope_type": "default", "rope_theta": shape.rope_theta},
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
         tie_word_embeddings=False,
         initializer_range=INITIAL_STD,
         pad_token_id=tokenizer.pad_token_id,

@@ -31,7 +31,7 @@ MIN_EVALUATIONS = 3  # of a run, for a value between them
 USUAL_STEPS = (20, 30)
 ACCURACY_FIELDS = ("data.", "eval.", "reward.function.")
 REWARD_FIELDS = ("data.", "reward.")
-ANY_VALUE = ("eval.every", "eval.best", "eval.suites", "reward.workers", "reward.memory_gb", "reward.environment")
+ANY_VALUE = ("eval.every", "eval.suites", "reward.workers", "reward.memory_gb", "reward.environment")
 STANDS_FOR = {"eval.max_new_tokens": "rollout.max_new_tokens"}  # null in the first is the value of the second
 
 Protocol = tuple[tuple[str, bytes], ...]  # fields in which the runs of a report differ, and their values

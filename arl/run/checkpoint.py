@@ -6,7 +6,7 @@
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
                           manifest.json                                bytes and sha256 of every other file
-    checkpoints/best      a link to the best one by eval.best, which is never removed: see arl.run.evaluation.scoreboard
+    checkpoints/best      a link to the best one, which is never removed: see arl.run.evaluation.scoreboard
 
 copy (the trainer waits) ─► snapshot, one instant of the controller ─► in the background: write, checksum, sync,
                                                                         rename, remove the oldest

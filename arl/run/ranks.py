@@ -131,7 +131,6 @@ def _init(
         every_version=lags is not None,
         transport=transport,
         for_nodes=len(launcher.nodes) > 1,
-        bucket_bytes=recipe.sync.bucket_bytes,
         sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
         broadcast_seconds=recipe.deadlines.blocked_broadcast,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,

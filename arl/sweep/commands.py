@@ -35,9 +35,10 @@ def sweep(
     from rich.console import Console
 
     from arl.sweep import run_sweep
-    from arl.sweep.request import SweepOptions, read_request
+    from arl.sweep.request import read_request
 
-    options = SweepOptions(
+    request = read_request(
+        recipe,
         name=name,
         overrides=set_ or (),
         axes=axis or (),
@@ -45,7 +46,6 @@ def sweep(
         seeds=seeds,
         jobs=jobs,
     )
-    request = read_request(recipe, options)
     console = Console(highlight=False)
     if dry_run:
         run_sweep.dry_run(request, console)

@@ -1,25 +1,45 @@
-"""Run a sweep from its request to its summary.
+"""Run a sweep from its request to its summary: its arms as `arl train` processes, several at a time.
 
-request ─► check_arms ─► open_directory ─► ArmRunner ─► summary
-                │
+request ─► check_arms ─► open_directory ─► a worker for each share of the machine ─► table of accuracies
+                │                             └─► arl train [--resume] ─► run directory, logs/<arm>/seed-<n>.log
                 └─► --dry-run: the arms, their states
 """
 
+import asyncio
+import os
+import shutil
+import statistics
+import sys
+from collections import Counter, deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
 from rich.console import Console
+from rich.table import Table
 
 from arl import clock
-from arl.config.leaves import leaves
-from arl.errors import RunError
-from arl.launch.base import Node
+from arl.clock import deadline, in_thread, now
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import leaves
+from arl.errors import ArlError, RunError
+from arl.files import require_lock, try_lock
+from arl.launch.base import Command, Node
 from arl.launch.devices import Share, core_numbers, divide, visible_cores, visible_devices
 from arl.launch.placement import place
-from arl.sweep.check_arms import CheckedSweep, check_arms
-from arl.sweep.request import SweepRequest
-from arl.sweep.run_arms import ArmRunner, FailedRun
-from arl.sweep.sweep_directory import SweepRun, check_directory, list_runs, open_directory, sweep_path
-from arl.sweep.sweep_display import SweepDisplay, print_plan, print_results
+from arl.launch.process import start_process
+from arl.metrics.run_files import LOCK, SUMMARY
+from arl.metrics.summary import Summary
+from arl.run.clean_stop import RESUME_WITH
+from arl.sweep.directory import SweepRun, check_directory, list_runs, open_directory
+from arl.sweep.request import SweepRequest, write_override
+from arl.sweep.sweep_arms import Sweep, check_arms
+
+PROGRAM = (sys.executable, "-m", "arl.cli")
+POLL_SECONDS = 0.5
+GONE_SECONDS = 60.0  # for a process of a killed sweep to be gone
+SPARE_SECONDS = 5.0  # for `arl train` to exit, beyond the seconds that a run has to save and to end
 
 
 class PlannedSweep:
@@ -31,11 +51,11 @@ class PlannedSweep:
 
     def __init__(self, request: SweepRequest, console: Console) -> None:
         self.console = console
-        self.checked = check_arms(request, self.note)
-        self.directory = sweep_path(request, self.checked)
-        self.runs: list[SweepRun] = list_runs(self.directory, self.checked)
-        self.shares = _shares(request, self.checked, len(self.runs))
-        check_directory(self.directory, self.checked)
+        self.sweep = check_arms(request, self.note)
+        self.directory = Path(self.sweep.base.output.directory) / request.name
+        self.runs = list_runs(self.directory, self.sweep)
+        self.shares = _shares(request, self.sweep, len(self.runs))
+        check_directory(self.directory, self.sweep)
 
     def note(self, text: str) -> None:
         """Print one line."""
@@ -50,8 +70,12 @@ def dry_run(request: SweepRequest, console: Console) -> None:
     """
     planned = PlannedSweep(request, console)
     planned.note(f"sweep {request.name}, in {planned.directory}")
-    base = dict(leaves(planned.checked.base.model_dump(mode="json")))
-    print_plan(planned.runs, base, len(planned.shares), console)
+    base = dict(leaves(planned.sweep.base.model_dump(mode="json")))
+    console.print(_arms_table(planned.runs, base))
+    left = sum(run.state != "finished" for run in planned.runs)
+    total = len(planned.runs)
+    jobs = len(planned.shares)
+    planned.note(f"{left} of {total} runs to do, {jobs} at a time" if left else f"all {total} runs are finished")
 
 
 def run_sweep(request: SweepRequest, console: Console) -> Path:
@@ -62,47 +86,183 @@ def run_sweep(request: SweepRequest, console: Console) -> Path:
         RunError: runs have failed; all others are finished.
     """
     planned = PlannedSweep(request, console)
-    with open_directory(planned.directory, planned.checked):
-        failed = _run(planned)
-    print_results(planned.runs, console)
-    if failed:
-        raise RunError(_list_failed(failed, len(planned.runs)))
+    runner = ArmRunner(planned.runs, planned.shares, planned.note)
+    with open_directory(planned.directory, planned.sweep):
+        planned.note(f"sweep directory {planned.directory}: {runner.finished} of {len(planned.runs)} runs are finished")
+        try:
+            clock.run(runner.run)
+        except KeyboardInterrupt:
+            planned.note("the same command goes on with this sweep")
+            raise
+    console.print(_results_table(planned.runs))
+    if runner.failed:
+        lines = [f"{len(runner.failed)} of {len(planned.runs)} runs failed; the same command tries them again:"]
+        raise RunError("\n".join([*lines, *(f"    {failure}" for failure in runner.failed)]))
     planned.note(f"arl report {planned.directory}")
     return planned.directory
 
 
-def _run(planned: PlannedSweep) -> list[FailedRun]:
-    total = len(planned.runs)
-    states = [run.state for run in planned.runs]
-    finished = states.count("finished")
-    planned.note(f"sweep directory {planned.directory}: {finished} of {total} runs are finished")
-    display = SweepDisplay(planned.console, total, finished)
+class ArmRunner:
+    """Run what is not finished yet; `failed` says which runs failed, and why."""
+
+    def __init__(self, runs: Sequence[SweepRun], shares: Sequence[Share], note: Callable[[str], None]) -> None:
+        self._waiting = deque(run for run in runs if run.state != "finished")
+        self._shares = shares
+        self._note = note
+        self._total = len(runs)
+        self.finished = len(runs) - len(self._waiting)
+        self.failed: list[str] = []
+
+    async def run(self) -> None:
+        """Run everything to its end."""
+        async with asyncio.TaskGroup() as tasks:
+            for share in self._shares:
+                tasks.create_task(self._work(share), name=f"sweep worker {share}")
+
+    async def _work(self, share: Share) -> None:
+        """Consume runs; wait for each one's process; unblocked by its end. Ends when no run is waiting."""
+        while self._waiting:
+            run = self._waiting.popleft()
+            began = now()
+            try:
+                is_resumed = await _prepare(run)
+                self._note(f"{run}: {'goes on from its newest checkpoint' if is_resumed else 'starts'}; log {run.log}")
+                why = await _train(run, share, is_resumed)
+            except (ArlError, OSError) as error:
+                why = str(error)
+            if why:
+                self.failed.append(f"{run}: {why}")
+                self._note(f"{run}: failed: {why}")
+                continue
+            self.finished += 1
+            count = f"{self.finished} of {self._total} runs"
+            self._note(f"{run}: finished in {now() - began:.0f} s, accuracy {_number(_accuracy(run))}; {count}")
+
+
+async def _train(run: SweepRun, share: Share, is_resumed: bool) -> str:
+    """Train one run in a process; return why it failed, empty if it has finished."""
+    said = ["it wrote nothing"]  # its last line that says something; a sweep resumes its runs by itself
+
+    def keep(line: str) -> None:
+        if line and not line.startswith(RESUME_WITH):
+            said[0] = line
+
+    run.log.parent.mkdir(parents=True, exist_ok=True)
+    labels = {  # by which wandb groups the runs
+        "WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", run.sweep.name),
+        "WANDB_TAGS": ",".join(filter(None, [os.environ.get("WANDB_TAGS"), run.arm.name])),
+    }
+    command = Command(train_arguments(run, is_resumed), {**share.environment, **labels})
+    process = await start_process("arl train", command, run.log, keep)
     try:
-        return clock.run(ArmRunner(planned.runs, planned.shares, display).run)
-    except KeyboardInterrupt:
-        display.note("the same command goes on with this sweep")
-        raise
+        end = await process.ended()
+    finally:
+        await asyncio.shield(process.stop(_patience(run.arm.recipe)))
+    if process.exit_code == 0 and run.state == "finished":
+        return ""
+    remedy = f"; to run it anew, remove {run.directory}" if is_resumed else ""
+    return f"{end}: {said[0]}; log {run.log}{remedy}"
 
 
-def _shares(request: SweepRequest, checked: CheckedSweep, num_runs: int) -> list[Share]:
+def train_arguments(run: SweepRun, is_resumed: bool) -> tuple[str, ...]:
+    """Return the command line of a run."""
+    settings = {
+        "name": run.name,
+        "seed": run.seed,
+        "output.directory": str(run.directory.parent),
+    }
+    overrides = [part for field, value in settings.items() for part in ("--set", write_override(field, value))]
+    resume = ["--resume"] if is_resumed else []
+    return (*PROGRAM, "train", str(run.recipe_file), *overrides, *resume)
+
+
+def _patience(recipe: Recipe) -> float:
+    """Return the seconds that a run has from SIGTERM to SIGKILL. In virtual time it saves nothing, and ends at once."""
+    deadlines = recipe.deadlines
+    saving = 0.0 if recipe.world_traits.virtual_time else deadlines.stop
+    return saving + deadlines.shutdown + SPARE_SECONDS
+
+
+async def _prepare(run: SweepRun) -> bool:
+    """Make sure that the run can start; return whether it goes on from a checkpoint.
+
+    A run that was killed before its first checkpoint has nothing to go on from, so its directory is removed.
+
+    Raises:
+        DeadlineError: it still runs.
+    """
+    if run.state == "new":
+        return False
+    with require_lock(run.directory / LOCK) as file:  # makes it, if the run was killed before it did
+        async with deadline(GONE_SECONDS, "sweep", f"the process that runs {run.directory} to end"):
+            while not try_lock(file):  # noqa: ASYNC110 - the kernel removes the lock of a killed process without event
+                await asyncio.sleep(POLL_SECONDS)
+    if not run.has_checkpoint:
+        await in_thread(shutil.rmtree, run.directory)
+        return False
+    return True
+
+
+def _shares(request: SweepRequest, sweep: Sweep, num_runs: int) -> list[Share]:
     """Divide the machine. Runs in one process compute with one thread, and need no cores of their own.
 
     Raises:
         InputError: there are too few devices for an arm.
     """
-    if all(arm.recipe.world_traits.one_process for arm in checked.arms):
+    if all(arm.recipe.world_traits.one_process for arm in sweep.arms):
         jobs = request.jobs or visible_cores()
         return [Share()] * min(jobs, num_runs)
     jobs = min(request.jobs or 1, num_runs)
     shares = divide(jobs, core_numbers(), visible_devices())
     smallest = min(shares, key=lambda share: len(share.devices))
     node = Node(name="this machine", cores=len(smallest.cores), devices=smallest.devices)
-    for arm in checked.arms:
+    for arm in sweep.arms:
         place(arm.recipe, [node])
     return shares
 
 
-def _list_failed(failed: list[FailedRun], total: int) -> str:
-    lines = [f"{len(failed)} of {total} runs failed; the same command tries them again:"]
-    lines += [f"    {failure.run}: {failure.why}" for failure in failed]
-    return "\n".join(lines)
+def _arms_table(runs: Sequence[SweepRun], base: Mapping[str, Any]) -> Table:
+    """List every arm with the states of its runs.
+
+    Args:
+        base: field -> value of the recipe without any arm's settings.
+    """
+    table = Table("arm", "settings", "seeds", "state", box=None, pad_edge=False)
+    for name, of_arm in _by_arm(runs).items():
+        settings = [  # without what is null in the recipe and stays so
+            write_override(field, value)
+            for field, value in of_arm[0].arm.settings.items()
+            if value is not None or base.get(field) is not None
+        ]
+        states = Counter(run.state for run in of_arm)
+        seeds = ", ".join(str(run.seed) for run in of_arm)
+        table.add_row(name, "\n".join(settings), seeds, ", ".join(f"{n} {state}" for state, n in states.items()))
+    return table
+
+
+def _results_table(runs: Sequence[SweepRun]) -> Table:
+    """List the final accuracy of every arm: its mean over the finished seeds, the least and the greatest."""
+    table = Table("arm", box=None, pad_edge=False)
+    for title in ("seeds", "accuracy", "least", "greatest"):
+        table.add_column(title, justify="right")
+    for name, of_arm in _by_arm(runs).items():
+        finished = [run for run in of_arm if run.state == "finished"]
+        found = [accuracy for accuracy in map(_accuracy, finished) if accuracy is not None]
+        numbers = (statistics.fmean(found), min(found), max(found)) if found else (None, None, None)
+        table.add_row(name, f"{len(finished)}/{len(of_arm)}", *map(_number, numbers))
+    return table
+
+
+def _by_arm(runs: Sequence[SweepRun]) -> dict[str, list[SweepRun]]:
+    arms: dict[str, list[SweepRun]] = {}
+    for run in runs:
+        arms.setdefault(run.arm.name, []).append(run)
+    return arms
+
+
+def _accuracy(run: SweepRun) -> float | None:
+    return msgspec.json.decode((run.directory / SUMMARY).read_bytes(), type=Summary).accuracy_after
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"

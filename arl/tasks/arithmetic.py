@@ -17,7 +17,6 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
-from arl.config.section import Fraction
 from arl.tasks.base import Demonstration, Split, Task, TwoStageOptions, WarmupStage, two_stage_warmup
 from arl.tasks.math_sets import math_reward, math_vote
 from arl.types import Problem
@@ -124,14 +123,10 @@ def _subtracted(total: int, taken: int) -> tuple[str, str]:
 
 
 class ArithmeticOptions(TwoStageOptions):
-    """Set the two stages of the warm-up."""
+    """Set the two stages of the warm-up. A blurt is a random answer; a slip is a random digit of the answer."""
 
-    skill_accuracy: Fraction = 0.8
-    """Warm-up, first stage: ends when sampled accuracy on fresh problems reaches this."""
-    blurt: Fraction = 0.6
-    """Warm-up, second stage: share of demonstrations that give a random answer, without working."""
-    slip: Fraction = 0.1
-    """Warm-up, second stage: chance of a random digit in place of each digit of the answer."""
+    skill_accuracy: ClassVar[float] = 0.8
+    blurt: ClassVar[float] = 0.6
 
 
 class Arithmetic(Task):

@@ -12,11 +12,11 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
 
-from arl.config.section import Fraction, NonNegative, PositiveFloat, Section, Steps, Unit
+from arl.config.section import Section
 from arl.types import Problem, Response
 
 Split = Literal["training", "evaluation"]
@@ -188,22 +188,15 @@ def is_held_out(problem: Problem, fraction: float) -> bool:
 
 
 class TwoStageOptions(Section):
-    """Set the length, the learning rates and the bad habits of the two stages."""
+    """Set the length, the learning rates and the bad habits of the two stages. A task may have other constants."""
 
-    skill_accuracy: Fraction = 0.95
-    """Warm-up, first stage: ends when sampled accuracy on fresh problems reaches this."""
-    skill_steps: Steps = 800
-    """Warm-up, first stage: fails if the accuracy is not reached in so many optimizer steps."""
-    skill_learning_rate: PositiveFloat = 2e-3
-    """Warm-up, first stage: peak; 50 steps of ramp, then linear to 10 % at skill_steps."""
-    habit_steps: Annotated[NonNegative, Unit("steps")] = 50
-    """Warm-up, second stage: optimizer steps on bad habits."""
-    habit_learning_rate: PositiveFloat = 1e-3
-    """Warm-up, second stage: constant."""
-    blurt: Fraction = 0.7
-    """Warm-up, second stage: share of demonstrations that answer without working."""
-    slip: Fraction = 0.1
-    """Warm-up, second stage: chance of an error at each working step."""
+    skill_accuracy: ClassVar[float] = 0.95  # sampled, on fresh problems: ends the first stage
+    skill_steps: ClassVar[int] = 800  # after which the first stage fails
+    skill_learning_rate: ClassVar[float] = 2e-3  # peak; 50 steps of ramp, then linear to 10 % at skill_steps
+    habit_steps: ClassVar[int] = 50
+    habit_learning_rate: ClassVar[float] = 1e-3  # constant
+    blurt: ClassVar[float] = 0.7  # share of the second stage's demonstrations that answer without working
+    slip: ClassVar[float] = 0.1  # chance of an error at each of its working steps
 
 
 class Demonstrate(Protocol):

@@ -5,11 +5,11 @@ The env lets the policy speak for exactly so many tokens. The reward is the shar
 """
 
 import random
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from arl.config.section import OpenFraction, Positive, Section
+from arl.config.section import Positive, Section
 from arl.tasks.base import Split, Task, drawn_problems, side_of
 from arl.types import Problem, Response
 
@@ -24,8 +24,7 @@ class LongTailOptions(Section):
 
     size: Annotated[Positive, Field(le=50_000)] = 20_000
     """Problems to draw, both sides together."""
-    eval_fraction: OpenFraction = 0.1
-    """Share held out for evaluation."""
+    eval_fraction: ClassVar[float] = 0.1  # held out for evaluation
 
 
 class LongTail(Task):

@@ -12,11 +12,11 @@ then installs bad habits for RL to remove: most answers are blurted, and working
 
 import random
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, ClassVar
 
 from pydantic import Field
 
-from arl.config.section import OpenFraction, Positive
+from arl.config.section import Positive
 from arl.tasks.base import (
     Demonstration,
     Split,
@@ -39,12 +39,11 @@ _ZIPF = [1 / k for k in _LENGTHS]
 
 
 class ChecksumOptions(TwoStageOptions):
-    """Set the size of the problem set, and the two stages of the warm-up."""
+    """Set the size of the problem set."""
 
     size: Annotated[Positive, Field(le=50_000)] = 20_000
     """Problems to draw, both sides together."""
-    eval_fraction: OpenFraction = 0.1
-    """Share held out for evaluation."""
+    eval_fraction: ClassVar[float] = 0.1  # held out for evaluation
 
 
 class RunningChecksum(Task):

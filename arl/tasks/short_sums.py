@@ -2,7 +2,7 @@
 
     system     Answer like this.
     user       What is 31 + 46?
-    assistant  31 + 46 = 77                one worked example, and as many more as `examples` says
+    assistant  31 + 46 = 77                one worked example, and then another
     user       What is 7 - 12?
     assistant  7 - 12 = -5                 the last number is the answer
 
@@ -12,15 +12,14 @@ larger than those of any problem. Every pair of numbers is on one side only: 3 +
 
 import random
 import re
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
-from pydantic import Field
-
-from arl.config.section import OpenFraction, Section
+from arl.config.section import Section
 from arl.tasks.base import Split, Task, is_held_out
 from arl.types import Problem, Response
 
-LARGEST = 30  # less than the numbers of the examples
+LARGEST = 25  # less than the numbers of the examples; there are 2·(LARGEST + 1)² problems
+EVAL_FRACTION = 0.25  # of the pairs of numbers, held out for evaluation
 _NUMBER = re.compile(r"-?\d+")
 
 
@@ -44,35 +43,17 @@ class Sum(NamedTuple):
         return self.first - self.second
 
 
-EXAMPLES = (
-    Sum(31, "+", 46),
-    Sum(58, "-", 70),
-    Sum(62, "+", 35),
-    Sum(93, "-", 41),
-)
-
-
-class SumsOptions(Section):
-    """Set the range of the numbers, and how they are asked for."""
-
-    largest: Annotated[int, Field(ge=1, le=LARGEST)] = 25
-    """Largest number; the least is 0. There are 2·(largest + 1)² problems."""
-    examples: Annotated[int, Field(ge=0, le=len(EXAMPLES))] = 2
-    """Worked examples that come before the question, as turns of the chat."""
-    eval_fraction: OpenFraction = 0.25
-    """Share of the pairs of numbers that is held out for evaluation."""
+EXAMPLES = (Sum(31, "+", 46), Sum(58, "-", 70))
 
 
 class ShortSums(Task):
     """Add and subtract two small numbers."""
 
-    Options = SumsOptions
-
-    def __init__(self, options: SumsOptions) -> None:
-        self._options = options
+    def __init__(self, options: Section) -> None:
+        """Take no options."""
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        numbers = range(self._options.largest + 1)
+        numbers = range(LARGEST + 1)
         wants_held_out = split == "evaluation"
         chosen = [
             Sum(first, sign, second)
@@ -82,7 +63,7 @@ class ShortSums(Task):
             if self._is_held_out(first, sign, second) == wants_held_out
         ]
         random.Random(f"problems {seed}").shuffle(chosen)
-        return [pose(each, self._options.examples) for each in chosen]
+        return [pose(each) for each in chosen]
 
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:
@@ -94,13 +75,13 @@ class ShortSums(Task):
     def _is_held_out(self, first: int, sign: str, second: int) -> bool:
         smaller, larger = sorted((first, second))
         pair = Sum(smaller, sign, larger)
-        return is_held_out(Problem(pair.text), self._options.eval_fraction)
+        return is_held_out(Problem(pair.text), EVAL_FRACTION)
 
 
-def pose(asked: Sum, examples: int) -> Problem:
-    """Write the chat of one question, after so many worked examples."""
+def pose(asked: Sum) -> Problem:
+    """Write the chat of one question, after the worked examples."""
     messages = [_message("system", "Answer like this.")]
-    for example in EXAMPLES[:examples]:
+    for example in EXAMPLES:
         messages.append(_message("user", f"What is {example.text}?"))
         messages.append(_message("assistant", f"{example.text} = {example.value}"))
     messages.append(_message("user", f"What is {asked.text}?"))

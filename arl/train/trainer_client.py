@@ -216,7 +216,7 @@ class TrainerClient:
         """Let the ranks finish what they publish, and exit.
 
         Raises:
-            TrainerError, DeadlineError: a rank raised, or took longer than `deadlines.shutdown` and a margin.
+            TrainerError, DeadlineError: a rank raised, or took longer than 10 s and a margin.
         """
         self._watch.close()  # because the end of a rank is no failure from here on
         await self._ask([channel.Stop()] * self._num_ranks, self._deadlines.ranks_stop)

@@ -6,7 +6,6 @@ import pytest
 
 from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError
-from arl.launch.base import make_launcher
 
 GOOD = "model: {tiny: {}}\ndata: {task: running_checksum, options: {size: 300}}\n"
 
@@ -23,14 +22,10 @@ def recipe_file(tmp_path: Path) -> Path:
     [
         ('output.directory="a\\nb"', "must not hold line ends"),
         ("output.directory=''", "--set output.directory='': output.directory = '': must not be empty"),
-        ("name=../x", "must match pattern"),
-        ("warmup=maybe", "--set warmup=maybe: warmup = 'maybe': must be true or false"),
         ("train.weight_decay=1e9", r"train.weight_decay 1e\+09: .* must be more than 0; give less than 1e\+06"),
         ("train.learning_rate=.nan", "must be a finite number"),
         ("train.ranks=true", r"train.ranks = True: must be a number, and not true or false"),
-        ("train.betas=[true, 0.9]", r"train.betas.0 = True: must be a number, and not true or false"),
         ("data.task='a b:c'", "or your own as module:attribute"),
-        ("data.task=..x:y", "or your own as module:attribute"),
     ],
 )
 def test_a_value_that_no_run_can_have_is_refused(recipe_file: Path, override: str, rule: str) -> None:
@@ -52,10 +47,3 @@ def test_many_mistakes_are_counted_and_fit_a_screen(recipe_file: Path) -> None:
     with pytest.raises(RecipeError, match="and 190 more mistakes") as caught:
         load_recipe(recipe_file)
     assert str(caught.value).count("\n") == 10
-
-
-@pytest.mark.parametrize("launcher", ["builtins:dict", "builtins:print", "os:path"])
-def test_an_object_that_makes_no_launcher_is_refused(recipe_file: Path, launcher: str) -> None:
-    recipe = load_recipe(recipe_file, [f"launcher={launcher}"])
-    with pytest.raises(RecipeError, match=f"launcher '{launcher}': "):
-        make_launcher(recipe, recipe_file.parent)

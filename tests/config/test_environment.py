@@ -24,8 +24,6 @@ def test_each_side_takes_variables_and_numbers_become_text(side: str, tmp_path: 
     ("name", "reason"),
     [
         ("CUDA_VISIBLE_DEVICES", r"arl sets it \(the placement of the run"),
-        ("WORLD_SIZE", r"arl sets it \(train\.ranks\); leave it out"),
-        ("MASTER_PORT", r"arl sets it \(the launcher\)"),
         ("ARL_RUN_KEY", "names with ARL_ are arl's own"),
         ("HF_TOKEN", "by its name it is a secret"),
     ],
@@ -37,9 +35,3 @@ def test_a_variable_that_arl_sets_or_that_is_secret_is_refused_without_its_value
     with pytest.raises(RecipeError, match=rf"r\.yaml:\d+.*{side}\.environment {name}: {reason}") as caught:
         load_recipe(tmp_path / "r.yaml")
     assert "hush" not in str(caught.value)
-
-
-def test_in_virtual_time_there_is_no_process_to_give_variables_to(tmp_path: Path) -> None:
-    (tmp_path / "r.yaml").write_text(f"{RECIPE}world: virtual\nreward: {{environment: {{A: b}}}}\n")
-    with pytest.raises(RecipeError, match=r"reward\.environment: world virtual starts no processes of that side"):
-        load_recipe(tmp_path / "r.yaml")

@@ -35,12 +35,6 @@ def refusal(path: Path, text: str, *overrides: str) -> str:
     return str(caught.value)
 
 
-def test_a_dumped_recipe_loads_as_the_same_recipe(recipe_file: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(recipe_file, ["train.betas=[0.8, 0.9]"])
-    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
-    assert load_recipe(tmp_path / "dumped.yaml") == recipe
-
-
 @pytest.mark.parametrize("lag", ["3", "0", "{dist: lags.json}", "{trace: runs/small}"])
 def test_a_lag_takes_the_place_of_the_bound_and_loads_again(recipe_file: Path, tmp_path: Path, lag: str) -> None:
     assert load_recipe(recipe_file).rollout.staleness == 4
@@ -60,15 +54,6 @@ def test_overrides_win_in_order_and_may_open_a_section(recipe_file: Path) -> Non
     assert recipe.reward.overlong.buffer == 5
 
 
-def test_no_bound_must_be_asked_for_and_limits_the_groups_in_flight_instead(recipe_file: Path, tmp_path: Path) -> None:
-    recipe = load_recipe(recipe_file, ["rollout.staleness=null", "rollout.max_groups=64"])
-    assert recipe.rollout.is_unbounded
-    (tmp_path / "dumped.yaml").write_text(dump_recipe(recipe))
-    assert load_recipe(tmp_path / "dumped.yaml").rollout.is_unbounded
-    assert not load_recipe(recipe_file).rollout.is_unbounded
-    assert not load_recipe(recipe_file, ["rollout.lag=2"]).rollout.is_unbounded
-
-
 @pytest.mark.parametrize("overrides", [["rollout.lag=3"], ["rollout.lag={dist: lags.json}"]])
 def test_an_override_with_a_lag_takes_the_place_of_the_files_bound(recipe_file: Path, overrides: list[str]) -> None:
     recipe_file.write_text(GOOD + "rollout: {staleness: 2}\n")
@@ -77,23 +62,16 @@ def test_an_override_with_a_lag_takes_the_place_of_the_files_bound(recipe_file: 
     assert recipe.rollout.staleness is None
 
 
-def test_an_override_with_a_bound_takes_the_place_of_the_files_lag(recipe_file: Path) -> None:
-    recipe_file.write_text(GOOD + "rollout: {lag: 2}\n")
-    recipe = load_recipe(recipe_file, ["rollout.staleness=0"])
-    assert (recipe.rollout.lag, recipe.rollout.staleness) == (None, 0)
-
-
 def test_an_override_with_a_model_takes_the_place_of_a_tiny_one(recipe_file: Path) -> None:
     recipe = load_recipe(recipe_file, ["model.path=somewhere"])
     assert (recipe.model.path, recipe.model.tiny) == ("somewhere", None)
 
 
 def test_another_task_does_not_inherit_the_options_of_the_files_task(recipe_file: Path) -> None:
-    recipe_file.write_text(GOOD.replace("running_checksum", "running_checksum, options: {blurt: 0.5, size: 9}"))
-    assert load_recipe(recipe_file).data.options["blurt"] == 0.5
+    recipe_file.write_text(GOOD.replace("running_checksum", "running_checksum, options: {size: 9}"))
     assert load_recipe(recipe_file, ["data.task=running_checksum"]).data.options["size"] == 9
     other = load_recipe(recipe_file, ["data.task=long_tail", "data.options.size=7"])
-    assert other.data.options == {"size": 7, "eval_fraction": 0.1}
+    assert other.data.options == {"size": 7}
 
 
 @pytest.mark.parametrize("word", ["off", "'off'"])
@@ -107,11 +85,11 @@ def test_off_is_a_word_as_in_yaml_1_2(recipe_file: Path, word: str) -> None:
 def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> None:
     task = "data: {task: running_checksum}"
     options = "data:\n  task: running_checksum\n  options:\n    "
-    assert ":7: data.options.blurp: unknown key; did you mean blurt?" in refusal(
-        recipe_file, GOOD.replace(task, options + "blurp: 1")
+    assert ":7: data.options.sizes: unknown key; did you mean size?" in refusal(
+        recipe_file, GOOD.replace(task, options + "sizes: 1")
     )
-    assert ":7: data.options.blurt = 2: must be 1 or less" in refusal(
-        recipe_file, GOOD.replace(task, options + "blurt: 2")
+    assert ":7: data.options.size = 0: must be 1 or more" in refusal(
+        recipe_file, GOOD.replace(task, options + "size: 0")
     )
     assert ":4: data.options {'size': 3}: these are settings of a task" in refusal(
         recipe_file, GOOD.replace("tiny: {}", "path: m").replace(task, "data: {path: x.jsonl, options: {size: 3}}")
@@ -143,7 +121,6 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
             "train.minibatches 4 must divide rollout.problems_per_step 6",
         ),
         ("rollout: {group_size: 1}\n", "rollout.group_size 1 gives every episode advantage 0"),
-        ("rollout: {max_groups: 8}\n", "rollout.max_groups 8 can never fill a step of 32 problems"),
         ("rollout: {top_p: 0.9}\n", "rollout.top_p 0.9: training samples from the whole distribution"),
         ("rollout: {staleness: null}\n", "rollout.max_groups 96 makes groups about 4 versions old in the mean"),
         (
@@ -151,7 +128,6 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
             "rollout.late drop: without rollout.staleness no group is ever late; use wait",
         ),
         ("rollout: {lag: 1, staleness: 4}\n", "rollout.staleness 4: rollout.lag is exact; set one of the two to null"),
-        ("rollout: {lag: 1, late: drop}\n", "rollout.late drop: with rollout.lag no group is ever late; use wait"),
         ("rollout: {lag: 1, max_groups: 64}\n", "rollout.max_groups 64: rollout.lag says what is in flight; leave it"),
         ("rollout: {lag: 1}\nmode: collocated\n", ":8: mode collocated: with rollout.lag the trainer runs ahead"),
         ("rollout: {lag: 1}\nengine: {kv_policy: keep}\n", ":8: engine.kv_policy keep: with rollout.lag no swap"),
@@ -159,12 +135,8 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
             "rollout: {lag: -1}\n",
             ":7: rollout.lag -1: give a whole number of versions ≥ 0, {dist: FILE} or {tr",
         ),
-        ("rollout: {lag: true}\n", ":7: rollout.lag True: give a whole number"),
-        ("rollout: {lag: uniform}\n", ":7: rollout.lag 'uniform': give a whole number"),
         ("rollout: {lag: {dist: x, trace: y}}\n", ":7: rollout.lag {'dist': 'x', 'trace': 'y'}: give a whole number"),
-        ("world: virtal\n", ":7: world = 'virtal': did you mean virtual?"),
         ("  ranks: 2\nworld: virtual\n", "train.ranks 2: world virtual trains in one process"),
-        ("  ranks: 4\n  shard_ranks: 3\n", "train.shard_ranks 3 must divide train.ranks 4"),
         (
             "  compile: true\n  checkpointing: selective\n",
             "checkpointing selective: not with train.compile; use full or none",
@@ -172,8 +144,6 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("objective: {kind: gspo, clip_low: 3.0e-4}\n", ":7: objective.kind gspo: give clip_low and clip_high"),
         ("engine: {threads: 4}\nworld: virtual\n", "engine.threads 4: world virtual computes with one thread"),
         ("eval: {suites: gsm8k}\n", "eval.suites = 'gsm8k': must be a list, as in [gsm8k]"),
-        ("virtual: {load: -1}\n", "virtual.load = -1: must be 0 or more"),
-        ("deadlines: {step: .inf}\n", "deadlines.step = inf: must be a finite number"),
     ],
 )
 def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:
@@ -183,14 +153,6 @@ def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file:
 def test_only_a_tiny_model_is_warmed_up(recipe_file: Path) -> None:
     text = GOOD.replace("tiny: {}", "path: m") + "warmup: true\n"
     assert ":7: warmup: teaches a model.tiny its task" in refusal(recipe_file, text)
-
-
-def test_a_rule_between_fields_points_at_the_line_of_the_field(recipe_file: Path) -> None:
-    assert refusal(recipe_file, GOOD.replace("4", "5")).startswith(f"{recipe_file}:6: train.minibatches 5")
-
-
-def test_a_key_given_twice_is_refused(recipe_file: Path) -> None:
-    assert "recipe.yaml:7: train.minibatches is given twice" in refusal(recipe_file, GOOD + "  minibatches: 2\n")
 
 
 def test_a_missing_file_and_broken_yaml_are_told_apart(recipe_file: Path, tmp_path: Path) -> None:

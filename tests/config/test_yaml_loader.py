@@ -38,7 +38,6 @@ def test_what_is_written_is_read_as_the_same_values(value: Any, flow: bool) -> N
     [
         ("", None),
         ("~", None),
-        ("True", True),
         ("yes", "yes"),
         ("off", "off"),
         ("017", 17),
@@ -46,13 +45,11 @@ def test_what_is_written_is_read_as_the_same_values(value: Any, flow: bool) -> N
         ("0xfF", 255),
         ("1_000", "1_000"),
         ("12:30:45", "12:30:45"),
-        ("2001-12-32", "2001-12-32"),
         ("1e-6", 1e-6),
         ("-.INF", -math.inf),
         ("'7'", "7"),
         ("٣", "٣"),
         ("{1: a, null: b}", {"1": "a", "null": "b"}),
-        ("{a: &a [1], b: *a}", {"a": [1], "b": [1]}),
     ],
 )
 def test_scalars_are_those_of_the_core_schema(text: str, value: Any) -> None:
@@ -64,10 +61,8 @@ def test_scalars_are_those_of_the_core_schema(text: str, value: Any) -> None:
     [
         ("a: {b: 1,\n b: 2}", 2, "a.b is given twice"),
         ("[a]: 1", 1, "the key of a mapping is text"),
-        ("a: 1\n---\nb: 2", 2, "another document"),
         ("a: [1,\n2\nb: 3", 3, "while parsing a flow sequence of line 1"),
         ("\n\na: b\n\tc: d", 4, "not valid YAML"),
-        ("a: *b", 1, "undefined alias 'b'"),
         (f"a: {'9' * 5_000}", None, "not valid YAML"),
         ("[" * 5_000, None, "not valid YAML"),
         (b"a: 1\nb: \xff", 2, "not UTF-8"),

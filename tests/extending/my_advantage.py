@@ -53,10 +53,3 @@ class WithoutPer(Advantage):
 
     def compute(self, episodes: EpisodeColumns) -> np.ndarray:
         return episodes.rewards
-
-
-class WithOtherParameters(WithoutPer):
-    per = "trajectory"
-
-    def compute(self, rewards: np.ndarray, groups: np.ndarray) -> np.ndarray:  # type: ignore[override]
-        return rewards

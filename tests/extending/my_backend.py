@@ -118,19 +118,3 @@ class AsyncConnect(EmbeddedBackend):
 
     async def connect(self, url, server, key, sender):  # type: ignore
         return super().connect(url, server, key, sender)
-
-
-class NoCapabilities(EmbeddedBackend):
-    """Describes itself in a type of its own."""
-
-    capabilities = {"kv_policies": ["keep"]}  # type: ignore[assignment] # noqa: RUF012
-
-
-class HalfInProcess(WithoutProbe):
-    """A backend that says it can generate in this process, and has no method for it."""
-
-    capabilities = Capabilities(in_process=True)
-    probe = EmbeddedBackend.probe
-    refuse_model = EmbeddedBackend.refuse_model
-    command = EmbeddedBackend.command
-    connect = EmbeddedBackend.connect

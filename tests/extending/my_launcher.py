@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 
 from arl.launch.base import Command, Process, Resources
 from arl.launch.local import LocalLauncher
@@ -46,8 +45,3 @@ class WithAnotherStart(LocalLauncher):
 
     async def start(self, role: str, command: Command) -> Process:  # type: ignore[override]
         return await super().start(role, command, Resources(threads=1))
-
-
-def without_patience(logs: Path) -> LocalLauncher:
-    """Make a launcher, but cannot be called as arl makes one."""
-    return LocalLauncher(logs, patience=10.0)

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -47,10 +47,6 @@ class WithReference(Reinforce):
         return penalty.sum(), {"objective/penalty": penalty.detach()}
 
 
-class WithUnknownColumn(Reinforce):
-    columns = ("entropies",)
-
-
 class WithoutScope(Objective):
     """Lacks the declaration `scope`."""
 
@@ -63,22 +59,8 @@ class WithoutScope(Objective):
         return tokens.current_logprobs.sum(), {}
 
 
-class WithScopeAsField(WithoutScope):
-    """Annotates `scope` without ClassVar, which makes it a field of the recipe."""
-
-    scope: Literal["token", "sequence"] = "token"  # type: ignore[misc]
-
-
 class WithWrongScope(WithoutScope):
     scope = "group"  # type: ignore[assignment]
-
-
-class WithoutLoss(Objective):
-    scope = "token"
-    normalizer = "tokens"
-    columns: ClassVar[tuple[str, ...]] = ()
-    metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {}
-    zero_advantage_is_zero_gradient = True
 
 
 class WithOtherParameters(WithoutScope):
@@ -86,16 +68,6 @@ class WithOtherParameters(WithoutScope):
 
     def loss(self, logprobs: Tensor, advantages: Tensor) -> Tensor:  # type: ignore[override]
         return logprobs
-
-
-class WithWrongReduction(WithoutScope):
-    scope = "token"
-    metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {"objective/median": "median"}  # type: ignore[dict-item]
-
-
-class WithMaximumByAge(WithoutScope):
-    scope = "token"
-    metrics: ClassVar[Mapping[str, Reduction | Statistic]] = {"objective/peak": Statistic("peak", "max", by_age=True)}
 
 
 class LogsAnotherName(Reinforce):
@@ -109,7 +81,3 @@ class LogsAnotherName(Reinforce):
 class NotSummed(Reinforce):
     def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
         return tokens.current_logprobs, {}
-
-
-def not_a_class(tokens: TokenColumns) -> Tensor:
-    return tokens.current_logprobs

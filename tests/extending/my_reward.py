@@ -20,6 +20,3 @@ def without_response(problem: Problem) -> float:
 
 async def asynchronous(problem: Problem, response: Response) -> float:
     return 1.0
-
-
-a_number = 1.0

@@ -65,13 +65,6 @@ class BoundReward(Echo):
         return 1.0
 
 
-class NoVocabulary(Echo):
-    characters = None  # type: ignore[assignment]
-
-
 class NoDemonstrations(Echo):
     def warmup(self) -> Sequence[WarmupStage]:
         return ()
-
-
-made = Echo(EchoOptions())

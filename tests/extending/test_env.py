@@ -22,7 +22,6 @@ def test_an_env_by_name_drives_episodes_whose_tool_text_is_not_trained(tmp_path:
     [
         ("without_session", "cannot be called as without_session(problem, session)"),
         ("not_async", "not_async must be async: write `async def not_async(problem, session)`"),
-        ("TOOL", "is str, and must be a function"),
     ],
 )
 def test_an_env_with_another_signature_is_refused_beside_the_built_in(tmp_path: Path, env: str, complaint: str) -> None:

@@ -52,14 +52,9 @@ def test_a_launcher_of_ones_own_starts_every_process_of_a_real_run(
 @pytest.mark.parametrize(
     ("launcher", "rule"),
     [
-        ("locl", "launcher 'locl': did you mean local"),
         (f"{HERE}:Missing", "has no attribute Missing"),
         (f"{HERE}:WithoutStart", r"lacks .*; see arl\.launch\.local:LocalLauncher"),
         (f"{HERE}:WithAnotherStart", r"start\(.*cannot be called as start\(role, command, resources"),
-        (
-            f"{HERE}:without_patience",
-            r"called with \(logs: Path, patience: float, cluster: Cluster\), which it does not",
-        ),
     ],
 )
 def test_a_launcher_that_lacks_a_part_is_refused_with_its_name_and_an_example(

@@ -47,34 +47,17 @@ def test_its_fields_are_the_fields_of_the_recipe_and_a_dumped_recipe_loads_again
     assert load_recipe(tmp_path / "dumped.yaml") == recipe
 
 
-def test_an_unknown_field_is_refused_with_its_line_and_the_nearest_name(tmp_path: Path) -> None:
-    message = refusal(tmp_path, f"{{kind: '{MINE}:Reinforce', penalti: 0.3}}")
-    assert message.endswith(f"recipe.yaml:{FIRST_SECTION}: objective.penalti: unknown key; did you mean penalty?")
-
-
 @pytest.mark.parametrize(
     ("name", "rule"),
     [
         ("WithoutScope", "lacks the attribute scope; see arl/train/algorithms/ppo.py for a complete one"),
-        ("WithScopeAsField", "lacks the attribute scope; see arl/train/algorithms/ppo.py for a complete one"),
         ("WithWrongScope", "scope is 'group', and must be one of 'token', 'sequence'"),
-        ("WithoutLoss", "lacks the method loss(tokens)"),
         (
             "WithOtherParameters",
             "loss(self, logprobs: torch.Tensor, advantages: torch.Tensor) -> torch.Tensor cannot be called as "
             "loss(tokens)",
         ),
-        (
-            "WithWrongReduction",
-            "metrics['objective/median'] is 'median', and must be 'mean', 'max' or 'effective_sample_size'",
-        ),
-        ("WithMaximumByAge", "a maximum is not kept by age; choose 'mean', or leave by_age out"),
         ("WithReference", "it reads the column 'reference_logprobs', which nothing computes yet"),
-        (
-            "WithUnknownColumn",
-            "there is no column 'entropies'; there are proximal_logprobs, reference_logprobs, values",
-        ),
-        ("not_a_class", "must be a subclass of arl.train.algorithms.objective:Objective"),
         ("Reinforced", "tests.extending.my_objective has no attribute Reinforced; did you mean Reinforce?"),
     ],
 )

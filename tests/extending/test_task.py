@@ -42,10 +42,7 @@ def test_the_demonstrations_of_a_task_warm_a_tiny_model_up(tmp_path: Path, capsy
             (),
             "reward(problem, response) (missing a required argument: 'response'); is it a",
         ),
-        ("NoVocabulary", (), "model.tiny: task tests.extending.my_task:NoVocabulary declares no `characters`"),
         ("NoDemonstrations", ("warmup=true",), "declares no stages of a warm-up; leave it out"),
-        ("made", (), "is an object, and must be the class of a task"),
-        ("Ech", (), "has no attribute Ech; did you mean Echo?"),
         ("Echo", ("data.options.longets=3",), "data.options.longets: unknown key; did you mean longest?"),
     ],
 )

@@ -33,7 +33,7 @@ def headers(*overrides: str) -> list[str]:
 
 
 def test_a_job_is_requeued_outlives_a_node_and_is_signaled_before_its_limit() -> None:
-    flags = headers("cluster.nodes=4", "deadlines.shutdown=30", "deadlines.stop=90")
+    flags = headers("cluster.nodes=4", "deadlines.stop=110")
     assert {"--nodes=4", "--requeue", "--no-kill", "--signal=B:TERM@150", "--open-mode=append"} <= set(flags)
     assert {"--exclusive", "--output=/shared/job/job.log"} <= set(flags)
 

@@ -228,8 +228,8 @@ def config(**sections: Any) -> dict[str, Any]:
 
 def test_tags_say_objective_age_rule_mode_world_and_backend() -> None:
     assert tags(config()) == ("decoupled_ppo", "staleness=4", "disaggregated", "wall", "embedded")
-    lagged = config(rollout={"lag": 4}, objective="ppo", world="virtual", output={"wandb_tags": ["ppo", "mine"]})
-    assert tags(lagged) == ("ppo", "lag=4", "disaggregated", "virtual", "embedded", "mine")
+    lagged = config(rollout={"lag": 4}, objective="ppo", world="virtual")
+    assert tags(lagged, "ppo,mine") == ("ppo", "lag=4", "disaggregated", "virtual", "embedded", "mine")
     assert "lag=lags.json" in tags(config(rollout={"lag": {"dist": "lags.json"}}))
 
 

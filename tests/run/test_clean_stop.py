@@ -67,7 +67,7 @@ def test_sigterm_before_the_first_step_stops_a_run_that_has_nothing_to_save(star
 
 
 def test_a_second_ctrl_c_ends_the_run_at_once(start: Callable[..., Command]) -> None:
-    command = start("train.steps=100", "eval.problems=0", "deadlines.shutdown=1")
+    command = start("train.steps=100", "eval.problems=0")
     command.read_until("step    3")
     processes = command.children()
     processes["arl.train.rank"].send_signal(signal.SIGSTOP)  # no step and no checkpoint can end
@@ -80,7 +80,7 @@ def test_a_second_ctrl_c_ends_the_run_at_once(start: Callable[..., Command]) -> 
 
 
 def test_a_run_that_cannot_be_saved_in_time_ends_and_says_so(start: Callable[..., Command]) -> None:
-    command = start("train.steps=100", "eval.problems=0", "deadlines.stop=0.5", "deadlines.shutdown=1")
+    command = start("train.steps=100", "eval.problems=0", "deadlines.stop=0.5")
     command.read_until("step    3")
     processes = command.children()
     processes["arl.train.rank"].send_signal(signal.SIGSTOP)

@@ -70,8 +70,7 @@ def test_the_plan_says_what_was_left_out(tmp_path: Path, files: str) -> None:
 
 
 def test_the_suite_of_the_recipes_own_task_is_divided_by_the_recipes_options(tmp_path: Path) -> None:
-    """The default options hold out other problems, and would find those of the training data in the suite."""
-    overrides = ("eval.suites=[running_checksum]", "data.options.eval_fraction=0.05", "data.options.size=2000")
+    overrides = ("eval.suites=[running_checksum]", "data.options.size=2000")
     sets = [word for override in overrides for word in ("--set", override)]
     done = arl("train", QUICKSTART, "--dry-run", *sets, cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -36,7 +36,6 @@ rollout: {problems_per_step: 4, group_size: 4, max_new_tokens: 24}
 train: {steps: 1, minibatches: 2, learning_rate: 1.5e-4}
 engine: {kind: sglang}
 eval: {problems: 8}
-deadlines: {shutdown: 2}
 """
 
 

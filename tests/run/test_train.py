@@ -292,7 +292,7 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
     """Every replica, and every one that takes its place, has a group of its own; every weight is compared."""
     gate = 8 + 16 * 18
     command = start(
-        *("sync={transport: broadcast, bucket_megabytes: 1, check: true}", "engine.replicas=2", "train.steps=24"),
+        *("sync={transport: broadcast, check: true}", "engine.replicas=2", "train.steps=24"),
         *("eval.problems=8", "deadlines.generate=10", "deadlines.swap=8"),
         gates=[gate],
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from arl.config.run_section import SHUTDOWN
 from arl.errors import RunError, RunStopped
 from arl.launch.run_secrets import FOLDER as SECRETS
 from tests.cluster.trained_once import assert_trained_once
@@ -119,7 +120,7 @@ def latest_seconds(attempt: Attempt, run: StormRun) -> float:
     """Return the deadline by which an attempt has ended after a signal that ended it."""
     waits = run.deadlines
     before = waits["startup"] if not attempt.was_training else max(waits["step"], 2 * waits["swap"] + waits["startup"])
-    return before + waits["stop"] + waits["shutdown"] + END_SECONDS
+    return before + waits["stop"] + SHUTDOWN + END_SECONDS
 
 
 def is_explained(attempt: Attempt) -> bool:

@@ -28,7 +28,6 @@ DEADLINES = {
     "generate": 10.0,
     "reward": 5.0,
     "stop": 20.0,
-    "shutdown": 5.0,
 }
 RECIPE = """\
 name: storm

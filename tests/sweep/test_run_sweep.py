@@ -13,13 +13,16 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from arl import clock
+from arl.config.recipe_file import load_recipe
 from arl.errors import RunError
 from arl.launch.child import CORES
-from arl.sweep import run_arms
-from arl.sweep.request import SweepOptions, read_request
-from arl.sweep.run_arms import PROGRAM, _argv
-from arl.sweep.run_sweep import PlannedSweep, dry_run, run_sweep
-from arl.sweep.sweep_directory import open_directory
+from arl.launch.devices import Share
+from arl.sweep import run_sweep as module
+from arl.sweep.directory import SweepRun, open_directory
+from arl.sweep.request import read_request
+from arl.sweep.run_sweep import PROGRAM, ArmRunner, PlannedSweep, dry_run, run_sweep, train_arguments
+from arl.sweep.sweep_arms import SweepArm
 from tests.forks import ROOT, ForkedCommand, arl
 from tests.processes import MARK, left_behind
 from tests.sweep.rewards import HOLD
@@ -44,15 +47,15 @@ class Sweeps:
         self.environment = {**os.environ, MARK: mark}
 
     def plan(self) -> PlannedSweep:
-        return PlannedSweep(read_request(self.file, SweepOptions()), Console(quiet=True))
+        return PlannedSweep(read_request(self.file), Console(quiet=True))
 
     def kill_runs(self, call: int) -> None:
         """Start its runs alone, as it does, and kill them when both stay at their reward's `call`."""
         planned = self.plan()
-        with open_directory(planned.directory, planned.checked):
+        with open_directory(planned.directory, planned.sweep):
             pass
         with self.wait_until_held(call) as environment:
-            arguments = [_argv(run, is_resumed=False)[len(PROGRAM) :] for run in planned.runs]
+            arguments = [train_arguments(run, is_resumed=False)[len(PROGRAM) :] for run in planned.runs]
             commands = [ForkedCommand(list(of_run), ROOT, environment) for of_run in arguments]
         for command in commands:
             command.kill()
@@ -110,7 +113,7 @@ def test_runs_that_were_killed_end_as_those_that_nothing_interrupted(sweeps: Swe
     assert sweeps.num_checkpoints("stale") == 0, "it is to start anew"
     assert sweeps.num_checkpoints("fresh") > 0, "it is to go on"
     output = sweeps.end()
-    assert output.count("goes on after step") == 1
+    assert output.count("goes on from its newest checkpoint") == 1
     assert output.splitlines()[-1] == f"arl report {sweeps.directory}"
     for arm in ("stale", "fresh"):
         expected = contents(train_alone(sweeps, arm))
@@ -122,7 +125,7 @@ def test_runs_of_world_virtual_see_every_core_however_many_go_on_at_a_time(recip
     """So each has the warm-up that `arl train` alone gives it, whose weights depend on the number of cores."""
     cores = {}
     for jobs in (1, 2):
-        request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0,1"], jobs=jobs))
+        request = read_request(recipe, axes=["rollout.staleness=0,1"], jobs=jobs)
         shares = PlannedSweep(request, Console(quiet=True)).shares
         assert len(shares) == jobs
         cores[jobs] = {share.environment.get(CORES) for share in shares}
@@ -158,9 +161,9 @@ SUMMARY = """{
 
 def test_an_arm_that_fails_is_reported_and_stops_no_other(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     program = (sys.executable, "-c", BREAKS.format(summary=SUMMARY))
-    monkeypatch.setattr(run_arms, "PROGRAM", program)
+    monkeypatch.setattr(module, "PROGRAM", program)
     axis = "reward.function=tests.sweep.rewards:broken,tests.sweep.rewards:held"
-    request = read_request(recipe, SweepOptions(axes=[axis], jobs=1))
+    request = read_request(recipe, axes=[axis], jobs=1)
     printed = io.StringIO()
     console = Console(file=printed, width=200)
     with pytest.raises(RunError) as failed:
@@ -177,3 +180,44 @@ def test_an_arm_that_fails_is_reported_and_stops_no_other(recipe: Path, monkeypa
     assert "0/1" in printed.getvalue()
     dry_run(request, console)
     assert "1 of 2 runs to do, 1 at a time" in printed.getvalue()
+
+
+TRAIN = """\
+import os, pathlib, sys
+import yaml
+settings = dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)
+directory = pathlib.Path(yaml.safe_load(settings["output.directory"]), yaml.safe_load(settings["name"]))
+directory.mkdir(parents=True)
+(directory / "summary.json").write_text({summary!r})
+print("cores", sorted(os.sched_getaffinity(0)))
+"""
+
+
+def runs_of(recipe: Path, sweep: Path, seeds: int = 1) -> list[SweepRun]:
+    arm = SweepArm("base", {}, load_recipe(recipe, ["world=wall"]))
+    return [SweepRun(arm, seed, sweep) for seed in range(seeds)]
+
+
+def run_with(program: str, runs: list[SweepRun], share: Share, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Run the runs with another program in the place of `arl`."""
+    monkeypatch.setattr(module, "PROGRAM", (sys.executable, "-c", program))
+    runner = ArmRunner(runs, [share], print)
+    clock.run(runner.run)
+    return runner.failed
+
+
+def test_a_run_keeps_to_the_cores_of_its_share(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run,) = runs_of(recipe, recipe.parent / "study")
+    core = max(os.sched_getaffinity(0))
+    assert not run_with(TRAIN.format(summary=SUMMARY), [run], Share(cores=(core,)), monkeypatch)
+    assert run.log.read_text() == f"cores [{core}]\n"
+
+
+def test_a_resumed_run_that_fails_is_reported_with_the_directory_to_remove(
+    recipe: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (run,) = runs_of(recipe, recipe.parent / "study")
+    (run.directory / "checkpoints" / "step_000002").mkdir(parents=True)
+    (failure,) = run_with("print('no checkpoint is intact'); exit(2)", [run], Share(), monkeypatch)
+    assert f"exited with code 2: no checkpoint is intact; log {run.log}" in failure
+    assert failure.endswith(f"; to run it anew, remove {run.directory}")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from arl.tasks.short_sums import EXAMPLES, LARGEST, ShortSums, Sum, SumsOptions, pose
+from arl.tasks.short_sums import EXAMPLES, LARGEST, ShortSums, Sum, pose
 from arl.types import Problem, Response
 
 
@@ -13,7 +13,7 @@ def numbers(problem: Problem) -> frozenset[str]:
 
 
 def test_a_pair_of_numbers_is_on_one_side_in_both_orders_and_with_both_signs_apart() -> None:
-    task = ShortSums(SumsOptions())
+    task = ShortSums(ShortSums.Options())
     training = task.problems("training", 0)
     held_out = task.problems("evaluation", 0)
     assert len(training) + len(held_out) == 2 * 26 * 26
@@ -26,8 +26,7 @@ def test_a_pair_of_numbers_is_on_one_side_in_both_orders_and_with_both_signs_apa
 
 def test_no_example_is_a_problem() -> None:
     assert all(max(a, b) > LARGEST for a, _, b in EXAMPLES)
-    assert len(pose(Sum(1, "+", 2), 0).prompt) == 2
-    assert pose(Sum(7, "-", 12), 2).answer == "-5"
+    assert pose(Sum(7, "-", 12)).answer == "-5"
 
 
 @pytest.mark.parametrize(
@@ -35,6 +34,6 @@ def test_no_example_is_a_problem() -> None:
     [("7 - 12 = -5", 1), ("-5", 1), ("It is 4, no: -5.", 1), ("7 - 12 = 5", 0), ("-5 or 5", 0), ("five", 0), ("", 0)],
 )
 def test_the_last_number_is_the_answer(text: str, reward: int) -> None:
-    problem = pose(Sum(7, "-", 12), 0)
+    problem = pose(Sum(7, "-", 12))
     assert ShortSums.reward(problem, Response(text)) == reward
     assert ShortSums.reward(problem, Response(text, truncated=True)) == 0

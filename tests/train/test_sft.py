@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from arl.config.recipe import TinyModel
 from arl.errors import DataError, InputError, TrainerError
 from arl.tasks import running_checksum
+from arl.tasks.running_checksum import ChecksumOptions
 from arl.train import sft
 from arl.train.sft import PairsJob, run, run_job
 from arl.train.warmup import WarmupJob
@@ -58,12 +59,13 @@ def test_the_command_tunes_a_model_on_pairs_and_reports_each_line_as_json(
 
 
 def test_the_warm_up_writes_a_model_once_its_target_is_reached(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(ChecksumOptions, "skill_accuracy", 0.0)
+    monkeypatch.setattr(ChecksumOptions, "habit_steps", 2)
     job = WarmupJob(
         model=SHAPE,
         task="running_checksum",
-        options={"skill_accuracy": 0.0, "habit_steps": 2},
         eval_every=3,
         eval_samples=8,
         batch_size=4,
@@ -80,11 +82,14 @@ def test_the_warm_up_writes_a_model_once_its_target_is_reached(
     assert AutoModelForCausalLM.from_pretrained(job.output).config.hidden_size == 32
 
 
-def test_a_warm_up_that_misses_its_target_fails_and_writes_nothing(tmp_path: Path) -> None:
+def test_a_warm_up_that_misses_its_target_fails_and_writes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ChecksumOptions, "skill_accuracy", 1.0)
+    monkeypatch.setattr(ChecksumOptions, "skill_steps", 2)
     job = WarmupJob(
         model=SHAPE,
         task="running_checksum",
-        options={"skill_accuracy": 1.0, "skill_steps": 2},
         eval_every=2,
         eval_samples=8,
         batch_size=4,

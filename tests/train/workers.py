@@ -17,7 +17,7 @@ from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
 from tests.forks import Fork
 
-DEADLINES = Deadlines(startup=300, step=300, swap=300, shutdown=60)
+DEADLINES = Deadlines(startup=300, step=300, swap=300)
 KEY = "secret"
 
 

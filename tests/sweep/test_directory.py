@@ -5,16 +5,9 @@ from pathlib import Path
 import pytest
 
 from arl.errors import InputError
-from arl.sweep.check_arms import check_arms
-from arl.sweep.request import SweepOptions, read_request
-from arl.sweep.sweep_directory import (
-    SweepManifest,
-    check_directory,
-    list_runs,
-    open_directory,
-    read_manifest,
-    sweep_path,
-)
+from arl.sweep.directory import SweepManifest, check_directory, list_runs, open_directory, read_manifest
+from arl.sweep.request import read_request
+from arl.sweep.sweep_arms import check_arms
 
 
 def note(text: str) -> None:
@@ -23,9 +16,9 @@ def note(text: str) -> None:
 
 def begin(recipe: Path, axis: str, seeds: str = "2", *overrides: str) -> SweepManifest:
     """Write the directory of a sweep as `arl sweep` does before it starts runs."""
-    request = read_request(recipe, SweepOptions(name="study", axes=[axis], seeds=seeds, overrides=overrides))
+    request = read_request(recipe, name="study", axes=[axis], seeds=seeds, overrides=overrides)
     checked = check_arms(request, note)
-    directory = sweep_path(request, checked)
+    directory = recipe.parent / "runs" / "study"
     with open_directory(directory, checked):
         return read_manifest(directory)
 
@@ -58,18 +51,18 @@ def test_a_field_that_every_arm_sets_may_have_another_value_in_the_recipe(recipe
 def test_an_arm_of_the_same_name_and_other_settings_is_refused(recipe: Path) -> None:
     file = recipe.with_name("study.yaml")
     file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 2}}")
-    request = read_request(file, SweepOptions())
+    request = read_request(file)
     checked = check_arms(request, note)
-    with open_directory(sweep_path(request, checked), checked):
+    with open_directory(recipe.parent / "runs" / "study", checked):
         pass
     file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 4}}")
-    changed = check_arms(read_request(file, SweepOptions()), note)
+    changed = check_arms(read_request(file), note)
     with pytest.raises(InputError, match=r"arm stale: rollout.staleness = 4: the sweep has 2"):
-        check_directory(sweep_path(request, checked), changed)
+        check_directory(recipe.parent / "runs" / "study", changed)
 
 
 def test_all_arms_have_a_seed_before_the_next_one_begins(recipe: Path) -> None:
-    request = read_request(recipe, SweepOptions(axes=["rollout.staleness=0,2"], seeds="2"))
+    request = read_request(recipe, axes=["rollout.staleness=0,2"], seeds="2")
     runs = list_runs(recipe.parent, check_arms(request, note))
     assert [str(run) for run in runs] == [
         "staleness=0 seed 0",

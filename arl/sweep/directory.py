@@ -19,20 +19,17 @@ import msgspec
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
-from arl.config.recipe_file import differences, dump_recipe, read_with_places
+from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import InputError
 from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import FREE, FREE_ON_THE_WALL
-from arl.sweep.check_arms import CheckedArm, CheckedSweep
-from arl.sweep.request import SweepRequest
+from arl.sweep.sweep_arms import Sweep, SweepArm
 
 SWEEP_LOCK = "sweep.lock"
 RECIPES = "recipes"
-LOGS = "logs"
 NOT_COMPUTED = ("name", "seed", *FREE)  # fields in which an arm may differ from what it was
-State = Literal["finished", "begun", "new"]
 
 
 class SweepManifest(Struct, frozen=True, kw_only=True):
@@ -50,7 +47,7 @@ class SweepManifest(Struct, frozen=True, kw_only=True):
 class SweepRun(Struct, frozen=True):
     """Hold one run of a sweep: an arm with a seed."""
 
-    arm: CheckedArm
+    arm: SweepArm
     seed: int
     sweep: Path
 
@@ -63,14 +60,9 @@ class SweepRun(Struct, frozen=True):
         return f"seed-{self.seed}"
 
     @property
-    def relative(self) -> str:
-        """Return its directory in the sweep's."""
-        return f"{self.arm.name}/{self.name}"
-
-    @property
     def directory(self) -> Path:
         """Return its run directory."""
-        return self.sweep / self.relative
+        return self.sweep / self.arm.name / self.name
 
     @property
     def recipe_file(self) -> Path:
@@ -80,10 +72,10 @@ class SweepRun(Struct, frozen=True):
     @property
     def log(self) -> Path:
         """Return the file with what it wrote to its console."""
-        return self.sweep / LOGS / f"{self.relative}.log"
+        return self.sweep / "logs" / self.arm.name / f"{self.name}.log"
 
     @property
-    def state(self) -> State:
+    def state(self) -> Literal["finished", "begun", "new"]:
         """Return how far it has come: a run that has its summary is finished."""
         if os.path.exists(self.directory / SUMMARY):
             return "finished"
@@ -96,40 +88,33 @@ class SweepRun(Struct, frozen=True):
         return os.path.isdir(checkpoints) and any(name.startswith("step_") for name in os.listdir(checkpoints))
 
 
-def sweep_path(request: SweepRequest, checked: CheckedSweep) -> Path:
-    """Return the directory of the sweep."""
-    return Path(checked.base.output.directory) / request.name
-
-
-def list_runs(directory: Path, checked: CheckedSweep) -> list[SweepRun]:
+def list_runs(directory: Path, sweep: Sweep) -> list[SweepRun]:
     """List the runs in the order in which they start: all arms with one seed, then all with the next.
 
     So a sweep that is not finished yet has equally many seeds of every arm.
     """
-    return [SweepRun(arm, seed, directory) for seed in checked.seeds for arm in checked.arms]
+    return [SweepRun(arm, seed, directory) for seed in sweep.seeds for arm in sweep.arms]
 
 
-def check_directory(directory: Path, checked: CheckedSweep) -> SweepManifest | None:
-    """Check that the sweep can go on in `directory`; return what it holds, None if it holds nothing.
+def check_directory(directory: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
+    """Check that the sweep can go on in `directory`; return the arms that it has there, with their settings.
 
     Raises:
         InputError: it is no sweep's, or its recipe or an arm of it computed something else.
     """
-    _refuse_foreign(directory)
+    is_sweep = not os.path.exists(directory) or os.path.exists(directory / SWEEP_LOCK)
+    if not is_sweep and any(directory.iterdir()):  # an empty one is a sweep's that was killed before it had its lock
+        raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
     if not os.path.exists(directory / SWEEP_MANIFEST):
-        return None
+        return {}
     manifest = read_manifest(directory)
-    of_recipe = _changes_of_recipe(manifest, checked)
-    lines = list(of_recipe.values())
-    for arm in checked.arms:
-        if arm.name in manifest.arms:
-            lines += [line for field, line in _changes_of_arm(directory, arm) if field not in of_recipe]
+    lines = list(_changes(manifest, sweep))
     if lines:
         raise InputError(
             "\n".join(lines) + f"\n{directory} was made with other recipes: give what it was made with, or start "
             "another sweep by --name"
         )
-    return manifest
+    return manifest.arms
 
 
 def read_manifest(directory: Path) -> SweepManifest:
@@ -137,27 +122,17 @@ def read_manifest(directory: Path) -> SweepManifest:
     return msgspec.json.decode((directory / SWEEP_MANIFEST).read_bytes(), type=SweepManifest)
 
 
-def _refuse_foreign(directory: Path) -> None:
-    """Refuse a directory of something else. An empty one is a sweep's that was killed before it had its lock.
-
-    Raises:
-        InputError: it has files, and no lock of a sweep.
-    """
-    if not os.path.exists(directory) or os.path.exists(directory / SWEEP_LOCK):
-        return
-    if any(directory.iterdir()):
-        raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
-
-
-def _changes_of_recipe(manifest: SweepManifest, checked: CheckedSweep) -> dict[str, str]:
-    """Write for each field what the recipe of all arms had and has now, without fields that every arm sets."""
-    settings = [*manifest.arms.values(), *(arm.arm.settings for arm in checked.arms)]
-    set_by_all = set.intersection(*map(set, settings))
-    lines = {}
-    for field, before, now in differences(manifest.recipe, checked.base.model_dump(mode="json")):
-        if not field.startswith(_free(checked.base)) and field not in set_by_all:
-            lines[field] = f"the recipe of all arms: {field} = {now!r}: the sweep has {before!r}"
-    return lines
+def _changes(manifest: SweepManifest, sweep: Sweep) -> Iterator[str]:
+    """Describe each field in which the sweep would compute something else: in every arm, or in one of them."""
+    set_by_all = set.intersection(*map(set, manifest.arms.values()), *(set(arm.settings) for arm in sweep.arms))
+    for field, before, now in differences(manifest.recipe, sweep.base.model_dump(mode="json")):
+        if not field.startswith(_free(sweep.base)) and field not in set_by_all:
+            yield f"the recipe of all arms: {field} = {now!r}: the sweep has {before!r}"
+    for arm in sweep.arms:
+        recorded = manifest.arms.get(arm.name, arm.settings)
+        for field, before, now in differences(recorded, arm.settings):
+            if not field.startswith(_free(arm.recipe)):
+                yield f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"
 
 
 def _free(recipe: Recipe) -> tuple[str, ...]:
@@ -167,23 +142,15 @@ def _free(recipe: Recipe) -> tuple[str, ...]:
     return NOT_COMPUTED + FREE_ON_THE_WALL
 
 
-def _changes_of_arm(directory: Path, arm: CheckedArm) -> Iterator[tuple[str, str]]:
-    """Yield each field in which the arm would compute something else, and the difference in words."""
-    recorded, _ = read_with_places(directory / RECIPES / f"{arm.name}.yaml")
-    for field, before, now in differences(recorded, arm.recipe.model_dump(mode="json")):
-        if not field.startswith(_free(arm.recipe)):
-            yield field, f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"
-
-
 @contextlib.contextmanager
-def open_directory(directory: Path, checked: CheckedSweep) -> Iterator[None]:
-    """Make or continue the sweep's directory, write what it consists of, and hold its lock.
+def open_directory(directory: Path, sweep: Sweep) -> Iterator[None]:
+    """Make or continue the sweep's directory, write what it consists of, and hold its lock. Arms in it are kept.
 
     Raises:
         InputError: another process runs the sweep, or the directory cannot be written or is another sweep's.
         DiskError: a file in it cannot be written.
     """
-    _refuse_foreign(directory)
+    check_directory(directory, sweep)
     try:
         directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -191,18 +158,12 @@ def open_directory(directory: Path, checked: CheckedSweep) -> Iterator[None]:
     with require_lock(directory / SWEEP_LOCK) as lock:
         if not try_lock(lock):
             raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it")
-        before = check_directory(directory, checked)
+        arms = check_directory(directory, sweep)
         with writing(directory):
-            _write(directory, checked, before)
+            (directory / RECIPES).mkdir(exist_ok=True)
+            for arm in sweep.arms:
+                replace_file(directory / RECIPES / f"{arm.name}.yaml", dump_recipe(arm.recipe).encode())
+                arms[arm.name] = arm.settings
+            manifest = SweepManifest(recipe=sweep.base.model_dump(mode="json"), arms=arms)
+            replace_file(directory / SWEEP_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
         yield
-
-
-def _write(directory: Path, checked: CheckedSweep, before: SweepManifest | None) -> None:
-    """Write recipes and sweep.json; arms that the sweep had already are kept."""
-    (directory / RECIPES).mkdir(exist_ok=True)
-    arms = {} if before is None else dict(before.arms)
-    for arm in checked.arms:
-        replace_file(directory / RECIPES / f"{arm.name}.yaml", dump_recipe(arm.recipe).encode())
-        arms[arm.name] = arm.arm.settings
-    manifest = SweepManifest(recipe=checked.base.model_dump(mode="json"), arms=arms)
-    replace_file(directory / SWEEP_MANIFEST, msgspec.json.format(msgspec.json.encode(manifest)))
