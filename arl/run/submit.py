@@ -19,7 +19,7 @@ from arl.launch.slurm.batch_script import NO_VALUE, render_script
 from arl.launch.slurm.run_pointer import run_of
 from arl.launch.slurm.submission import new_submission, partitions, planned_nodes, submit, write_job
 from arl.metrics.run_files import RECIPE
-from arl.run.auto import resolve_auto
+from arl.run.machines import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
 from arl.run.resume import run_to_resume

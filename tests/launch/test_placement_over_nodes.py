@@ -10,7 +10,7 @@ from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.base import Node
 from arl.launch.placement import Placement, place
-from arl.run.auto import resolve_auto
+from arl.run.machines import resolve_auto
 
 
 def recipe(mode: str = "disaggregated", replicas: int = 1, ranks: int = 1, width: int = 1) -> Recipe:

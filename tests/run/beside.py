@@ -11,8 +11,7 @@ from arl import clock
 from arl.config.recipe import Recipe
 from arl.launch.base import Process
 from arl.metrics.recorder import Recorder
-from arl.run.evaluation.beside import NEXT, OUTCOME, POLL_SECONDS, MeasureOutcome, MeasureRequest
-from arl.run.evaluation.during import BackgroundEvaluations
+from arl.run.evaluation.during import OUTCOME, BackgroundEvaluations, MeasureOutcome
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.types import Accuracy
 from tests.metrics.test_recorder import idle_recorder
@@ -28,7 +27,7 @@ RECIPE = {
 class FakeProcesses:
     """Give version v the accuracy that `scores` names, or its `errors`, or none as long as it is in `hanging`.
 
-    One process after the other runs; each ends when it is stopped, or with an error of its own.
+    One process after the other runs, each for one version.
     """
 
     def __init__(self, scores: dict[int, float]) -> None:
@@ -37,37 +36,25 @@ class FakeProcesses:
         self.dies: set[int] = set()
         self.hanging: dict[int, asyncio.Event] = {}
         self.measured: list[int] = []
-        self.num_started = 0
         self.began = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
-    async def start(self, directory: Path, on_line: Callable[[str], None]) -> Process:
+    async def start(self, version: int, on_line: Callable[[str], None]) -> Process:
         assert self._running is None, "the one before has ended"
-        self.num_started += 1
-        self._running = asyncio.create_task(self._serve(directory, on_line))
+        self._running = asyncio.create_task(self._measure(version, on_line))
         return cast(Process, self)
 
-    async def _serve(self, directory: Path, on_line: Callable[[str], None]) -> None:
-        version = -1
-        while True:
-            request = msgspec.json.decode((directory / NEXT).read_bytes(), type=MeasureRequest)
-            if request.version == version:
-                await asyncio.sleep(POLL_SECONDS)
-                continue
-            version = request.version
-            assert request.model == str(directory / "checkpoints" / f"step_{version}")
-            self.measured.append(version)
-            self.began.set()
-            if version in self.hanging:
-                await self.hanging[version].wait()
-            if version in self.dies:
-                return
-            outcome = MeasureOutcome(version, error=self.errors.get(version, ""))
-            if not outcome.error:
-                outcome = MeasureOutcome(version, (Accuracy(self.scores[version], 8, version),))
-            on_line(f"{OUTCOME}{msgspec.json.encode(outcome).decode()}")
-            if outcome.error:
-                return
+    async def _measure(self, version: int, on_line: Callable[[str], None]) -> None:
+        self.measured.append(version)
+        self.began.set()
+        if version in self.hanging:
+            await self.hanging[version].wait()
+        if version in self.dies:
+            return
+        outcome = MeasureOutcome(error=self.errors.get(version, ""))
+        if not outcome.error:
+            outcome = MeasureOutcome((Accuracy(self.scores[version], 8, version),))
+        on_line(f"{OUTCOME}{msgspec.json.encode(outcome).decode()}")
 
     async def ended(self) -> str:
         assert self._running is not None
@@ -94,7 +81,7 @@ class Beside:
             recipe,
             begins,
             begins == recipe.train.steps,
-            lambda on_line: processes.start(directory, on_line),
+            processes.start,
             self.board,
             self.notes.append,
         )

@@ -108,7 +108,7 @@ def test_too_little_shared_memory_for_nccl_is_refused_with_the_flags_of_docker(
 ) -> None:
     monkeypatch.delenv("NCCL_SHM_DISABLE", raising=False)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(67_108_864, 0, 67_108_864))
-    with pytest.raises(InputError, match=r"/dev/shm for NCCL, 0\.07 GB free: .* --shm-size=16g or --ipc=host"):
+    with pytest.raises(InputError, match=r"/dev/shm for NCCL, 0\.07 GB free; .* --shm-size=16g or --ipc=host"):
         plan(tmp_path, monkeypatch, ("0", "1"))
     monkeypatch.setenv("NCCL_SHM_DISABLE", "1")
     assert plan(tmp_path, monkeypatch, ("0", "1")).transport == "broadcast"
@@ -121,7 +121,7 @@ def test_a_machine_with_gpus_and_without_a_compiler_is_refused(
 ) -> None:
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"no C compiler, with which Triton compiles on GPUs; install"):
+    with pytest.raises(InputError, match=r"missing: C compiler, with which Triton compiles on GPUs; install"):
         plan(tmp_path, monkeypatch, ("0", "1"))
 
 

@@ -13,10 +13,16 @@ from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.memory_share import engine_share
 from arl.launch.placement import place
-from arl.run.engine_memory import given_share, grown_capacity
-from arl.run.memory import CONTEXT, MemoryInputs, plan_memory, refuse_overfull, workload
-from arl.run.memory_budget import MemoryPlan
-from arl.run.plan_text import tight_device
+from arl.run.memory import (
+    CONTEXT,
+    MemoryInputs,
+    MemoryPlan,
+    given_share,
+    grown_capacity,
+    plan_memory,
+    refuse_overfull,
+    workload,
+)
 from arl.sync.choose import choose_transport
 from arl.train.rank_bytes import ParameterCounts
 from tests.examples import examples
@@ -104,8 +110,8 @@ def test_weights_gradients_and_moments_are_those_of_the_model() -> None:
 def test_a_trainer_gpu_that_is_planned_almost_full_is_noted() -> None:
     settings = recipe(train={"checkpointing": "full"})
     needed = Machine()(settings).budgets[0].needed
-    assert len(list(tight_device(Machine(gigabytes=needed // GIGABYTE + 1)(settings)))) == 1
-    assert not list(tight_device(Machine(gigabytes=200)(settings)))
+    assert len(list(Machine(gigabytes=needed // GIGABYTE + 1)(settings).notes())) == 1
+    assert not list(Machine(gigabytes=200)(settings).notes())
 
 
 def test_both_sides_of_a_shared_gpu_are_counted_in_both_turns() -> None:

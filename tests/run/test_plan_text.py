@@ -10,8 +10,7 @@ from arl.launch import local
 from arl.launch.base import Node
 from arl.launch.local import LocalLauncher
 from arl.rollout.env import Session
-from arl.run.auto import resolve_auto
-from arl.run.named_gpus import named_nodes
+from arl.run.machines import named_nodes, resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
 from arl.run.submit import plan_submission

@@ -10,6 +10,7 @@ scores.json        the scores of every finished suite, for machines
 import contextlib
 import hashlib
 import inspect
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -27,13 +28,16 @@ from arl.engine.backend import Installation
 from arl.errors import DataError, InputError
 from arl.launch.durable import replace_file
 from arl.launch.file_lock import require_lock, try_lock
-from arl.run.evaluation.model_identity import short_name
 from arl.run.evaluation.scores import Sample, SuiteScore
 from arl.run.evaluation.suite import Suite
 
 Fields = dict[str, Any]
 SCORES = "scores.json"
 LOCK = ".lock"
+WEIGHTS = "model*.safetensors"
+DESCRIPTIONS = ("config.json", "generation_config.json", "tokenizer*.json", "vocab.json", "merges.txt", "*.jinja")
+BLOCKS = 256  # of each file of weights
+BLOCK = 64 * 1024  # bytes
 
 
 class Scored(Struct, frozen=True, kw_only=True):
@@ -43,6 +47,71 @@ class Scored(Struct, frozen=True, kw_only=True):
     fingerprint: str  # of the protocol
     protocol: Fields
     score: SuiteScore
+
+
+def identify(name: str, directory: Path) -> Fields:
+    """Identify the model in `directory`: its name, its real path, and a hash of weights, config and tokenizer.
+
+    Raises:
+        DataError: it has no safetensors.
+    """
+    home = directory.resolve()
+    if not any(home.glob(WEIGHTS)):
+        raise DataError(f"model {name}: {home} has no {WEIGHTS}")
+    return {"name": name, "path": str(home), "sha256": model_sha256(home)}
+
+
+def model_sha256(directory: Path) -> str:
+    """Hash the config and tokenizer in `directory`, and blocks of its weights, in seconds at most.
+
+    Of each file of weights the hash takes the size and `BLOCKS` blocks spread evenly: training changes nearly every
+    weight, so two checkpoints of one run differ in them.
+    """
+    home = directory.resolve()
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in DESCRIPTIONS for file in home.glob(pattern)}):
+        digest.update(f"{file.name} ".encode() + file.read_bytes())
+    for file in sorted(home.glob(WEIGHTS)):
+        size = file.stat().st_size
+        digest.update(f"{file.name} {size}\n".encode())
+        with file.open("rb") as content:
+            for i in range(BLOCKS):
+                content.seek(i * max(size - BLOCK, 0) // (BLOCKS - 1))
+                digest.update(content.read(BLOCK))
+    return digest.hexdigest()
+
+
+def refuse_run(model: str) -> None:
+    """Refuse the directory of a run, whose checkpoints are models.
+
+    Raises:
+        InputError: it is one; names its newest checkpoint.
+    """
+    found = [path for path in Path(model).glob("checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
+    if found:
+        newest = max(found, key=lambda path: int(path.name.removeprefix("step_")))
+        raise InputError(f"MODEL {model}: is a run, whose newest checkpoint is {newest}; give that")
+
+
+def follow_link(model: str) -> str:
+    """Return the name of a model, or where a link such as checkpoints/best leads, because it leads elsewhere later."""
+    return os.path.realpath(model) if os.path.islink(model) else model
+
+
+def short_name(model: str) -> str:
+    """Return a name for directories and tables: of a checkpoint with its run, of a Hugging Face name with its owner.
+
+    >>> short_name("runs/mine/checkpoints/step_20")
+    'mine-step_20'
+    >>> short_name("Qwen/Qwen2.5-0.5B")
+    'Qwen--Qwen2.5-0.5B'
+    """
+    path = Path(model)
+    if path.parent.name == "checkpoints":
+        return f"{path.absolute().parent.parent.name}-{path.name}"
+    if os.path.isdir(path) or path.is_absolute():
+        return path.absolute().name
+    return model.replace("/", "--")
 
 
 def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) -> Fields:

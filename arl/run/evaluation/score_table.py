@@ -12,8 +12,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arl.errors import InputError
-from arl.run.evaluation.model_identity import short_name
-from arl.run.evaluation.results import SCORES, Fields, Scored, differing_fields, read_scores
+from arl.run.evaluation.results import SCORES, Fields, Scored, differing_fields, read_scores, short_name
 from arl.run.evaluation.scores import Estimate
 
 FILE_WIDTH = 120  # columns, where the output is no terminal

@@ -128,9 +128,9 @@ def test_a_directory_is_not_shared_by_two_models(finished: CompletedProcess[str]
         (("--suite", "mine:Digits", "--top-p", "1.5"), "suite mine:Digits: eval.top_p = 1.5: must be 1 or less"),
         (
             ("--suite", "mine:Digits"),
-            "with 1024 new ones, 1028 in all, it exceeds the model's context of 64: at most 60",
+            "eval.max_new_tokens (--max-new-tokens) 1024, 1028 in all, exceed the model's context of 64: lower",
         ),
-        (("--suite", "mine:Long", "--max-new-tokens", "8"), "has a prompt of 81 tokens"),
+        (("--suite", "mine:Long", "--max-new-tokens", "8"), "suite mine:Long: a prompt of 81 tokens"),
         (("--suite", "mine:Digits", "--set", "engine.kind=sglong"), "did you mean sglang?"),
     ],
 )

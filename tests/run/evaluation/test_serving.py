@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from arl.config.recipe_file import load_recipe
-from arl.run.evaluation.serving import for_evaluation
+from arl.run.evaluation.evaluate_model import for_evaluation
 
 QUICKSTART = Path(__file__).parents[3] / "recipes" / "quickstart.yaml"
 

@@ -18,8 +18,7 @@ from arl.errors import DataError, InputError, RecipeError, RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.fingerprint import weights_sha256
 from arl.metrics.summary import Summary, render
-from arl.run.replay.replay_plan import plan_replay
-from arl.run.replay.replay_world import replay
+from arl.run.replay.replay_world import plan_replay, replay
 from arl.run.train import train
 from tests.forks import arl
 from tests.run.test_train import Command
