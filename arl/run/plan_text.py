@@ -103,7 +103,7 @@ def _tokens(recipe: Recipe, plan: Plan) -> str:
     rollout = recipe.rollout
     episodes = rollout.problems_per_step * rollout.group_size
     trajectories = f"trajectories up to {plan.longest:,}"
-    if env_name(recipe) != SINGLE_TURN:  # it may add text, which nobody knows before
+    if env_name(recipe) != SINGLE_TURN:  # it may add text, which is not known before
         trajectories += f" and what the env adds, up to {plan.max_length:,}"
     return (
         f"at most {episodes * rollout.max_new_tokens:,} sampled a step ({episodes:,} episodes of "

@@ -173,10 +173,10 @@ def _evaluations(start: Start, launcher: Launcher) -> Callable[[Scoreboard], Bac
     directory = start.origin.directory
     resources = start.origin.plan.placement.evaluation
 
-    async def process(version: int, on_line: Callable[[str], None]) -> Process:
+    async def process(version: int) -> Process:
         assert resources is not None, "placed with eval.every"
         argv = (sys.executable, "-m", MODULE, str(directory.absolute()), str(version), str(resources.threads))
-        return await launcher.start("evaluation", Command(argv), resources, on_line)
+        return await launcher.start("evaluation", Command(argv), resources)
 
     def make(board: Scoreboard) -> BackgroundEvaluations:
         is_done = start.origin.is_done(recipe.train)

@@ -5,15 +5,15 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
 
-import msgspec
-
 from arl import clock
 from arl.config.recipe import Recipe
+from arl.errors import ProcessDied
 from arl.launch.base import Process
 from arl.metrics.recorder import Recorder
-from arl.run.evaluation.during import OUTCOME, BackgroundEvaluations, MeasureOutcome
+from arl.run.evaluation.during import BackgroundEvaluations
+from arl.run.evaluation.results import SuiteOutput
 from arl.run.evaluation.scoreboard import Scoreboard
-from arl.types import Accuracy
+from arl.run.evaluation.scores import Sample, score_samples
 from tests.metrics.test_recorder import idle_recorder
 
 RECIPE = {
@@ -33,39 +33,58 @@ class FakeProcesses:
     def __init__(self, scores: dict[int, float]) -> None:
         self.scores = scores
         self.errors: dict[int, str] = {}
-        self.dies: set[int] = set()
+        self.exit_code = 0
         self.hanging: dict[int, asyncio.Event] = {}
         self.measured: list[int] = []
         self.began = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
 
-    async def start(self, version: int, on_line: Callable[[str], None]) -> Process:
+    async def start(self, directory: Path, version: int) -> Process:
         assert self._running is None, "the one before has ended"
-        self._running = asyncio.create_task(self._measure(version, on_line))
+        self.exit_code = 1 if version in self.errors else 0
+        self._running = asyncio.create_task(self._measure(directory, version))
         return cast(Process, self)
 
-    async def _measure(self, version: int, on_line: Callable[[str], None]) -> None:
+    async def _measure(self, directory: Path, version: int) -> None:
         self.measured.append(version)
         self.began.set()
         if version in self.hanging:
             await self.hanging[version].wait()
-        if version in self.dies:
-            return
-        outcome = MeasureOutcome(error=self.errors.get(version, ""))
-        if not outcome.error:
-            outcome = MeasureOutcome((Accuracy(self.scores[version], 8, version),))
-        on_line(f"{OUTCOME}{msgspec.json.encode(outcome).decode()}")
+        if version in self.errors:
+            raise ProcessDied(self.errors[version])
+        output = SuiteOutput(directory / "evaluations" / f"step_{version}", {"suite": "held_out"}, {})
+        output.directory.mkdir(parents=True)
+        output.finish(score_samples("held_out", [sample(version, self.scores[version])], num_samples=1))
 
-    async def ended(self) -> str:
+    async def died(self) -> ProcessDied:
         assert self._running is not None
         await asyncio.wait({self._running})
-        return "evaluation (pid 7) was killed by signal 9"
+        error = self._running.exception()
+        return error if isinstance(error, ProcessDied) else ProcessDied("evaluation exited with code 0")
 
     async def stop(self, seconds: float) -> None:
         assert self._running is not None
         self._running.cancel()
         await asyncio.wait({self._running})
         self._running = None
+
+
+def sample(version: int, correct: float) -> Sample:
+    """Make the only sample of an evaluation."""
+    return Sample(
+        problem_id="p",
+        sample=0,
+        prompt="",
+        response="",
+        answer="",
+        extracted="",
+        correct=correct,
+        parts={},
+        num_tokens=1,
+        truncated=False,
+        error="",
+        policy_version=version,
+    )
 
 
 class Beside:
@@ -81,7 +100,7 @@ class Beside:
             recipe,
             begins,
             begins == recipe.train.steps,
-            processes.start,
+            lambda version: processes.start(directory, version),
             self.board,
             self.notes.append,
         )

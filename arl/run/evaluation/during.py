@@ -23,9 +23,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import msgspec
-from msgspec import Struct
-
 from arl import clock
 from arl.clock import budget, now
 from arl.config.recipe import Recipe
@@ -35,23 +32,15 @@ from arl.launch.disk import writing
 from arl.launch.durable import remove_any
 from arl.metrics.spans import span
 from arl.rollout.base import Observer
-from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.evaluation.results import SCORES, read_scores
+from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult, StepWaits
 
 MODULE = "arl.run.evaluation.beside"  # measures one version
-NOTE = "note: "  # begins a line of its output that the run's console shows
-OUTCOME = "outcome: "  # begins a line of its output with a MeasureOutcome
 PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone, from which no run is resumed
 NO_TIME = "no time is left after training"
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
 AFTER_TRAINING = 600.0  # seconds in which a run measures what still waits when it is done, at most
-
-
-class MeasureOutcome(Struct, frozen=True):
-    """Hold the accuracies of a version, or why there are none."""
-
-    accuracies: tuple[Accuracy, ...] = ()  # one of each suite
-    error: str = ""
 
 
 def is_measured(recipe: Recipe, version: int, is_last: bool) -> bool:
@@ -119,7 +108,7 @@ class BackgroundEvaluations(Evaluations):
         recipe: its `eval` and deadlines count.
         begins: the version that the run begins with; due checkpoints up to it that have no scores are evaluated first.
         is_done: it is the last version as well: a run is resumed whose steps were all trained.
-        start: starts the process that measures a version, and has a function called with every line of its output.
+        start: starts the process that measures a version.
         board: keeps the scores.
         note: is called with one line about what is not measured.
     """
@@ -130,11 +119,11 @@ class BackgroundEvaluations(Evaluations):
         recipe: Recipe,
         begins: int,
         is_done: bool,
-        start: Callable[[int, Callable[[str], None]], Awaitable[Process]],
+        start: Callable[[int], Awaitable[Process]],
         board: Scoreboard,
         note: Callable[[str], None],
     ) -> None:
-        self._checkpoints = run / CHECKPOINTS
+        self._run = run
         self._recipe = recipe
         self._start = start
         self._board = board
@@ -216,35 +205,28 @@ class BackgroundEvaluations(Evaluations):
         Raises:
             RunError: the process has failed, or took too long.
         """
-        outcomes: list[MeasureOutcome] = []
-
-        def read(line: str) -> None:
-            if line.startswith(NOTE):
-                self._note(line.removeprefix(NOTE))
-            if line.startswith(OUTCOME):
-                outcomes.append(msgspec.json.decode(line.removeprefix(OUTCOME), type=MeasureOutcome))
-
-        process = await self._start(version, read)
+        directory = self._run / EVALUATIONS / self._model(version).name
+        remove_any(directory)  # of an evaluation that was interrupted, perhaps before the step was trained again
+        process = await self._start(version)
         seconds = min(self._recipe.deadlines.evaluation, self._end - now())
         try:
             async with budget(seconds, "evaluation", f"the scores of version {version}") as self._timeout:
-                how_it_ended = await process.ended()
+                died = await process.died()
         finally:
             self._timeout = None
             await process.stop(self._recipe.deadlines.shutdown)
-        if not outcomes:
-            raise RunError(how_it_ended)
-        (outcome,) = outcomes
-        if outcome.error:
-            raise RunError(outcome.error)
-        return outcome.accuracies
+        if process.exit_code != 0:
+            raise died
+        accuracies = [scored.score.accuracy for scored in read_scores(directory / SCORES)]
+        assert {accuracy.version for accuracy in accuracies} == {version}
+        return accuracies
 
     def _leave_out(self, version: int, why: str) -> None:
         self.num_left_out += 1
         self._note(f"version {version} is not evaluated ({self.num_left_out} so far): {why}")
 
     def _model(self, version: int) -> Path:
-        return self._checkpoints / f"step_{version}"
+        return self._run / CHECKPOINTS / f"step_{version}"
 
 
 class InPlaceEvaluations(Evaluations):

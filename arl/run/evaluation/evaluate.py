@@ -62,7 +62,7 @@ async def evaluate_suite(
     episodes: Episodes,
     suite: Suite,
     *,
-    patience: float,
+    timeout: float,
     at_once: int | None = None,
     keep: Callable[[Sample], None] = lambda sample: None,
     done: Collection[Sample] = (),
@@ -73,7 +73,7 @@ async def evaluate_suite(
 
     Args:
         episodes: of the suite; see `suite_episodes`.
-        patience: seconds without any new token or score, after which the evaluation is given up; see deadlines.step.
+        timeout: seconds without any new token or score, after which the evaluation is given up; see deadlines.step.
         at_once: episodes in progress, at most; None: as many as keep all slots of the engines busy.
         keep: is given each sample as soon as it is scored.
         done: samples that need not be run again, because an earlier evaluation of the same version kept them.
@@ -81,7 +81,7 @@ async def evaluate_suite(
         show_prompt: writes the prompt of a problem as text, for the samples.
 
     Raises:
-        DeadlineError: nothing has happened for `patience` seconds or longer.
+        DeadlineError: nothing has happened for `timeout` seconds or longer.
         EngineError, RewardError, or whatever an env raised.
     """
     samples = list(done)
@@ -100,18 +100,18 @@ async def evaluate_suite(
             samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
 
     async def watch() -> NoReturn:
-        """Raise DeadlineError when nothing has happened for `patience` seconds, or at most twice as long."""
+        """Raise DeadlineError when nothing has happened for `timeout` seconds, or at most twice as long."""
         before = None
         while True:
             num_ended = len(samples) - len(done)
             counts = (num_ended, sum(session.num_sampled for session in open_sessions))
             if counts == before:
                 raise DeadlineError(
-                    f"controller waited {patience:g} s for a token or a score of suite {suite.name}, after {num_ended} "
+                    f"controller waited {timeout:g} s for a token or a score of suite {suite.name}, after {num_ended} "
                     f"episodes (deadlines.step). Waiting: {who_waits()}"
                 )
             before = counts
-            await asyncio.sleep(patience)
+            await asyncio.sleep(timeout)
 
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch(), name=f"watch over {suite.name}")
@@ -178,20 +178,20 @@ async def measure_suite(
     codec: TextCodec,
     rewards: Rewards,
     context: int,
-    patience: float,
+    timeout: float,
 ) -> Accuracy:
     """Measure `version`, which the engine serves and keeps until this returns.
 
     Args:
         rewards: call `suite.reward`.
         context: of the model, tokens.
-        patience: seconds without any new token or score.
+        timeout: seconds without any new token or score.
 
     Raises:
         DeadlineError, EngineError, RewardError: see `evaluate_suite`.
     """
     episodes = suite_episodes(suite, engine, codec, rewards, context)
-    score = await evaluate_suite(episodes, suite, patience=patience)
+    score = await evaluate_suite(episodes, suite, timeout=timeout)
     assert score.version == version, f"version {version} was to be measured, and {score.version} was"
     return score.accuracy
 
@@ -203,7 +203,7 @@ async def measure_suites(
     codec: HuggingFaceCodec,
     rewards: Scorers,
     context: int,
-    patience: float,
+    timeout: float,
 ) -> list[Accuracy]:
     """Measure `version` on one suite after the other; see `measure_suite`.
 
@@ -215,5 +215,5 @@ async def measure_suites(
     for suite in suites:
         prompts = codec.with_format(recipe_format(suite.recipe.data))
         scorer = evaluation_scorer(suite.recipe, rewards)
-        accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context, patience))
+        accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context, timeout))
     return accuracies

@@ -40,11 +40,9 @@ from arl.run.evaluation.results import (
     SuiteOutput,
     append_sample,
     default_directory,
-    follow_link,
     identify,
     locked,
     protocol_of,
-    refuse_run,
 )
 from arl.run.evaluation.scores import Sample, check_ks, score_samples
 from arl.run.evaluation.suite import Suite, open_suite
@@ -58,7 +56,6 @@ from arl.types import StartingVersions
 ALL_PROBLEMS = 10**9  # more than any suite has, and the most that a recipe may name
 NEW_TOKENS = 1024  # of an answer, where neither recipe, task nor flag says otherwise
 LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
-OF_CLUSTERS = ("slurm", "ray")  # launchers that start processes on other nodes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,6 +69,9 @@ class Request:
     sampling: dict[str, Any] = field(default_factory=dict)  # fields of the recipe's section `eval`
     ks: Sequence[int] = ()  # of pass@k; none: powers of two
     output: Path | None = None  # None: evals/<model>/<suite>-<fingerprint>
+    defaults: dict[str, Any] = field(default_factory=lambda: {"problems": ALL_PROBLEMS})  # of `eval`, but for held_out
+    version: int = 0  # of the policy that the model is
+    adapt: Callable[[Recipe], Recipe] = lambda recipe: recipe  # changes the recipe once it is read
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Evaluation:
     recipe: Recipe
     model: Path
     context: int  # tokens
-    ks: Sequence[int]
+    request: Request
     assignments: list[Assignment]
     note: str | None = None  # about where the model is
 
@@ -122,12 +122,16 @@ def prepare(request: Request) -> Evaluation:
         usable_path(request.model)
     except ValueError as error:
         raise InputError(f"MODEL {request.model}: {error}") from error
-    refuse_run(request.model)
-    request = replace(request, model=follow_link(request.model))
+    given = Path(request.model)
+    saved = {int(path.name[5:]): path for path in given.glob("checkpoints/step_*") if path.name[5:].isdecimal()}
+    if saved:
+        raise InputError(f"MODEL {given}: is a run, whose newest checkpoint is {saved[max(saved)]}; give that")
+    if given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
+        request = replace(request, model=str(given.resolve()))
     names = _names(request)
-    recipe = for_evaluation(_base_recipe(request, names))
+    recipe = for_evaluation(request.adapt(_base_recipe(request, names)))
     note = check_model_source(request.model)
-    settings = {"problems": ALL_PROBLEMS} | request.sampling
+    settings = request.defaults | request.sampling
     suites = [open_suite(recipe, name, request.sampling if name == HELD_OUT else settings) for name in names]
     for suite in suites:
         check_ks(request.ks, suite.sampling.samples)
@@ -145,7 +149,7 @@ def prepare(request: Request) -> Evaluation:
         output = SuiteOutput(request.output or default_directory(identity, protocol), protocol, identity)
         output.check()
         assignments.append(Assignment(suite, suite_codec, output))
-    return Evaluation(recipe, model, limits.context, request.ks, assignments, note)
+    return Evaluation(recipe, model, limits.context, request, assignments, note)
 
 
 def _names(request: Request) -> list[str]:
@@ -191,7 +195,7 @@ def for_evaluation(recipe: Recipe) -> Recipe:
     """
     changes: dict[str, object] = {
         "cluster": Cluster(),
-        "launcher": "local" if recipe.launcher in OF_CLUSTERS else recipe.launcher,
+        "launcher": "local",
         "world": "wall",
         "mode": "disaggregated",  # engines never give up their memory
         "train": recipe.train.model_copy(update={"ranks": 1}),
@@ -214,25 +218,22 @@ def _engine_resources(recipe: Recipe) -> list[Resources]:
 
 
 @contextlib.asynccontextmanager
-async def serve_model(
-    recipe: Recipe, model: str, logs: Path, note: Callable[[str], None], version: int = 0
-) -> AsyncIterator[Engine]:
-    """Start the recipe's engines with the model in directory `model`.
+async def _serve(evaluation: Evaluation, logs: Path, note: Callable[[str], None]) -> AsyncIterator[Engine]:
+    """Start the engines with the model.
 
     Args:
-        recipe: see `for_evaluation`.
         logs: directory of their logs.
         note: is called with one line for each engine that is replaced.
-        version: which these weights are.
 
     Raises:
         InputError, RunError: see arl.run.train.train; no process is left.
     """
+    recipe = evaluation.recipe
     async with reported_failures(), make_launcher(recipe, logs) as launcher, explain_deaths(launcher):
         with run_trust(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
             servers = EngineServers(
                 recipe=recipe,
-                versions=StartingVersions(model, version),
+                versions=StartingVersions(str(evaluation.model), evaluation.request.version),
                 resources=_engine_resources(recipe),
                 launcher=launcher,
                 trust=trust,
@@ -252,11 +253,11 @@ def _evaluate_missing(evaluation: Evaluation, display: ConsoleDisplay) -> list[S
             missing.append((each, done))
             continue
         display.note(f"{suite.name}: finished already, in {each.output.directory}")
-        score = score_samples(suite.name, done, suite.sampling.samples, evaluation.ks, suite.recipe.seed)
+        score = score_samples(suite.name, done, suite.sampling.samples, evaluation.request.ks, suite.recipe.seed)
         scored[suite.name] = each.output.finish(score)
 
     async def evaluate() -> None:
-        async with serve_model(evaluation.recipe, str(evaluation.model), logs, display.note) as engine:
+        async with _serve(evaluation, logs, display.note) as engine:
             for each, done in missing:
                 scored[each.suite.name] = await _evaluate_one(evaluation, each, done, engine, logs, display)
 
@@ -289,10 +290,10 @@ async def _evaluate_one(
             score = await evaluate_suite(
                 suite_episodes(suite, engine, assignment.codec, scorer, evaluation.context),
                 suite,
-                patience=evaluation.recipe.deadlines.step,
+                timeout=evaluation.recipe.deadlines.step,
                 keep=keep,
                 done=done,
-                ks=evaluation.ks,
+                ks=evaluation.request.ks,
                 show_prompt=assignment.codec.prompts.text,
             )
     return assignment.output.finish(score)

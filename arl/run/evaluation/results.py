@@ -2,7 +2,7 @@
 
     Suite, engine, tokenizer ─► protocol ─► fingerprint     scores of one protocol share a table; others never do
 
-<suite>.json       protocol and model: written first, compared by whoever continues
+<suite>.json       protocol and model: written first, compared when it is continued
 <suite>.jsonl      a line for each sample, appended as soon as it is scored
 scores.json        the scores of every finished suite, for machines
 """
@@ -79,23 +79,6 @@ def model_sha256(directory: Path) -> str:
                 content.seek(i * max(size - BLOCK, 0) // (BLOCKS - 1))
                 digest.update(content.read(BLOCK))
     return digest.hexdigest()
-
-
-def refuse_run(model: str) -> None:
-    """Refuse the directory of a run, whose checkpoints are models.
-
-    Raises:
-        InputError: it is one; names its newest checkpoint.
-    """
-    found = [path for path in Path(model).glob("checkpoints/step_*") if path.name.removeprefix("step_").isdecimal()]
-    if found:
-        newest = max(found, key=lambda path: int(path.name.removeprefix("step_")))
-        raise InputError(f"MODEL {model}: is a run, whose newest checkpoint is {newest}; give that")
-
-
-def follow_link(model: str) -> str:
-    """Return the name of a model, or where a link such as checkpoints/best leads, because it leads elsewhere later."""
-    return os.path.realpath(model) if os.path.islink(model) else model
 
 
 def short_name(model: str) -> str:
@@ -212,7 +195,7 @@ class SuiteOutput:
         """Write the record; return the samples that an interrupted evaluation has kept, without their texts.
 
         Raises:
-            DataError: a line is no sample.
+            DataError: a line is not a sample.
         """
         _replace(self._record, {"protocol": self.protocol, "model": self.model})
         samples: list[Sample] = []
@@ -225,7 +208,9 @@ class SuiteOutput:
                 try:
                     sample = msgspec.json.decode(line, type=Sample)
                 except msgspec.MsgspecError as error:
-                    raise DataError(f"{self.samples_file}:{number}: is no sample ({error}); remove the file") from error
+                    raise DataError(
+                        f"{self.samples_file}:{number}: is not a sample ({error}); remove the file"
+                    ) from error
                 samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
         return samples
 

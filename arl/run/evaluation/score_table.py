@@ -16,19 +16,19 @@ from arl.run.evaluation.results import SCORES, Fields, Scored, differing_fields,
 from arl.run.evaluation.scores import Estimate
 
 FILE_WIDTH = 120  # columns, where the output is no terminal
-LONGEST_VALUE = 60  # characters of a value that differs
+MAX_VALUE_WIDTH = 60  # characters of a value that differs
 
 
 def find_scores(directories: Iterable[Path]) -> list[Scored]:
     """Read every scores.json in the directories and below them.
 
     Raises:
-        InputError: one of them has none, or is no directory.
+        InputError: one of them has none, or is not a directory.
     """
     found: list[Scored] = []
     for directory in directories:
         if not directory.is_dir():
-            raise InputError(f"{directory}: is no directory; give one that `arl eval` has written, or one above")
+            raise InputError(f"{directory}: is not a directory; give one that `arl eval` has written, or one above")
         files = sorted(directory.rglob(SCORES))
         if not files:
             raise InputError(f"{directory}: no {SCORES} in it or below; `arl eval` writes one when a suite is finished")
@@ -98,5 +98,5 @@ def _differences(scores: Sequence[Scored]) -> Iterator[str]:
             continue
         yield f"{suite}: [{scored.fingerprint}] is not comparable with [{reference.fingerprint}]:"
         for field, *values in differing_fields(reference.protocol, scored.protocol):
-            before, now = [text if len(text) <= LONGEST_VALUE else f"{text[:59]}…" for text in map(str, values)]
+            before, now = [text if len(text) <= MAX_VALUE_WIDTH else f"{text[:59]}…" for text in map(str, values)]
             yield f"  {field}: {before} → {now}"

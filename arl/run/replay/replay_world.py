@@ -85,7 +85,7 @@ class Replay(Struct, frozen=True):
     paced: bool  # steps take their recorded seconds instead of their costs
 
     @property
-    def patience(self) -> float:
+    def timeout(self) -> float:
         """Return the seconds after which all recorded groups have arrived, and all trained versions are loaded."""
         costs = self.recipe.virtual
         return self.recording.seconds + costs.publish + costs.load + 1.0
@@ -197,14 +197,14 @@ class ReplayWorld:
 
         deadlines = start.recipe.deadlines
         # What the controller waits for may be as far off as the recording is long.
-        longer = {"step": deadlines.step + plan.patience, "swap": deadlines.swap + plan.patience}
+        longer = {"step": deadlines.step + plan.timeout, "swap": deadlines.swap + plan.timeout}
         codec = load_codec(str(start.model), recipe_format(start.recipe.data))
         groups = RecordedGroups(
             recording.groups,
             engine,
             codec=codec,
             trainer=trainer,
-            patience=plan.patience,
+            timeout=plan.timeout,
             bound=None if plan.as_recorded else start.recipe.rollout.max_age,
         )
         return Parts(
