@@ -67,7 +67,7 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
 
 def _sides(placement: Placement) -> dict[str, Sequence[Resources]]:
     """Return the processes of the run by role."""
-    sides = {"engine": placement.engines, "trainer": placement.ranks}
+    sides: dict[str, Sequence[Resources]] = {"engine": placement.engines, "trainer": placement.ranks}
     return sides if placement.evaluation is None else sides | {"evaluation": [placement.evaluation]}
 
 

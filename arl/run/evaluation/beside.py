@@ -15,7 +15,7 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import ArlError
 from arl.launch.devices import visible_devices
 from arl.metrics.console import stderr_display
-from arl.metrics.run_files import RECIPE
+from arl.metrics.run_files import LOGS, RECIPE
 from arl.run.evaluation.evaluate_model import Request, evaluate_model
 from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
 
@@ -48,6 +48,7 @@ def main(run: Path, version: int, threads: int) -> None:
         suites=recipe.eval.suites,
         recipe=run / RECIPE,
         defaults={},
+        logs=run / LOGS / "evaluation",
         output=run / EVALUATIONS / name,
         version=version,
         adapt=lambda whole: recipe_beside(whole, threads),

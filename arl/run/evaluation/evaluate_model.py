@@ -70,6 +70,7 @@ class Request:
     ks: Sequence[int] = ()  # of pass@k; none: powers of two
     output: Path | None = None  # None: evals/<model>/<suite>-<fingerprint>
     defaults: dict[str, Any] = field(default_factory=lambda: {"problems": ALL_PROBLEMS})  # of `eval`, but for held_out
+    logs: Path | None = None  # directory of logs; None: a temporary one, which is kept after a failure
     version: int = 0  # of the policy that the model is
     adapt: Callable[[Recipe], Recipe] = lambda recipe: recipe  # changes the recipe once it is read
 
@@ -262,9 +263,12 @@ def _evaluate_missing(evaluation: Evaluation, display: ConsoleDisplay) -> list[S
                 scored[each.suite.name] = await _evaluate_one(evaluation, each, done, engine, logs, display)
 
     if missing:
-        logs = Path(tempfile.mkdtemp(prefix="arl-eval-"))
+        given = evaluation.request.logs
+        logs = given or Path(tempfile.mkdtemp(prefix="arl-eval-"))
+        logs.mkdir(exist_ok=True)
         clock.run(evaluate)
-        shutil.rmtree(logs)  # after a failure they are kept, because the message names them
+        if given is None:
+            shutil.rmtree(logs)  # after a failure they are kept, because the message names them
     return [scored[each.suite.name] for each in evaluation.assignments]
 
 
