@@ -42,7 +42,7 @@ def check_prompts(
     largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
     if largest >= limits.vocab_size:
         raise InputError(
-            f"{name}the tokenizer of the model makes id {largest}, and the model's ids run from 0 to "
+            f"{name or 'model.path: '}the tokenizer makes id {largest}, and the model's ids run from 0 to "
             f"{limits.vocab_size - 1}: give the tokenizer that belongs to the model"
         )
     ids = max(encoded, key=len)

@@ -38,7 +38,8 @@ def recipe_beside(recipe: Recipe, threads: int) -> Recipe:
 
 def main(run: Path, version: int, threads: int) -> None:
     """Measure a version; without a GPU at the lowest priority, so that training has the cores."""
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # engines and rewards end first
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # so engine and rewards end first
     if not visible_devices():
         os.nice(LOWEST_PRIORITY)
     recipe = load_recipe(run / RECIPE)

@@ -45,7 +45,7 @@ from arl.run.evaluation.results import (
     protocol_of,
 )
 from arl.run.evaluation.scores import Sample, check_ks, score_samples
-from arl.run.evaluation.suite import Suite, open_suite
+from arl.run.evaluation.suite import Suite, load_suite
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.gc_pacing import rare_collections
 from arl.run.machines import resolve_auto
@@ -133,9 +133,11 @@ def prepare(request: Request) -> Evaluation:
     recipe = for_evaluation(request.adapt(_base_recipe(request, names)))
     note = check_model_source(request.model)
     settings = request.defaults | request.sampling
-    suites = [open_suite(recipe, name, request.sampling if name == HELD_OUT else settings) for name in names]
-    for suite in suites:
+    suites = []
+    for name in names:
+        suite = load_suite(recipe, name, request.sampling if name == HELD_OUT else settings).shortened()
         check_ks(request.ks, suite.sampling.samples)
+        suites.append(suite)
     installed = probe_backend(recipe)
     _engine_resources(recipe)
     model = local_copy(request.model)

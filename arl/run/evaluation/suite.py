@@ -106,11 +106,6 @@ def held_out_suite(recipe: Recipe, problems: Sequence[Problem]) -> Suite:
     return Suite(HELD_OUT, recipe, tuple(problems))
 
 
-def open_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}) -> Suite:
-    """Open a suite under the recipe's model and engine, with at most eval.problems problems. See `load_suite`."""
-    return load_suite(recipe, name, settings).shortened()
-
-
 def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, field: str = "suite") -> Suite:
     """Open a suite with all of its problems.
 
