@@ -9,11 +9,9 @@
     collocated      each GPU while the trainer works, each GPU while engines generate, the host
     without GPUs    the host alone
 
-What torch does not allocate is counted by the constants below. They are round numbers, and each is named in the plan.
-
-SGLang gives a share of the memory that it finds free at its start to weights and cache; graphs and activations live in
-the rest: arg_groups/memory_hook.py and kv_cache_configurator.py of SGLang 0.5.20. In our own engine every slot grows
-with the longest open request, to the next power of two.
+What torch does not allocate is counted by the constants below. SGLang gives a share of the memory that is free at its
+start to weights and cache: arg_groups/memory_hook.py and kv_cache_configurator.py of SGLang 0.5.20. In our own engine
+every slot grows with the longest open request, to the next power of two.
 """
 
 import argparse
@@ -35,7 +33,7 @@ from arl.models.load import check_weights, empty_model
 from arl.run.machines import describe_gpus
 from arl.sync.buckets import ITEM_BYTES
 from arl.sync.published_versions import buffer_place, held_versions, published_bytes
-from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes
+from arl.train.rank_bytes import ParameterCounts, rank_bytes, workload
 from arl.types import Transport
 
 CONTEXT = 1_000_000_000  # CUDA's context of a process, with the code of its libraries and cuBLAS's workspace
@@ -133,27 +131,16 @@ class MemoryPlan(Struct, frozen=True):
 
 
 class MemoryInputs(Struct, frozen=True):
-    """Hold what a plan needs to know beside the recipe.
-
-    Args:
-        shape: of the model.
-        parameters: of the model.
-        context: of the model, tokens.
-        longest: trajectory, tokens.
-        kept: versions that engines may still load.
-        device_bytes: memory of one GPU; None: not known.
-        host_bytes: memory of the host that is free; None: not known.
-        hardware: what it is, for messages.
-    """
+    """Hold what a plan needs to know beside the recipe."""
 
     shape: ModelShape
     parameters: ParameterCounts
-    context: int
-    longest: int
-    kept: int
-    device_bytes: int | None
-    host_bytes: int | None
-    hardware: str
+    context: int  # of the model, tokens
+    longest: int  # trajectory, tokens
+    kept: int  # versions that engines may still load
+    device_bytes: int | None  # memory of one GPU; None: not known
+    host_bytes: int | None  # memory of the host that is free; None: not known
+    hardware: str  # what it is, for messages
 
 
 def plan_recipe(
@@ -241,8 +228,9 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     when = {"loss": "in the loss", "backward": "in the backward", "reduce": "in the reduction"}[instant]
     training = [Part("trainer", name, size) for name, size in rank.instants[instant].items() if size]
     generating = [Part("engine", "weights", engine.weights), Part("engine", "KV cache", cache)]
-    in_files = [*_published("host", on_host), Part("host", "copy for a checkpoint", CHECKPOINT_BYTES * total)]
-    published = _published("trainer", on_device)
+    published = [Part("trainer", "published weights", on_device)] if on_device else []
+    in_files = [Part("host", "published weights", on_host)] if on_host else []
+    in_files.append(Part("host", "copy for a checkpoint", CHECKPOINT_BYTES * total))
     context = Part("engine", "CUDA context", CONTEXT)
 
     def device(place: str, when: str, parts: list[Part]) -> MemoryBudget:
@@ -279,31 +267,7 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     )
 
 
-def workload(recipe: Recipe, longest: int, on_gpus: bool) -> Workload:
-    """Return the most that one update may ask of a rank: every answer of full length behind the longest prompt.
-
-    Args:
-        longest: tokens of that prompt and its answer.
-    """
-    train = recipe.train
-    answer = recipe.rollout.max_new_tokens
-    size = recipe.rollout.group_size
-    shares_prompts = train.packing == "balanced"
-    of_group = longest - answer + size * answer if shares_prompts else size * longest
-    tokens = recipe.rollout.problems_per_step * of_group // (train.minibatches * train.ranks)
-    return Workload(
-        tokens=min(max(tokens, longest), train.capacity),
-        accumulates=tokens > train.capacity,
-        device="cuda" if on_gpus else "cpu",
-    )
-
-
-def _published(owner: str, size: int) -> list[Part]:
-    return [Part(owner, "published weights", size)] if size else []
-
-
 def _graphs_and_activations(size: int) -> list[Part]:
-    """Return what an engine has beside weights and cache, less what others allocate after its start."""
     return [Part("engine", "graphs and activations", size)] if size > 0 else []
 
 
@@ -369,21 +333,21 @@ class EngineBytes(Struct, frozen=True):
 def engine_bytes(
     config: EngineConfig, shape: ModelShape, parameters: int, free: int | None, share: float | None
 ) -> EngineBytes:
-    """Return the bytes of one engine; `config.dtype` is not auto.
+    """Return the bytes of one engine for a model of `parameters`; `config.dtype` is not auto.
 
     Args:
-        parameters: of the model.
-        free: bytes that are free on the device when it starts; None: it computes on the CPU.
-        share: of them that the run lets it take for weights and cache; None: it decides. `config.args` override it.
+        free: bytes of the device when it starts; None: it computes on the CPU.
+        share: of them that weights and cache may take, unless `config.args` say it; None: the engine decides.
     """
     item = ITEM_BYTES[config.dtype]
     heads = max(shape.kv_heads // config.tensor_parallel, 1)
     is_sglang = config.kind == "sglang" and free is not None
+    graphs = (DECODE_GRAPH * config.slots + PREFILL_GRAPHS) * MEBIBYTE
     return EngineBytes(
         weights=item * parameters // config.tensor_parallel,
         per_token=2 * item * shape.layers * heads * shape.head_dim,
-        rest=_sglang_rest(config, free, share) if is_sglang and free is not None else 0,
-        graphs=_graphs(config) if is_sglang else 0,
+        rest=_sglang_rest(config, free, share, graphs) if is_sglang and free is not None else 0,
+        graphs=graphs if is_sglang else 0,
     )
 
 
@@ -409,7 +373,7 @@ def grown_capacity(longest: int, context: int) -> int:
     return max(min(capacity, context), longest)
 
 
-def _sglang_rest(config: EngineConfig, free: int, share: float | None) -> int:
+def _sglang_rest(config: EngineConfig, free: int, share: float | None, graphs: int) -> int:
     """Return what SGLang leaves of `free`: of its share, which engine.args give first, or as it would choose."""
     given = given_share(config.args)
     chosen = share if given is None else given
@@ -417,14 +381,14 @@ def _sglang_rest(config: EngineConfig, free: int, share: float | None) -> int:
         return int(free * (1 - chosen))
     mebibytes = free / MEBIBYTE
     chunk = next((chunk for limit, chunk in CHUNKS.items() if mebibytes < limit), MAX_CHUNK)
-    rest = 512 + 1.5 * chunk + config.tensor_parallel * 128 + _graphs(config) / MEBIBYTE
+    rest = 512 + 1.5 * chunk + config.tensor_parallel * 128 + graphs / MEBIBYTE
     if mebibytes > LARGE_DEVICE:
         rest = max(rest, MIN_REST)
     return int(rest * MEBIBYTE)
 
 
 def given_share(args: Sequence[str]) -> float | None:
-    """Return the value of `--mem-fraction-static` among SGLang's flags; None: it is not given, or no number."""
+    """Return the value of `--mem-fraction-static` among SGLang's flags; None: not given, or not a number."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
     parser.add_argument("--mem-fraction-static", type=float)
     try:
@@ -433,7 +397,3 @@ def given_share(args: Sequence[str]) -> float | None:
         return None
     share: float | None = known.mem_fraction_static
     return share
-
-
-def _graphs(config: EngineConfig) -> int:
-    return (DECODE_GRAPH * config.slots + PREFILL_GRAPHS) * MEBIBYTE

@@ -12,6 +12,7 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.model_source import check_model_source
+from arl.data.prompt_format import PromptRenderer
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError, InputError
 from arl.launch.base import Node
@@ -100,33 +101,22 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     suites = run_suites(recipe)
     problems = run_problems(recipe, suites, codec)
     longest = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
-    if recipe.eval.problems and not problems.held_out:
-        raise DataError(
-            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
-            "task's options), or set eval.problems to 0"
-        )
-    held_out = held_out_suite(recipe, problems.held_out).shortened()
+    held_out = _held_out(recipe, problems.held_out)
     measured = measured_suites(recipe, held_out, suites)
-    for suite in {suite.name: suite for suite in (held_out, *measured) if suite.problems}.values():
+    for suite in (held_out, *measured):
         suite.check_prompts(codec, limits)
     nodes, shares_files = _nodes_of(recipe) if named is None else (named, True)
     placement, transport = _place(recipe, nodes, shares_files)
-    is_here = named is None
     memory = None
     if recipe.model.path is not None:
         from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
 
-        memory = plan_recipe(recipe, nodes, placement, transport, longest, kept_versions(recipe, lags), is_here)
-    report = GpuReport()
-    if is_here:
-        report = check_gpus(recipe, placement, transport, probe_backend(recipe))
-    elif recipe.model.path is not None:
-        find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
+        memory = plan_recipe(recipe, nodes, placement, transport, longest, kept_versions(recipe, lags), named is None)
+    report = _check_installation(recipe, placement, transport, is_here=named is None)
     known = [gpu.total_bytes for gpu in report.gpus if gpu.total_bytes]
     if recipe.mode == "collocated" and known:
-        share = engine_share(min(known), 0 if memory is None else memory.rank_resident)
-        placement = placement.with_memory_share(share)
-    example = codec.prompts.text(problems.training[0])[:EXAMPLE_CHARACTERS]
+        resident = 0 if memory is None else memory.rank_resident
+        placement = placement.with_memory_share(engine_share(min(known), resident))
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),
@@ -140,11 +130,15 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
         left_out=problems.notes,
-        prompts=f"{codec.prompts.describe()}; one begins {example!r}",
+        prompts=_describe_prompts(codec.prompts, problems.training[0]),
         gpus=report.gpus,
         notes=(*_notes(recipe, len(problems.training), source), *report.notes),
         nodes=tuple(nodes),
     )
+
+
+def _describe_prompts(prompts: PromptRenderer, problem: Problem) -> str:
+    return f"{prompts.describe()}; one begins {prompts.text(problem)[:EXAMPLE_CHARACTERS]!r}"
 
 
 def _check_named_objects(recipe: Recipe) -> None:
@@ -160,6 +154,33 @@ def _check_named_objects(recipe: Recipe) -> None:
     import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
     if recipe.rollout.filter is not None:
         import_seam(recipe.rollout.filter, "rollout.filter", Filter, "arl.rollout.filters:reward_varies")
+
+
+def _check_installation(recipe: Recipe, placement: Placement, transport: Transport, is_here: bool) -> GpuReport:
+    """Check the backend and the GPUs that are here; of a machine that is not, only whether the engine takes the model.
+
+    Raises:
+        InputError: the backend is not installed or refuses the model, or the GPUs cannot be used.
+    """
+    if is_here:
+        return check_gpus(recipe, placement, transport, probe_backend(recipe))
+    if recipe.model.path is not None:
+        find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
+    return GpuReport()
+
+
+def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
+    """Make a suite of the recipe's own evaluation problems, as many as are used.
+
+    Raises:
+        DataError: the recipe evaluates, and there are none.
+    """
+    if recipe.eval.problems and not problems:
+        raise DataError(
+            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
+            "task's options), or set eval.problems to 0"
+        )
+    return held_out_suite(recipe, problems).shortened()
 
 
 def _notes(recipe: Recipe, num_training: int, source: str | None) -> Iterator[str]:

@@ -25,7 +25,7 @@ from typing import Literal
 
 from transformers import PreTrainedModel
 
-from arl.config.recipe import Train
+from arl.config.recipe import Recipe, Train
 from arl.data.model_shape import ModelShape
 from arl.kernels import head, rows
 from arl.models.load import DTYPES
@@ -66,6 +66,21 @@ class Workload:
     tokens: int
     accumulates: bool
     device: Literal["cuda", "cpu"]
+
+
+def workload(recipe: Recipe, longest: int, on_gpus: bool) -> Workload:
+    """Return the most that one update may ask of a rank: answers of full length behind the longest prompt."""
+    train = recipe.train
+    answer = recipe.rollout.max_new_tokens
+    size = recipe.rollout.group_size
+    shares_prompts = train.packing == "balanced"
+    of_group = longest - answer + size * answer if shares_prompts else size * longest
+    tokens = recipe.rollout.problems_per_step * of_group // (train.minibatches * train.ranks)
+    return Workload(
+        tokens=min(max(tokens, longest), train.capacity),
+        accumulates=tokens > train.capacity,
+        device="cuda" if on_gpus else "cpu",
+    )
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,9 @@ from arl.run.memory import (
     grown_capacity,
     plan_memory,
     refuse_overfull,
-    workload,
 )
 from arl.sync.choose import choose_transport
-from arl.train.rank_bytes import ParameterCounts
+from arl.train.rank_bytes import ParameterCounts, workload
 from tests.examples import examples
 from tests.published_models import PUBLISHED
 

@@ -72,12 +72,11 @@ async def evaluate_suite(
     """Score the version that the engine serves on `suite`; the engine must not load another one meanwhile.
 
     Args:
-        episodes: of the suite; see `suite_episodes`.
         timeout: seconds without any new token or score, after which the evaluation is given up; see deadlines.step.
         at_once: episodes in progress, at most; None: as many as keep all slots of the engines busy.
         keep: is given each sample as soon as it is scored.
         done: samples that need not be run again, because an earlier evaluation of the same version kept them.
-        ks: the k of pass@k; none: powers of two.
+        ks: see `score_samples`.
         show_prompt: writes the prompt of a problem as text, for the samples.
 
     Raises:
@@ -87,8 +86,7 @@ async def evaluate_suite(
     samples = list(done)
     open_sessions: set[Session] = set()
     jobs = _jobs(episodes, suite, {sample.key for sample in done})
-    engine = suite.recipe.engine
-    at_once = at_once or OPEN_PER_SLOT * engine.slots * engine.replicas
+    slots = suite.recipe.engine.slots * suite.recipe.engine.replicas
 
     async def work() -> None:
         """Run one episode after the other. Consumes jobs, which all workers share; waits for its episode."""
@@ -116,7 +114,7 @@ async def evaluate_suite(
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch(), name=f"watch over {suite.name}")
         async with asyncio.TaskGroup() as workers:
-            for _ in range(min(at_once, suite.num_episodes)):
+            for _ in range(min(at_once or OPEN_PER_SLOT * slots, suite.num_episodes)):
                 workers.create_task(work())
         watching.cancel()
     return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)

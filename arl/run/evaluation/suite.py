@@ -83,6 +83,8 @@ class Suite:
         Raises:
             DataError, InputError: see `check_prompts`.
         """
+        if not self.problems:
+            return
         prompts = codec.with_format(recipe_format(self.recipe.data))
         check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
 
