@@ -101,8 +101,7 @@ def train(
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
     from arl.run import submit
-    from arl.run.auto import resolve_auto
-    from arl.run.named_gpus import named_nodes
+    from arl.run.machines import named_nodes, resolve_auto
     from arl.run.plan_text import render_plan
     from arl.run.preflight import preflight
     from arl.run.train import train as run
@@ -217,7 +216,8 @@ def doctor(
 
         from arl.run.smoke import smoke_test
 
-        if not smoke_test(None if loaded is None else loaded.engine, python, Console(highlight=False)):
+        console = Console(highlight=False, markup=False, soft_wrap=True)
+        if not smoke_test(None if loaded is None else loaded.engine, python, console):
             raise typer.Exit(1)
         return
     good = True

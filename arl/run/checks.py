@@ -45,39 +45,56 @@ class GpuReport(Struct, frozen=True):
     notes: tuple[str, ...] = ()
 
 
+def gpu_checks(backends: Sequence[Installation], uses_nccl: bool, broadcasts: bool) -> Iterator[Finding]:
+    """Check what runs on GPUs need of this machine, in the order in which preflight raises it.
+
+    Args:
+        backends: engines that are installed; those with an interpreter of their own have packages of their own.
+        uses_nccl: processes form an NCCL group, on one node or over several.
+        broadcasts: engines and the trainer are in one group, so that both need the same NCCL.
+    """
+    yield _compiler()
+    for backend in backends:
+        yield _packages(backend)
+    if uses_nccl:
+        yield _shared_memory()
+    for backend in backends:
+        if broadcasts and backend.capabilities.own_interpreter:
+            yield _same_nccl(own_torch(), backend)
+
+
 def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backend: Installation) -> GpuReport:
     """Check the GPUs of a run, and what it needs on them.
 
     Raises:
-        InputError: another process uses a GPU, there is no compiler, the backend lacks packages, shared memory is too
-            small for NCCL, or the two sides have different versions of NCCL.
+        InputError: another process uses a GPU, or the first of `gpu_checks` that is not good.
     """
     names = placement.devices_of(0)
     if not names:
         return GpuReport()
-    _refuse_missing(_compiler())
-    _refuse_missing(_packages(backend))
-    _refuse_little_shared_memory(recipe, placement, transport)
-    notes: list[str] = []
-    if transport == "broadcast" and recipe.engine.capabilities.own_interpreter:
-        refuse_unequal_nccl(own_torch(), sys.executable, probe_torch(backend.place), backend.place)
+    width = len(placement.engines[0].devices)
+    forms_group = len(placement.ranks) > 1 or width > 1 or transport == "broadcast"
+    environments = (recipe.train.environment, recipe.engine.environment, os.environ)
+    uses_nccl = forms_group and not any(one.get(NO_SHARED_MEMORY) == "1" for one in environments)
+    for finding in gpu_checks([backend], uses_nccl, transport == "broadcast"):
+        if not finding.good:
+            raise InputError(f"missing: {finding.what}; {finding.remedy}")
     found = find_gpus()
-    used = named_gpus(found or (), names)
     if found is None:
-        return GpuReport(notes=(*notes, NOT_LOOKED))
-    for gpu in used:
-        notes += refuse_busy(gpu)
+        return GpuReport(notes=(NOT_LOOKED,))
+    used = named_gpus(found, names)
+    notes = [note for gpu in used for note in refuse_busy(gpu)]
     if slow := _slow_pairs(used):
         notes.append(slow)
     return GpuReport(tuple(used), tuple(notes))
 
 
 def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> Iterator[Finding]:
-    """Examine what runs on GPUs need; nothing where there are none.
+    """Describe the GPUs of this machine, and check what runs on them need; nothing where there are none.
 
     Args:
         visible: GPUs that torch sees.
-        backends: backends that were found, which have an interpreter of their own.
+        backends: see `gpu_checks`.
     """
     gpus = find_gpus()
     if not gpus and not visible:
@@ -89,22 +106,13 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
         yield Finding(True, f"{gpu}, {gpu.used_bytes / 1e9:.1f} GB used, driver {driver_version()}; {users}")
     if gpus and len(gpus) > 1:
         yield Finding(True, _slow_pairs(gpus) or f"all {len(gpus)} GPUs have access to each other's memory")
-    yield _compiler()
-    yield _shared_memory()
     ours = own_torch()
     yield Finding(ours.cuda is not None, f"the trainer's {ours}")
     if has_flash_3():
         yield Finding(True, f"flash attention 3 of {FLASH_3}, on GPUs of compute capability 9.0")
     else:
         yield Finding(True, f"flash attention 2 of torch; version 3, for H100 and H200, is in {FLASH_3}")
-    for backend in backends:
-        yield _other_torch(ours, backend)
-        yield _packages(backend)
-
-
-def _refuse_missing(finding: Finding) -> None:
-    if not finding.good:
-        raise InputError(f"no {finding.what}; {finding.remedy}")
+    yield from gpu_checks(backends, uses_nccl=True, broadcasts=True)
 
 
 def _compiler() -> Finding:
@@ -125,33 +133,26 @@ def _packages(backend: Installation) -> Finding:
 
 
 def _shared_memory() -> Finding:
+    """Look at /dev/shm, by which NCCL moves data between GPUs without peer access."""
     if not os.path.isdir(SHARED_MEMORY):
         return Finding(False, f"{SHARED_MEMORY} for NCCL", "start the container with --ipc=host")
     free = shutil.disk_usage(SHARED_MEMORY).free
-    what = f"{SHARED_MEMORY} for NCCL, {free / 1e9:.2f} GB free"
-    if free >= MIN_SHARED:
-        return Finding(True, what)
     remedy = (
         f"it needs about {MIN_SHARED / 1e9:.0f} GB: start the container with --shm-size=16g or --ipc=host, or set "
         f"{NO_SHARED_MEMORY}=1 for `arl train`, which is slower"
     )
-    return Finding(False, what, remedy)
+    is_enough = free >= MIN_SHARED
+    return Finding(is_enough, f"{SHARED_MEMORY} for NCCL, {free / 1e9:.2f} GB free", "" if is_enough else remedy)
 
 
-def _refuse_little_shared_memory(recipe: Recipe, placement: Placement, transport: Transport) -> None:
-    """Check /dev/shm, by which NCCL moves data between GPUs without peer access.
-
-    Raises:
-        InputError: processes of the run form an NCCL group, and there is too little of it.
-    """
-    width = len(placement.engines[0].devices)
-    if len(placement.ranks) == 1 and width == 1 and transport != "broadcast":
-        return
-    name = NO_SHARED_MEMORY
-    choices = (recipe.train.environment.get(name), recipe.engine.environment.get(name), os.environ.get(name))
-    finding = _shared_memory()
-    if not finding.good and "1" not in choices:
-        raise InputError(f"{finding.what}: {finding.remedy}")
+def _same_nccl(ours: TorchBuild, backend: Installation) -> Finding:
+    """Compare the torch of a backend with ours, as a broadcast of weights needs it."""
+    try:
+        theirs = probe_torch(backend.place)
+        refuse_unequal_nccl(ours, sys.executable, theirs, backend.place)
+    except InputError as error:
+        return Finding(False, f"{backend.name} and the trainer in one NCCL group", str(error))
+    return Finding(True, f"{backend.name}'s {theirs}, the same NCCL as the trainer's")
 
 
 def _slow_pairs(gpus: Sequence[Gpu]) -> str:
@@ -161,13 +162,3 @@ def _slow_pairs(gpus: Sequence[Gpu]) -> str:
         f"GPUs {named}: no access to each other's memory, so NCCL copies by way of the host: gradients, tensor "
         "parallelism and broadcasts of weights are slower"
     )
-
-
-def _other_torch(ours: TorchBuild, backend: Installation) -> Finding:
-    """Compare the torch of a backend with ours, as a broadcast of weights needs it."""
-    try:
-        theirs = probe_torch(backend.place)
-        refuse_unequal_nccl(ours, sys.executable, theirs, backend.place)
-    except InputError as error:
-        return Finding(False, f"{backend.name} and the trainer in one NCCL group", str(error))
-    return Finding(True, f"{backend.name}'s {theirs}, the same NCCL as the trainer's")

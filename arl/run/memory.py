@@ -1,22 +1,26 @@
 """Plan the memory of a run before it starts, and refuse what cannot fit.
 
     sizes of the model ─┐
-    recipe             ─┼─► trainer rank: arl.train.rank_bytes      ─┐
-    placement          ─┤   engine: arl.run.engine_memory            ├─► MemoryBudget of each kind of device
-    hardware           ─┘   weights on their way: arl.sync.choose ───┘
+    recipe             ─┼─► trainer rank: arl.train.rank_bytes         ─┐
+    placement          ─┤   engine: engine_bytes                        ├─► MemoryBudget of each kind of device
+    hardware           ─┘   weights on their way: published_versions   ─┘
 
     disaggregated   each trainer GPU, each engine GPU, the host
     collocated      each GPU while the trainer works, each GPU while engines generate, the host
     without GPUs    the host alone
 
-What torch does not allocate is counted by the constants below. They are round numbers, and each is named in the plan.
+What torch does not allocate is counted by the constants below. SGLang gives a share of the memory that is free at its
+start to weights and cache: arg_groups/memory_hook.py and kv_cache_configurator.py of SGLang 0.5.20. In our own engine
+every slot grows with the longest open request, to the next power of two.
 """
 
+import argparse
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
+from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.data.model_limits import ModelShape, model_config
 from arl.errors import InputError
@@ -24,11 +28,10 @@ from arl.launch.base import Node
 from arl.launch.devices import free_memory
 from arl.launch.placement import Placement, engine_share, merged
 from arl.models.load import check_weights, empty_model
-from arl.run.engine_memory import EngineBytes, engine_bytes, grown_capacity
-from arl.run.memory_budget import MemoryBudget, MemoryPlan, Part
-from arl.run.named_gpus import describe_gpus
+from arl.run.machines import describe_gpus
+from arl.sync.buckets import ITEM_BYTES
 from arl.sync.choose import buffer_place, held_versions, published_bytes
-from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
+from arl.train.rank_bytes import ParameterCounts, rank_bytes, workload
 from arl.types import Transport
 
 CONTEXT = 1_000_000_000  # CUDA's context of a process, with the code of its libraries and cuBLAS's workspace
@@ -37,6 +40,7 @@ GAPS = 0.05  # of what is allocated: blocks of packs of varying size do not fill
 PROCESS_ON_GPU = 3_000_000_000  # host memory of a process with CUDA's libraries
 PROCESS_ON_CPU = 500_000_000
 CHECKPOINT_BYTES = 12  # a parameter: weights and moments, which all ranks of a host copy and write in the background
+FULL = 0.9  # of a trainer GPU; beyond that an error of the plan of a tenth may end the run
 NUM_LARGEST = 3  # parts that a message names
 REMEDIES = (
     "Set, in this order, train.checkpointing full, a smaller train.capacity, bfloat16 for train.dtype and "
@@ -44,40 +48,97 @@ REMEDIES = (
 )
 WITHOUT_GPUS = ". This machine has no GPU; to plan for another one add --dry-run --gpus 8xH100"
 
+MEBIBYTE = 1 << 20
+MIN_CAPACITY = 64  # tokens of a slot: see arl.models.slot_cache
+# Memory of a device in MiB, below which SGLang prefills so many tokens at once; and without a limit.
+CHUNKS = {20 * 1024: 2048, 60 * 1024: 4096, 160 * 1024: 8192}
+MAX_CHUNK = 16_384
+PREFILL_GRAPHS = 60 * 8  # MiB: SGLang captures about 60 lengths, and counts 8 MiB for each
+DECODE_GRAPH = 2  # MiB for each request of the largest captured batch
+LARGE_DEVICE = 60 * 1024  # MiB, beyond which SGLang leaves at least 10 GiB
+MIN_REST = 10 * 1024
+
+
+class Part(Struct, frozen=True):
+    """Name bytes that live in one memory at the instant for which it is planned."""
+
+    owner: str  # trainer, engine or host: whose settings change it
+    name: str
+    bytes: int
+
+
+class MemoryBudget(Struct, frozen=True):
+    """Compare what one memory must hold with what it has."""
+
+    place: str  # such as "each trainer GPU"
+    when: str  # the instant at which it holds most
+    parts: list[Part]
+    available: int | None  # bytes; None: not known, so nothing is refused
+
+    @property
+    def needed(self) -> int:
+        """Return the bytes of all parts."""
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def fits(self) -> bool:
+        """Return whether all parts have space, as far as that is known."""
+        return self.available is None or self.needed <= self.available
+
+
+class MemoryPlan(Struct, frozen=True):
+    """Hold the budgets of a run, and what follows for its engines and for its measurements."""
+
+    budgets: list[MemoryBudget]
+    hardware: str  # what it was planned for
+    rank_peaks: dict[str, int]  # bytes that torch allocates on one trainer rank's device, at each instant of an update
+    rank_resident: int  # that stay between two steps, while engines generate
+    cache_tokens: int  # that the caches of one engine hold
+    longest: int  # tokens of the longest trajectory
+    slots: int  # of one engine
+
+    @property
+    def rank_peak(self) -> int:
+        """Return the most that torch allocates on the device of one trainer rank."""
+        return max(self.rank_peaks.values())
+
+    def lines(self) -> Iterator[str]:
+        """Yield a line for each budget, then what they mean for an update and for requests."""
+        for budget in self.budgets:
+            parts = ", ".join(f"{part.name} {part.bytes / 1e9:.1f}" for part in budget.parts)
+            has = "" if budget.available is None else f" of {budget.available / 1e9:.1f}"
+            yield f"{budget.place} {budget.when}: {budget.needed / 1e9:.1f}{has} GB: {parts}"
+        peaks = ", ".join(f"{instant} {size / 1e9:.1f}" for instant, size in self.rank_peaks.items())
+        yield f"torch allocates on a rank, in GB: {peaks}, between two steps {self.rank_resident / 1e9:.1f}"
+        num_full = self.cache_tokens // self.longest
+        waiting = "" if num_full >= self.slots else "; more of them wait, and are computed again"
+        yield (
+            f"an engine's cache holds {self.cache_tokens:,} tokens, {num_full:,} requests of the longest "
+            f"{self.longest:,}; engine.slots {self.slots:,}{waiting}"
+        )
+
+    def notes(self) -> Iterator[str]:
+        """Yield a note if a run on GPUs plans to fill a trainer GPU."""
+        trainer = self.budgets[0]
+        if trainer.available is not None and trainer.needed > FULL * trainer.available:
+            yield (
+                f"{trainer.place} is planned to {trainer.needed / trainer.available:.0%} of its memory, "
+                f"{trainer.needed / 1e9:.1f} of {trainer.available / 1e9:.1f} GB, and a plan can be a tenth too low "
+                "(docs/memory.md)"
+            )
+
 
 class MemoryInputs(Struct, frozen=True):
-    """Hold what a plan needs to know beside the recipe.
-
-    Args:
-        shape: of the model.
-        parameters: of the model.
-        context: of the model, tokens.
-        longest: trajectory, tokens.
-        kept: versions that engines may still load.
-        device_bytes: memory of one GPU; None: not known.
-        host_bytes: memory of the host that is free; None: not known.
-        hardware: what it is, for messages.
-    """
+    """Hold what a plan needs to know beside the recipe."""
 
     shape: ModelShape
     parameters: ParameterCounts
-    context: int
-    longest: int
-    kept: int
-    device_bytes: int | None
-    host_bytes: int | None
-    hardware: str
-
-
-class _Sides(Struct, frozen=True):
-    """Hold the bytes of both sides."""
-
-    rank: RankBytes
-    engine: EngineBytes
-    published_on_device: int  # of rank 0; with ipc, of every rank whose device an engine uses
-    published_on_host: int  # of rank 0's process, and in shared memory
-    cache: int  # bytes of one engine's cache on one device
-    cache_tokens: int
+    context: int  # of the model, tokens
+    longest: int  # trajectory, tokens
+    kept: int  # versions that engines may still load
+    device_bytes: int | None  # memory of one GPU; None: not known
+    host_bytes: int | None  # memory of the host that is free; None: not known
+    hardware: str  # what it is, for messages
 
 
 def plan_recipe(
@@ -130,8 +191,6 @@ def plan_recipe(
 
 def refuse_overfull(memory: MemoryPlan, hint: str = "") -> None:
     """Raise InputError, which ends with `hint`, if something does not fit; it names the largest parts."""
-    if memory.fits:
-        return
     reasons = []
     for budget in memory.budgets:
         if budget.available is not None and not budget.fits:
@@ -141,108 +200,76 @@ def refuse_overfull(memory: MemoryPlan, hint: str = "") -> None:
                 f"{budget.place} needs {budget.needed / 1e9:.1f} GB {budget.when}, and has "
                 f"{budget.available / 1e9:.1f} GB; the largest parts in GB: {parts}"
             )
-    raise InputError(f"memory on {memory.hardware}: {'; '.join(reasons)}. {REMEDIES}{hint}")
+    if reasons:
+        raise InputError(f"memory on {memory.hardware}: {'; '.join(reasons)}. {REMEDIES}{hint}")
 
 
 def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, given: MemoryInputs) -> MemoryPlan:
     """Return the budgets of a run whose recipe has no `auto`."""
-    sides = _sides(recipe, placement, transport, given)
-    if not placement.on_gpus:
-        budgets = [_host_without_gpus(placement, sides, given)]
+    device_bytes = given.device_bytes or 0
+    on_gpus = placement.on_gpus
+    total = given.parameters.total
+    rank = rank_bytes(given.parameters, given.shape, recipe.train, workload(recipe, given.longest, on_gpus))
+    version = published_bytes(total, recipe.train.dtype)
+    place = buffer_place(version, max(device_bytes - CONTEXT - rank.resident, 0)) if on_gpus else "host"
+    held = held_versions(transport, given.kept, place, on_gpus)
+    on_device = held.on_device * version  # of rank 0; with ipc, of every rank whose device an engine uses
+    on_host = (held.on_host + held.in_files) * version  # of rank 0's process, and in shared memory
+    share = None  # the engine decides
+    if recipe.mode == "collocated" and given.device_bytes is not None:
+        share = engine_share(device_bytes, rank.resident + on_device)  # as if it starts before the rank
+    free = max(device_bytes - CONTEXT, 0) if on_gpus else None
+    engine = engine_bytes(recipe.engine, given.shape, total, free, share)
+    cache = _cache(recipe, engine, given, free)
+
+    instant = max(rank.peaks, key=lambda name: rank.peaks[name])
+    when = {"loss": "in the loss", "backward": "in the backward", "reduce": "in the reduction"}[instant]
+    training = [Part("trainer", name, size) for name, size in rank.instants[instant].items() if size]
+    generating = [Part("engine", "weights", engine.weights), Part("engine", "KV cache", cache)]
+    published = [Part("trainer", "published weights", on_device)] if on_device else []
+    in_files = [Part("host", "published weights", on_host)] if on_host else []
+    in_files.append(Part("host", "copy for a checkpoint", CHECKPOINT_BYTES * total))
+    context = Part("engine", "CUDA context", CONTEXT)
+
+    def device(place: str, when: str, parts: list[Part]) -> MemoryBudget:
+        return MemoryBudget(place, when, parts, given.device_bytes)
+
+    if not on_gpus:
+        budgets = [_host_without_gpus(placement, when, training, generating, in_files, given)]
     elif recipe.mode == "collocated":
-        budgets = [*_shared_devices(recipe, sides, given), _host_of_gpus(recipe, placement, sides, given)]
+        training += [*published, *_overhead_of_rank(recipe, rank.peak + on_device)]
+        resident = Part("trainer", "weights and AdamW's moments", rank.resident)
+        kept = [resident, *published, Part("trainer", "CUDA context", CONTEXT)]
+        generating += _graphs_and_activations(engine.rest - sum(part.bytes for part in kept))
+        budgets = [
+            device("each GPU", f"while the trainer works, at its peak {when}", training + _asleep(recipe, engine)),
+            device("each GPU", "while engines generate", [*generating, context, *kept]),
+            _host_of_gpus(recipe, placement, in_files, given),
+        ]
     else:
-        trainer = _trainer_device(recipe, sides, given)
-        engine = _engine_device(sides, given)
-        budgets = [trainer, engine, _host_of_gpus(recipe, placement, sides, given)]
+        training += [*published, *_overhead_of_rank(recipe, rank.peak + on_device)]
+        generating += _graphs_and_activations(engine.rest)
+        budgets = [
+            device("each trainer GPU", f"at its peak, {when}", training),
+            device("each engine GPU", "while it generates", [*generating, context]),
+            _host_of_gpus(recipe, placement, in_files, given),
+        ]
     return MemoryPlan(
-        budgets=tuple(budgets),
+        budgets=budgets,
         hardware=given.hardware,
-        rank_peak=sides.rank.peak + sides.published_on_device,
-        rank_peaks=sides.rank.peaks,
-        rank_resident=sides.rank.resident + sides.published_on_device,
-        weights=sides.engine.weights,
-        cache_tokens=sides.cache_tokens,
+        rank_peaks={name: size + on_device for name, size in rank.peaks.items()},
+        rank_resident=rank.resident + on_device,
+        cache_tokens=cache // engine.per_token,
         longest=given.longest,
         slots=recipe.engine.slots,
     )
 
 
-def workload(recipe: Recipe, longest: int, on_gpus: bool) -> Workload:
-    """Return the most that one update may ask of a rank: every answer of full length behind the longest prompt.
-
-    Args:
-        longest: tokens of that prompt and its answer.
-    """
-    train = recipe.train
-    answer = recipe.rollout.max_new_tokens
-    size = recipe.rollout.group_size
-    shares_prompts = train.packing == "balanced"
-    of_group = longest - answer + size * answer if shares_prompts else size * longest
-    tokens = recipe.rollout.problems_per_step * of_group // (train.minibatches * train.ranks)
-    return Workload(
-        tokens=min(max(tokens, longest), train.capacity),
-        accumulates=tokens > train.capacity,
-        device="cuda" if on_gpus else "cpu",
-    )
+def _graphs_and_activations(size: int) -> list[Part]:
+    return [Part("engine", "graphs and activations", size)] if size > 0 else []
 
 
-def _sides(recipe: Recipe, placement: Placement, transport: Transport, given: MemoryInputs) -> _Sides:
-    work = workload(recipe, given.longest, placement.on_gpus)
-    total = given.parameters.total
-    rank = rank_bytes(given.parameters, given.shape, recipe.train, work)
-    free_of_rank = max((given.device_bytes or 0) - CONTEXT - rank.resident, 0) if placement.on_gpus else None
-    version = published_bytes(total, recipe.train.dtype)
-    place = "host" if free_of_rank is None else buffer_place(version, free_of_rank)
-    held = held_versions(transport, given.kept, place, on_gpus=free_of_rank is not None)
-    on_device = held.on_device * version
-    free = max((given.device_bytes or 0) - CONTEXT, 0) if placement.on_gpus else None
-    share = None  # the engine decides
-    if recipe.mode == "collocated" and given.device_bytes is not None:
-        share = engine_share(given.device_bytes, rank.resident + on_device)  # as if it starts before the rank
-    engine = engine_bytes(recipe.engine, given.shape, total, free, share)
-    cache = _cache(recipe, engine, given, free)
-    return _Sides(
-        rank=rank,
-        engine=engine,
-        published_on_device=on_device,
-        published_on_host=(held.on_host + held.in_files) * version,
-        cache=cache,
-        cache_tokens=cache // engine.per_token,
-    )
-
-
-def _cache(recipe: Recipe, engine: EngineBytes, given: MemoryInputs, free: int | None) -> int:
-    """Return the bytes of an engine's cache: all that SGLang leaves for it, or our own engine's slots, fully grown.
-
-    A cache that could not hold one trajectory is counted as one that can, so that the budget shows what is missing.
-    """
-    least = engine.per_token * given.longest
-    if recipe.engine.kind == "sglang" and free is not None:
-        return max(free - engine.rest - engine.weights, least)
-    return engine.per_token * grown_capacity(given.longest, given.context) * recipe.engine.slots
-
-
-def _trainer_device(recipe: Recipe, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
-    instant, parts = _peak_of_rank(sides)
-    return MemoryBudget(
-        place="each trainer GPU",
-        when=f"at its peak, {instant}",
-        parts=(*parts, *_published("trainer", sides.published_on_device), *_overhead_of_rank(recipe, sides)),
-        available=given.device_bytes,
-    )
-
-
-def _peak_of_rank(sides: _Sides) -> tuple[str, list[Part]]:
-    """Return the instant of an update at which a rank allocates most, and what lives then."""
-    peaks = sides.rank.peaks
-    instant = max(peaks, key=lambda name: peaks[name])
-    parts = [Part("trainer", name, size) for name, size in sides.rank.instants[instant].items() if size]
-    return {"loss": "in the loss", "backward": "in the backward", "reduce": "in the reduction"}[instant], parts
-
-
-def _overhead_of_rank(recipe: Recipe, sides: _Sides) -> list[Part]:
-    allocated = sides.rank.peak + sides.published_on_device
+def _overhead_of_rank(recipe: Recipe, allocated: int) -> list[Part]:
     parts = [
         Part("trainer", f"gaps in torch's memory ({GAPS:.0%})", int(GAPS * allocated)),
         Part("trainer", "CUDA context", CONTEXT),
@@ -252,89 +279,119 @@ def _overhead_of_rank(recipe: Recipe, sides: _Sides) -> list[Part]:
     return parts
 
 
-def _engine_device(sides: _Sides, given: MemoryInputs) -> MemoryBudget:
-    return MemoryBudget(
-        place="each engine GPU",
-        when="while it generates",
-        parts=(*_engine_parts(sides), Part("engine", "CUDA context", CONTEXT)),
-        available=given.device_bytes,
-    )
-
-
-def _engine_parts(sides: _Sides, beside: int = 0) -> list[Part]:
-    """Return the parts of an engine.
-
-    Args:
-        beside: bytes of others that were allocated after its start, and so out of what it leaves.
-    """
-    parts = [Part("engine", "weights", sides.engine.weights), Part("engine", "KV cache", sides.cache)]
-    own = sides.engine.rest - beside
-    if own > 0:
-        parts.append(Part("engine", "graphs and activations", own))
+def _asleep(recipe: Recipe, engine: "EngineBytes") -> list[Part]:
+    """Return what an engine cannot release while the trainer works."""
+    parts = [Part("engine", "CUDA context and graphs", CONTEXT + engine.graphs)]
+    if recipe.engine.kind != "sglang":
+        parts.append(Part("engine", "weights, which our own engine keeps", engine.weights))
     return parts
 
 
-def _shared_devices(recipe: Recipe, sides: _Sides, given: MemoryInputs) -> list[MemoryBudget]:
-    """Return the budgets of both turns: the side that is not at work keeps what it cannot release."""
-    instant, parts = _peak_of_rank(sides)
-    asleep = [Part("engine", "CUDA context and graphs", CONTEXT + sides.engine.graphs)]
-    if recipe.engine.kind != "sglang":
-        asleep.append(Part("engine", "weights, which our own engine keeps", sides.engine.weights))
-    trains = MemoryBudget(
-        place="each GPU",
-        when=f"while the trainer works, at its peak {instant}",
-        parts=(*parts, *_published("trainer", sides.published_on_device), *_overhead_of_rank(recipe, sides), *asleep),
-        available=given.device_bytes,
-    )
-    kept = [
-        Part("trainer", "weights and AdamW's moments", sides.rank.resident),
-        *_published("trainer", sides.published_on_device),
-        Part("trainer", "CUDA context", CONTEXT),
-    ]
-    beside = sum(part.bytes for part in kept)
-    generates = MemoryBudget(
-        place="each GPU",
-        when="while engines generate",
-        parts=(*_engine_parts(sides, beside), Part("engine", "CUDA context", CONTEXT), *kept),
-        available=given.device_bytes,
-    )
-    return [trains, generates]
-
-
-def _host_of_gpus(recipe: Recipe, placement: Placement, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
+def _host_of_gpus(recipe: Recipe, placement: Placement, in_files: list[Part], given: MemoryInputs) -> MemoryBudget:
     beside = 0 if placement.evaluation is None else 1
     processes = 1 + len(placement.ranks) + len(placement.engines) * recipe.engine.tensor_parallel + beside
-    return MemoryBudget(
-        place="the host",
-        when="while a checkpoint is written",
-        parts=(
-            *_published("host", sides.published_on_host),
-            Part("host", "copy for a checkpoint", CHECKPOINT_BYTES * given.parameters.total),
-            Part("host", f"{processes} processes", PROCESS_ON_GPU * processes),
-        ),
-        available=given.host_bytes,
-    )
+    parts = [*in_files, Part("host", f"{processes} processes", PROCESS_ON_GPU * processes)]
+    return MemoryBudget("the host", "while a checkpoint is written", parts, given.host_bytes)
 
 
-def _host_without_gpus(placement: Placement, sides: _Sides, given: MemoryInputs) -> MemoryBudget:
+def _host_without_gpus(
+    placement: Placement,
+    when: str,
+    training: list[Part],
+    generating: list[Part],
+    in_files: list[Part],
+    given: MemoryInputs,
+) -> MemoryBudget:
     """Return what both sides and everything between them take of the host's memory."""
     num_ranks = len(placement.ranks)
     num_engines = len(placement.engines) + (0 if placement.evaluation is None else 1)
-    instant, of_rank = _peak_of_rank(sides)
-    engine = [Part(part.owner, part.name, part.bytes * num_engines) for part in _engine_parts(sides)]
+    parts = [
+        *(Part(part.owner, part.name, part.bytes * num_ranks) for part in training),
+        *(Part(part.owner, part.name, part.bytes * num_engines) for part in generating),
+        *in_files,
+        Part("host", "processes", PROCESS_ON_CPU * (1 + num_ranks + num_engines)),
+    ]
     return MemoryBudget(
         place="the host",
-        when=f"with every rank at its peak, {instant}, beside all engines",
-        parts=(
-            *(Part(part.owner, part.name, part.bytes * num_ranks) for part in of_rank),
-            *engine,
-            *_published("host", sides.published_on_host),
-            Part("host", "copy for a checkpoint", CHECKPOINT_BYTES * given.parameters.total),
-            Part("host", "processes", PROCESS_ON_CPU * (1 + num_ranks + num_engines)),
-        ),
+        when=f"with every rank at its peak, {when}, beside all engines",
+        parts=parts,
         available=given.host_bytes,
     )
 
 
-def _published(owner: str, size: int) -> list[Part]:
-    return [Part(owner, "published weights", size)] if size else []
+class EngineBytes(Struct, frozen=True):
+    """Hold what one engine replica takes of each of its devices."""
+
+    weights: int
+    per_token: int  # of its cache
+    rest: int  # of what was free at its start: graphs, activations, and what is allocated later beside it
+    graphs: int  # the part of the rest that stays when it releases its memory
+
+
+def engine_bytes(
+    config: EngineConfig, shape: ModelShape, parameters: int, free: int | None, share: float | None
+) -> EngineBytes:
+    """Return the bytes of one engine for a model of `parameters`; `config.dtype` is not auto.
+
+    Args:
+        free: bytes of the device when it starts; None: it computes on the CPU.
+        share: of them that weights and cache may take, unless `config.args` say it; None: the engine decides.
+    """
+    item = ITEM_BYTES[config.dtype]
+    heads = max(shape.kv_heads // config.tensor_parallel, 1)
+    is_sglang = config.kind == "sglang" and free is not None
+    graphs = (DECODE_GRAPH * config.slots + PREFILL_GRAPHS) * MEBIBYTE
+    return EngineBytes(
+        weights=item * parameters // config.tensor_parallel,
+        per_token=2 * item * shape.layers * heads * shape.head_dim,
+        rest=_sglang_rest(config, free, share, graphs) if is_sglang and free is not None else 0,
+        graphs=graphs if is_sglang else 0,
+    )
+
+
+def _cache(recipe: Recipe, engine: EngineBytes, given: MemoryInputs, free: int | None) -> int:
+    """Return the bytes of an engine's cache: all that SGLang leaves for it, or our own engine's slots, fully grown.
+
+    A cache that could not hold one trajectory is counted as one that can, so that the budget shows what is missing.
+    """
+    if recipe.engine.kind == "sglang" and free is not None:
+        return max(free - engine.rest - engine.weights, engine.per_token * given.longest)
+    return engine.per_token * grown_capacity(given.longest, given.context) * recipe.engine.slots
+
+
+def grown_capacity(longest: int, context: int) -> int:
+    """Return the tokens of each slot of our own engine, once a request of `longest` tokens was open.
+
+    >>> grown_capacity(1100, 4096), grown_capacity(1100, 1500)
+    (2048, 1500)
+    """
+    capacity = MIN_CAPACITY
+    while capacity < longest:
+        capacity *= 2
+    return max(min(capacity, context), longest)
+
+
+def _sglang_rest(config: EngineConfig, free: int, share: float | None, graphs: int) -> int:
+    """Return what SGLang leaves of `free`: of its share, which engine.args give first, or as it would choose."""
+    given = given_share(config.args)
+    chosen = share if given is None else given
+    if chosen is not None:
+        return int(free * (1 - chosen))
+    mebibytes = free / MEBIBYTE
+    chunk = next((chunk for limit, chunk in CHUNKS.items() if mebibytes < limit), MAX_CHUNK)
+    rest = 512 + 1.5 * chunk + config.tensor_parallel * 128 + graphs / MEBIBYTE
+    if mebibytes > LARGE_DEVICE:
+        rest = max(rest, MIN_REST)
+    return int(rest * MEBIBYTE)
+
+
+def given_share(args: Sequence[str]) -> float | None:
+    """Return the value of `--mem-fraction-static` among SGLang's flags; None: not given, or not a number."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False, exit_on_error=False)
+    parser.add_argument("--mem-fraction-static", type=float)
+    try:
+        known, _ = parser.parse_known_args(list(args))
+    except argparse.ArgumentError:  # SGLang refuses it with a better message
+        return None
+    share: float | None = known.mem_fraction_static
+    return share

@@ -1,16 +1,15 @@
 """Describe what a run would do, from the recipe and preflight's plan: the page of `arl train --dry-run`. Torch-free."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from arl.config.recipe import Recipe
 from arl.launch.base import Node, Resources
-from arl.launch.devices import Gpu, named_gpus
-from arl.run.memory_budget import MemoryPlan
+from arl.launch.devices import named_gpus
+from arl.launch.placement import Placement
 from arl.run.preflight import Plan
 from arl.tasks.registry import SINGLE_TURN, env_name
 
 WIDTH = 12  # characters before the text of a line
-FULL = 0.9  # of a trainer GPU; beyond that an error of the plan of a tenth may end the run
 MAX_NAMED = 4  # nodes; of more, the first and the last are named
 
 
@@ -32,43 +31,44 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "steps", _steps(recipe, plan)
     yield "tokens", _tokens(recipe, plan)
     yield "staleness", _staleness(recipe)
-    yield "engines", _engines(recipe, plan)
-    yield "trainer", _trainer(recipe, plan)
+    engine = recipe.engine
+    engines = _processes(recipe, plan, plan.placement.engines)
+    yield (
+        "engines",
+        f"{engines}; {engine.kind}, {engine.dtype}, {engine.slots} slots each, cache policy {engine.kv_policy}",
+    )
+    train = recipe.train
+    ranks = _processes(recipe, plan, plan.placement.ranks)
+    yield "trainer", f"{ranks}; {train.dtype}, checkpointing {train.checkpointing}"
     yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes")
     if recipe.eval.every:
         yield "evaluation", _evaluation(recipe, plan)
     yield "weights", f"travel by transport {plan.transport}"
-    if plan.memory is None:
-        yield "memory", "a tiny model's, which is not planned in detail"
-    else:
-        for line in memory_lines(plan.memory):
-            yield "memory", line
-    yield "deadlines", _deadlines(recipe)
+    lines = ["a tiny model's, which is not planned in detail"] if plan.memory is None else plan.memory.lines()
+    for line in lines:
+        yield "memory", line
+    seconds = recipe.deadlines.step
+    yield (
+        "deadlines",
+        f"{recipe.deadlines.startup:,.0f} s for a start; {seconds:,.0f} s for a step and for a batch, so the longest "
+        f"episode needs {recipe.rollout.max_new_tokens / seconds:.2g} tokens a second",
+    )
     for gpu in plan.gpus:
-        yield "GPU", f"{gpu}: {', '.join(_users(gpu, plan)) or 'unused'}"
+        users = [
+            f"{side}-{i}"  # as their logs are named
+            for side, processes in _sides(plan.placement).items()
+            for i, resources in enumerate(processes)
+            if gpu in named_gpus(plan.gpus, resources.devices)
+        ]
+        yield "GPU", f"{gpu}: {', '.join(users) or 'unused'}"
     for note in _notes(recipe, plan):
         yield "note", note
 
 
-def _deadlines(recipe: Recipe) -> str:
-    seconds = recipe.deadlines.step
-    rate = recipe.rollout.max_new_tokens / seconds
-    return (
-        f"{recipe.deadlines.startup:,.0f} s for a start; {seconds:,.0f} s for a step and for a batch, so the longest "
-        f"episode needs {rate:.2g} tokens a second"
-    )
-
-
-def _users(gpu: Gpu, plan: Plan) -> Iterator[str]:
-    """Yield the processes of the run that use a GPU, under the names of their logs."""
-    placement = plan.placement
-    sides = {"engine": placement.engines, "trainer": placement.ranks}
-    if placement.evaluation is not None:
-        sides["evaluation"] = [placement.evaluation]
-    for side, processes in sides.items():
-        for i, resources in enumerate(processes):
-            if gpu in named_gpus(plan.gpus, resources.devices):
-                yield f"{side}-{i}"
+def _sides(placement: Placement) -> dict[str, Sequence[Resources]]:
+    """Return the processes of the run by role."""
+    sides: dict[str, Sequence[Resources]] = {"engine": placement.engines, "trainer": placement.ranks}
+    return sides if placement.evaluation is None else sides | {"evaluation": [placement.evaluation]}
 
 
 def _model(recipe: Recipe) -> str:
@@ -103,7 +103,7 @@ def _tokens(recipe: Recipe, plan: Plan) -> str:
     rollout = recipe.rollout
     episodes = rollout.problems_per_step * rollout.group_size
     trajectories = f"trajectories up to {plan.longest:,}"
-    if env_name(recipe) != SINGLE_TURN:  # it may add text, which nobody knows before
+    if env_name(recipe) != SINGLE_TURN:  # it may add text, which is not known before
         trajectories += f" and what the env adds, up to {plan.max_length:,}"
     return (
         f"at most {episodes * rollout.max_new_tokens:,} sampled a step ({episodes:,} episodes of "
@@ -120,18 +120,6 @@ def _staleness(recipe: Recipe) -> str:
     gate = (rollout.staleness + 1) * rollout.problems_per_step
     in_flight = gate if rollout.max_groups is None else min(gate, rollout.max_groups)
     return f"at most {rollout.staleness} versions; up to {in_flight:,} groups in flight"
-
-
-def _engines(recipe: Recipe, plan: Plan) -> str:
-    engine = recipe.engine
-    name = f"{engine.kind}, {engine.dtype}, {engine.slots} slots each, cache policy {engine.kv_policy}"
-    return f"{_processes(recipe, plan, plan.placement.engines)}; {name}"
-
-
-def _trainer(recipe: Recipe, plan: Plan) -> str:
-    train = recipe.train
-    processes = _processes(recipe, plan, plan.placement.ranks)
-    return f"{processes}; {train.dtype}, checkpointing {train.checkpointing}"
 
 
 def _evaluation(recipe: Recipe, plan: Plan) -> str:
@@ -159,11 +147,11 @@ def _cluster(recipe: Recipe, plan: Plan) -> Iterator[str]:
     """Yield the launcher with its nodes, unless the run is on this machine alone."""
     if recipe.launcher == "local" and len(plan.nodes) == 1:
         return
-    placement = plan.placement
-    sides = {"engines": placement.engines, "trainer": placement.ranks}
-    if placement.evaluation is not None:
-        sides["evaluation"] = [placement.evaluation]
-    places = [f"{side} on {_names(_nodes_of(processes), plan.nodes)}" for side, processes in sides.items()]
+    names = {"engine": "engines"}
+    places = [
+        f"{names.get(side, side)} on {_names(processes, plan.nodes)}"
+        for side, processes in _sides(plan.placement).items()
+    ]
     count = "1 node" if len(plan.nodes) == 1 else f"{len(plan.nodes)} nodes"
     yield f"{recipe.launcher}, {count}; controller on {plan.nodes[0].name}, {', '.join(places)}"
 
@@ -173,15 +161,12 @@ def _list_gpus(side: Sequence[Resources], nodes: Sequence[Node]) -> str:
     if len(nodes) == 1:
         return f"GPU {' | '.join(','.join(resources.devices) for resources in side)}"
     count = sum(len(resources.devices) for resources in side)
-    return f"{_count(count, 'GPU', 'GPUs')} of {_names(_nodes_of(side), nodes)}"
+    return f"{_count(count, 'GPU', 'GPUs')} of {_names(side, nodes)}"
 
 
-def _nodes_of(side: Iterable[Resources]) -> list[int]:
-    return sorted({resources.node for resources in side})
-
-
-def _names(numbers: Sequence[int], nodes: Sequence[Node]) -> str:
-    names = [nodes[number].name for number in numbers]
+def _names(side: Sequence[Resources], nodes: Sequence[Node]) -> str:
+    """Name the nodes of a side; of many, the first and the last."""
+    names = [nodes[number].name for number in sorted({resources.node for resources in side})]
     if len(names) <= MAX_NAMED:
         return ", ".join(names)
     return f"{names[0]}, …, {names[-1]} ({len(names)} nodes)"
@@ -203,36 +188,4 @@ def _notes(recipe: Recipe, plan: Plan) -> Iterator[str]:
         if dtype == "float32":
             yield f"{field} float32 on GPUs: without tensor cores, and with twice the memory of bfloat16"
     if plan.memory is not None:
-        yield from tight_device(plan.memory)
-
-
-def memory_lines(memory: MemoryPlan) -> Iterator[str]:
-    """Yield a line for each budget, then what they mean for an update and for requests."""
-    for budget in memory.budgets:
-        parts = ", ".join(f"{part.name} {part.bytes / 1e9:.1f}" for part in budget.parts)
-        has = "" if budget.available is None else f" of {budget.available / 1e9:.1f}"
-        yield f"{budget.place} {budget.when}: {budget.needed / 1e9:.1f}{has} GB: {parts}"
-    published = published_on_device(memory)
-    peaks = ", ".join(f"{instant} {(size + published) / 1e9:.1f}" for instant, size in memory.rank_peaks.items())
-    yield f"torch allocates on a rank, in GB: {peaks}, between two steps {memory.rank_resident / 1e9:.1f}"
-    waiting = "" if memory.full_requests >= memory.slots else "; more of them wait, and are computed again"
-    yield (
-        f"an engine's cache holds {memory.cache_tokens:,} tokens, {memory.full_requests:,} requests of the longest "
-        f"{memory.longest:,}; engine.slots {memory.slots:,}{waiting}"
-    )
-
-
-def published_on_device(memory: MemoryPlan) -> int:
-    """Return the bytes of published weights on a trainer GPU: rank 0's with a broadcast, every rank's with ipc."""
-    return memory.rank_peak - max(memory.rank_peaks.values())
-
-
-def tight_device(memory: MemoryPlan) -> Iterator[str]:
-    """Yield a note if a run on GPUs plans to fill a trainer GPU."""
-    trainer = memory.budgets[0]
-    if trainer.available is not None and trainer.needed > FULL * trainer.available:
-        yield (
-            f"{trainer.place} is planned to {trainer.needed / trainer.available:.0%} of its memory, "
-            f"{trainer.needed / 1e9:.1f} of {trainer.available / 1e9:.1f} GB, and a plan can be a tenth too low "
-            "(docs/memory.md)"
-        )
+        yield from plan.memory.notes()

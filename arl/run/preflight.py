@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -11,9 +12,7 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.hub import check_model_source
-from arl.data.model_limits import Limits
-from arl.data.prompt_format import recipe_format
-from arl.data.tokenizer import HuggingFaceCodec
+from arl.data.prompt_format import PromptRenderer
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError, InputError
 from arl.files import refuse_unwritable
@@ -25,12 +24,9 @@ from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
 from arl.rollout.filters import Filter
 from arl.rollout.lag_table import load_lags
-from arl.run.auto import resolve_auto
 from arl.run.checks import GpuReport, check_gpus
-from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites
-from arl.run.evaluation.suite_prompts import check_prompts
-from arl.run.memory_budget import MemoryPlan
-from arl.run.problem_sets import run_problems, run_suites
+from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run_problems, run_suites
+from arl.run.machines import resolve_auto
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
@@ -39,6 +35,9 @@ from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
 from arl.train.algorithms.trial import try_algorithms
 from arl.types import Problem, Transport
+
+if TYPE_CHECKING:
+    from arl.run.memory import MemoryPlan
 
 EXAMPLE_CHARACTERS = 120  # of a prompt, in the plan
 
@@ -53,7 +52,7 @@ class Plan(Struct, frozen=True):
     context: int  # of the model, tokens
     placement: Placement
     transport: Transport
-    memory: MemoryPlan | None  # None: a tiny model's
+    memory: "MemoryPlan | None"  # None: a tiny model's
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.lag_table; None: staleness is bounded instead
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
     measured: list[Suite] = []  # during training
@@ -71,51 +70,6 @@ class Plan(Struct, frozen=True):
         if self.lags is not None:
             digest.update(self.lags[:steps].tobytes())
         return digest.hexdigest()
-
-
-class Site(Struct, frozen=True):
-    """Hold where a run is placed.
-
-    Args:
-        nodes: of the launcher, the controller's first.
-        shares_files: processes on all nodes see the run's directory.
-        is_here: the nodes exist; otherwise the run is only planned for them.
-    """
-
-    nodes: tuple[Node, ...]
-    shares_files: bool
-    is_here: bool
-
-    @classmethod
-    def of(cls, recipe: Recipe, named: Sequence[Node] | None) -> "Site":
-        """Take the launcher's nodes, or those that are planned for."""
-        if named is not None:
-            return cls(tuple(named), shares_files=True, is_here=False)
-        launcher = make_launcher(recipe, recipe.run_directory / LOGS)
-        return cls(tuple(launcher.nodes), launcher.shares_files, is_here=True)
-
-    def place(self, recipe: Recipe) -> tuple[Placement, Transport]:
-        """Divide the nodes between the processes, and choose how weights travel.
-
-        Raises:
-            InputError: devices are missing, or no transport serves.
-        """
-        placement = place(recipe, self.nodes)
-        if placement.spans_nodes and not self.shares_files:
-            raise InputError(
-                f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "
-                "checkpoints and the weights that it begins with in files; give output.directory a path that all nodes "
-                "share, or use one node"
-            )
-        transport = choose_transport(
-            recipe,
-            backend_transports=set(recipe.engine.capabilities.transports),
-            one_process=recipe.world_traits.one_process,
-            on_gpus=placement.on_gpus,
-            shares_files=self.shares_files,
-            shares_memory=not placement.spans_nodes,
-        )
-        return placement, transport
 
 
 def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
@@ -146,13 +100,20 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     longest = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
     held_out = _held_out(recipe, problems.held_out)
     measured = measured_suites(recipe, held_out, suites)
-    _check_evaluations(recipe, held_out, measured, codec, limits)
-    site = Site.of(recipe, named)
-    placement, transport = site.place(recipe)
-    memory = _plan_memory(recipe, site, placement, transport, longest, kept_versions(recipe, lags))
-    report = _check_installation(recipe, site, placement, transport)
-    if recipe.mode == "collocated":
-        placement = _share_memory(placement, report.gpus, 0 if memory is None else memory.rank_resident)
+    for suite in (held_out, *measured):
+        suite.check_prompts(codec, limits)
+    nodes, shares_files = _nodes_of(recipe) if named is None else (named, True)
+    placement, transport = _place(recipe, nodes, shares_files)
+    memory = None
+    if recipe.model.path is not None:
+        from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
+
+        memory = plan_recipe(recipe, nodes, placement, transport, longest, kept_versions(recipe, lags), named is None)
+    report = _check_installation(recipe, placement, transport, is_here=named is None)
+    known = [gpu.total_bytes for gpu in report.gpus if gpu.total_bytes]
+    if recipe.mode == "collocated" and known:
+        resident = 0 if memory is None else memory.rank_resident
+        placement = placement.with_memory_share(engine_share(min(known), resident))
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),
@@ -166,88 +127,15 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
         left_out=problems.notes,
-        prompts=_describe_prompts(codec, problems.training[0]),
+        prompts=_describe_prompts(codec.prompts, problems.training[0]),
         gpus=report.gpus,
-        notes=(*_notes(recipe, problems.training, source), *report.notes),
-        nodes=site.nodes,
+        notes=(*_notes(recipe, len(problems.training), source), *report.notes),
+        nodes=tuple(nodes),
     )
 
 
-def _notes(recipe: Recipe, training: Sequence[Problem], source: str | None) -> Iterator[str]:
-    if source is not None:
-        yield source
-    per_step = recipe.rollout.problems_per_step
-    if per_step > len(training):
-        yield (
-            f"rollout.problems_per_step {per_step}: there are {len(training)} training problems, so a step trains some "
-            "of them more than once; give at most as many"
-        )
-
-
-def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
-    """Make a suite of the recipe's own evaluation problems, as many as are used.
-
-    Raises:
-        DataError: the recipe evaluates, and there are none.
-    """
-    if recipe.eval.problems and not problems:
-        raise DataError(
-            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
-            "task's options), or set eval.problems to 0"
-        )
-    return held_out_suite(recipe, problems).shortened()
-
-
-def _check_evaluations(
-    recipe: Recipe,
-    held_out: Suite,
-    measured: Sequence[Suite],
-    codec: HuggingFaceCodec,
-    limits: Limits,
-) -> None:
-    """Check the prompts of every suite that is evaluated with a format or a token budget of its own.
-
-    Raises:
-        InputError: see `check_prompts`.
-    """
-    suites = {suite.name: suite for suite in measured}
-    if recipe.eval.max_new_tokens is not None and held_out.problems:
-        suites[held_out.name] = held_out
-    for suite in suites.values():
-        check_prompts(suite, codec.with_format(recipe_format(suite.recipe.data)), limits)
-
-
-def _check_installation(recipe: Recipe, site: Site, placement: Placement, transport: Transport) -> GpuReport:
-    """Check the backend and the GPUs that are here; of a machine that is not, nothing but the model.
-
-    Raises:
-        InputError: the backend is not installed or refuses the model, or the GPUs cannot be used.
-    """
-    if site.is_here:
-        return check_gpus(recipe, placement, transport, probe_backend(recipe))
-    if recipe.model.path is not None:
-        find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    return GpuReport()
-
-
-def _share_memory(placement: Placement, gpus: Sequence[Gpu], rank_bytes: int) -> Placement:
-    """Leave the trainer's memory out of what an engine on the same GPUs may take, if their memory is known.
-
-    Args:
-        gpus: of the run.
-        rank_bytes: that one rank holds while engines generate.
-    """
-    known = [gpu.total_bytes for gpu in gpus if gpu.total_bytes]
-    if not known:
-        return placement
-    smallest = min(known)
-    return placement.with_memory_share(engine_share(smallest, rank_bytes))
-
-
-def _describe_prompts(codec: HuggingFaceCodec, problem: Problem) -> str:
-    prompts = codec.prompts
-    beginning = prompts.text(problem)[:EXAMPLE_CHARACTERS]
-    return f"{prompts.describe()}; one begins {beginning!r}"
+def _describe_prompts(prompts: PromptRenderer, problem: Problem) -> str:
+    return f"{prompts.describe()}; one begins {prompts.text(problem)[:EXAMPLE_CHARACTERS]!r}"
 
 
 def _check_named_objects(recipe: Recipe) -> None:
@@ -265,16 +153,69 @@ def _check_named_objects(recipe: Recipe) -> None:
         import_seam(recipe.rollout.filter, "rollout.filter", Filter, "arl.rollout.filters:reward_varies")
 
 
-def _plan_memory(
-    recipe: Recipe, site: Site, placement: Placement, transport: Transport, longest: int, kept: int
-) -> MemoryPlan | None:
-    """Return the memory that a run with a model of `model.path` takes; None for a tiny one.
+def _check_installation(recipe: Recipe, placement: Placement, transport: Transport, is_here: bool) -> GpuReport:
+    """Check the backend and the GPUs that are here; of a machine that is not, only whether the engine takes the model.
 
     Raises:
-        InputError: the model is of an unsupported family, or the run does not fit.
+        InputError: the backend is not installed or refuses the model, or the GPUs cannot be used.
     """
-    if recipe.model.path is None:
-        return None
-    from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
+    if is_here:
+        return check_gpus(recipe, placement, transport, probe_backend(recipe))
+    if recipe.model.path is not None:
+        find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
+    return GpuReport()
 
-    return plan_recipe(recipe, site.nodes, placement, transport, longest, kept, site.is_here)
+
+def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
+    """Make a suite of the recipe's own evaluation problems, as many as are used.
+
+    Raises:
+        DataError: the recipe evaluates, and there are none.
+    """
+    if recipe.eval.problems and not problems:
+        raise DataError(
+            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
+            "task's options), or set eval.problems to 0"
+        )
+    return held_out_suite(recipe, problems).shortened()
+
+
+def _notes(recipe: Recipe, num_training: int, source: str | None) -> Iterator[str]:
+    if source is not None:
+        yield source
+    per_step = recipe.rollout.problems_per_step
+    if per_step > num_training:
+        yield (
+            f"rollout.problems_per_step {per_step}: there are {num_training} training problems, so a step trains some "
+            "of them more than once; give at most as many"
+        )
+
+
+def _nodes_of(recipe: Recipe) -> tuple[Sequence[Node], bool]:
+    """Return the launcher's nodes, and whether processes on all of them see the run's directory."""
+    launcher = make_launcher(recipe, recipe.run_directory / LOGS)
+    return launcher.nodes, launcher.shares_files
+
+
+def _place(recipe: Recipe, nodes: Sequence[Node], shares_files: bool) -> tuple[Placement, Transport]:
+    """Divide the nodes between the processes, and choose how weights travel.
+
+    Raises:
+        InputError: devices are missing, or no transport serves.
+    """
+    placement = place(recipe, nodes)
+    if placement.spans_nodes and not shares_files:
+        raise InputError(
+            f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "
+            "checkpoints and the weights that it begins with in files; give output.directory a path that all nodes "
+            "share, or use one node"
+        )
+    transport = choose_transport(
+        recipe,
+        backend_transports=set(recipe.engine.capabilities.transports),
+        one_process=recipe.world_traits.one_process,
+        on_gpus=placement.on_gpus,
+        shares_files=shares_files,
+        shares_memory=not placement.spans_nodes,
+    )
+    return placement, transport

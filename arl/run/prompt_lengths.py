@@ -1,15 +1,66 @@
-"""Check, before a run starts, that model and trainer can hold its longest trajectory, and that its stops can occur."""
+"""Check, before anything starts, that model and trainer can hold the longest prompts, and that stops can occur."""
 
-from arl.config.recipe import Recipe, Train
+from collections.abc import Sequence
+
+from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
 from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import HuggingFaceCodec
-from arl.errors import InputError
+from arl.errors import DataError, InputError
 from arl.types import Problem
 
 SHORTEST_PROMPTS = 4  # by characters, one of which may have no token at all
 LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
 SHOWN_CHARACTERS = 120  # of a prompt, in messages
+
+
+def check_prompts(
+    problems: Sequence[Problem], codec: TextCodec, limits: Limits, max_new_tokens: int, suite: str | None = None
+) -> int:
+    """Check that the model can hold the longest prompt with a full answer; return the tokens of both.
+
+    Args:
+        max_new_tokens: of an answer.
+        suite: whose problems they are; None: those of training.
+
+    Raises:
+        DataError: a problem cannot become a prompt of this model.
+        InputError: the longest prompt with its answer is too long, or a prompt has no token, or one the model lacks.
+    """
+    name = "" if suite is None else f"suite {suite}: "
+    encoded: dict[tuple[int, ...], Problem] = {}
+    for problem in _extremes(problems):
+        try:
+            encoded[codec.encode_problem(problem)] = problem
+        except DataError as error:
+            raise DataError(f"{name}{error}") from error
+    if () in encoded:
+        raise InputError(
+            f"{name}problem {encoded[()].id}, {_excerpt(encoded[()])!r}, has no token under the tokenizer of the "
+            "model: leave it out, or give a tokenizer that knows its characters"
+        )
+    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
+    if largest >= limits.vocab_size:
+        raise InputError(
+            f"{name or 'model.path: '}the tokenizer makes id {largest}, and the model's ids run from 0 to "
+            f"{limits.vocab_size - 1}: give the tokenizer that belongs to the model"
+        )
+    ids = max(encoded, key=len)
+    total = len(ids) + max_new_tokens
+    if total > limits.context:
+        field = "rollout.max_new_tokens" if suite is None else "eval.max_new_tokens (--max-new-tokens)"
+        remedies = []
+        if len(ids) < limits.context:
+            remedies.append(f"lower {field} to {limits.context - len(ids)}")
+        if suite is None and max_new_tokens < limits.context:
+            max_prompt = limits.context - max_new_tokens
+            remedies.append(f"leave out long prompts of training with data.max_prompt_tokens {max_prompt}")
+        raise InputError(
+            f"{name}a prompt of {len(ids)} tokens and {field} {max_new_tokens}, {total} in all, exceed the model's "
+            f"context of {limits.context}: {', or '.join(remedies) or 'use a model with a longer context'}. The "
+            f"longest is problem {encoded[ids].id}, {_excerpt(encoded[ids])!r}"
+        )
+    return total
 
 
 def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCodec, limits: Limits) -> int:
@@ -19,43 +70,29 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     the start. Text that an env adds is not; a session leaves out what does not fit, and the episode ends as truncated.
 
     Raises:
-        InputError: the longest prompts with full responses are too long, or one has tokens that the model lacks.
+        DataError, InputError: see `check_prompts`, or a micro-batch cannot hold it, or a stop cannot occur.
     """
-    vocab_size, context = limits
-    capacity = recipe.train.capacity
-    encoded = {codec.encode_problem(problem): problem for problem in _extremes(problems)}
-    if () in encoded:
-        raise InputError(
-            f"problem {encoded[()].id}, {_beginning(encoded[()])!r}, has no token under the tokenizer of the model: "
-            "leave it out, or give a tokenizer that knows its characters"
-        )
-    longest = max(encoded, key=len)
-    prompt = len(longest)
-    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
-    if largest >= vocab_size:
-        raise InputError(
-            f"model.path {recipe.model.path}: its tokenizer makes id {largest}, and the model's ids run from 0 to "
-            f"{vocab_size - 1}: give the tokenizer that belongs to the model"
-        )
-    check_stops(recipe, codec, vocab_size)
     sampled = recipe.rollout.max_new_tokens
-    what = f"a prompt of {prompt} tokens and rollout.max_new_tokens {sampled}, {prompt + sampled} in all"
-    if prompt + sampled > context:
+    longest = check_prompts(problems, codec, limits, sampled)
+    _check_stops(recipe, codec, limits.vocab_size)
+    what = f"a prompt of {longest - sampled} tokens and rollout.max_new_tokens {sampled}, {longest} in all"
+    train = recipe.train
+    if longest > train.capacity:
         raise InputError(
-            f"{what}, exceed the model's context of {context}: {_remedy_for_context(prompt, sampled, context)}. The "
-            f"longest is problem {encoded[longest].id}, {_beginning(encoded[longest])!r}"
+            f"train.capacity {train.capacity}: a micro-batch must hold the longest trajectory, {what}: raise "
+            f"train.capacity to {longest} or more, or lower rollout.max_new_tokens"
         )
-    if prompt + sampled > capacity:
+    tokens = train.packing_count * longest
+    if train.packing == "fixed" and tokens > train.capacity:
         raise InputError(
-            f"train.capacity {capacity}: a micro-batch must hold the longest trajectory, {what}: raise train.capacity "
-            f"to {prompt + sampled} or more, or lower rollout.max_new_tokens"
+            f"train.packing_count {train.packing_count}: with train.packing fixed a micro-batch must hold so many "
+            f"trajectories, also of the longest, {what}: raise train.capacity from {train.capacity} to {tokens} or "
+            f"more, or lower train.packing_count to {train.capacity // longest}"
         )
-    if recipe.train.packing == "fixed":
-        _check_packing_count(recipe.train, prompt + sampled, what)
-    return prompt + sampled
+    return longest
 
 
-def check_stops(recipe: Recipe, codec: TextCodec, vocab_size: int) -> None:
+def _check_stops(recipe: Recipe, codec: TextCodec, vocab_size: int) -> None:
     """Compare stop tokens with the model's vocabulary, and stop strings with what its tokenizer can write.
 
     Raises:
@@ -80,7 +117,7 @@ def check_stops(recipe: Recipe, codec: TextCodec, vocab_size: int) -> None:
             )
 
 
-def _extremes(problems: list[Problem]) -> list[Problem]:
+def _extremes(problems: Sequence[Problem]) -> list[Problem]:
     """Return the longest and the shortest problems, and one of each sequence of roles, which a template may refuse."""
     by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
     by_roles = {
@@ -91,35 +128,6 @@ def _extremes(problems: list[Problem]) -> list[Problem]:
     return [*by_length[:SHORTEST_PROMPTS], *by_roles.values(), *by_length[-LONGEST_PROMPTS:]]
 
 
-def _check_packing_count(train: Train, longest: int, what: str) -> None:
-    """Check that a micro-batch of `packing: fixed` holds the longest trajectories. Text that an env adds may be more.
-
-    Args:
-        longest: tokens of the longest trajectory that is known before the start.
-        what: it consists of.
-
-    Raises:
-        InputError: it does not.
-    """
-    tokens = train.packing_count * longest
-    if tokens > train.capacity:
-        raise InputError(
-            f"train.packing_count {train.packing_count}: with train.packing fixed a micro-batch must hold so many "
-            f"trajectories, also of the longest, {what}: raise train.capacity from {train.capacity} to {tokens} or "
-            f"more, or lower train.packing_count to {train.capacity // longest}"
-        )
-
-
-def _beginning(problem: Problem) -> str:
+def _excerpt(problem: Problem) -> str:
     text = problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
     return text[:SHOWN_CHARACTERS]
-
-
-def _remedy_for_context(prompt: int, sampled: int, context: int) -> str:
-    """Say how a prompt and its response could fit into the context."""
-    remedies = []
-    if prompt < context:
-        remedies.append(f"lower rollout.max_new_tokens to {context - prompt}")
-    if sampled < context:
-        remedies.append(f"leave out long prompts of training with data.max_prompt_tokens {context - sampled}")
-    return ", or ".join(remedies) or "use a model with a longer context"

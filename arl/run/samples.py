@@ -45,17 +45,26 @@ def read_samples(run: Path, wanted: Wanted) -> tuple[list[SampledEpisode], str]:
         InputError: there is no such run, step, episode or complete trajectory file.
         DataError: an older arl wrote the files, without text; or one of them is damaged.
     """
-    files = _files(run)
-    newest = max((last for _, last in map(_steps, files)), default=0)
+    require_run(run)
+    files = trajectory_files(run)
+    if not files:
+        raise InputError(
+            f"{run}: no complete trajectory file yet, or output.trajectories=false; a file ends every 20 steps, at a "
+            "checkpoint and at the end of the run"
+        )
+    newest = max(map(_last_step_in, files))
+    coverage = _coverage(run, newest)
     if wanted.problem is None:
         step = newest if wanted.step is None else wanted.step
-        rows = _rows_of_step(files, step)
+        chosen = (pc.field("trained_at") == step - 1) & (pc.field("fate") == TRAINED)
+        rows = sorted(_read(files, chosen), key=lambda row: row["sample"])  # one of each problem before a second one
         if not rows:
-            raise InputError(
-                f"--step {step}: {run} has steps 1 to {newest} in complete files; {_coverage(run, newest)}"
-            )
+            raise InputError(f"--step {step}: {run} has steps 1 to {newest} in complete files; {coverage}")
     else:
-        rows = _rows_of_problem(files, wanted)
+        chosen = pc.field("problem_id") == wanted.problem
+        if wanted.step is not None:
+            chosen &= pc.field("trained_at") == wanted.step - 1
+        rows = _read(files, chosen)[::-1]  # the newest first
         if not rows:
             raise InputError(
                 f"--problem {wanted.problem}: {run} has no episode of it in complete files; ids are in the headers of "
@@ -66,48 +75,21 @@ def read_samples(run: Path, wanted: Wanted) -> tuple[list[SampledEpisode], str]:
         raise InputError(
             f"--{wanted.outcome}: none of the {len(rows)} episodes found is; leave it out, or choose another --step"
         )
-    return matching[: wanted.count], _coverage(run, newest)
+    return matching[: wanted.count], coverage
 
 
-def _files(run: Path) -> list[Path]:
-    require_run(run)
-    files = trajectory_files(run)
-    if not files:
-        raise InputError(
-            f"{run}: no complete trajectory file yet, or output.trajectories=false; a file ends every 20 steps, at a "
-            "checkpoint and at the end of the run"
-        )
-    return files
+def _last_step_in(file: Path) -> int:
+    """Return the last step in a file; 0 if it has lost episodes only."""
+    last = pc.max(read_trajectories(file, ["trained_at"])["trained_at"]).as_py()
+    return 0 if last is None else last + 1
 
 
-def _steps(file: Path) -> tuple[int, int]:
-    """Return the first and the last step in a file; (0, 0) if it has lost episodes only."""
-    extremes = pc.min_max(read_trajectories(file, ["trained_at"])["trained_at"]).as_py()
-    if extremes["max"] is None:
-        return 0, 0
-    return extremes["min"] + 1, extremes["max"] + 1
-
-
-def _rows_of_step(files: Sequence[Path], step: int) -> list[dict[str, Any]]:
-    """Return the trained episodes of one step, one of each problem before a second one of any."""
-    chosen = (pc.field("trained_at") == step - 1) & (pc.field("fate") == TRAINED)
-    rows = [row for file in files for row in _read(file, chosen)]
-    return sorted(rows, key=lambda row: row["sample"])
-
-
-def _rows_of_problem(files: Sequence[Path], wanted: Wanted) -> list[dict[str, Any]]:
-    """Return all episodes of one problem, the newest first."""
-    chosen = pc.field("problem_id") == wanted.problem
-    if wanted.step is not None:
-        chosen &= pc.field("trained_at") == wanted.step - 1
-    return [row for file in reversed(files) for row in reversed(_read(file, chosen))]
-
-
-def _read(file: Path, chosen: pc.Expression) -> list[dict[str, Any]]:
-    """Read the chosen rows of a file, of which few are in memory at once."""
+def _read(files: Sequence[Path], chosen: pc.Expression) -> list[dict[str, Any]]:
+    """Read the chosen rows, in batches, because a file may be larger than memory."""
     rows: list[dict[str, Any]] = []
-    for batch in read_batches(file, COLUMNS):
-        rows += batch.filter(chosen).to_pylist()
+    for file in files:
+        for batch in read_batches(file, COLUMNS):
+            rows += batch.filter(chosen).to_pylist()
     return rows
 
 
@@ -121,19 +103,11 @@ def _matches(sample: SampledEpisode, outcome: Outcome) -> bool:
 
 def _coverage(run: Path, newest: int) -> str:
     """Say whether the run lives, and which of its steps are in complete files."""
-    trained = _last_step(run)
+    steps = [int(number(record, "step")) for record in read_records(run / METRICS_FILE) if "tokens/trained" in record]
+    trained = steps[-1] if steps else 0
     if (run / SUMMARY).exists():
         return f"the run is finished after {trained} steps"
     covered = f"steps 1 to {newest} of {trained} are in complete files"
     if is_locked(run / LOCK):
         return f"the run is going on, and {covered} so far"
     return f"the run has ended without a summary, and {covered}; `arl train --resume` continues it"
-
-
-def _last_step(run: Path) -> int:
-    """Return the last step in metrics.jsonl, whose last line may be half written; 0: none."""
-    last = 0
-    for record in read_records(run / METRICS_FILE):
-        if "tokens/trained" in record:
-            last = int(number(record, "step"))
-    return last

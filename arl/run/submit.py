@@ -26,7 +26,7 @@ from arl.launch.slurm.job import (
     submit,
 )
 from arl.metrics.run_files import RECIPE
-from arl.run.auto import resolve_auto
+from arl.run.machines import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import preflight
 from arl.run.resume import run_to_resume

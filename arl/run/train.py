@@ -36,13 +36,13 @@ from arl.rollout.base import Checkpoints, Observer, Segment
 from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.problem_queue import TailGate
-from arl.run.auto import fit_to_what_is_left, resolve_auto
 from arl.run.checkpoint import next_checkpoint
 from arl.run.checkpoint_state import RunState, load_state
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import Evaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, pauses_told, reported_failures
+from arl.run.machines import fit_to_what_is_left, resolve_auto
 from arl.run.outcome import Outcome, summarize
 from arl.run.pinned_sources import pin_sources
 from arl.run.resume import Origin, begin, run_to_resume

@@ -24,8 +24,8 @@ from arl.launch.devices import hidden_devices
 from arl.metrics.run_files import LOGS
 from arl.metrics.spans import unrecorded_spans
 from arl.rollout.episodes import Rewards
+from arl.run.evaluation.during import InPlaceEvaluations
 from arl.run.evaluation.evaluate import measure_suites
-from arl.run.evaluation.in_place import InPlaceEvaluations
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures

@@ -29,9 +29,8 @@ from arl.run.control.control_messages import LiveRun
 from arl.run.control.run_control import serve_control
 from arl.run.engine_pool import EnginePool, open_engine_pool
 from arl.run.engines import EngineServers
-from arl.run.evaluation.beside import MODULE
-from arl.run.evaluation.during import BackgroundEvaluations
-from arl.run.evaluation.model_identity import model_sha256
+from arl.run.evaluation.during import MODULE, BackgroundEvaluations
+from arl.run.evaluation.results import model_sha256
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.gc_pacing import rare_collections
@@ -167,15 +166,15 @@ def _first_state(start: Start, weights: Path, servers: EngineServers, model: str
 
 
 def _evaluations(start: Start, launcher: Launcher) -> Callable[[Scoreboard], BackgroundEvaluations]:
-    """Return what makes the evaluations of a run: checkpoints are measured by one more process of its launcher."""
+    """Return what makes the evaluations of a run: each checkpoint is measured by one more process of its launcher."""
     recipe = start.recipe
     directory = start.origin.directory
     resources = start.origin.plan.placement.evaluation
 
-    async def process(on_line: Callable[[str], None]) -> Process:
+    async def process(version: int) -> Process:
         assert resources is not None, "placed with eval.every"
-        argv = (sys.executable, "-m", MODULE, str(directory.absolute()), str(resources.threads))
-        return await launcher.start("evaluation", Command(argv), resources, on_line)
+        argv = (sys.executable, "-m", MODULE, str(directory.absolute()), str(version), str(resources.threads))
+        return await launcher.start("evaluation", Command(argv), resources)
 
     def make(board: Scoreboard) -> BackgroundEvaluations:
         is_done = start.origin.is_done(recipe.train)

@@ -14,7 +14,7 @@ from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.base import Node, Resources
 from arl.launch.placement import Placement, another_place, fitting_ranks, place
-from arl.run.auto import resolve_auto
+from arl.run.machines import resolve_auto
 
 GPUS = tuple("0123")
 

@@ -30,28 +30,6 @@ def test_an_interpreter_without_sglang_is_told_how_to_get_it() -> None:
     assert ".ci/sglang" in done.stdout
 
 
-def test_a_command_that_is_no_python_is_not_taken_for_one_with_sglang() -> None:
-    done = arl("doctor", "--python", "true")
-    assert done.returncode == 2
-    assert "/true: there is no SGLang in it" in done.stdout
-
-
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (("--python", ""), "--python '': must not be empty"),
-        (("--set", "seed=1"), "--set seed=1: changes a field of a recipe; give RECIPE as well"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused_before_anything_is_examined(
-    options: tuple[str, ...], complaint: str
-) -> None:
-    done = arl("doctor", *options)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert complaint in done.stderr
-    assert "Traceback" not in done.stderr
-
-
 def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path) -> None:
     python = make_fake_sglang(tmp_path)
     done = arl("doctor", QUICKSTART, "--set", f"engine.python={python}")
@@ -83,29 +61,6 @@ def test_on_a_login_node_a_recipe_for_slurm_is_checked_as_far_as_one_can_before_
     other = arl("doctor", *SLURM, "--set", "cluster.flags.partition=big")
     assert other.returncode == 2
     assert "cluster.flags.partition 'big': there is none; sinfo lists gpu, cpu" in other.stdout
-
-
-def test_where_slurm_reaches_no_cluster_a_recipe_for_it_cannot_be_submitted(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    put_slurm_on_path(tmp_path, monkeypatch, "echo 'Could not establish a configuration source' >&2; exit 1")
-    done = arl("doctor", *SLURM)
-    assert done.returncode == 2
-    assert "Slurm does not work on this machine (Could not establish a configuration source); run this" in done.stdout
-
-
-def test_without_a_recipe_the_sglang_that_a_run_would_take_is_looked_at(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    python = make_fake_sglang(tmp_path)
-    monkeypatch.setenv("ARL_SGLANG_PYTHON", python)
-    done = arl("doctor")
-    assert done.returncode == 0
-    assert f"ok       engine sglang: SGLang 0.5.20 in {python}" in done.stdout
-    monkeypatch.setenv("ARL_SGLANG_PYTHON", str(tmp_path / "nothing"))
-    without = arl("doctor")
-    assert without.returncode == 0  # most recipes need none
-    assert "ok       no engine sglang: only recipes with engine.kind sglang need it" in without.stdout
 
 
 def test_gpus_are_reported_with_their_users_compilers_and_what_both_sides_have(

@@ -1,21 +1,132 @@
 """Versions are evaluated beside a run: each once, in order, on its own weights, and never at the cost of the run."""
 
 import asyncio
+from collections.abc import Callable, Coroutine
 from pathlib import Path
+from typing import Any, cast
 
 import msgspec
 import pytest
 
+from arl import clock
 from arl.config.recipe import Recipe
-from arl.errors import DataError, RecipeError
-from arl.launch.base import Node
+from arl.errors import ProcessDied, RecipeError
+from arl.launch.base import Node, Process
 from arl.launch.placement import place
 from arl.metrics.recorder import Recorder
+from arl.run.evaluation.during import BackgroundEvaluations
+from arl.run.evaluation.results import SuiteOutput
+from arl.run.evaluation.scoreboard import Scoreboard
+from arl.run.evaluation.scores import score_samples
 from arl.types import Accuracy
-from tests.run.beside import RECIPE, Beside, FakeProcesses, in_run
+from tests.metrics.test_recorder import idle_recorder
+from tests.run.evaluation.test_scores import sample
+
+RECIPE = {
+    "model": {"path": "m"},
+    "data": {"task": "running_checksum"},
+    "train": {"steps": 60},
+    "eval": {"every": 10},
+}
 
 
-def test_each_due_version_is_measured_once_in_order_and_recorded_as_itself_by_one_process(tmp_path: Path) -> None:
+class FakeProcesses:
+    """Give version v the accuracy that `scores` names, or its `errors`, or none as long as it is in `hanging`.
+
+    One process after the other runs, each for one version.
+    """
+
+    def __init__(self, scores: dict[int, float]) -> None:
+        self.scores = scores
+        self.errors: dict[int, str] = {}
+        self.exit_code = 0
+        self.hanging: dict[int, asyncio.Event] = {}
+        self.measured: list[int] = []
+        self.began = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+
+    async def start(self, directory: Path, version: int) -> Process:
+        assert self._running is None, "the one before has ended"
+        self.exit_code = 1 if version in self.errors else 0
+        self._running = asyncio.create_task(self._measure(directory, version))
+        return cast(Process, self)
+
+    async def _measure(self, directory: Path, version: int) -> None:
+        self.measured.append(version)
+        self.began.set()
+        if version in self.hanging:
+            await self.hanging[version].wait()
+        if version in self.errors:
+            raise ProcessDied(self.errors[version])
+        output = SuiteOutput(directory / "evaluations" / f"step_{version}", {"suite": "held_out"}, {})
+        output.directory.mkdir(parents=True)
+        output.finish(
+            score_samples("held_out", [sample("p", 0, self.scores[version], policy_version=version)], num_samples=1)
+        )
+
+    async def died(self) -> ProcessDied:
+        assert self._running is not None
+        await asyncio.wait({self._running})
+        error = self._running.exception()
+        return error if isinstance(error, ProcessDied) else ProcessDied("evaluation exited with code 0")
+
+    async def stop(self, seconds: float) -> None:
+        assert self._running is not None
+        self._running.cancel()
+        await asyncio.wait({self._running})
+        self._running = None
+
+
+class Beside:
+    """Evaluations of a run of 60 steps in `directory`, with everything around them."""
+
+    def __init__(self, directory: Path, processes: FakeProcesses, recorder: Recorder, begins: int = 0) -> None:
+        self.notes: list[str] = []
+        self.directory = directory
+        self.board = Scoreboard(directory, "held_out", begins, recorder, self.notes.append)
+        recipe = Recipe.model_validate(RECIPE)
+        self.evaluations = BackgroundEvaluations(
+            directory,
+            recipe,
+            begins,
+            begins == recipe.train.steps,
+            lambda version: processes.start(directory, version),
+            self.board,
+            self.notes.append,
+        )
+
+    def save(self, *versions: int, last: int = 60) -> None:
+        for version in versions:
+            (self.directory / "checkpoints" / f"step_{version}").mkdir(parents=True, exist_ok=True)
+            self.evaluations.saved(version, is_last=version == last)
+
+    async def until_measured(self, version: int) -> None:
+        while True:
+            if self.board.measured(version):
+                return
+            await asyncio.sleep(1)
+
+    async def end(self) -> None:
+        self.evaluations.finish()
+        await self.evaluations.run()
+
+    @property
+    def best(self) -> str:
+        return (self.directory / "checkpoints" / "best").readlink().name
+
+
+def in_run(directory: Path, body: Callable[[Recorder], Coroutine[Any, Any, None]]) -> list[dict[str, Any]]:
+    """Run `body` with a recorder, in virtual time; return what it recorded."""
+
+    async def main() -> list[dict[str, Any]]:
+        with idle_recorder(directory, admitted=0) as recorder:
+            await body(recorder)
+            return recorder.read_records()
+
+    return clock.run(main, virtual=True)
+
+
+def test_each_due_version_is_measured_once_in_order_and_recorded_as_itself(tmp_path: Path) -> None:
     processes = FakeProcesses({10: 0.3, 20: 0.5})
 
     async def body(recorder: Recorder) -> None:
@@ -30,22 +141,8 @@ def test_each_due_version_is_measured_once_in_order_and_recorded_as_itself_by_on
         (20, 20, 0.5),
     ]
     assert processes.measured == [10, 20]
-    assert processes.num_started == 1
     lines = (tmp_path / "evaluations" / "scores.jsonl").read_bytes().splitlines()
     assert [msgspec.json.decode(line)["model"] for line in lines] == ["step_10", "step_20"]
-
-
-@pytest.mark.parametrize("last", [60, 20])
-def test_the_last_version_is_left_to_the_run_whether_its_steps_or_its_tokens_end_it(tmp_path: Path, last: int) -> None:
-    processes = FakeProcesses({10: 0.3})
-
-    async def body(recorder: Recorder) -> None:
-        beside = Beside(tmp_path, processes, recorder)
-        beside.save(10, last, last=last)
-        await beside.end()
-
-    in_run(tmp_path, body)
-    assert processes.measured == [10]
 
 
 def test_the_best_is_the_best_until_another_one_is_better_and_of_equal_ones_the_earlier(tmp_path: Path) -> None:
@@ -83,10 +180,9 @@ def test_of_too_many_that_wait_the_oldest_is_left_out_and_said(tmp_path: Path) -
     assert processes.measured == [10, 30, 40]
 
 
-def test_a_failure_leaves_out_its_version_and_the_next_one_has_a_new_process(tmp_path: Path) -> None:
+def test_a_failure_leaves_out_its_version_alone(tmp_path: Path) -> None:
     processes = FakeProcesses({30: 0.3, 40: 0.4})
-    processes.errors = {10: "RewardError: no number"}
-    processes.dies = {20}
+    processes.errors = {10: "evaluation exited with code 1", 20: "evaluation (pid 7) was killed by signal 9"}
 
     async def body(recorder: Recorder) -> None:
         beside = Beside(tmp_path, processes, recorder)
@@ -99,13 +195,12 @@ def test_a_failure_leaves_out_its_version_and_the_next_one_has_a_new_process(tmp
             await running
         left_out = [note for note in beside.notes if "is not evaluated" in note]
         assert left_out == [
-            "version 10 is not evaluated (1 so far): RewardError: no number",
+            "version 10 is not evaluated (1 so far): evaluation exited with code 1",
             "version 20 is not evaluated (2 so far): evaluation (pid 7) was killed by signal 9",
         ]
 
     records = in_run(tmp_path, body)
     assert [r["step"] for r in records] == [30, 40]
-    assert processes.num_started == 3
 
 
 def test_a_version_that_takes_longer_than_its_deadline_is_left_out(tmp_path: Path) -> None:
@@ -168,17 +263,6 @@ def test_a_resumed_run_measures_what_waited_and_records_again_what_its_files_los
     assert [(r["step"], r["eval/held_out/accuracy"]) for r in records] == [(10, 0.9), (20, 0.2)]
     assert processes.measured == [20]
     assert b'"step_40"' not in (tmp_path / "evaluations" / "scores.jsonl").read_bytes()
-
-
-def test_a_file_of_scores_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    (tmp_path / "evaluations").mkdir()
-    (tmp_path / "evaluations" / "scores.jsonl").write_text('{"version":')
-
-    async def body(recorder: Recorder) -> None:
-        with pytest.raises(DataError, match=r"scores\.jsonl: cannot be read .* its versions are measured again"):
-            Beside(tmp_path, FakeProcesses({}), recorder)
-
-    in_run(tmp_path, body)
 
 
 def test_an_evaluation_beside_a_run_needs_devices_of_its_own_on_gpus() -> None:

@@ -11,7 +11,6 @@ import pytest
 from arl.errors import DataError, InputError
 from arl.run.samples import Wanted, read_samples
 from tests.extending.short_run import ShortRun
-from tests.forks import arl
 
 STEPS = 2
 
@@ -58,19 +57,6 @@ def test_a_sample_is_what_was_written(finished: Path) -> None:
     assert (sample.age, sample.oldest_version) == (0, 0)
 
 
-@pytest.mark.parametrize(("outcome", "is_right"), [("right", True), ("wrong", False)])
-def test_only_right_or_only_wrong_ones_are_shown(finished: Path, outcome: str, is_right: bool) -> None:
-    shown, _ = read_samples(finished, Wanted(count=99, outcome=outcome))  # type: ignore[arg-type]
-    assert {"1" in sample.response for sample in shown} == {is_right}
-
-
-def test_all_episodes_of_one_problem_are_shown(finished: Path) -> None:
-    ((first, *_), _) = read_samples(finished, Wanted(step=1))
-    shown, _ = read_samples(finished, Wanted(count=99, problem=first.problem_id))
-    assert {sample.problem_id for sample in shown} == {first.problem_id}
-    assert sorted(sample.sample for sample in shown) == [0, 1, 2, 3]
-
-
 def test_of_a_living_run_only_complete_files_are_read_and_the_command_says_so(run: Path) -> None:
     (run / "summary.json").unlink()
     (run / ".trajectories.partial").write_text("half a file")
@@ -112,13 +98,3 @@ def test_directories_without_a_run_its_files_or_their_text_are_refused(run: Path
     file.unlink()
     with pytest.raises(InputError, match="no complete trajectory file yet"):
         read_samples(run, Wanted())
-
-
-def test_the_command_prints_panels_and_refuses_two_outcomes(finished: Path) -> None:
-    done = arl("samples", str(finished), "--count", "1")
-    assert done.returncode == 0, done.stderr
-    assert "the run is finished after 2 steps" in done.stdout
-    assert "advantage" in done.stdout
-    refused = arl("samples", str(finished), "--right", "--wrong")
-    assert refused.returncode == 2
-    assert "give one of them at most" in refused.stderr

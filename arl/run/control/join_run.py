@@ -27,7 +27,7 @@ from arl.metrics.run_files import LOGS, RECIPE
 from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
 from arl.run.control.run_control import RunControl
 from arl.run.engines import EngineServers
-from arl.run.evaluation.model_identity import model_sha256
+from arl.run.evaluation.results import model_sha256
 from arl.run.failures import reported_failures
 
 LOOK_SECONDS = 1.0

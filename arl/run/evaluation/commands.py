@@ -32,7 +32,7 @@ def eval_(
     from arl.errors import InputError
     from arl.metrics.console import stderr_display
     from arl.run.evaluation.evaluate_model import Request, evaluate_model
-    from arl.run.evaluation.score_table import print_scores
+    from arl.run.evaluation.results import print_scores
 
     try:
         ks = [int(part) for part in k.split(",") if part.strip()]
@@ -69,7 +69,7 @@ def scores(
     """Compare scores of `arl eval`: a table for each protocol."""
     from rich.console import Console
 
-    from arl.run.evaluation.score_table import find_scores, print_scores
+    from arl.run.evaluation.results import find_scores, print_scores
 
     print_scores(find_scores(directories), Console(highlight=False))
 

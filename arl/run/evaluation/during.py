@@ -1,35 +1,43 @@
-"""Evaluate versions while training goes on, from checkpoints, one after the other.
+"""Evaluate versions while training goes on.
 
-    step ─► checkpoint of a due version is on disk ─► waiting ─► a process beside the run measures it ─► Scoreboard
-                                                         │                 │
-                                                         │                 └─► it fails, or takes too long: left out
-                                                         └─► more than MAX_WAITING: the oldest is left out
+    processes      step ─► checkpoint of a due version ─► waiting ─► a process beside the run ─► Scoreboard
+                                                             │                  │
+                                                             │                  └─► fails, or is too slow: left out
+                                                             └─► more than MAX_WAITING: the oldest is left out
+
+    one process    step ─► weights are saved ─► another event loop, in virtual time of its own ─► Scoreboard
 
 The process does what `arl eval` does (arl.run.evaluation.beside). The weights come from the checkpoint's files, so a
 score is of exactly its version, with every transport and backend. Nothing of this is seen by the controller: no token
 reaches the buffer, the ledger or the trajectories, and a failure leaves out a version, and never ends the run.
+
+In one process the run's loop stands still meanwhile. Its clock, its tasks and its weights do not see the evaluation, so
+a run with eval.every equals the run without it to the last bit, but for the records of the evaluations.
 """
 
 import asyncio
 import math
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
+from arl import clock
 from arl.clock import budget, now
 from arl.config.recipe import Recipe
-from arl.errors import DeadlineError, RunError, leaves
-from arl.files import replace_file
+from arl.errors import RunError, leaves
+from arl.files import remove_any, writing
 from arl.launch.base import Process
 from arl.metrics.spans import span
 from arl.rollout.base import Observer
-from arl.run.evaluation.beside import NEXT, NOTE, OUTCOME, MeasureOutcome, MeasureRequest
-from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.evaluation.results import SCORES, read_scores
+from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult, StepWaits
 
+MODULE = "arl.run.evaluation.beside"  # measures one version
+PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone, from which no run is resumed
+NO_TIME = "no time is left after training"
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
 AFTER_TRAINING = 600.0  # seconds in which a run measures what still waits when it is done, at most
 
@@ -50,7 +58,7 @@ def is_measured(recipe: Recipe, version: int, is_last: bool) -> bool:
 class Evaluations:
     """Evaluate versions of one segment of a run; this class evaluates none.
 
-    See BackgroundEvaluations, and InPlaceEvaluations in arl.run.evaluation.in_place.
+    See BackgroundEvaluations and InPlaceEvaluations.
     """
 
     @property
@@ -92,14 +100,14 @@ class SteppedObserver:
 
 
 class BackgroundEvaluations(Evaluations):
-    """Evaluate checkpoints, by a process beside the run.
+    """Evaluate checkpoints, each by a process beside the run.
 
     Args:
         run: directory of the run.
         recipe: its `eval` and deadlines count.
         begins: the version that the run begins with; due checkpoints up to it that have no scores are evaluated first.
         is_done: it is the last version as well: a run is resumed whose steps were all trained.
-        start: starts the process, and has a function called with every line of its output.
+        start: starts the process that measures a version.
         board: keeps the scores.
         note: is called with one line about what is not measured.
     """
@@ -110,7 +118,7 @@ class BackgroundEvaluations(Evaluations):
         recipe: Recipe,
         begins: int,
         is_done: bool,
-        start: Callable[[Callable[[str], None]], Awaitable[Process]],
+        start: Callable[[int], Awaitable[Process]],
         board: Scoreboard,
         note: Callable[[str], None],
     ) -> None:
@@ -120,11 +128,9 @@ class BackgroundEvaluations(Evaluations):
         self._board = board
         self._note = note
         self._queue: deque[int] = deque()
-        self._current: int | None = None
+        self._current: int | None = None  # the version that is being measured
         self._changed = asyncio.Event()  # the queue has grown, or has ended
-        self._process: Process | None = None
-        self._outcome: asyncio.Future[MeasureOutcome] | None = None
-        self._bound: asyncio.Timeout | None = None  # of what is measured
+        self._timeout: asyncio.Timeout | None = None  # of the version that is being measured
         self._end = math.inf  # of all evaluations, on the clock; known when training is done
         self.num_left_out = 0
         for version in range(1, begins + 1):
@@ -155,10 +161,10 @@ class BackgroundEvaluations(Evaluations):
         """See Evaluations. What still waits is measured, for AFTER_TRAINING at most."""
         self._end = now() + min(AFTER_TRAINING, self._recipe.deadlines.evaluation)
         self._changed.set()
-        if self._bound is not None:
-            when = self._bound.when()
+        if self._timeout is not None:
+            when = self._timeout.when()
             assert when is not None
-            self._bound.reschedule(min(when, self._end))
+            self._timeout.reschedule(min(when, self._end))
         if self.waiting:
             versions = ", ".join(str(version) for version in sorted(self.waiting))
             self._note(f"training is done; versions that are still evaluated: {versions}")
@@ -169,21 +175,19 @@ class BackgroundEvaluations(Evaluations):
         Consumes saved versions, in order. Waits for the next one and for its scores, within deadlines.evaluation.
         Unblocked by `saved`, by `finish`, and by the process.
         """
-        try:
-            while await self._next():
-                version = self._queue.popleft()
-                self._current = version
-                try:
-                    with span("evaluation", f"version {version}"):
-                        accuracies = await self._measure(version)
-                except Exception as error:  # whatever it is, an evaluation does not end a run
-                    self._leave_out(version, self._why(next(leaves(error))))
-                    await self._stop()  # the next version has a process and an engine of its own
-                else:
-                    self._board.add(self._model(version), accuracies)
-                self._current = None
-        finally:
-            await self._stop()
+        while await self._next():
+            version = self._queue.popleft()
+            self._current = version
+            try:
+                with span("evaluation", f"version {version}"):
+                    accuracies = await self._measure(version)
+            except Exception as error:  # whatever it is, an evaluation does not end a run
+                cause = next(leaves(error))
+                why = str(cause) if isinstance(cause, RunError) else f"{type(cause).__name__}: {cause}"
+                self._leave_out(version, NO_TIME if now() >= self._end else why)
+            else:
+                self._board.add(self._model(version), accuracies)
+            self._current = None
 
     async def _next(self) -> bool:
         """Wait until a version waits to be measured; return False if none will. Training has deadlines of its own."""
@@ -191,57 +195,30 @@ class BackgroundEvaluations(Evaluations):
             self._changed.clear()
             await self._changed.wait()
         while self._queue and now() >= self._end:
-            self._leave_out(self._queue.popleft(), "no time is left after training")
+            self._leave_out(self._queue.popleft(), NO_TIME)
         return bool(self._queue)
 
     async def _measure(self, version: int) -> Sequence[Accuracy]:
-        """Have one version measured.
+        """Have one version measured by a process of its own, whose children end with it.
 
         Raises:
-            RunError: the process has failed, or was not ready in time.
+            RunError: the process has failed, or took too long.
         """
-        self._outcome = asyncio.get_running_loop().create_future()
-        request = MeasureRequest(version, str(self._model(version).absolute()))
-        replace_file(self._run / NEXT, msgspec.json.encode(request))
-        if self._process is None:
-            self._process = await self._start(self._on_line)
-        ended = asyncio.create_task(self._process.ended(), name=f"end of {self._process}")
+        directory = self._run / EVALUATIONS / self._model(version).name
+        remove_any(directory)  # of an evaluation that was interrupted, perhaps before the step was trained again
+        process = await self._start(version)
         seconds = min(self._recipe.deadlines.evaluation, self._end - now())
         try:
-            async with budget(seconds, "evaluation", f"the scores of version {version}") as self._bound:
-                waits: set[asyncio.Future[Any]] = {ended, self._outcome}
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            async with budget(seconds, "evaluation", f"the scores of version {version}") as self._timeout:
+                died = await process.died()
         finally:
-            self._bound = None
-            ended.cancel()
-        if not self._outcome.done():
-            raise RunError(await ended)
-        outcome = self._outcome.result()
-        if outcome.error:
-            raise RunError(outcome.error)
-        return outcome.accuracies
-
-    def _on_line(self, line: str) -> None:
-        """Read one line of the process's output. What comes late, of a version that was left out, is passed over."""
-        if line.startswith(NOTE):
-            self._note(line.removeprefix(NOTE))
-        if not line.startswith(OUTCOME):
-            return
-        outcome = msgspec.json.decode(line.removeprefix(OUTCOME), type=MeasureOutcome)
-        if self._outcome is not None and not self._outcome.done() and outcome.version == self._current:
-            self._outcome.set_result(outcome)
-
-    async def _stop(self) -> None:
-        """End the process with everything that it has started."""
-        if self._process is not None:
-            process, self._process = self._process, None
+            self._timeout = None
             await process.stop(self._recipe.deadlines.shutdown)
-
-    def _why(self, cause: BaseException) -> str:
-        """Say why a version is left out."""
-        if isinstance(cause, DeadlineError) and now() >= self._end:
-            return "no time is left after training"
-        return str(cause) if isinstance(cause, RunError) else f"{type(cause).__name__}: {cause}"
+        if process.exit_code != 0:
+            raise died
+        accuracies = [scored.score.accuracy for scored in read_scores(directory / SCORES)]
+        assert {accuracy.version for accuracy in accuracies} == {version}
+        return accuracies
 
     def _leave_out(self, version: int, why: str) -> None:
         self.num_left_out += 1
@@ -249,3 +226,60 @@ class BackgroundEvaluations(Evaluations):
 
     def _model(self, version: int) -> Path:
         return self._run / CHECKPOINTS / f"step_{version}"
+
+
+class InPlaceEvaluations(Evaluations):
+    """Evaluate each due version before the next event of the run.
+
+    No checkpoint is wanted for it, because that would change the schedule. Held-out problems of the last version are
+    evaluated by the run itself, after training.
+
+    Args:
+        run: directory of the run.
+        save: writes the trainer's present weights to a directory, for `from_pretrained`.
+        measure: returns the accuracy of a directory's weights, which are this version.
+        note: is called with one line about a version that is not measured.
+    """
+
+    def __init__(
+        self,
+        run: Path,
+        recipe: Recipe,
+        save: Callable[[Path], None],
+        measure: Callable[[Path, int], Coroutine[Any, Any, Sequence[Accuracy]]],
+        board: Scoreboard,
+        note: Callable[[str], None],
+    ) -> None:
+        self._checkpoints = run / CHECKPOINTS
+        self._recipe = recipe
+        self._save = save
+        self._measure = measure
+        self._board = board
+        self._note = note
+        self.finish()
+
+    def stepped(self, version: int, is_last: bool) -> None:
+        """See Evaluations."""
+        if self._board.measured(version) or not is_measured(self._recipe, version, is_last):
+            return
+        model = self._checkpoints / f"{PREFIX}{version}"
+        with writing(model):
+            self._checkpoints.mkdir(exist_ok=True)
+            self._save(model)
+        try:
+            # A thread, because a thread has at most one running loop; only one of the two computes at any time.
+            with ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation") as thread:
+                accuracies = thread.submit(clock.run, lambda: self._measure(model, version), virtual=True).result()
+        except Exception as error:  # whatever it is, an evaluation does not end a run
+            cause = next(leaves(error))
+            self._note(f"version {version} is not evaluated: {type(cause).__name__}: {cause}")
+        else:
+            self._board.add(model, accuracies)
+        self.finish()
+
+    def finish(self) -> None:
+        """See Evaluations. Remove every directory of weights but the best one, and what a kill left half written."""
+        best = self._board.best
+        for model in [*sorted(self._checkpoints.glob(f"{PREFIX}*")), *sorted(self._checkpoints.glob(f".{PREFIX}*"))]:
+            if best is None or model.name != best.model:
+                remove_any(model)

@@ -15,7 +15,6 @@ import msgspec
 
 from arl.clock import who_waits
 from arl.config.imports import import_function
-from arl.config.recipe import EngineConfig
 from arl.data.prompt_format import recipe_format
 from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import HuggingFaceCodec
@@ -24,10 +23,10 @@ from arl.errors import DeadlineError, Rejected, leaves
 from arl.reward.grading import accuracy_of
 from arl.rollout.env import Session
 from arl.rollout.episodes import Episodes, Rewards
-from arl.run.evaluation.scores import Keep, Sample, SuiteScore, score_samples
+from arl.run.evaluation.scores import Sample, SuiteScore, score_samples
 from arl.run.evaluation.suite import Suite
 from arl.run.rewards import Scorers, evaluation_scorer
-from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem, Trajectory
+from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem
 
 OPEN_PER_SLOT = 4  # episodes in progress, so that slots are full while others are scored or wait for an env
 
@@ -59,61 +58,63 @@ def suite_episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewa
     )
 
 
-def episodes_at_once(engine: EngineConfig) -> int:
-    """Return how many episodes keep all slots of the engines busy."""
-    return OPEN_PER_SLOT * engine.slots * engine.replicas
-
-
-def question(problem: Problem) -> str:
-    """Return what a problem asks, without what a prompt adds to it."""
-    return problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
-
-
 async def evaluate_suite(
     episodes: Episodes,
     suite: Suite,
     *,
-    at_once: int,
-    patience: float,
-    keep: Keep = lambda sample: None,
+    timeout: float,
+    at_once: int | None = None,
+    keep: Callable[[Sample], None] = lambda sample: None,
     done: Collection[Sample] = (),
     ks: Sequence[int] = (),
-    show_prompt: Callable[[Problem], str] = question,
+    show_prompt: Callable[[Problem], str] = lambda problem: str(problem.prompt),
 ) -> SuiteScore:
     """Score the version that the engine serves on `suite`; the engine must not load another one meanwhile.
 
     Args:
-        episodes: of the suite; see `suite_episodes`.
-        at_once: episodes in progress, at most.
-        patience: seconds without any new token or score, after which the evaluation is given up; see deadlines.step.
+        timeout: seconds without any new token or score, after which the evaluation is given up; see deadlines.step.
+        at_once: episodes in progress, at most; None: as many as keep all slots of the engines busy.
         keep: is given each sample as soon as it is scored.
         done: samples that need not be run again, because an earlier evaluation of the same version kept them.
-        ks: the k of pass@k; none: powers of two.
+        ks: see `score_samples`.
         show_prompt: writes the prompt of a problem as text, for the samples.
 
     Raises:
-        DeadlineError: nothing has happened for `patience` seconds or longer.
+        DeadlineError: nothing has happened for `timeout` seconds or longer.
         EngineError, RewardError, or whatever an env raised.
     """
     samples = list(done)
-    progress = _Progress()
+    open_sessions: set[Session] = set()
     jobs = _jobs(episodes, suite, {sample.key for sample in done})
+    slots = suite.recipe.engine.slots * suite.recipe.engine.replicas
 
     async def work() -> None:
         """Run one episode after the other. Consumes jobs, which all workers share; waits for its episode."""
         for job in jobs:
-            progress.sessions.add(job.session)
-            trajectory = await _run(episodes, job)
-            progress.sessions.remove(job.session)
-            progress.num_ended += 1
-            sample = _sample(suite, job, show_prompt(job.problem), trajectory)
+            open_sessions.add(job.session)
+            sample = await _run(episodes, suite, job, show_prompt)
+            open_sessions.remove(job.session)
             keep(sample)
             samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
 
+    async def watch() -> NoReturn:
+        """Raise DeadlineError when nothing has happened for `timeout` seconds, or at most twice as long."""
+        before = None
+        while True:
+            num_ended = len(samples) - len(done)
+            counts = (num_ended, sum(session.num_sampled for session in open_sessions))
+            if counts == before:
+                raise DeadlineError(
+                    f"controller waited {timeout:g} s for a token or a score of suite {suite.name}, after {num_ended} "
+                    f"episodes (deadlines.step). Waiting: {who_waits()}"
+                )
+            before = counts
+            await asyncio.sleep(timeout)
+
     async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(progress.watch(patience, suite.name), name=f"watch over {suite.name}")
+        watching = tasks.create_task(watch(), name=f"watch over {suite.name}")
         async with asyncio.TaskGroup() as workers:
-            for _ in range(min(at_once, suite.num_episodes)):
+            for _ in range(min(at_once or OPEN_PER_SLOT * slots, suite.num_episodes)):
                 workers.create_task(work())
         watching.cancel()
     return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)
@@ -142,23 +143,20 @@ def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Itera
             yield _Job(problem, key, i, sessions[i])
 
 
-async def _run(episodes: Episodes, job: _Job) -> Trajectory:
+async def _run(episodes: Episodes, suite: Suite, job: _Job, show_prompt: Callable[[Problem], str]) -> Sample:
     try:
         (trajectory,) = await episodes.run(job.problem, [job.session])
     except* Rejected as rejections:
         reason = next(leaves(rejections))
         trajectory = job.session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
-    return trajectory
-
-
-def _sample(suite: Suite, job: _Job, prompt: str, trajectory: Trajectory) -> Sample:
-    """Describe an episode that has ended."""
     response = job.session.seen_by_reward()
     grade = Grade(trajectory.reward, trajectory.reward_parts)
+    versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
+    assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
     return Sample(
         problem_id=job.key,
         sample=job.sample,
-        prompt=prompt,
+        prompt=show_prompt(job.problem),
         response=response.text,
         answer=job.problem.answer,
         extracted=suite.extract(response),
@@ -167,36 +165,8 @@ def _sample(suite: Suite, job: _Job, prompt: str, trajectory: Trajectory) -> Sam
         num_tokens=response.num_tokens,
         truncated=response.truncated,
         error=trajectory.reward_error,
-        policy_version=_version(trajectory),
+        policy_version=versions.pop() if versions else NOT_SAMPLED,
     )
-
-
-def _version(trajectory: Trajectory) -> int:
-    """Return the version that sampled the episode; NOT_SAMPLED, if the env let it sample nothing."""
-    versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
-    assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
-    return versions.pop() if versions else NOT_SAMPLED
-
-
-class _Progress:
-    """Count what has happened, so that an evaluation that stands still is noticed."""
-
-    def __init__(self) -> None:
-        self.sessions: set[Session] = set()  # open
-        self.num_ended = 0
-
-    async def watch(self, seconds: float, suite: str) -> NoReturn:
-        """Raise DeadlineError when nothing has happened for `seconds`, or at most twice as long."""
-        before = None
-        while True:
-            counts = (self.num_ended, sum(session.num_sampled for session in self.sessions))
-            if counts == before:
-                raise DeadlineError(
-                    f"controller waited {seconds:g} s for a token or a score of suite {suite}, after {self.num_ended} "
-                    f"episodes (deadlines.step). Waiting: {who_waits()}"
-                )
-            before = counts
-            await asyncio.sleep(seconds)
 
 
 async def measure_suite(
@@ -206,20 +176,20 @@ async def measure_suite(
     codec: TextCodec,
     rewards: Rewards,
     context: int,
-    patience: float,
+    timeout: float,
 ) -> Accuracy:
     """Measure `version`, which the engine serves and keeps until this returns.
 
     Args:
         rewards: call `suite.reward`.
         context: of the model, tokens.
-        patience: seconds without any new token or score.
+        timeout: seconds without any new token or score.
 
     Raises:
         DeadlineError, EngineError, RewardError: see `evaluate_suite`.
     """
     episodes = suite_episodes(suite, engine, codec, rewards, context)
-    score = await evaluate_suite(episodes, suite, at_once=episodes_at_once(suite.recipe.engine), patience=patience)
+    score = await evaluate_suite(episodes, suite, timeout=timeout)
     assert score.version == version, f"version {version} was to be measured, and {score.version} was"
     return score.accuracy
 
@@ -231,7 +201,7 @@ async def measure_suites(
     codec: HuggingFaceCodec,
     rewards: Scorers,
     context: int,
-    patience: float,
+    timeout: float,
 ) -> list[Accuracy]:
     """Measure `version` on one suite after the other; see `measure_suite`.
 
@@ -243,6 +213,5 @@ async def measure_suites(
     for suite in suites:
         prompts = codec.with_format(recipe_format(suite.recipe.data))
         scorer = evaluation_scorer(suite.recipe, rewards)
-        accuracy = await measure_suite(suite, version, engine, prompts, scorer, context, patience)
-        accuracies.append(accuracy)
+        accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context, timeout))
     return accuracies

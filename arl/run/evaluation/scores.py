@@ -6,7 +6,7 @@ Shapes: P problems of a suite, n samples of each. `correct` is 0 or 1, or lies b
 of the credit.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from msgspec import Struct
@@ -56,9 +56,6 @@ class Sample(Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, int]:
         """Return what no other sample of the suite has."""
         return self.problem_id, self.sample
-
-
-Keep = Callable[[Sample], None]
 
 
 class SuiteScore(Struct, frozen=True, kw_only=True):

@@ -19,8 +19,13 @@ from arl.config.data_section import task_evaluation
 from arl.config.eval_section import HELD_OUT, Eval
 from arl.config.mistakes import Mistake, find_mistakes
 from arl.config.recipe import Recipe
-from arl.data.problems import load_problems
+from arl.data.model_limits import Limits
+from arl.data.problems import ProblemSets, load_problems
+from arl.data.prompt_format import recipe_format
+from arl.data.text_codec import TextCodec
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, RecipeError
+from arl.run.prompt_lengths import check_prompts
 from arl.run.rewards import reward_name
 from arl.tasks.registry import env_name, open_task, task_class
 from arl.types import Problem, Response
@@ -72,6 +77,17 @@ class Suite:
         """Return the suite with its first problems, at most as many as eval.problems allows."""
         return replace(self, problems=self.problems[: self.sampling.problems])
 
+    def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
+        """Check that the model can hold the longest prompt with a full answer.
+
+        Raises:
+            DataError, InputError: see `check_prompts`.
+        """
+        if not self.problems:
+            return
+        prompts = codec.with_format(recipe_format(self.recipe.data))
+        check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
+
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""
         seen: Counter[str] = Counter()
@@ -90,11 +106,6 @@ def _whole_text(response: Response) -> str:
 def held_out_suite(recipe: Recipe, problems: Sequence[Problem]) -> Suite:
     """Make the suite of the recipe's own evaluation problems, which are loaded already."""
     return Suite(HELD_OUT, recipe, tuple(problems))
-
-
-def open_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}) -> Suite:
-    """Open a suite under the recipe's model and engine, with at most eval.problems problems. See `load_suite`."""
-    return load_suite(recipe, name, settings).shortened()
 
 
 def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, field: str = "suite") -> Suite:
@@ -167,6 +178,34 @@ def _chosen(recipe: Recipe) -> dict[str, Any]:
         usual |= task_evaluation(recipe.data.task)
     given = recipe.eval.model_dump()
     return {field: value for field, value in given.items() if value != usual[field]}
+
+
+def run_suites(recipe: Recipe) -> dict[str, Suite]:
+    """Load the suites that eval.suites names, whole, without the recipe's own evaluation problems.
+
+    Raises:
+        RecipeError, DataError: see `load_suite`.
+    """
+    names = [name for name in recipe.eval.suites if name != HELD_OUT]
+    return {name: load_suite(recipe, name, field="eval.suites") for name in names}
+
+
+def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec) -> ProblemSets:
+    """Load the recipe's own problems, filtered as it says.
+
+    Args:
+        suites: by name; none of their problems may be trained on.
+        codec: counts the tokens of prompts.
+
+    Raises:
+        DataError: see arl.data.problems.load_problems.
+    """
+
+    def count_tokens(problem: Problem) -> int:
+        return len(codec.encode_problem(problem))
+
+    measured = {name: suite.problems for name, suite in suites.items()}
+    return load_problems(recipe.data, recipe.seed, measured, count_tokens)
 
 
 def measured_suites(recipe: Recipe, held_out: Suite, suites: Mapping[str, Suite]) -> list[Suite]:

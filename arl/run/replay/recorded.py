@@ -163,13 +163,13 @@ class PacedTrainer:
         """See Trainer."""
         await self._trainer.saved()
 
-    async def reached(self, version: int, patience: float) -> bool:
-        """Wait until `version` exists, and return True; False if nothing was trained for `patience` seconds.
+    async def reached(self, version: int, timeout: float) -> bool:
+        """Wait until `version` exists, and return True; False if nothing was trained for `timeout` seconds.
 
         Unblocked by the end of a step.
         """
         while self._version < version:
-            left = patience if self._stepping else self._idle_since + patience - now()
+            left = timeout if self._stepping else self._idle_since + timeout - now()
             if left <= ROUNDING:
                 return False
             with contextlib.suppress(DeadlineError):
@@ -255,7 +255,7 @@ class RecordedGroups:
     """Implement Groups: the controller's group k is group k of the recording. It ends when that ended, or at once.
 
     Args:
-        patience: seconds without a step after which no further version will ever exist.
+        timeout: seconds without a step after which no further version will ever exist.
         bound: η of this replay, or rollout_section.UNREACHED_AGE. A group that it cannot use is lost: under a bound one
             with a token from before the loaded version or from a version after its due version, and always one with a
             token of a version that is never made here. None: every group ends as it did.
@@ -267,14 +267,14 @@ class RecordedGroups:
         engine: RecordedEngine,
         codec: TextCodec,
         trainer: PacedTrainer,
-        patience: float,
+        timeout: float,
         bound: int | None,
     ) -> None:
         self._groups = groups
         self._engine = engine
         self._codec = codec
         self._trainer = trainer
-        self._patience = patience
+        self._timeout = timeout
         self._bound = bound
         self.gate_meter = GateMeter()
         self.drain = Drain()  # of nothing: what was recorded is interrupted as it was
@@ -322,5 +322,5 @@ class RecordedGroups:
         if is_bounded and (oldest < loaded or newest > loaded + self._bound):
             raise Lost(TOO_OLD)
         await asyncio.sleep(recorded.group.arrival_time - now())
-        if not await self._trainer.reached(newest, self._patience):
+        if not await self._trainer.reached(newest, self._timeout):
             raise Lost(TOO_NEW)

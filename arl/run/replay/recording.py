@@ -20,9 +20,9 @@ from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
 from arl.metrics.episode_table import TOKENS
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
-from arl.metrics.trace_files import RunSpans, read_spans
+from arl.metrics.trace_files import read_spans
 from arl.metrics.trajectory_files import read_trajectories, trajectory_files
-from arl.run.problem_sets import run_problems, run_suites
+from arl.run.evaluation.suite import run_problems, run_suites
 from arl.run.starting_model import starting_codec
 from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
 
@@ -95,6 +95,8 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     if missing:
         raise DataError(f"{run / TRACE_FILE}: has no step {missing[0]} of {num_steps}; record the run again")
     steps = [spans.steps[version] for version in range(num_steps)]
+    publish = [max(begin - spans.steps[version - 1][1], 0.0) for version, (begin, _) in spans.swaps.items()]
+    load = [end - begin for begin, end in spans.swaps.values()]
     loaded = {version: end for version, (_, end) in spans.swaps.items()}
     for group in begun:  # the engines of a resumed run begin with its checkpoint, which is no swap
         loaded.setdefault(group.dispatch_version, group.dispatch_time)
@@ -103,23 +105,10 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
         start=min(group.dispatch_time for group in begun),
         step_seconds=tuple(end - begin for begin, end in steps),
         loaded=loaded,
-        publish_seconds=_median(_publish_seconds(spans)),
-        load_seconds=_median([end - begin for begin, end in spans.swaps.values()]),
+        publish_seconds=median(publish or [0.0]),
+        load_seconds=median(load or [0.0]),
         before=_first_accuracy(run / METRICS_FILE),
     )
-
-
-def _publish_seconds(spans: RunSpans) -> list[float]:
-    """List the seconds from the end of each step until engines began to load what it made."""
-    seconds = []
-    for version, (begin_of_load, _) in spans.swaps.items():
-        _, end_of_step = spans.steps[version - 1]
-        seconds.append(max(begin_of_load - end_of_step, 0.0))
-    return seconds
-
-
-def _median(seconds: list[float]) -> float:
-    return median(seconds) if seconds else 0.0
 
 
 def _first_accuracy(file: Path) -> Accuracy | None:
@@ -142,22 +131,18 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     if not any(map(len, tables)):
         raise DataError(f"{run / TRAJECTORIES}: holds no trajectory; record the run again")
     table = pa.concat_tables(tables).combine_chunks()
-    _refuse_other_problems(table, problems, run, recipe)
-    rows: dict[int, list[dict[str, Any]]] = {}
-    for row in _rows(table):
-        rows.setdefault(row["group_id"], []).append(row)
-    taken: Counter[int] = Counter()
-    groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
-    return [groups.get(group_id) or lost_at_once(group_id) for group_id in range(max(groups) + 1)]
-
-
-def _refuse_other_problems(table: pa.Table, problems: dict[str, Problem], run: Path, recipe: Recipe) -> None:
     for problem_id in table["problem_id"].unique().to_pylist():
         if problem_id not in problems:
             raise DataError(
                 f"{run}: problem_id {problem_id!r} is not in {recipe.data.path or recipe.data.task}; replay with the "
                 "problems it was recorded with"
             )
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for row in _rows(table):
+        rows.setdefault(row["group_id"], []).append(row)
+    taken: Counter[int] = Counter()
+    groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
+    return [groups.get(group_id) or lost_at_once(group_id) for group_id in range(max(groups) + 1)]
 
 
 def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:

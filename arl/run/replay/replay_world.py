@@ -1,10 +1,11 @@
-"""Open the world of a recording: groups, engine and schedule are recorded, the trainer really trains, in virtual time.
+"""Train again from a recording: groups, engine and schedule are recorded, the trainer really trains, in virtual time.
 
-    run directory ─► plan_replay ─► ReplayWorld ─► arl.run.train: the same assembly as of any other run
-                                        │
-                                        ├ RecordedOrder, RecordedGroups, RecordedEngine   in the place of generation
-                                        ├ RecordedSchedule or RecordedGate                in the place of admission
-                                        └ InProcessTrainer                                trains
+    RUN/recipe.yaml + --set ─► what differs ─► refused, or free, or a change of the schedule ─► Replay
+    Replay ─► ReplayWorld ─► arl.run.train: the same assembly as of any other run
+                  │
+                  ├ RecordedOrder, RecordedGroups, RecordedEngine   in the place of generation
+                  ├ RecordedSchedule or RecordedGate                in the place of admission
+                  └ InProcessTrainer                                trains
 
 Only evaluations generate, on engines that are opened for them.
 """
@@ -17,18 +18,25 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+from msgspec import Struct
+
 from arl import clock
-from arl.config.recipe import Deadlines, Recipe
+from arl.config.recipe import Recipe, Sync
+from arl.config.recipe_file import differences, load_recipe
 from arl.config.worlds import VIRTUAL
 from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
+from arl.errors import InputError, RecipeError
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import LOGS
+from arl.metrics.run_files import LOGS, RECIPE, SUMMARY
+from arl.metrics.run_status import require_run
 from arl.metrics.summary import Summary
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import keep_all
 from arl.run.checkpoint import next_checkpoint
 from arl.run.evaluation.during import Evaluations
+from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.evaluation.suite import held_out_suite
 from arl.run.replay.recorded import (
     PacedTrainer,
@@ -38,7 +46,7 @@ from arl.run.replay.recorded import (
     RecordedOrder,
     RecordedSchedule,
 )
-from arl.run.replay.replay_plan import Replay, plan_replay
+from arl.run.replay.recording import Recording, read_recording
 from arl.run.train import train_in
 from arl.run.virtual import evaluations_in_place, measure_in_process, repeatable
 from arl.run.world import Parts, RunSnapshot, Start, recipe_filter, recipe_lease
@@ -46,6 +54,14 @@ from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
 from arl.train.in_process import InProcessTrainer
 from arl.types import Accuracy, Problem, StartingVersions
+
+# Fields that a replay may change without a change of the schedule: each step trains what it trained.
+FREE = ("name", "advantage.", "objective.", "train.", "eval.", "output.", "deadlines.", "rollout.max_rejected_share")
+# Fields that change the schedule.
+RULES = ("rollout.staleness", "rollout.late", "rollout.filter", "rollout.max_groups")
+COSTS = ("virtual.train_step", "virtual.trained_token", "virtual.snapshot", "virtual.publish", "virtual.load")
+# Fields that no replay may change, because it computes in one process with one thread.
+FIXED = ("train.ranks", "train.threads")
 
 
 def replay(run: Path, overrides: Sequence[str], display: ConsoleDisplay) -> tuple[Summary, Recipe]:
@@ -58,6 +74,81 @@ def replay(run: Path, overrides: Sequence[str], display: ConsoleDisplay) -> tupl
     plan = plan_replay(run, overrides)
     summary = train_in(ReplayWorld(plan), plan.recipe, display)
     return summary, plan.recipe
+
+
+class Replay(Struct, frozen=True):
+    """Describe a replay that can be done."""
+
+    recipe: Recipe  # as the virtual world runs it
+    recording: Recording
+    as_recorded: bool  # no rule and no cost differs, so each step trains what it trained
+    paced: bool  # steps take their recorded seconds instead of their costs
+
+    @property
+    def timeout(self) -> float:
+        """Return the seconds after which all recorded groups have arrived, and all trained versions are loaded."""
+        costs = self.recipe.virtual
+        return self.recording.seconds + costs.publish + costs.load + 1.0
+
+
+def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
+    """Plan a replay of the finished run in directory `run`, with some settings changed.
+
+    Raises:
+        InputError: the run cannot be replayed, or not with these settings.
+    """
+    require_run(run)
+    if not os.path.exists(run / SUMMARY):
+        raise InputError(f"{run}: no {SUMMARY}, so no finished run; give the directory of one, or let this one end")
+    file = run / RECIPE
+    recorded = load_recipe(file)
+    wanted = load_recipe(file, overrides)
+    changed = list(differences(recorded.model_dump(mode="json"), wanted.model_dump(mode="json")))
+    paced = not recorded.world_traits.virtual_time
+    rules = RULES if paced else RULES + COSTS
+    allowed = FREE if recorded.rollout.lag is not None else FREE + rules
+    for field, in_recording, value in changed:
+        if field in FIXED or not field.startswith(allowed):
+            names = ", ".join(f"{name}*" if name.endswith(".") else name for name in allowed)
+            raise RecipeError(
+                f"{field} = {value!r}: the run was recorded with {in_recording!r}, and a recording cannot be changed; "
+                f"a replay may change {names}, but not {', '.join(FIXED)}"
+            )
+    recording = read_recording(run, recorded)
+    steps = len(recording.step_seconds)
+    if wanted.train.steps > steps:
+        raise InputError(f"train.steps {wanted.train.steps}: {run} recorded {steps}; replay with at most as many")
+    if wanted.name == recorded.name:
+        wanted = wanted.model_copy(update={"name": f"{recorded.name}-replay"})
+    if wanted.eval != recorded.eval:
+        recording = msgspec.structs.replace(recording, before=None)
+    return Replay(
+        recipe=_in_one_process(wanted, recording),
+        recording=recording,
+        as_recorded=all(field.startswith(FREE) for field, _, _ in changed),
+        paced=paced,
+    )
+
+
+def _in_one_process(recipe: Recipe, recording: Recording) -> Recipe:
+    """Move the recipe to one process, one rank and one thread. A run without costs gets its own mean times as costs."""
+    alone: dict[str, object] = {
+        "world": "virtual",
+        "train": recipe.train.model_copy(update={"ranks": 1, "threads": None}),
+        "engine": recipe.engine.model_copy(update={"threads": None}),
+        "sync": Sync(),
+    }
+    if not recipe.world_traits.virtual_time:
+        seconds = recording.step_seconds
+        costs = {
+            "train_step": sum(seconds) / len(seconds),
+            "trained_token": 0.0,
+            "snapshot": 0.0,
+            "publish": recording.publish_seconds,
+            "load": recording.load_seconds,
+        }
+        alone["virtual"] = recipe.virtual.model_copy(update=costs)
+    return recipe.model_copy(update=alone)
 
 
 class ReplayWorld:
@@ -94,7 +185,7 @@ class ReplayWorld:
         recording = plan.recording
         trainer = PacedTrainer(learning, recording.step_seconds if plan.paced else ())
         engine = RecordedEngine(recording.loaded, start.recipe.virtual.load)
-        models = SavedModels(start.origin.directory / "checkpoints", start.recipe, trainer)
+        models = SavedModels(start.origin.directory / CHECKPOINTS, start.recipe, trainer)
 
         async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
             del problems  # they are the plan's
@@ -104,13 +195,16 @@ class ReplayWorld:
             del snapshot, evaluations  # only models are saved, and evaluations save their own
             return models
 
+        deadlines = start.recipe.deadlines
+        # What the controller waits for may be as far off as the recording is long.
+        longer = {"step": deadlines.step + plan.timeout, "swap": deadlines.swap + plan.timeout}
         codec = load_codec(str(start.model), recipe_format(start.recipe.data))
         groups = RecordedGroups(
             recording.groups,
             engine,
             codec=codec,
             trainer=trainer,
-            patience=plan.patience,
+            timeout=plan.timeout,
             bound=None if plan.as_recorded else start.recipe.rollout.max_age,
         )
         return Parts(
@@ -119,7 +213,7 @@ class ReplayWorld:
             groups=groups,
             problems=RecordedOrder(recording.groups),
             lease=recipe_lease(start.recipe, engine, groups.drain),
-            deadlines=_patient(start.recipe.deadlines, plan.patience),
+            deadlines=deadlines.model_copy(update=longer),
             steps=len(recording.step_seconds),
             display=QuietDisplay(start.display),
             make_checkpoints=make_checkpoints,
@@ -209,12 +303,3 @@ async def _measure(start: Start, model: Path, version: int) -> Accuracy:
     suite = held_out_suite(start.recipe, start.origin.plan.held_out)
     (accuracy,) = await measure_in_process(start, [suite], model, version)
     return accuracy
-
-
-def _patient(deadlines: Deadlines, patience: float) -> Deadlines:
-    """Add `patience` seconds, because what the controller waits for may be as far off as the recording is long."""
-    longer = {
-        "step": deadlines.step + patience,
-        "swap": deadlines.swap + patience,
-    }
-    return deadlines.model_copy(update=longer)

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from arl.metrics.summary import weights_sha256
-from tests.run.virtual.test_replay import Record, again, record
+from tests.run.virtual.test_replay import Record, record
 from tests.run.virtual.test_resume import in_forks, write_recipe
 from tests.run.virtual.test_virtual import Ran
 
@@ -99,13 +98,3 @@ def scores_of(run: Path) -> dict[str, Any]:
         "files": {file.name: file.read_bytes() for file in (run / "evaluations").iterdir()},
         "best": (run / "checkpoints" / "best").readlink(),
     }
-
-
-def test_a_replay_evaluates_every_so_many_steps_and_trains_what_was_recorded(record: Record) -> None:
-    run = record("eval.problems=4")
-    replayed = again(run, "eval.every=3")
-    assert replayed.summary.weights_sha256 == run.summary.weights_sha256
-    measured = [r["policy_version"] for r in records(replayed, of_training=False)]
-    assert measured == [0, 3, 6]
-    best = replayed.directory / "checkpoints" / "best"
-    assert weights_sha256(best.resolve())

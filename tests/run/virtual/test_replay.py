@@ -17,8 +17,7 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import DataError, InputError, RecipeError, RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary, render, weights_sha256
-from arl.run.replay.replay_plan import plan_replay
-from arl.run.replay.replay_world import replay
+from arl.run.replay.replay_world import plan_replay, replay
 from arl.run.train import train
 from tests.forks import arl
 from tests.run.test_train import Command

@@ -1,0 +1,338 @@
+"""What preflight finds out before anything starts, about GPUs, prompts and problems, and what the plan shows."""
+
+import json
+import shutil
+from collections import namedtuple
+from collections.abc import Sequence
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import dump_recipe, load_recipe
+from arl.data.model_limits import Limits
+from arl.data.prompt_format import PromptFormat
+from arl.data.tokenizer import HuggingFaceCodec
+from arl.errors import DataError, InputError
+from arl.launch import local
+from arl.launch.placement import RESERVE, engine_share
+from arl.launch.torch_build import TorchBuild
+from arl.run import checks
+from arl.run.machines import named_nodes, resolve_auto
+from arl.run.plan_text import render_plan
+from arl.run.preflight import Plan, preflight
+from arl.run.prompt_lengths import LONGEST_PROMPTS, check_lengths
+from arl.run.submit import plan_submission
+from arl.types import Problem
+from tests.data.chat_tokenizers import INSTRUCTION, TURNS, chat_tokenizer
+from tests.fake_nvml import FakeNvml, fake_nvml
+from tests.fake_sglang import add_fake_torch, make_fake_sglang
+from tests.forks import arl
+
+Usage = namedtuple("Usage", "total used free")
+
+
+def recipe(tmp_path: Path, **sections: object) -> Recipe:
+    base = {
+        "model": {"tiny": {}},
+        "data": {"task": "running_checksum"},
+        "rollout": {"max_new_tokens": 64},
+        "output": {"directory": str(tmp_path / "runs")},
+    }
+    return Recipe.model_validate(base | sections)
+
+
+def plan(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: tuple[str, ...], **sections: object) -> Plan:
+    monkeypatch.setattr(local, "visible_devices", lambda: devices)
+    return preflight(recipe(tmp_path, **sections))
+
+
+@pytest.fixture
+def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    """Make a machine with eight GPUs, of which nobody uses any."""
+    return fake_nvml(monkeypatch, 8)
+
+
+# ---- who uses a GPU
+
+
+def test_a_gpu_that_another_process_computes_on_is_refused_with_its_pid_name_and_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
+) -> None:
+    eight.use(1, 4711, "/usr/bin/python3", 30_000_000_000)
+    with pytest.raises(InputError, match=r"GPU 1 NVIDIA H200, 150\.8 GB: is in use by pid 4711 \(/usr/bin/python3\) w"):
+        plan(tmp_path, monkeypatch, ("0", "1"))
+
+
+def test_memory_that_a_process_of_another_container_holds_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
+) -> None:
+    eight.used[0] = 73_400_000_000
+    with pytest.raises(InputError, match=r"GPU 0 .*: 73\.4 GB are in use by processes that the driver does not list"):
+        plan(tmp_path, monkeypatch, ("0", "1"))
+
+
+# ---- names and connections
+
+
+def test_gpus_without_access_to_each_other_are_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
+) -> None:
+    eight.without_access = {(0, 2), (5, 6)}
+    sections = {"engine": {"replicas": 2}}
+    (note,) = plan(tmp_path, monkeypatch, ("0", "1", "2"), **sections).notes
+    assert note.startswith("GPUs 0 and 2: no access to each other's memory, so NCCL copies by way of the host")
+
+
+# ---- what is missing
+
+
+def test_too_little_shared_memory_for_nccl_is_refused_with_the_flags_of_docker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
+) -> None:
+    monkeypatch.delenv("NCCL_SHM_DISABLE", raising=False)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: Usage(67_108_864, 0, 67_108_864))
+    with pytest.raises(InputError, match=r"/dev/shm for NCCL, 0\.07 GB free; .* --shm-size=16g or --ipc=host"):
+        plan(tmp_path, monkeypatch, ("0", "1"))
+    monkeypatch.setenv("NCCL_SHM_DISABLE", "1")
+    assert plan(tmp_path, monkeypatch, ("0", "1")).transport == "broadcast"
+    monkeypatch.delenv("NCCL_SHM_DISABLE")
+    assert plan(tmp_path, monkeypatch, ("0", "1"), sync={"transport": "file"}).transport == "file"  # no NCCL group
+
+
+def test_a_machine_with_gpus_and_without_a_compiler_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
+) -> None:
+    monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match=r"missing: C compiler, with which Triton compiles on GPUs; install"):
+        plan(tmp_path, monkeypatch, ("0", "1"))
+
+
+def test_engines_with_another_nccl_than_the_ranks_are_refused_where_weights_are_broadcast(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
+) -> None:
+    python = make_fake_sglang(tmp_path)
+    add_fake_torch(tmp_path, TorchBuild("2.11.0+cu130", "13.0", (2, 28, 9)))
+    ours = TorchBuild("2.13.0+cu130", "13.0", (2, 29, 7))
+    monkeypatch.setattr(checks, "own_torch", lambda: ours)
+    engine = {"kind": "sglang", "python": python}
+    with pytest.raises(InputError, match=r"The trainer has .* NCCL 2\.29\.7 .* the engines have .* NCCL 2\.28\.9"):
+        plan(tmp_path, monkeypatch, ("0", "1"), engine=engine)
+    assert plan(tmp_path, monkeypatch, ("0", "1"), engine=engine, sync={"transport": "file"}).transport == "file"
+
+
+def test_an_sglang_without_its_kernels_is_refused_on_gpus_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
+) -> None:
+    python = make_fake_sglang(tmp_path, requires="sglang-kernel==0.4.7")
+    engine = {"kind": "sglang", "python": python}
+    assert plan(tmp_path, monkeypatch, (), engine=engine).gpus == ()
+    with pytest.raises(InputError, match=rf"{python} -m pip install 'sglang-kernel==0\.4\.7'"):
+        plan(tmp_path, monkeypatch, ("0", "1"), engine=engine)
+
+
+# ---- memory that two sides share
+
+
+def test_a_collocated_engine_leaves_room_on_its_gpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
+) -> None:
+    together = plan(tmp_path, monkeypatch, ("0",), mode="collocated").placement
+    assert together.engines[0].memory_share == 1 - RESERVE
+    apart = plan(tmp_path, monkeypatch, ("0", "1")).placement
+    assert apart.engines[0].memory_share is None
+
+
+@given(
+    device=st.integers(20 * 10**9, 200 * 10**9),
+    rank=st.floats(0, 0.8),
+    held_before=st.floats(0, 1),
+)
+def test_the_rank_fits_whichever_side_allocates_first(device: int, rank: float, held_before: float) -> None:
+    """SGLang leaves 1 - share of what it finds free, so less than the whole device if the rank holds some by then."""
+    rank_bytes = int(rank * device)
+    held = held_before * rank_bytes
+    left = (device - held) * (1 - engine_share(device, rank_bytes))
+    still_needed = rank_bytes - held
+    rounding = 0.0005 * device
+    assert left >= still_needed - rounding
+
+
+# ---- the plan
+
+
+def test_the_plan_names_each_gpu_with_its_processes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
+) -> None:
+    monkeypatch.setattr(local, "visible_devices", lambda: ("4", "5", "6"))
+    given = resolve_auto(recipe(tmp_path, engine={"replicas": 2}, train={"dtype": "float32"}))
+    lines = render_plan(given, preflight(given)).splitlines()
+    gpus = [line.split(maxsplit=1)[1] for line in lines if line.startswith("GPU")]
+    assert gpus == [
+        "GPU 4 NVIDIA H200, 150.8 GB: engine-0",
+        "GPU 5 NVIDIA H200, 150.8 GB: engine-1",
+        "GPU 6 NVIDIA H200, 150.8 GB: trainer-0",
+    ]
+    notes = [line for line in lines if line.startswith("note")]
+    assert len(notes) == 1
+    assert "train.dtype float32 on GPUs: without tensor cores" in notes[0]
+
+
+@pytest.mark.parametrize(
+    ("train", "engine", "coarse"),
+    [("float16", "auto", "engine.dtype"), ("auto", "float16", "train.dtype")],
+)
+def test_a_float16_that_the_other_side_rounds_away_is_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml, train: str, engine: str, coarse: str
+) -> None:
+    monkeypatch.setattr(local, "visible_devices", lambda: ("0", "1"))
+    given = resolve_auto(recipe(tmp_path, train={"dtype": train}, engine={"dtype": engine}))
+    (note,) = [line for line in render_plan(given, preflight(given)).splitlines() if line.startswith("note")]
+    assert note.endswith(f"set {coarse} to float16 as well")
+
+
+def planned(tmp_path: Path, *overrides: str) -> str:
+    """Return the plan that `arl train` shows before a job begins."""
+    path = tmp_path / "recipe.yaml"
+    path.write_text(dump_recipe(recipe(tmp_path, launcher="slurm")))
+    return plan_submission(load_recipe(path, overrides), None)
+
+
+def test_the_plan_of_several_nodes_says_what_each_is_for_and_on_which_its_gpus_are(tmp_path: Path) -> None:
+    settings = ("cluster.nodes=4", "engine.replicas=4", "train.ranks=4")
+    lines = planned(tmp_path, *settings, "cluster.flags={gpus-per-node: 2, cpus-per-task: 24}").splitlines()
+    where = "controller on node 1, engines on node 1, node 2, trainer on node 3, node 4"
+    assert f"cluster     slurm, 4 nodes; {where}" in lines
+    (engines,) = (line for line in lines if line.startswith("engines"))
+    assert "4 processes with 12 CPU threads each, 4 GPUs of node 1, node 2;" in engines
+    (trainer,) = (line for line in lines if line.startswith("trainer"))
+    assert "4 GPUs of node 3, node 4;" in trainer
+
+
+def test_a_plan_for_a_ray_cluster_with_named_gpus_needs_neither_ray_nor_a_cluster(tmp_path: Path) -> None:
+    given = recipe(tmp_path, launcher="ray", cluster={"nodes": 2, "address": "10.255.255.1:6379"})
+    nodes = named_nodes("1xH100", 2)
+    text = render_plan(given, preflight(given, nodes))
+    assert "cluster     ray, 2 nodes; controller on node 1, engines on node 1, trainer on node 2\n" in text
+
+
+# ---- prompts
+
+LIMITS = Limits(vocab_size=256, context=4096)
+
+
+def asked(*roles: str) -> Problem:
+    return Problem([{"role": role, "content": f"{role} speaks"} for role in roles])
+
+
+def check(problems: Sequence[Problem], codec: HuggingFaceCodec, tmp_path: Path) -> int:
+    sections = {"data": {"task": "arithmetic"}, "model": {"path": str(tmp_path)}, "name": "x"}
+    return check_lengths(Recipe.model_validate(sections), list(problems), codec, LIMITS)
+
+
+def test_roles_that_the_template_refuses_are_found_among_many_problems(tmp_path: Path) -> None:
+    codec = HuggingFaceCodec(chat_tokenizer(INSTRUCTION), PromptFormat())
+    fine = [asked("user", "assistant", "user")] * (3 * LONGEST_PROMPTS)
+    shorter = asked("system")
+    check(fine, codec, tmp_path)
+    with pytest.raises(DataError, match="does not take messages of system"):
+        check([*fine[:40], shorter, *[asked("user")] * 20], codec, tmp_path)
+
+
+def test_a_prompt_without_a_token_is_named(tmp_path: Path) -> None:
+    class Deaf(HuggingFaceCodec):
+        def encode_problem(self, problem: Problem) -> tuple[int, ...]:
+            return super().encode_problem(problem) if problem.prompt != "?" else ()
+
+    codec = Deaf(chat_tokenizer(None), PromptFormat())
+    problems = [Problem("a longer question")] * 40
+    check(problems, codec, tmp_path)
+    with pytest.raises(InputError, match="'\\?', has no token"):
+        check([*problems, Problem("?")], codec, tmp_path)
+
+
+# ---- problems
+
+
+def make_model(directory: Path, template: str | None, context: int = 128) -> str:
+    """Write a model of a few parameters whose tokenizer has this chat template."""
+    tokenizer = chat_tokenizer(template)
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=context,
+    )
+    LlamaForCausalLM(config).save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return str(directory)
+
+
+def dry_run(directory: Path, data: str, *overrides: str, model: str = "") -> CompletedProcess[str]:
+    recipe = directory / "recipe.yaml"
+    recipe.write_text(
+        f"name: checked\nmodel: {{path: {model or make_model(directory / 'model', TURNS)}}}\ndata: {data}\n"
+        "reward: {function: 'arl.reward.math.grader:score'}\nrollout: {max_new_tokens: 32}\n"
+        "train: {minibatches: 1}\n"
+    )
+    sets = [word for override in overrides for word in ("--set", override)]
+    return arl("train", str(recipe), "--dry-run", *sets, cwd=directory)
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> str:
+    """Write ten problems and three for the evaluation, and return the section `data` that names them."""
+    for name, count in (("train", 10), ("test", 3)):
+        lines = [json.dumps({"question": f"{name} {i}?", "answer": str(i)}) for i in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    return "{path: train.jsonl, eval_path: test.jsonl, columns: {prompt: question}}"
+
+
+def test_the_plan_says_what_was_left_out(tmp_path: Path, files: str) -> None:
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write('\nnonsense\n{"question": "TRAIN 3"}\n{"question": "Test 1."}\n')
+    done = dry_run(tmp_path, files, "data.malformed=skip", "data.overlap=drop", "data.chat_template=false")
+    assert done.returncode == 0, done.stderr
+    assert "left out    1 of 13 rows of data.path are malformed and left out: train.jsonl:11: not JSON" in done.stdout
+    assert 'left out    1 repeated questions left out (data.deduplicate), as train.jsonl:12 "TRAIN 3"' in done.stdout
+    assert "left out    1 of 11 training problems also occur in the problems of the evaluation" in done.stdout
+    assert "prompts     plain text: data.chat_template is false" in done.stdout
+
+
+def test_a_suite_that_does_not_exist_or_is_empty_is_refused(tmp_path: Path, files: str) -> None:
+    (tmp_path / "mine.py").write_text(
+        "from arl.tasks.running_checksum import RunningChecksum\n"
+        "class Nothing(RunningChecksum):\n"
+        "    def problems(self, split, seed):\n"
+        "        return []\n"
+    )
+    model = make_model(tmp_path / "model", TURNS)
+    absent = dry_run(tmp_path, files, "eval.suites=[aime26]", model=model)
+    assert absent.returncode == 2
+    assert "eval.suites 'aime26': did you mean aime2" in absent.stderr
+    empty = dry_run(tmp_path, files, "eval.suites=['mine:Nothing']", model=model)
+    assert empty.returncode == 2
+    assert "eval.suites mine:Nothing: has no evaluation problem" in empty.stderr
+
+
+def test_long_prompts_are_refused_with_the_problem_or_left_out(tmp_path: Path, files: str) -> None:
+    with (tmp_path / "train.jsonl").open("a") as file:
+        file.write("\n" + json.dumps({"question": "Why? " * 60}))
+    model = make_model(tmp_path / "model", TURNS)
+    refused = dry_run(tmp_path, files, model=model)
+    assert refused.returncode == 2
+    assert "exceed the model's context of 128" in refused.stderr
+    assert "data.max_prompt_tokens 96" in refused.stderr
+    assert "The longest is problem " in refused.stderr
+    assert "'Why? Why? " in refused.stderr
+    passed = dry_run(tmp_path, files, "data.max_prompt_tokens=96", model=model)
+    assert passed.returncode == 0, passed.stderr
+    assert "left out    1 prompts longer than data.max_prompt_tokens 96 left out" in passed.stdout
