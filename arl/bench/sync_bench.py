@@ -34,9 +34,8 @@ from arl.launch.base import Resources
 from arl.launch.local import LocalLauncher
 from arl.launch.trust import RunTrust
 from arl.models.tiny import make_tiny_model
-from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
-from arl.run.ranks import open_trainer
+from arl.run.processes import EngineServers, open_trainer
 from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights
 from arl.sync.publication_target import State

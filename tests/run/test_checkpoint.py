@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -9,10 +10,10 @@ from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import DeadlineError, DiskError
 from arl.metrics.rates import RatesState
+from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import RecorderState
 from arl.rollout.controller_state import ControllerState
-from arl.run.checkpoint import RunCheckpoints, next_checkpoint
-from arl.run.checkpoint_state import RunState
+from arl.run.checkpoint import RunCheckpoints, RunSnapshot, next_checkpoint
 from tests.fakes import NullEngine, NullTrainer
 
 RECIPE = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "train": {"steps": 9}}
@@ -21,15 +22,17 @@ DONE = 2 * RECORDED.rollout.problems_per_step
 STATE = ControllerState(version=2, loaded_version=2, admitted=DONE, trained=DONE)
 
 
-class NullSnapshot:
-    def __call__(self, state: ControllerState) -> RunState:
-        return RunState(RECORDED.model_dump(mode="json"), "", 0.0, None, state, RecorderState(0.0, RatesState(0.0)))
+class NullRecorder:
+    """Record nothing."""
+
+    def cut(self) -> RecorderState:
+        return RecorderState(0.0, RatesState(0.0))
 
     def settle(self) -> None:
         pass
 
 
-snapshot = NullSnapshot()
+snapshot = RunSnapshot(RECORDED, "", None, cast(Recorder, NullRecorder()))
 
 
 class SlowTrainer(NullTrainer):

@@ -10,7 +10,7 @@ from arl.launch.address import LOOPBACK, LOOPBACK_INTERFACE, held_port
 from arl.launch.base import Process, Resources
 from arl.launch.local import LocalLauncher
 from arl.launch.trust import RunTrust
-from arl.run.ranks import start_ranks
+from arl.run.processes import start_ranks
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.grpo import GRPO
 from arl.train.channel import Init

@@ -16,10 +16,9 @@ from arl.launch.launchers import make_launcher
 from arl.launch.placement import place
 from arl.launch.trust import run_trust
 from arl.run.auto import resolve_auto
-from arl.run.engine_pool import connect_engines
-from arl.run.engines import EngineServers
+from arl.run.engine_pool import open_engine_pool
 from arl.run.failures import explain_deaths, reported_failures
-from arl.run.gc_pacing import rare_collections
+from arl.run.processes import EngineServers, rare_collections
 from arl.types import StartingVersions
 
 OF_CLUSTERS = ("slurm", "ray")  # launchers that start processes on other nodes
@@ -82,5 +81,5 @@ async def serve_model(
                 launcher=launcher,
                 trust=trust,
             )
-            async with connect_engines(servers, await servers.start_all(), note) as engine:
-                yield engine
+            async with open_engine_pool(servers, await servers.start_all(), note) as pool:
+                yield pool.router
