@@ -28,7 +28,6 @@ from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
 from arl.metrics.run_records import RunRecords
 from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
-from arl.metrics.spans import add_span
 from arl.reward.pool import RewardPool
 from arl.rollout.controller import Controller
 from arl.run.engine_pool import EnginePool
@@ -321,7 +320,6 @@ class ProcessStates:
             return None, len(pids)
         if pid not in pids:
             pids[pid] = (started_at(pid) if node == 0 else None) or time.time()
-            add_span(role, "process", f"pid {pid} on {self._nodes[node]} is seen", now(), now())
         return pids[pid], len(pids) - 1
 
 

@@ -28,8 +28,8 @@ from arl.launch.launchers import make_launcher
 from arl.launch.tls import is_loopback
 from arl.launch.trust import RunTrust, run_trust
 from arl.metrics.run_files import LOGS
-from arl.run.control import LiveRun, serve_control
-from arl.run.engine_pool import EnginePool, open_engine_pool
+from arl.run.control import ControlAnswer, LiveRun, Request, serve_control
+from arl.run.engine_pool import open_engine_pool
 from arl.run.evaluation.beside import MODULE
 from arl.run.evaluation.during import BackgroundEvaluations
 from arl.run.evaluation.model_identity import model_sha256
@@ -101,14 +101,18 @@ async def _start_processes(
         others = [*placement.ranks, *([] if placement.evaluation is None else [placement.evaluation])]
         async with asyncio.TaskGroup() as tasks:
             trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
+            hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
 
             async def ready() -> None:
                 await trainer_start
 
+            async def answer(request: Request) -> ControlAnswer:
+                return await pool.answer(request, _describe(context, weights, servers, await hashing))
+
             async with (
                 open_rewards(recipe, launcher.logs, note) as rewards,
                 open_engine_pool(servers, started, note, trainer, others) as pool,
-                _serve_commands(context, weights, servers, pool),
+                serve_control(context.directory, answer, note),
             ):
                 parts = recipe_parts(
                     context,
@@ -126,17 +130,6 @@ async def _start_processes(
                     processes=ProcessStates(launcher, pool, rewards).now,
                 )
         await trainer.stop()
-
-
-@contextlib.asynccontextmanager
-async def _serve_commands(
-    context: RunContext, weights: Path, servers: EngineServers, pool: EnginePool
-) -> AsyncIterator[None]:
-    """Let commands join and remove engines while the context lasts; see docs/elastic.md."""
-    model = await in_thread(model_sha256, Path(context.versions.served))
-    described = _describe(context, weights, servers, model)
-    async with serve_control(context.directory, lambda request: pool.answer(request, described), context.display.note):
-        yield
 
 
 def _describe(context: RunContext, weights: Path, servers: EngineServers, model: str) -> LiveRun:

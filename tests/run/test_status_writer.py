@@ -89,10 +89,6 @@ def test_the_time_left_is_that_of_the_steps_until_the_first_limit(
     assert seconds_left(train, version, so_far, speed) == pytest.approx(left * step_seconds)
 
 
-def test_before_the_first_step_there_is_no_speed() -> None:
-    assert recent_speed([measured(0, 0.5)]) is None
-
-
 def test_a_status_that_is_written_late_does_not_replace_the_one_that_says_how_the_run_has_ended(tmp_path: Path) -> None:
     writer = StatusWriter(cast(Any, SimpleNamespace(directory=a_run(tmp_path), version=0)), "training")
     writer.write(a_status(clock=13.0, end="finished"))
