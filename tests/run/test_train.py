@@ -50,8 +50,6 @@ def length(problem, response):
         file.write("x")
     return len(response.text)
 
-def broken(problem, response):
-    raise ValueError("it is broken")
 """
 
 
