@@ -19,8 +19,7 @@ import typer
 from arl.bench.commands import COMMANDS
 from arl.config.command_options import Model, Overrides, RecipePath, not_empty
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
-from arl.run import train_options as options
-from arl.run.engines_commands import COMMANDS as ENGINES_COMMANDS
+from arl.run import commands as options
 from arl.run.evaluation.commands import COMMANDS as EVALUATION_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 from arl.watch.commands import COMMANDS as WATCH_COMMANDS
@@ -150,14 +149,6 @@ def replay(
 
 
 @command(app)
-def tasks() -> None:
-    """List the tasks that come with arl, and where their problems are."""
-    from arl.run.task_list import render_tasks
-
-    typer.echo(render_tasks(), nl=False)
-
-
-@command(app)
 def samples(
     run: Annotated[Path, typer.Argument(help="Directory of a run, living, finished or killed.", metavar="RUN")],
     step: Annotated[
@@ -279,12 +270,12 @@ def serve(
     serve_model(arguments)
 
 
-for function in (*EVALUATION_COMMANDS, *SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):
+for function in (options.tasks, *EVALUATION_COMMANDS, *SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):
     command(app)(function)
 
 engines = typer.Typer(help="Change the engines of a run that goes on.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(engines, name="engines")
-for function in ENGINES_COMMANDS:
+for function in options.ENGINES_COMMANDS:
     command(engines)(function)
 
 bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True, rich_markup_mode=None)

@@ -1,7 +1,7 @@
 """Measure what the controller itself costs, in time and in memory: `arl bench controller`. Torch-free.
 
-The null world (arl.bench.null) is opened, and the assembly of every run (arl.run.train.make_segment) is run in it, with
-an observer that records nothing. Everything else is real, on the wall clock, in one process and one thread. The null
+The null world (arl.bench.null) is opened, and the controller of every run (arl.rollout.controller) runs in it, with an
+observer that records nothing. Everything else is real, on the wall clock, in one process and one thread. The null
 engine answers a few of the oldest requests in every turn of the loop, so as many episodes are open as the staleness
 gate lets in.
 
@@ -24,11 +24,9 @@ from arl.config.recipe import Recipe
 from arl.launch.placement import Placement
 from arl.metrics.console import stderr_display
 from arl.rollout.controller import Controller
-from arl.run.gc_pacing import rare_collections
 from arl.run.preflight import Plan
-from arl.run.resume import Origin
-from arl.run.train import make_segment
-from arl.run.world import Start
+from arl.run.processes import rare_collections
+from arl.run.world import RunContext
 from arl.types import Batch, Problem, StepResult, StepWaits
 
 GROUP_SIZE = 8
@@ -88,12 +86,12 @@ def _run(concurrent: int, episodes: int) -> Run:
     per_step = problems_per_step * GROUP_SIZE
     steps = -(-episodes // per_step)
     world = NullWorld()
-    start = _make_start(problems_per_step, steps)
+    context = _make_context(problems_per_step, steps)
     sampler = _Sampler(per_step, steps)
 
     async def main() -> None:
-        async with world.open(start) as parts:
-            controller = Controller(make_segment(start, parts, steps, sampler, NullCheckpoints()))
+        async with world.open(context) as parts:
+            controller = Controller(parts, steps, sampler, NullCheckpoints())
             await controller.run()
         assert controller.ledger.trained == steps * problems_per_step
 
@@ -110,7 +108,7 @@ def _run(concurrent: int, episodes: int) -> Run:
     )
 
 
-def _make_start(problems_per_step: int, steps: int) -> Start:
+def _make_context(problems_per_step: int, steps: int) -> RunContext:
     recipe = Recipe.model_validate(
         {
             "model": {"tiny": {}},
@@ -131,7 +129,7 @@ def _make_start(problems_per_step: int, steps: int) -> Start:
         lags=None,
     )
     nowhere = Path()  # nothing is written
-    return Start(recipe=recipe, origin=Origin(plan, nowhere), model=nowhere, display=stderr_display())
+    return RunContext(recipe=recipe, plan=plan, directory=nowhere, display=stderr_display(), first_model=nowhere)
 
 
 class _Sampler(NullObserver):

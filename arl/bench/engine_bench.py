@@ -33,8 +33,8 @@ from arl.launch.network import new_key
 from arl.launch.run_secrets import RunSecrets
 from arl.models.load import DTYPES
 from arl.models.tiny import make_tiny_model
-from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
+from arl.run.processes import EngineServers
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import GenerateRequest, SamplingParams, StartingVersions
 

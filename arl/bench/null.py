@@ -16,7 +16,7 @@ from arl.config.worlds import WorldTraits
 from arl.engine.base import Load
 from arl.engine.router import Router
 from arl.rollout.controller_state import ControllerState
-from arl.run.world import Parts, Start, recipe_parts
+from arl.run.world import Parts, RunContext, recipe_parts
 from arl.types import (
     Accuracy,
     Batch,
@@ -51,20 +51,20 @@ class NullWorld:
         """See World."""
         return contextlib.nullcontext()
 
-    def known_accuracy(self, start: Start) -> Accuracy | None:
+    def known_accuracy(self, context: RunContext) -> Accuracy | None:
         """See World."""
         return None
 
     @contextlib.asynccontextmanager
-    async def open(self, start: Start) -> AsyncIterator[Parts]:
+    async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World."""
         yield recipe_parts(
-            start,
+            context,
             engine=Router([self.engine]),
             trainer=NullTrainer(),
             codec=NullCodec(),
             rewards=NullRewards(),
-            make_checkpoints=lambda _: NullCheckpoints(),
+            held_out_rewards=NullRewards(),
         )
 
 

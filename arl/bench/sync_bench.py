@@ -34,9 +34,8 @@ from arl.launch.local import LocalLauncher
 from arl.launch.network import new_key
 from arl.launch.run_secrets import RunSecrets
 from arl.models.tiny import make_tiny_model
-from arl.run.engines import EngineServers
 from arl.run.failures import explain_deaths
-from arl.run.ranks import open_trainer
+from arl.run.processes import EngineServers, open_trainer
 from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights
 from arl.sync.publication_directory import SHARED_MEMORY

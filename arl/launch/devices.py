@@ -21,6 +21,7 @@ from arl.errors import InputError
 from arl.launch.child import CORES
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
+DEVICE_FILES = "nvidia[0-9]*"
 HIDING = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that hide all GPUs; Slurm gives the last one
 ON_THE_CPU = "give CUDA_VISIBLE_DEVICES= to compute on the CPU"
 MUCH = 1_000_000_000  # bytes of a GPU that others may use without harm, as a display does
@@ -103,7 +104,9 @@ def visible_devices() -> tuple[str, ...]:
     Raises:
         InputError: this machine has GPUs that torch cannot use.
     """
-    import torch  # importing it takes a second, so only this path does
+    if not any(Path("/dev").glob(DEVICE_FILES)) and find_gpus() is None:
+        return ()  # neither devices nor a driver, so torch, which takes seconds to import, can know of none
+    import torch
 
     count = torch.cuda.device_count()
     wanted = os.environ.get(VISIBLE_DEVICES)
@@ -129,7 +132,7 @@ def refuse_unusable_gpus(
     Raises:
         InputError: torch is built for the CPU, sees none of the GPUs, or needs a newer driver.
     """
-    found = [path.name for path in devices.glob("nvidia[0-9]*")]
+    found = [path.name for path in devices.glob(DEVICE_FILES)]
     if not found or (wanted is not None and wanted.strip() in HIDING):
         return
     here = f"this machine has GPUs ({', '.join(found)})"

@@ -218,7 +218,7 @@ class DrainedDeviceLease(SharedDeviceLease):
 
 @dataclass(frozen=True, kw_only=True)
 class Segment:
-    """Hold all that a controller works with, from the start of a run, or a checkpoint, until version `until`."""
+    """Hold what an opened world gives to a controller."""
 
     rollout: Rollout
     deadlines: Deadlines
@@ -226,8 +226,6 @@ class Segment:
     """Versions of the whole run. Nothing is generated that no step will train."""
     tokens: int | None = None
     """Trained tokens after which the run ends before its last step; None: it has all of its steps."""
-    until: int
-    """The version this segment ends with: the last step's, or one whose checkpoint begins the next segment."""
     engine: Engine
     trainer: Trainer
     admission: Admission
@@ -236,13 +234,9 @@ class Segment:
     keep: Filter
     """Decides which finished groups are trained."""
     lease: Lease
-    observer: Observer
-    checkpoints: Checkpoints
     gate_meter: GateMeter
     """Also counts the open requests of `groups`."""
     drain: Drain | None = None
     """Is closed before weights are loaded; None: loads interrupt episodes."""
     tail: TailRounds | None = None
     """The rounds of `rollout.tail_batching`, which `admission` follows; None: without it."""
-    restored: ControllerState | None = None
-    """The checkpoint to go on from."""

@@ -28,7 +28,7 @@ import msgspec
 
 from arl.clock import now, outer_deadline
 from arl.errors import Lost, Rejected, ends_the_run, leaves
-from arl.rollout.base import Segment
+from arl.rollout.base import Checkpoints, Observer, Segment
 from arl.rollout.controller_state import ControllerState, OpenGroup, RunningGroup
 from arl.rollout.failure_window import FailureLimits
 from arl.rollout.ledger import Horizon, Ledger
@@ -41,13 +41,25 @@ PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its epi
 
 
 class Controller:
-    """Run one Segment: admit groups, train batches, publish weights."""
+    """Run one segment of a run: admit groups, train batches, publish weights.
 
-    def __init__(self, segment: Segment) -> None:
+    Args:
+        until: the version that ends the segment: the last step's, or one whose checkpoint begins the next segment.
+        restored: the checkpoint to go on from.
+    """
+
+    def __init__(
+        self,
+        segment: Segment,
+        until: int,
+        observer: Observer,
+        checkpoints: Checkpoints,
+        restored: ControllerState | None = None,
+    ) -> None:
         self._rollout = segment.rollout
         self._deadlines = segment.deadlines
         self._horizon = Horizon(segment.steps, segment.tokens)
-        self._until = segment.until
+        self._until = until
         self._engine = segment.engine
         self._trainer = segment.trainer
         self._admission = segment.admission
@@ -58,8 +70,8 @@ class Controller:
         self._tail = segment.tail
         self._keep = segment.keep
         self._lease = segment.lease
-        self._observer = segment.observer
-        self._checkpoints = segment.checkpoints
+        self._observer = observer
+        self._checkpoints = checkpoints
         self._limits = FailureLimits(segment.rollout)
         self._buffer = GroupBuffer()
         self._running: dict[int, OpenGroup] = {}  # group_id -> group, in the order of admission
@@ -78,6 +90,7 @@ class Controller:
         self._finished = self._next_batch.finished
         self._swaps = Swaps(
             segment,
+            observer,
             self._horizon,
             trained=lambda: self.version,
             running=lambda: len(self._running),
@@ -85,8 +98,8 @@ class Controller:
             describe=self._counts,
         )
         self._loadable = self._swaps.loadable
-        if segment.restored is not None:
-            self._restore(segment.restored)
+        if restored is not None:
+            self._restore(restored)
 
     async def run(self) -> None:
         """Train until version `until` and save it; the last one is saved when the engines have loaded it.

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from arl.clock import now, outer_deadline
-from arl.rollout.base import Segment
+from arl.rollout.base import Observer, Segment
 from arl.rollout.ledger import Horizon
 
 
@@ -27,6 +27,7 @@ class Swaps:
     def __init__(
         self,
         segment: Segment,
+        observer: Observer,
         horizon: Horizon,
         *,
         trained: Callable[[], int],
@@ -39,7 +40,7 @@ class Swaps:
         self._admission = segment.admission
         self._lease = segment.lease
         self._drain = segment.drain
-        self._observer = segment.observer
+        self._observer = observer
         self._deadlines = segment.deadlines
         self._horizon = horizon
         self._trained = trained

@@ -10,46 +10,119 @@
 
 copy (the trainer waits) ─► snapshot, one instant of the controller ─► in the background: write, checksum, sync,
                                                                         rename, remove the oldest
+resume: newest ─► files of its manifest ─► run.msgpack ─► files of the run, up to the checkpoint ─► used
+          ▲                     a damage anywhere is kept for the message              │
+          └────────────────────────────── the one before ◄─────────────────────────────┘
 
-A checkpoint is complete or not there, because its name comes last. It is used only if its checksums hold, see
-arl.run.intact.
+A checkpoint is complete or not there, because its name comes last. It is used only if its checksums hold.
 """
 
 import asyncio
+import hashlib
 import os
 import shutil
 from collections.abc import Callable, Collection, Coroutine
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ParamSpec, Protocol
+from typing import Any, ParamSpec
 
-from arl.clock import in_thread, outer_deadline
+import msgspec
+from msgspec import Struct
+
+from arl.clock import in_thread, now, outer_deadline
 from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
+from arl.errors import DataError, InputError
 from arl.files import remove_any, sync_to_disk, writing
-from arl.metrics.run_files import TRAJECTORIES
+from arl.metrics.recorder import Recorder
+from arl.metrics.recorder_state import RecorderState
+from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.spans import span
+from arl.metrics.trajectory_files import file_name
 from arl.rollout.controller_state import ControllerState
-from arl.run.checkpoint_state import OLDER, STATE, STEP, RunState, checkpoints_in, complete_files, growing_files
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.scoreboard import BEST
-from arl.run.intact import write_manifest
 from arl.train.base import Trainer
-from arl.types import WeightUpdate
+from arl.types import Accuracy, WeightUpdate
 
 P = ParamSpec("P")
 
 STEPS_BETWEEN = 20  # checkpoints, unless the recipe says otherwise
+STATE = "run.msgpack"
+MANIFEST = "manifest.json"  # {"config.json": {"bytes": 612, "sha256": "…"}, "weights/v3/model.safetensors": …}
+OLDER = "weights"  # directory of the versions before the checkpoint's
+STEP = "step_"  # begins the name of a checkpoint
 
 
-class RunSnapshot(Protocol):
-    """Take the state of the whole run at one instant."""
+class RunState(Struct, frozen=True):
+    """Hold everything that a run is at one instant, except the trainer's tensors."""
 
-    def __call__(self, state: ControllerState) -> RunState:
-        """Return the state of the run, given the controller's."""
+    recipe: dict[str, Any]  # as JSON
+    inputs: str  # sha256 of problems and lags: see Plan.sha256
+    time: float  # clock seconds
+    before: Accuracy | None  # the evaluation before training
+    controller: ControllerState
+    recorder: RecorderState
 
-    def settle(self) -> None:
-        """Wait until the files that the last state counts on are complete. Called in a thread."""
+
+@dataclass(frozen=True)
+class RunSnapshot:
+    """Take the state of the whole run at one instant.
+
+    Args:
+        inputs: sha256 of problems and lags, see Plan.sha256.
+        before: the evaluation before training.
+    """
+
+    recipe: Recipe
+    inputs: str
+    before: Accuracy | None
+    recorder: Recorder
+
+    def __call__(self, controller: ControllerState) -> RunState:
+        """Return the state of the run, given the controller's. Its files are complete after `recorder.settle`."""
+        return RunState(
+            recipe=self.recipe.model_dump(mode="json"),
+            inputs=self.inputs,
+            time=now(),
+            before=self.before,
+            controller=controller,
+            recorder=self.recorder.snapshot(),
+        )
+
+
+@dataclass(frozen=True)
+class ResumePoint:
+    """Hold a checkpoint that a run goes on from, and its state."""
+
+    checkpoint: Path
+    state: RunState
+
+    @classmethod
+    def load(cls, checkpoint: Path) -> "ResumePoint":
+        """Read the state of `checkpoint`.
+
+        Raises:
+            DataError: there is none, or another version of arl wrote it.
+        """
+        try:
+            data = (checkpoint / STATE).read_bytes()
+            return cls(checkpoint, msgpack_arrays.decoder(RunState).decode(data))
+        except FileNotFoundError as error:
+            raise DataError(f"{checkpoint}: {STATE} is missing") from error
+        except msgspec.DecodeError as error:
+            raise DataError(f"{checkpoint}: {STATE} is not of this version of arl ({error})") from error
+
+    @property
+    def older_versions(self) -> dict[int, str]:
+        """Map each older version that engines serve or need to the directory of its weights."""
+        older = {}
+        for path in (self.checkpoint / OLDER).glob("v*"):
+            version = number_after("v", path.name)
+            if version is not None and version >= self.state.controller.loaded_version:
+                older[version] = str(path)
+        return older
 
 
 class RunCheckpoints:
@@ -123,29 +196,29 @@ class RunCheckpoints:
         what = f"writing the checkpoint of version {version}"
         with span("checkpoints", what):
             async with outer_deadline(self._recipe.deadlines.step, "controller", what):
-                await self._write_files(state)
+                await self._trainer.saved()
+                await self._off_the_loop(self._snapshot.recorder.settle)
+                await self._off_the_loop(self._commit, state)
+                is_last = self._recipe.train.is_done(version, state.controller.tokens_trained)
+                self._evaluations.saved(version, is_last)
+                await self.prune()
         self._idle.set()
 
-    async def _write_files(self, state: RunState) -> None:
-        version = state.controller.version
-        await self._trainer.saved()
-        await self._off_the_loop(self._snapshot.settle)
-        await self._off_the_loop(self._commit, state)
-        is_last = self._recipe.train.is_done(version, state.controller.tokens_trained)
-        self._evaluations.saved(version, is_last)
-        await self.prune()
-
     def _commit(self, state: RunState) -> None:
-        """Write `state` beside the trainer's files, and let both become a checkpoint."""
-        version = state.controller.version
-        partial = self._partial(version)
-        final = self._directory / f"{STEP}{version}"
+        """Write `state` beside the trainer's files, sync everything that it counts on, and rename last."""
+        partial = self._partial(state.controller.version)
+        final = self._directory / f"{STEP}{state.controller.version}"
         run = self._directory.parent
         with writing(partial / STATE):
             (partial / STATE).write_bytes(msgpack_arrays.encoder().encode(state))
-            for path in _unsynced(run, state):
+            write_manifest(partial)
+            run_files = [run / name for name in file_sizes(state.recorder)]
+            folders = [path for path in (run / TRAJECTORIES,) if path.is_dir()]
+            for path in [*run_files, *folders, *sorted(partial.rglob("*")), partial]:
                 sync_to_disk(path)
-            commit_checkpoint(partial, final)
+            partial.rename(final)
+            for path in (final.parent, final.parent.parent):
+                sync_to_disk(path)
 
     async def prune(self) -> None:
         """See Checkpoints."""
@@ -204,19 +277,142 @@ def _copy_model(update: WeightUpdate, target: Path) -> None:
         write_state(target, update.state)
 
 
-def _unsynced(run: Path, state: RunState) -> list[Path]:
-    """List the files of the run that a state counts on, and their folder: they must be as durable as the state."""
-    files = [run / name for name in (*growing_files(state.recorder), *complete_files(state.recorder))]
-    if (run / TRAJECTORIES).is_dir():
-        files.append(run / TRAJECTORIES)
-    return files
+# ---- names and files
 
 
-def commit_checkpoint(partial: Path, final: Path) -> None:
-    """Turn `partial` into the checkpoint `final`: write checksums, sync everything to disk, then rename."""
-    write_manifest(partial)
-    for path in [*sorted(partial.rglob("*")), partial]:
-        sync_to_disk(path)
-    partial.rename(final)
-    for path in (final.parent, final.parent.parent):
-        sync_to_disk(path)
+def file_sizes(recorder: RecorderState) -> dict[str, int]:
+    """Map each file of the run that a state counts on to the bytes that it must have at least."""
+    grown = {METRICS_FILE: recorder.metrics_bytes, TRACE_FILE: recorder.trace_bytes}
+    sizes = {f"{TRAJECTORIES}/{file_name(number)}": 1 for number in range(recorder.num_files)}
+    return sizes | {name: size for name, size in grown.items() if size > 0}
+
+
+def checkpoints_in(directory: Path) -> list[Path]:
+    """List the checkpoints in a directory, oldest first; none if it is not there."""
+    found = [path for path in directory.glob(f"{STEP}*") if number_after(STEP, path.name) is not None]
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """Return the version in the name of a checkpoint."""
+    return int(checkpoint.name.removeprefix(STEP))
+
+
+def number_after(prefix: str, name: str) -> int | None:
+    """Return the number that follows `prefix` and ends a name; None: there is something else.
+
+    >>> number_after("step_", "step_40"), number_after("step_", "step_4.old")
+    (40, None)
+    """
+    digits = name.removeprefix(prefix)
+    return int(digits) if digits.isdecimal() else None
+
+
+# ---- verify
+
+
+def newest_intact(directory: Path, note: Callable[[str], None]) -> ResumePoint:
+    """Find the newest intact checkpoint in `directory`; `note` is called for each damaged one.
+
+    Raises:
+        DataError: there is none; names the damage of each.
+        InputError: a file cannot be read, although it is there.
+    """
+    damages: list[str] = []
+    for checkpoint in reversed(checkpoints_in(directory)):
+        try:
+            point = verify(checkpoint)
+        except DataError as error:
+            damages.append(f"checkpoint {error}")
+            continue
+        for damage in damages:
+            note(f"{damage}: using the one before")
+        return point
+    remedy = "start the run anew, without --resume"
+    raise DataError("\n".join([f"{directory}: no intact checkpoint to resume from; {remedy}", *damages]))
+
+
+def verify(checkpoint: Path) -> ResumePoint:
+    """Check every file of a checkpoint, and that its run has the files that it goes on with; return its state.
+
+    Raises:
+        DataError: a file is missing, torn or altered, or the state is of another version of arl; names it.
+        InputError: a file is there and cannot be read.
+    """
+    _check_manifest(checkpoint)
+    point = ResumePoint.load(checkpoint)
+    run = checkpoint.parent.parent
+    for name, size in file_sizes(point.state.recorder).items():
+        file = run / name
+        if not file.is_file() or file.stat().st_size < size:
+            raise DataError(f"{checkpoint}: {file} is missing, or shorter than the {size} bytes it counts on")
+    return point
+
+
+def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
+    """Remove what was half written or half removed; rename what is newer than `checkpoint`, and note the new name."""
+    directory = checkpoint.parent
+    for pattern in (".step_*.partial", ".step_*.removed"):
+        for rest in directory.glob(pattern):
+            remove_any(rest)
+    for refused in checkpoints_in(directory):
+        if step_of(refused) > step_of(checkpoint):
+            aside = directory / f"refused_{refused.name}"
+            remove_any(aside)
+            refused.rename(aside)
+            note(f"{refused} is kept as {aside.name}")
+    best = directory / BEST
+    if best.is_symlink() and not best.exists():
+        best.unlink()
+
+
+class FileSum(Struct, frozen=True):
+    """Hold the size of a file and its sum."""
+
+    bytes: int
+    sha256: str
+
+
+def write_manifest(directory: Path) -> None:
+    """List all files below a directory in its manifest.json.
+
+    Raises:
+        OSError: one cannot be read, or the manifest cannot be written.
+    """
+    files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
+    sums = {path.relative_to(directory).as_posix(): _sum(path) for path in files}
+    (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(sums)))
+
+
+def _check_manifest(directory: Path) -> None:
+    """Check that a directory holds what its manifest lists, byte for byte.
+
+    Raises:
+        DataError: a file is missing, torn or altered; names it.
+        InputError: a file is there and cannot be read.
+    """
+    try:
+        sums = msgspec.json.decode((directory / MANIFEST).read_bytes(), type=dict[str, FileSum])
+        for name, expected in sums.items():
+            _compare(directory, name, expected)
+    except (FileNotFoundError, ValueError) as error:
+        raise DataError(f"{directory}: {MANIFEST} cannot be read ({error})") from error
+    except OSError as error:
+        raise InputError(f"{directory} cannot be read ({error}); it may be whole: see that its disk works") from error
+
+
+def _compare(directory: Path, name: str, expected: FileSum) -> None:
+    file = directory / name
+    if not file.is_file():
+        raise DataError(f"{directory}: {name} is missing")
+    size = file.stat().st_size
+    if size != expected.bytes:
+        raise DataError(f"{directory}: {name} is torn: it has {size} bytes, and {expected.bytes} were written")
+    if _sum(file) != expected:
+        raise DataError(f"{directory}: {name} is corrupt: its sha256 is not that of {MANIFEST}")
+
+
+def _sum(file: Path) -> FileSum:
+    with file.open("rb") as stream:
+        digest = hashlib.file_digest(stream, "sha256")
+        return FileSum(stream.tell(), digest.hexdigest())

@@ -18,7 +18,7 @@ from types import FrameType
 from arl.clock import now
 from arl.errors import RunError, RunStopped
 from arl.metrics.run_files import RECIPE
-from arl.run.checkpoint_state import STATE
+from arl.run.checkpoint import checkpoints_in
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 
 RESUME_WITH = "resume with: "  # begins the last line of a run that can be resumed
@@ -121,7 +121,7 @@ def failures_with_resume_command(directory: Path) -> Iterator[None]:
     try:
         yield
     except RunError as error:
-        if any(directory.glob(f"{CHECKPOINTS}/step_*/{STATE}")):
+        if checkpoints_in(directory / CHECKPOINTS):
             error.args = (f"{error}\n{RESUME_WITH}{resume_command(directory)}",)
         raise
 

@@ -1,8 +1,8 @@
 """Keep the engines of a run: those that it started, and those that have joined it.
 
-    open_engine_pool ─► a supervisor for each started server ─┐
-    join             ─► a connection to somebody else's ──────┴─► Router: a seat each
-    remove, a loss for good ─► the seat is closed: open requests go on elsewhere and keep their tokens
+    open_engine_pool ─► a supervisor for each started server ────────┐
+    join             ─► a connection to one that a command started ──┴─► Router: a slot each
+    remove, a loss for good ─► the slot is closed: open requests go on elsewhere and keep their tokens
 
 The run goes on without an engine that is given up while engine.min_replicas others serve or start.
 """
@@ -13,6 +13,8 @@ import dataclasses
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NoReturn
 
+import msgspec
+
 from arl.clock import now, outer_deadline
 from arl.engine.replicas import Replica
 from arl.engine.router import Router
@@ -20,8 +22,8 @@ from arl.engine.supervisor import EngineSupervisor
 from arl.errors import DeadlineError, EngineLost, InputError, ProcessDied, RunError
 from arl.launch.base import Process, Resources
 from arl.launch.placement import another_place
-from arl.run.control.control_messages import EngineStatus, JoinEngine, State
-from arl.run.engines import EngineServers
+from arl.run.control import ControlAnswer, DescribeRun, EngineStatus, JoinEngine, LiveRun, RemoveEngine, Request, State
+from arl.run.processes import EngineServers
 from arl.sync.group_sender import GroupSender, WeightSender
 
 BEAT_SECONDS = 2.0  # between two questions to an engine that has joined, which nobody here watches as a process
@@ -32,10 +34,10 @@ class Member:
     """Describe one engine of the run."""
 
     name: str  # its role, as in engine-0
-    seat: int
+    slot: int
     node: str
-    guest: JoinEngine | None = None  # as it introduced itself; None: the run has started it
-    process: Process | None = None  # the newest one; None: it is being started, could not be, or is somebody else's
+    external: JoinEngine | None = None  # as it introduced itself; None: the run has started it
+    process: Process | None = None  # the newest one; None: it is being started, could not be, or is external
     task: asyncio.Task[None] | None = None  # keeps it
     serves: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)  # set for good when it first serves
     given_up: RunError | None = None
@@ -44,7 +46,7 @@ class Member:
     @property
     def pid(self) -> int | None:
         """Return its process id on its node; None: it is being started."""
-        known = self.guest or self.process
+        known = self.external or self.process
         return None if known is None else known.pid
 
     def __str__(self) -> str:
@@ -56,7 +58,7 @@ class EnginePool:
 
     Args:
         servers: starts a server, and connects to it.
-        neighbors: resources of the run's other processes, which no engine may take.
+        others: resources of the run's other processes, which no engine may take.
         note: is called with one line for each change.
         sender: broadcasts weights, where that is their transport.
         tasks: keep the members; they are cancelled at the end.
@@ -65,7 +67,7 @@ class EnginePool:
     def __init__(
         self,
         servers: EngineServers,
-        neighbors: Sequence[Resources],
+        others: Sequence[Resources],
         note: Callable[[str], None],
         sender: GroupSender | None,
         tasks: asyncio.TaskGroup,
@@ -76,17 +78,17 @@ class EnginePool:
         self._sender = sender
         self._tasks = tasks
         self._members: dict[str, Member] = {}
-        self._neighbors = neighbors
-        self._resources = {seat: servers.resources[seat] for seat in range(len(servers.resources))}
+        self._others = others
+        self._resources = {slot: servers.resources[slot] for slot in range(len(servers.resources))}
         self._servers = dataclasses.replace(servers, resources=self._resources)
         self._nodes = list(servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
         empty_seats = [None] * len(servers.resources)
         self.router = Router(empty_seats, sender=sender)
 
     async def begin(self, started: Sequence[Process]) -> None:
-        """Take over the servers of the start, one for each seat, and wait until all of them serve."""
-        for seat, process in enumerate(started):
-            member = Member(process.role, seat, self._node_name(seat), process=process)
+        """Take over the servers of the start, one for each slot, and wait until all of them serve."""
+        for slot, process in enumerate(started):
+            member = Member(process.role, slot, self._node_name(slot), process=process)
             self._keep(member, process)
         for member in list(self._members.values()):
             await member.serves.wait()  # or its task ends the group, within the deadlines of a start
@@ -103,8 +105,24 @@ class EnginePool:
 
     # ---- changes
 
-    async def join(self, guest: JoinEngine) -> str:
-        """Seat the engine of somebody who has started it, once it has the newest weights; return its name.
+    async def answer(self, request: Request, run: LiveRun) -> ControlAnswer:
+        """Do what a command asks for; `run` describes the run, but for its engines.
+
+        Raises:
+            InputError: it must not be done.
+            RunError: it failed.
+        """
+        match request:
+            case DescribeRun():
+                return ControlAnswer(run=msgspec.structs.replace(run, engines=self.statuses()))
+            case JoinEngine():
+                return ControlAnswer(done=await self.join(request))
+            case RemoveEngine(name):
+                num_moved = await self.remove(name)
+                return ControlAnswer(done=f"{name}: {num_moved} open requests go on elsewhere")
+
+    async def join(self, engine: JoinEngine) -> str:
+        """Seat an engine that a command has started, once it has the newest weights; return its name.
 
         Raises:
             InputError: there is an engine of this name, or the run takes none.
@@ -115,14 +133,21 @@ class EnginePool:
                 "engines join: in mode collocated engines and trainer take turns on the same devices, of which an "
                 "engine that joins would have none; use mode disaggregated"
             )
-        if guest.name in self._members:
-            raise InputError(f"{guest.name}: the run has an engine of this name")
-        seat = self.router.open_slot()
-        self._resources[seat] = Resources(threads=1)  # only where it runs they are known, and granted
-        member = Member(guest.name, seat, guest.node, guest=guest)
+        if engine.name in self._members:
+            raise InputError(f"{engine.name}: the run has an engine of this name")
+        slot = self.router.open_slot()
+        self._resources[slot] = Resources(threads=1)  # only where it runs they are known, and granted
+        member = Member(engine.name, slot, engine.node, external=engine)
         self._members[member.name] = member
-        member.task = self._tasks.create_task(self._keep_guest(member, guest.url), name=f"watcher of {guest.name}")
-        await self._until_it_serves(member)
+        keeping = self._tasks.create_task(self._keep_external(member, engine.url), name=f"watcher of {engine.name}")
+        member.task = keeping
+        serving = asyncio.create_task(member.serves.wait())
+        try:
+            await asyncio.wait({serving, keeping}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            serving.cancel()
+        if not member.serves.is_set():
+            raise member.given_up or EngineLost(f"{member.name} was removed before it served")
         self._note(f"{member} joined and serves version {self.router.loaded_version}; {self._count()}")
         return member.name
 
@@ -134,40 +159,22 @@ class EnginePool:
         """
         member = self._members.get(name)
         if member is None or member.is_leaving:
-            raise InputError(f"{name}: the run has no such engine; it has {', '.join(self._staying())}")
-        if not self._others(member):
+            names = ", ".join(other.name for other in self._staying())
+            raise InputError(f"{name}: the run has no such engine; it has {names}")
+        if not self._staying(but=member):
             raise InputError(f"{name}: is the run's only engine; have another one join first")
         member.is_leaving = True
-        replica = self.router.replica(member.seat)
+        replica = self.router.replica(member.slot)
         num_moved = 0 if replica is None else replica.open
-        self.router.close_slot(member.seat, EngineLost(f"{name} was removed"))
-        await self._stop(member)
-        del self._members[name]
-        self._note(f"{member} was removed; {num_moved} requests resumed; {self._count()}")
-        return num_moved
-
-    async def _stop(self, member: Member) -> None:
-        """End the task that keeps a member, and the process if it is ours."""
+        self.router.close_slot(member.slot, EngineLost(f"{name} was removed"))
         if member.task is not None:
             member.task.cancel()
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
         if member.process is not None:
             await member.process.stop(self._recipe.deadlines.shutdown)
-
-    async def _until_it_serves(self, member: Member) -> None:
-        """Wait until a new member serves.
-
-        Raises:
-            RunError: it was given up, or removed, before.
-        """
-        assert member.task is not None
-        serving = asyncio.create_task(member.serves.wait())
-        try:
-            await asyncio.wait({serving, member.task}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            serving.cancel()
-        if not member.serves.is_set():
-            raise member.given_up or _removed_early(member)
+        del self._members[name]
+        self._note(f"{member} was removed; {num_moved} requests resumed; {self._count()}")
+        return num_moved
 
     # ---- what keeps a member
 
@@ -175,9 +182,9 @@ class EnginePool:
         """Watch over a server that the launcher has started."""
         supervisor = EngineSupervisor(
             self.router,
-            member.seat,
+            member.slot,
             start=lambda: self._start(member),
-            connect=lambda url: self._servers.connect(url, self._sender, member.seat),
+            connect=lambda url: self._servers.connect(url, self._sender, member.slot),
             startup_seconds=self._recipe.deadlines.startup,
             max_restarts=self._recipe.engine.max_restarts,
             note=self._note,
@@ -195,35 +202,26 @@ class EnginePool:
         Raises:
             ProcessDied: its node is lost, and no other one has room; or it cannot be started.
         """
-        self._move_from_lost_node(member)
+        launcher = self._servers.launcher
+        resources = self._resources[member.slot]
+        if resources.node in launcher.lost_nodes:
+            ours = [self._resources[other.slot] for other in self._members.values() if other.external is None]
+            others = [other for other in (*ours, *self._others) if other is not resources]
+            place = another_place(resources, others, self._nodes, launcher.lost_nodes)
+            if place is None:
+                raise ProcessDied(f"{member.name}: its node {member.node} is lost, and no other node has room for it")
+            self._resources[member.slot] = place
+            member.node = self._node_name(member.slot)
         member.process = None
         try:
             async with outer_deadline(self._recipe.deadlines.startup, "controller", f"{member.name} to be started"):
-                member.process = await self._servers.start(member.seat)
+                member.process = await self._servers.start(member.slot)
         except (OSError, DeadlineError) as error:
             raise ProcessDied(f"{member.name} cannot be started: {error}") from error
         return member.process
 
-    def _move_from_lost_node(self, member: Member) -> None:
-        """Give a member whose node is lost a place on another one.
-
-        Raises:
-            ProcessDied: no other node has room.
-        """
-        lost = self._servers.launcher.lost_nodes
-        resources = self._resources[member.seat]
-        if resources.node not in lost:
-            return
-        ours = [self._resources[other.seat] for other in self._members.values() if other.guest is None]
-        others = [other for other in (*ours, *self._neighbors) if other is not resources]
-        place = another_place(resources, others, self._nodes, lost)
-        if place is None:
-            raise ProcessDied(f"{member.name}: its node {member.node} is lost, and no other node has room for it")
-        self._resources[member.seat] = place
-        member.node = self._node_name(member.seat)
-
-    def _node_name(self, seat: int) -> str:
-        return self._nodes[self._resources[seat].node].name
+    def _node_name(self, slot: int) -> str:
+        return self._nodes[self._resources[slot].node].name
 
     async def _supervise(self, member: Member, supervisor: EngineSupervisor, process: Process) -> None:
         try:
@@ -235,13 +233,13 @@ class EnginePool:
                 return
             raise
 
-    async def _keep_guest(self, member: Member, url: str) -> None:
-        """Connect to an engine that has joined, seat it, and close its seat when it is lost."""
+    async def _keep_external(self, member: Member, url: str) -> None:
+        """Connect to an engine that has joined, slot it, and close its slot when it is lost."""
         try:
             startup = self._recipe.deadlines.startup
-            async with self._servers.connect(url, self._sender, member.seat) as engine:
+            async with self._servers.connect(url, self._sender, member.slot) as engine:
                 async with outer_deadline(startup, "controller", f"{member} to load the newest weights"):
-                    replica = await self.router.fill(member.seat, engine, external=member.name)
+                    replica = await self.router.fill(member.slot, engine, external=member.name)
                 member.serves.set()
                 await _watch(replica)
         except RunError as why:
@@ -257,9 +255,9 @@ class EnginePool:
         if member.is_leaving:
             return
         member.given_up = why
-        left = len(self._others(member))
+        left = len(self._staying(but=member))
         fewest = self._recipe.engine.fewest_replicas
-        if member.guest is None and not member.serves.is_set():  # the run does not begin without it
+        if member.external is None and not member.serves.is_set():  # the run does not begin without it
             raise why
         if member.serves.is_set() and left < fewest:
             if self._recipe.engine.min_replicas is None:
@@ -267,30 +265,23 @@ class EnginePool:
             raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
         if left == 0:  # one that has joined, and the others were lost before it served
             raise ProcessDied(f"{why}\nno engine is left") from why
-        self.router.close_slot(member.seat, why)
+        self.router.close_slot(member.slot, why)
         del self._members[member.name]
         self._note(f"{member} is given up: {why}\nThe run goes on; {self._count()}")
 
     # ---- what is said of members
 
-    def _others(self, member: Member) -> list[Member]:
-        """Return the other members that somebody keeps: they serve, or their processes were started."""
-        return [
-            other
-            for other in self._members.values()
-            if other is not member and other.task is not None and not other.is_leaving
-        ]
-
-    def _staying(self) -> list[str]:
-        """Name the members that nobody removes."""
-        return [member.name for member in self._members.values() if not member.is_leaving]
+    def _staying(self, but: Member | None = None) -> list[Member]:
+        """Return the members that serve, or whose processes were started, without those that are removed, and `but`."""
+        kept = [member for member in self._members.values() if member.task is not None and not member.is_leaving]
+        return [member for member in kept if member is not but]
 
     def _count(self) -> str:
         num_members = len(self._staying())
         return "it has 1 engine" if num_members == 1 else f"it has {num_members} engines"
 
     def _status(self, member: Member) -> EngineStatus:
-        replica = self.router.replica(member.seat)
+        replica = self.router.replica(member.slot)
         if replica is None:
             state: State = "restarting" if member.serves.is_set() else "starting"
             return EngineStatus(member.name, member.node, member.pid, state)
@@ -298,15 +289,11 @@ class EnginePool:
             name=member.name,
             node=member.node,
             pid=member.pid,
-            state="serving" if member.guest is None else "joined",
+            state="serving" if member.external is None else "joined",
             version=replica.engine.loaded_version,
             open=replica.open,
             seconds=now() - replica.since,
         )
-
-
-def _removed_early(member: Member) -> EngineLost:
-    return EngineLost(f"{member.name} was removed before it served")
 
 
 async def _watch(replica: Replica) -> NoReturn:
@@ -329,34 +316,22 @@ async def open_engine_pool(
     started: Sequence[Process],
     note: Callable[[str], None],
     trainer: WeightSender | None = None,
-    neighbors: Sequence[Resources] = (),
+    others: Sequence[Resources] = (),
 ) -> AsyncIterator[EnginePool]:
     """Yield the pool of the started servers, once all of them serve. A server that dies is replaced.
 
     Args:
         servers: start a server again, and connect to it.
-        started: by seat of the router.
+        started: by slot of the router.
         note: is called with one line for each change.
         trainer: broadcasts weights, where that is their transport.
-        neighbors: resources of the run's other processes.
+        others: resources of the run's other processes.
     """
     sender = None if trainer is None else GroupSender(trainer, servers.recipe.deadlines.swap)
     async with asyncio.TaskGroup() as tasks:
-        pool = EnginePool(servers, neighbors, note, sender, tasks)
+        pool = EnginePool(servers, others, note, sender, tasks)
         try:
             await pool.begin(started)
             yield pool
         finally:
             pool.end()
-
-
-@contextlib.asynccontextmanager
-async def connect_engines(
-    servers: EngineServers,
-    started: Sequence[Process],
-    note: Callable[[str], None],
-    trainer: WeightSender | None = None,
-) -> AsyncIterator[Router]:
-    """Yield a Router over engines that nobody adds or removes; see `open_engine_pool`."""
-    async with open_engine_pool(servers, started, note, trainer) as pool:
-        yield pool.router

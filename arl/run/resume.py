@@ -1,7 +1,7 @@
 """Begin a run: in a new directory, or from the last intact checkpoint of an old one.
 
-recipe ─► preflight ─► Origin: a new directory
-                       Origin: the old directory, its checkpoint and state      (arl train --resume)
+names on the hub ─► their commits ─► preflight ─► RunContext: a new directory
+                                                  RunContext: the old directory, and a ResumePoint (arl train --resume)
 
 Everything that can be refused is refused here, before anything is started or written.
 """
@@ -9,22 +9,25 @@ Everything that can be refused is refused here, before anything is started or wr
 import contextlib
 import glob
 import itertools
+import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arl.config.recipe import Recipe, Train
-from arl.config.recipe_file import differences, dump_recipe
+from msgspec import structs
+
+from arl.config.recipe import Recipe
+from arl.config.recipe_file import differences, dump_recipe, load_recipe
+from arl.data.hub import COMMIT, hub_commit, is_local, split_revision
+from arl.data.source_files import PREFIX, HubFiles, parse_hub_files
 from arl.errors import DataError, InputError
 from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
-from arl.run.checkpoint_state import RunState, checkpoints_in, number_after, older_versions
+from arl.run.checkpoint import ResumePoint, checkpoints_in, clear_after, newest_intact, number_after
 from arl.run.evaluation.scoreboard import CHECKPOINTS
-from arl.run.intact import clear_after, newest_intact
 from arl.run.preflight import Plan, preflight
-from arl.types import StartingVersions
+from arl.run.world import RunContext
 
 # Fields that a resumed run may change, because they change nothing that is computed.
 FREE = (
@@ -64,57 +67,25 @@ FREE_ON_THE_WALL = (
     "train.reshard",
     "train.shard_ranks",
 )
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Say what a run begins with: a directory, and for a resumed run a checkpoint with its state."""
-
-    plan: Plan
-    directory: Path
-    checkpoint: Path | None = None
-    state: RunState | None = None
-
-    @property
-    def version(self) -> int:
-        """Return the version that the trainer begins with."""
-        return self.state.controller.version if self.state else 0
-
-    def versions(self, model: Path) -> StartingVersions:
-        """Return the versions that trainer and engines begin with; `model` is the trainer's."""
-        return StartingVersions(str(model), self.version, self._older())
-
-    def _older(self) -> dict[int, str]:
-        if self.checkpoint is None or self.state is None:
-            return {}
-        return older_versions(self.checkpoint, self.state.controller.loaded_version)
-
-    def is_done(self, train: Train) -> bool:
-        """Return whether nothing is left to train."""
-        tokens = self.state.controller.tokens_trained if self.state else 0
-        return train.is_done(self.version, tokens)
-
-    @property
-    def time(self) -> float:
-        """Return the clock seconds at which the run goes on."""
-        return self.state.time if self.state else 0.0
+# Fields that may name what lies on the Hugging Face hub.
+HUB_FIELDS = ("model.path", "data.path", "data.eval_path")
+MAIN = "main"  # the branch that a name without a revision is of
 
 
 @contextlib.contextmanager
-def begin(recipe: Recipe, display: ConsoleDisplay, resume: Path | None) -> Iterator[Origin]:
-    """Make a new run directory; with `resume`, the recipe's file, open the newest run of that recipe instead.
+def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iterator[RunContext]:
+    """Hold the lock of a new run directory, or of the directory `resumed`, whose run goes on.
 
     Raises:
         InputError: something that is known to fail before the start; nothing is changed.
+        DiskError: a file cannot be renamed or written.
     """
-    opened = _new_run(recipe, display) if resume is None else _old_run(recipe, display, resume)
-    with opened as origin:
-        yield origin
-
-
-@contextlib.contextmanager
-def _new_run(recipe: Recipe, display: ConsoleDisplay) -> Iterator[Origin]:
-    """Make the directory of a new run."""
+    if resumed is not None:
+        with _locked(resumed):
+            plan = preflight(recipe)
+            point = _resume(recipe, plan, resumed, display)
+            yield RunContext(recipe=recipe, plan=plan, directory=resumed, display=display, resumed=point)
+        return
     plan = preflight(recipe)
     unfinished = _unfinished(recipe)
     directory = new_run_directory(recipe)
@@ -125,16 +96,7 @@ def _new_run(recipe: Recipe, display: ConsoleDisplay) -> Iterator[Origin]:
             display.note(note)
         if unfinished:
             display.note(f"an earlier run is not finished{_how_to_resume(unfinished)}")
-        yield Origin(plan, directory)
-
-
-@contextlib.contextmanager
-def _old_run(recipe: Recipe, display: ConsoleDisplay, resume: Path) -> Iterator[Origin]:
-    """Open the run that `resume` names."""
-    directory = run_to_resume(recipe, resume)
-    with _locked(directory):
-        plan = preflight(recipe)
-        yield _resumed(recipe, plan, directory, display)
+        yield RunContext(recipe=recipe, plan=plan, directory=directory, display=display)
 
 
 def new_run_directory(recipe: Recipe) -> Path:
@@ -145,7 +107,9 @@ def new_run_directory(recipe: Recipe) -> Path:
     Raises:
         InputError: the directory cannot be written.
     """
-    for directory in _names(recipe):
+    first = recipe.run_directory
+    for number in itertools.count(1):
+        directory = first if number == 1 else first.with_name(f"{first.name}-{number}")
         try:
             directory.mkdir(parents=True)
         except FileExistsError:
@@ -153,14 +117,7 @@ def new_run_directory(recipe: Recipe) -> Path:
         except OSError as error:
             raise InputError(f"output.directory {directory.parent}: cannot be written ({error.strerror})") from error
         return directory
-    raise AssertionError("names never end")
-
-
-def _names(recipe: Recipe) -> Iterator[Path]:
-    first = recipe.run_directory
-    yield first
-    for number in itertools.count(2):
-        yield first.with_name(f"{first.name}-{number}")
+    raise AssertionError("numbers never end")
 
 
 def run_to_resume(recipe: Recipe, file: Path) -> Path:
@@ -204,26 +161,26 @@ def _how_to_resume(unfinished: Sequence[Path]) -> str:
     return f"; `arl train {unfinished[-1]}/{RECIPE} --resume` continues {unfinished[-1]}"
 
 
-def _resumed(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> Origin:
+def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> ResumePoint:
     """Find the checkpoint that the run goes on from. The summary of a finished run is kept as summary-step_N.json.
 
     Raises:
         InputError: there is none, it is another recipe's, or the run is finished and not extended; nothing is changed.
         DiskError: a file cannot be renamed or written.
     """
-    checkpoint, state = newest_intact(directory / CHECKPOINTS, display.note)
-    _refuse_other_run(recipe, plan, state, checkpoint)
+    point = newest_intact(directory / CHECKPOINTS, display.note)
+    _refuse_other_run(recipe, plan, point)
     is_finished = (directory / SUMMARY).exists()
     if is_finished:
-        _refuse_nothing_left(recipe, directory, state)
+        _refuse_nothing_left(recipe, directory, point)
     # What follows changes files, and so whatever can be refused was refused above.
     with writing(directory):
-        clear_after(checkpoint, display.note)
+        clear_after(point.checkpoint, display.note)
         if is_finished:
-            (directory / SUMMARY).rename(directory / f"summary-step_{state.controller.version}.json")
+            (directory / SUMMARY).rename(directory / f"summary-step_{point.state.controller.version}.json")
     _write_recipe(recipe, directory)
-    display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
-    return Origin(plan, directory, checkpoint, state)
+    display.note(f"resuming {directory} from {point.checkpoint.name}; what its files hold past that is removed")
+    return point
 
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:
@@ -237,12 +194,13 @@ def _write_recipe(recipe: Recipe, directory: Path) -> None:
         replace_file(file, dump_recipe(recipe).encode())
 
 
-def _refuse_nothing_left(recipe: Recipe, directory: Path, state: RunState) -> None:
+def _refuse_nothing_left(recipe: Recipe, directory: Path, point: ResumePoint) -> None:
     """Refuse a finished run that the recipe does not extend.
 
     Raises:
         InputError: the recipe has no steps or tokens beyond those that are done.
     """
+    state = point.state
     version = state.controller.version
     tokens = state.controller.tokens_trained
     if recipe.train.is_done(version, tokens):
@@ -260,7 +218,7 @@ def _refuse_nothing_left(recipe: Recipe, directory: Path, state: RunState) -> No
         )
 
 
-def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: Path) -> None:
+def _refuse_other_run(recipe: Recipe, plan: Plan, point: ResumePoint) -> None:
     """Check that the recipe computes what the checkpoint's run computed; `train.steps` and `train.tokens` may grow.
 
     Raises:
@@ -268,6 +226,8 @@ def _refuse_other_run(recipe: Recipe, plan: Plan, state: RunState, checkpoint: P
         DataError: problems or lags differ.
     """
     free = FREE if recipe.world_traits.restarts_at_checkpoints else FREE + FREE_ON_THE_WALL
+    checkpoint = point.checkpoint
+    state = point.state
     recorded_steps = state.recipe["train"]["steps"]
     for field, recorded, wanted in differences(state.recipe, recipe.model_dump(mode="json")):
         if not (_grows(field, recorded, wanted) or field.startswith(free)):
@@ -297,3 +257,63 @@ def _locked(directory: Path) -> Iterator[None]:
         if not try_lock(file):
             raise InputError(f"--resume: {directory} is still running; wait for it, or end it")
         yield
+
+
+# ---- what the recipe names on the Hugging Face hub
+
+
+def pin_sources(recipe: Recipe, resumed: Path | None = None) -> tuple[Recipe, list[str]]:
+    """Put commits in the place of branches and tags, so that a run can be repeated; RUN/recipe.yaml keeps them.
+
+    model.path OWNER/NAME becomes OWNER/NAME@COMMIT, data.path hf://datasets/OWNER/REPO/… hf://datasets/OWNER/REPO@COMMIT/….
+    What neither hub nor cache knows stays as it is, with a note.
+
+    Args:
+        resumed: directory of the run that goes on, whose commits are taken where it names the same repository.
+
+    Raises:
+        DataError: a data path has another form than the hub's.
+    """
+    recorded = None if resumed is None else load_recipe(resumed / RECIPE)
+    notes = []
+    for field in HUB_FIELDS:
+        source = _source(recipe, field)
+        if source is None or COMMIT.fullmatch(source.revision):
+            continue
+        before = None if recorded is None else _source(recorded, field)
+        if before is not None and (before.repo, before.pattern) == (source.repo, source.pattern):
+            commit: str | None = before.revision
+            if source.revision not in (MAIN, commit):
+                notes.append(f"{field} {_path(source)}: the run goes on with {_path(before)}, which it began with")
+        else:
+            commit = hub_commit(source.repo, "dataset" if source.pattern else "model", source.revision)
+        if commit is None:
+            notes.append(
+                f"{field} {_path(source)}: neither the hub nor the cache says which commit it is, so it is not pinned, "
+                "and a resumed run may read another one"
+            )
+            continue
+        section, _, name = field.partition(".")
+        path = _path(structs.replace(source, revision=commit))
+        changed = getattr(recipe, section).model_copy(update={name: path})
+        recipe = recipe.model_copy(update={section: changed})
+    return recipe, notes
+
+
+def _source(recipe: Recipe, field: str) -> HubFiles | None:
+    """Return what a field names on the hub; of a model, all files. None: something else."""
+    section, _, name = field.partition(".")
+    path: str | None = getattr(getattr(recipe, section), name)
+    if path is None:
+        return None
+    if section == "data":
+        return parse_hub_files(path, field) if path.startswith(PREFIX) else None
+    repo, revision = split_revision(path)
+    return None if os.path.isdir(path) or is_local(repo) else HubFiles(repo, "", revision or MAIN)
+
+
+def _path(source: HubFiles) -> str:
+    """Write it as a recipe does."""
+    if source.pattern:
+        return str(source)
+    return source.repo if source.revision == MAIN else f"{source.repo}@{source.revision}"

@@ -24,18 +24,15 @@ from arl.engine.replicas import Replica
 from arl.errors import RunStopped
 from arl.launch.base import Launcher, Process
 from arl.launch.spawn import resident_bytes, started_at
-from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import RunRecords
 from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
-from arl.metrics.spans import add_span
 from arl.reward.pool import RewardPool
 from arl.rollout.controller import Controller
 from arl.run.engine_pool import EnginePool
 from arl.run.failures import cause_to_show
-from arl.run.resume import Origin
-from arl.run.world import Parts
+from arl.run.world import Parts, RunContext
 
 PERIOD = 1.0  # seconds between two writes
 SHOWN_OF_STEP = ("step", "reward/trained_mean", "staleness/mean", "staleness/max", "hardware/memory_gb")
@@ -51,23 +48,16 @@ MAX_WAITS = 12
 class StatusWriter:
     """Hold what is known of a run; `run` writes it every PERIOD."""
 
-    def __init__(self, recipe: Recipe, origin: Origin, display: ConsoleDisplay, stage: str) -> None:
-        self._recipe = recipe
-        self._directory = origin.directory
-        self._display = display
-        self._version = origin.version
-        self._parts: Parts | None = None
+    def __init__(self, context: RunContext, stage: str) -> None:
+        self._context = context
         self._controller: Controller | None = None
         self._recorder: Recorder | None = None
         self._has_failed = False
         self._writing = threading.Lock()
         self._written_at = 0.0  # clock of the newest status that was written
+        self.parts: Parts | None = None  # of the opened world
         self.stage = stage
         self.end = ""
-
-    def watch(self, parts: Parts) -> None:
-        """Show the processes of an opened world."""
-        self._parts = parts
 
     def watch_training(self, controller: Controller, recorder: Recorder) -> None:
         """Show what the controller does, and what is recorded."""
@@ -83,7 +73,7 @@ class StatusWriter:
         while True:
             status = self.status()
             measured = await in_thread(self.write, status)
-            self._display.show_status(measured)
+            self._context.display.show_status(measured)
             await asyncio.sleep(PERIOD)
 
     def write(self, status: RunStatus) -> RunStatus:
@@ -100,19 +90,21 @@ class StatusWriter:
                 return measured
             self._written_at = measured.clock
             try:
-                write_status(self._directory, measured)
+                write_status(self._context.directory, measured)
             except OSError as error:
                 if not self._has_failed:
-                    self._display.note(f"status.json cannot be written ({error.strerror}): `arl top` shows nothing new")
+                    self._context.display.note(
+                        f"status.json cannot be written ({error.strerror}): `arl top` shows nothing new"
+                    )
                 self._has_failed = True
         return measured
 
     def status(self) -> RunStatus:
         """Return what the run does now."""
         records = RunRecords() if self._recorder is None else self._recorder.records
-        version = self._version if self._controller is None else self._controller.version
+        version = self._context.version if self._controller is None else self._controller.version
         speed = recent_speed(records.newest)
-        train = self._recipe.train
+        train = self._context.recipe.train
         tokens = records.tokens_trained
         left = None if speed is None else seconds_left(train, version, tokens, speed)
         is_stopping = self._controller is not None and self._controller.is_stopping
@@ -127,11 +119,11 @@ class StatusWriter:
             steps=train.steps,
             tokens=tokens,
             most_tokens=train.tokens,
-            loaded_version=version if self._parts is None else self._parts.engine.loaded_version,
-            staleness=self._recipe.rollout.staleness,
-            has_exact_lag=self._recipe.rollout.lag is not None,
+            loaded_version=version if self.parts is None else self.parts.engine.loaded_version,
+            staleness=self._context.recipe.rollout.staleness,
+            has_exact_lag=self._context.recipe.rollout.lag is not None,
             groups=self._groups(),
-            waits=telling_waits(current_waits()),
+            waits=longest_waits(current_waits()),
             last_step=_last_step(records.newest),
             speed=speed,
             evaluations=dict(records.evaluations),
@@ -143,27 +135,25 @@ class StatusWriter:
         if self._controller is None:
             return None
         running, finished = self._controller.num_groups
-        per_step = self._recipe.rollout.problems_per_step
-        capacity = _capacity(self._recipe)
+        per_step = self._context.recipe.rollout.problems_per_step
+        capacity = _capacity(self._context.recipe)
         return GroupsStatus(running=running, finished=finished, capacity=capacity, problems_per_step=per_step)
 
     def _processes(self) -> tuple[ProcessStatus, ...]:
         """Return the processes of the opened world, or this one alone."""
-        known = () if self._parts is None else tuple(self._parts.processes())
+        known = () if self.parts is None else tuple(self.parts.processes())
         return known or (ProcessStatus(role="controller", node=platform.node(), pid=os.getpid()),)
 
 
 @contextlib.asynccontextmanager
-async def written_status(
-    recipe: Recipe, origin: Origin, display: ConsoleDisplay, stage: str
-) -> AsyncIterator[StatusWriter]:
+async def written_status(context: RunContext, stage: str) -> AsyncIterator[StatusWriter]:
     """Yield the writer of a run, which writes until the end of the block, and then how it has ended.
 
     Args:
         stage: what the run does first.
     """
-    writer = StatusWriter(recipe, origin, display, stage)
-    if recipe.world_traits.virtual_time:
+    writer = StatusWriter(context, stage)
+    if context.recipe.world_traits.virtual_time:
         yield writer
         return
     try:
@@ -194,14 +184,14 @@ def _last_step(records: Sequence[Record]) -> dict[str, float]:
     return {}
 
 
-def telling_waits(waits: Sequence[tuple[str, str, float]]) -> tuple[WaitStatus, ...]:
-    """Choose the waits that say why nothing moves, the longest first.
+def longest_waits(waits: Sequence[tuple[str, str, float]]) -> tuple[WaitStatus, ...]:
+    """Choose the waits that may say why nothing moves: those of the run's loops first, then the longest.
 
     Requests of engines and calls of rewards wait all the time, so those are shown once they take long.
     """
-    telling = [WaitStatus(*wait) for wait in waits if wait[0] in LOOPS or wait[2] >= LONG_SECONDS]
-    telling.sort(key=lambda wait: (wait.who not in LOOPS, -wait.seconds))
-    return tuple(telling[:MAX_WAITS])
+    shown = [WaitStatus(*wait) for wait in waits if wait[0] in LOOPS or wait[2] >= LONG_SECONDS]
+    shown.sort(key=lambda wait: (wait.who not in LOOPS, -wait.seconds))
+    return tuple(shown[:MAX_WAITS])
 
 
 def _capacity(recipe: Recipe) -> int | None:
@@ -330,7 +320,6 @@ class ProcessStates:
             return None, len(pids)
         if pid not in pids:
             pids[pid] = (started_at(pid) if node == 0 else None) or time.time()
-            add_span(role, "process", f"pid {pid} on {self._nodes[node]} is seen", now(), now())
         return pids[pid], len(pids) - 1
 
 

@@ -15,41 +15,48 @@ the checkpoint's files, as a resumed run is, so that the two cannot differ.
 """
 
 import asyncio
+import contextlib
 import functools
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
+from typing import TypeVar
+
+import msgspec
 
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import RunError
+from arl.files import replace_file, writing
 from arl.launch.base import make_launcher
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.names import number
+from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import Meters
+from arl.metrics.run_files import SUMMARY
 from arl.metrics.spans import recorded_spans, span
-from arl.metrics.summary import Summary
+from arl.metrics.summary import Summary, TrainerMemory, mean_idle, mean_pause, weights_sha256
 from arl.metrics.trackers import make_trackers
-from arl.rollout.base import Checkpoints, Observer, Segment
 from arl.rollout.controller import Controller
-from arl.rollout.controller_state import ControllerState
-from arl.rollout.problem_queue import TailGate
-from arl.run.checkpoint import next_checkpoint
-from arl.run.checkpoint_state import RunState, load_state
+from arl.rollout.ledger import Ledger
+from arl.run.checkpoint import ResumePoint, RunSnapshot, next_checkpoint
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import Evaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import explain_deaths, pauses_told, reported_failures
 from arl.run.machines import fit_to_what_is_left, resolve_auto
-from arl.run.outcome import Outcome, summarize
-from arl.run.pinned_sources import pin_sources
-from arl.run.resume import Origin, begin, run_to_resume
+from arl.run.resume import begin, pin_sources, run_to_resume
 from arl.run.starting_model import starting_model
 from arl.run.status_writer import StatusWriter, written_status
-from arl.run.world import Parts, RunSnapshot, Start, World, make_world
-from arl.types import Accuracy, Problem
+from arl.run.world import Parts, RunContext, World, make_world
+from arl.types import Accuracy
+
+T = TypeVar("T")
+MEMORY = "hardware/memory_gb"
+
+
+# ---- the story of a run
 
 
 def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
@@ -69,144 +76,171 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -
 def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
     """Run `recipe` in `world`; see `train`."""
     began = perf_counter()
+    resumed = None
     if resume is not None:
         recipe = fit_to_what_is_left(recipe, display.note)
-    resumed = None if resume is None else run_to_resume(recipe, resume)
+        resumed = run_to_resume(recipe, resume)
     recipe, notes = pin_sources(resolve_auto(recipe), resumed)
     for note in notes:
         display.note(note)
     with (
         world.process_settings(),
-        begin(recipe, display, resume) as origin,
-        failures_with_resume_command(origin.directory),
+        begin(recipe, display, resumed) as begun,
+        failures_with_resume_command(begun.directory),
     ):
-        outcome, end = _run_segments(world, recipe, origin, display, began)
+        context = begun
+        if begun.resumed is None:
+            context = replace(context, first_model=_make_starting_model(context))
+        while world.traits.restarts_at_checkpoints and not context.is_done:
+            until = next_checkpoint(recipe, context.version)
+            outcome, _ = _run_segment(world, context, until, is_last=False, began=began)
+            checkpoint = context.directory / CHECKPOINTS / f"step_{outcome.version}"
+            context = replace(context, resumed=ResumePoint.load(checkpoint))
+        outcome, end = _run_segment(world, context, recipe.train.steps, is_last=True, began=began)
         if outcome.is_stopped:
-            raise stopped(origin.directory, outcome.version)
-        summary = summarize(recipe, origin.directory, origin.plan, outcome, end - world.traits.start_time)
+            raise stopped(context.directory, outcome.version)
+        summary = _summarize(context, outcome, end - world.traits.start_time)
     if world.traits.virtual_time:
         display.note(f"computed in {perf_counter() - began:.1f} real seconds")
     return summary
 
 
-def _run_segments(
-    world: World, recipe: Recipe, origin: Origin, display: ConsoleDisplay, began: float
-) -> tuple[Outcome, float]:
-    """Run one segment after the other; return the last one's outcome, and the clock at its end."""
-    model = origin.checkpoint or clock.run(lambda: _make_starting_model(recipe, origin, display))
-    start = Start(recipe=recipe, origin=origin, model=model, display=display)
-    if world.traits.restarts_at_checkpoints:
-        while not start.origin.is_done(recipe.train):
-            until = next_checkpoint(recipe, start.origin.version)
-            outcome, _ = _run_on_clock(world, SegmentRun(start, until, is_last=False), began)
-            start = _start_from_checkpoint(start, outcome.version)
-    return _run_on_clock(world, SegmentRun(start, recipe.train.steps, is_last=True), began)
-
-
-def _start_from_checkpoint(start: Start, version: int) -> Start:
-    checkpoint = start.origin.directory / "checkpoints" / f"step_{version}"
-    origin = replace(start.origin, checkpoint=checkpoint, state=load_state(checkpoint))
-    return replace(start, origin=origin, model=checkpoint)
-
-
-async def _make_starting_model(recipe: Recipe, origin: Origin, display: ConsoleDisplay) -> Path:
+def _make_starting_model(context: RunContext) -> Path:
     """Make version 0, on the wall clock in every world, because a warm-up is a process."""
-    directory = origin.directory
-    with pauses_told(display.note):
-        async with (
-            reported_failures(),
-            written_status(recipe, origin, display, "making the starting model"),
-            make_launcher(recipe, directory / "logs") as launcher,
-            explain_deaths(launcher),
-        ):
-            return await starting_model(recipe, directory, launcher, display)
+
+    async def make(status: StatusWriter) -> Path:
+        async with make_launcher(context.recipe, context.directory / "logs") as launcher, explain_deaths(launcher):
+            return await starting_model(context.recipe, context.directory, launcher, context.display)
+
+    return _on_clock(context, "making the starting model", make)
 
 
-def _run_on_clock(world: World, segment: "SegmentRun", began: float) -> tuple[Outcome, float]:
+def _run_segment(
+    world: World, context: RunContext, until: int, *, is_last: bool, began: float
+) -> tuple["Outcome", float]:
     """Run one segment on the world's clock; return its outcome, and the clock at its end.
 
-    The clock goes on where the segment's checkpoint was cut. A wall clock also counts what this command has taken.
+    The clock goes on where the segment's checkpoint was taken. A wall clock also counts what this command has taken.
     """
-    traits = world.traits
-    start = segment.start
-    opening = written_status(start.recipe, start.origin, start.display, "starting engines and trainer")
-    known = None if start.origin.state is not None else world.known_accuracy(start)
+    known = None if context.resumed is not None else world.known_accuracy(context)
 
-    async def run() -> tuple[Outcome, float]:
-        with recorded_spans(), pauses_told(start.display.note):
-            async with (
-                reported_failures(),
-                opening as status,
-                world.open(start) as parts,
-            ):
-                outcome = await segment.run(parts, known, status)
+    async def run(status: StatusWriter) -> tuple[Outcome, float]:
+        with recorded_spans():
+            async with world.open(context) as parts:
+                outcome = await SegmentRun(context, parts, status, until, is_last).run(known)
         return outcome, clock.now()
 
-    taken = 0.0 if traits.virtual_time else perf_counter() - began
-    return clock.run(
-        run,
-        virtual=traits.virtual_time,
-        start=traits.start_time + start.origin.time + taken,
-    )
+    is_virtual = world.traits.virtual_time
+    taken = 0.0 if is_virtual else perf_counter() - began
+    start = world.traits.start_time + context.time + taken
+    return _on_clock(context, "starting engines and trainer", run, is_virtual, start)
+
+
+def _on_clock(
+    context: RunContext,
+    stage: str,
+    work: Callable[[StatusWriter], Awaitable[T]],
+    is_virtual: bool = False,
+    start: float = 0.0,
+) -> T:
+    """Run `work` on a clock that begins at `start`, with status.json written and one failure reported."""
+
+    async def main() -> T:
+        with pauses_told(context.display.note):
+            async with reported_failures(), written_status(context, stage) as status:
+                return await work(status)
+
+    return clock.run(main, virtual=is_virtual, start=start)
+
+
+# ---- a segment
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """Hold what is left of a segment when its world is closed."""
+
+    before: Accuracy | None
+    after: Accuracy | None
+    version: int  # the last one that was trained
+    training_seconds: float  # of the clock, from the first admission to the last swap
+    recorder: Recorder
+    ledger: Ledger
+    is_stopped: bool  # by the user, before its end
 
 
 @dataclass(frozen=True)
 class SegmentRun:
     """Run one segment over an opened world: evaluate, train and record until version `until`, evaluate."""
 
-    start: Start
+    context: RunContext
+    parts: Parts
+    status: StatusWriter
     until: int
     is_last: bool  # the run is evaluated at its end
 
-    async def run(self, parts: Parts, known_before: Accuracy | None, status: StatusWriter) -> Outcome:
-        """Run it; `known_before` is the accuracy before training, if nobody has to measure it."""
-        status.watch(parts)
-        before = await self._evaluate_before(parts, known_before, status)
-        status.stage = "waiting for the trainer to be ready"
-        await parts.ready()
-        outcome = await self._record(parts, before, status)
-        status.end = f"stopped at version {outcome.version}" if outcome.is_stopped else "finished"
+    async def run(self, known: Accuracy | None) -> Outcome:
+        """Run it; `known` is the accuracy before training, if nobody has to measure it."""
+        self.status.parts = self.parts
+        before = await self._evaluate_before(known)
+        self.status.stage = "waiting for the trainer to be ready"
+        await self.parts.ready()
+        outcome = await self._train_and_record(before)
+        self.status.end = f"stopped at version {outcome.version}" if outcome.is_stopped else "finished"
         return outcome
 
-    async def _evaluate_before(self, parts: Parts, known: Accuracy | None, status: StatusWriter) -> Accuracy | None:
-        state = self.start.origin.state
-        if state is not None:
-            return state.before
+    async def _evaluate_before(self, known: Accuracy | None) -> Accuracy | None:
+        if self.context.resumed is not None:
+            return self.context.resumed.state.before
         if known is not None:
             return known
-        status.stage = "evaluation before training"
-        return await self._evaluate(parts, self.start.origin.version, "before training")
+        self.status.stage = "evaluation before training"
+        return await self._evaluate(self.context.version, "before training")
 
-    async def _record(self, parts: Parts, before: Accuracy | None, status: StatusWriter) -> Outcome:
-        recipe = self.start.recipe
-        state = self.start.origin.state
-        directory = self.start.origin.directory
+    async def _evaluate(self, version: int, when: str) -> Accuracy | None:
+        problems = self.context.plan.held_out
+        if not problems:
+            return None
+        with span("evaluation", f"version {version} {when}"):
+            accuracy = await self.parts.evaluate(problems, version)
+        reward = f"{accuracy.mean_reward:.3f}"
+        self.context.display.note(f"accuracy {when}: {reward} on {accuracy.problems} held-out problems")
+        return accuracy
+
+    async def _train_and_record(self, before: Accuracy | None) -> Outcome:
+        context = self.context
+        recipe = context.recipe
+        parts = self.parts
+        restored = None if context.resumed is None else context.resumed.state
         with Recorder(
-            directory,
+            context.directory,
             recipe.output.trajectories,
-            make_trackers(recipe, directory, self.start.display.note),
+            make_trackers(recipe, context.directory, context.display.note),
             parts.display,
             codec=parts.codec,
             samples_every=recipe.output.samples_every,
             threaded=not recipe.world_traits.virtual_time,
-            restored=None if state is None else state.recorder,
+            restored=None if restored is None else restored.recorder,
         ) as recorder:
-            if before is not None and state is None:
+            if before is not None and restored is None:
                 recorder.evaluated(before)
-            board = self._board(recorder)
+            board = self._open_board(recorder)
             evaluations = Evaluations() if board is None else parts.make_evaluations(board)
-            checkpoints = parts.make_checkpoints(self._snapshotter(recorder, before), evaluations)
-            observer = SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended()))
-            controller = Controller(make_segment(self.start, parts, self.until, observer, checkpoints))
-            recorder.watch(functools.partial(read_meters, parts, controller, len(self.start.origin.plan.training)))
-            status.watch_training(controller, recorder)
+            snapshot = RunSnapshot(recipe, context.plan.sha256(recipe.train.steps), before, recorder)
+            checkpoints = parts.make_checkpoints(snapshot, evaluations)
+            controller = Controller(
+                parts,
+                self.until,
+                SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended())),
+                checkpoints,
+                restored=None if restored is None else restored.controller,
+            )
+            recorder.watch(functools.partial(self._read_meters, controller))
+            self.status.watch_training(controller, recorder)
             async with asyncio.TaskGroup() as tasks:
                 evaluating = tasks.create_task(evaluations.run(), name="evaluations")
-                seconds = await self._train(parts, controller, recorder)
-                status.stage = "evaluation after training"
-                after = await self._evaluate_after(parts, controller)
-                if after is not None:
-                    self._record_after(after, recorder, board)
+                seconds = await self._train(controller, recorder)
+                after = await self._evaluate_after(controller, recorder, board)
                 if controller.is_stopping:
                     evaluating.cancel()  # a resumed run evaluates what is left out
                 else:
@@ -222,32 +256,46 @@ class SegmentRun:
             is_stopped=controller.is_stopping,
         )
 
-    def _board(self, recorder: Recorder) -> Scoreboard | None:
+    def _read_meters(self, controller: Controller) -> Meters:
+        """Read what the run has counted."""
+        parts = self.parts
+        return Meters(
+            busy_seconds=parts.engine.busy_seconds,
+            gate_seconds=parts.gate_meter.seconds,
+            restarts=parts.num_restarts(),
+            reward_wait_seconds=parts.groups.reward_wait_seconds,
+            graded_groups=parts.groups.num_graded_groups,
+            admitted=controller.ledger.admitted,
+            restarted_tokens=controller.ledger.restarted_tokens,
+            epochs=parts.problems.position / len(self.context.plan.training),
+            open_tokens=controller.open_tokens,
+            loaded_version=parts.engine.loaded_version,
+        )
+
+    def _open_board(self, recorder: Recorder) -> Scoreboard | None:
         """Open the scores of evaluations during training; None: the recipe has none."""
-        recipe = self.start.recipe
-        if not recipe.eval.every:
+        context = self.context
+        evaluation = context.recipe.eval
+        if not evaluation.every:
             return None
-        origin = self.start.origin
-        return Scoreboard(origin.directory, recipe.eval.decides, origin.version, recorder, self.start.display.note)
+        return Scoreboard(context.directory, evaluation.decides, context.version, recorder, context.display.note)
 
-    def _record_after(self, after: Accuracy, recorder: Recorder, board: Scoreboard | None) -> None:
-        """Record the evaluation after training, whose version may be the best as well."""
-        is_all = self.start.recipe.eval.only_held_out
-        if board is not None and is_all and not board.measured(after.version):
-            board.add(self.start.origin.directory / CHECKPOINTS / f"step_{after.version}", [after])
-        elif not recorder.has_evaluated(after):
-            recorder.evaluated(after)
+    async def _train(self, controller: Controller, recorder: Recorder) -> float:
+        """Train until the end of the segment, or of the data; return the seconds that this took.
 
-    async def _train(self, parts: Parts, controller: Controller, recorder: Recorder) -> float:
-        """Train until the end of the segment, or of the data; return the seconds that this took."""
-        display = self.start.display
-        display.begin(parts.activity, self.start.recipe.train.steps)
-        await self._run_until_stopped(controller)
-        if num_diverged := parts.num_diverged():
+        Raises:
+            RunError: a recording had not enough groups for one step.
+            RunStopped: the user has stopped the run, and it could not be saved in time.
+        """
+        display = self.context.display
+        display.begin("replaying" if self.parts.is_recorded else "training", self.context.recipe.train.steps)
+        async with self._stopped_by_user(controller):
+            await controller.run()
+        if num_diverged := self.parts.num_diverged():
             display.note(f"{num_diverged} resumed episodes went another way than was recorded")
         if controller.version == self.until or controller.has_ended() or controller.is_stopping:
             return recorder.seconds
-        assert parts.data_may_end, f"ended at version {controller.version} of {self.until}"
+        assert self.parts.is_recorded, f"ended at version {controller.version} of {self.until}"
         if controller.version == 0:
             raise RunError(
                 f"not one step can be trained under these settings; lost: {dict(controller.ledger.lost)}. "
@@ -257,106 +305,87 @@ class SegmentRun:
         display.note(f"the recording had no batch left after {controller.version} of {self.until} steps")
         return number(recorder.records.newest[-1], "time_s")
 
-    async def _run_until_stopped(self, controller: Controller) -> None:
-        """Run the controller to its end, or until the user has stopped it.
-
-        Raises:
-            RunStopped: it could not be saved in time.
-        """
-        recipe = self.start.recipe
+    @contextlib.asynccontextmanager
+    async def _stopped_by_user(self, controller: Controller) -> AsyncIterator[None]:
+        """Stop the controller at the first signal. In virtual time a signal ends everything at once."""
+        recipe = self.context.recipe
         if recipe.world_traits.virtual_time:
-            await controller.run()
+            yield
             return
         seconds = recipe.deadlines.stop
-        directory = self.start.origin.directory
         async with stopped_by_signals(
             controller.stop,
-            self.start.display.note,
+            self.context.display.note,
             seconds,
-            late=lambda: not_saved(directory, controller.version, seconds),
+            late=lambda: not_saved(self.context.directory, controller.version, seconds),
         ):
-            await controller.run()
+            yield
 
-    def _snapshotter(self, recorder: Recorder, before: Accuracy | None) -> RunSnapshot:
-        recipe = self.start.recipe
-        inputs = self.start.origin.plan.sha256(recipe.train.steps)
-        return _RecordedSnapshot(recipe, inputs, before, recorder)
-
-    async def _evaluate_after(self, parts: Parts, controller: Controller) -> Accuracy | None:
+    async def _evaluate_after(
+        self, controller: Controller, recorder: Recorder, board: Scoreboard | None
+    ) -> Accuracy | None:
+        """Evaluate the last version and record it; it may be the best as well."""
+        self.status.stage = "evaluation after training"
         if not self.is_last or controller.is_stopping:
             return None
-        return await self._evaluate(parts, controller.version, "after training")
-
-    async def _evaluate(self, parts: Parts, version: int, when: str) -> Accuracy | None:
-        problems: Sequence[Problem] = self.start.origin.plan.held_out
-        if not problems:
+        after = await self._evaluate(controller.version, "after training")
+        if after is None:
             return None
-        with span("evaluation", f"version {version} {when}"):
-            accuracy = await parts.evaluate(problems, version)
-        reward = f"{accuracy.mean_reward:.3f}"
-        self.start.display.note(f"accuracy {when}: {reward} on {accuracy.problems} held-out problems")
-        return accuracy
+        is_all = self.context.recipe.eval.only_held_out
+        if board is not None and is_all and not board.measured(after.version):
+            board.add(self.context.directory / CHECKPOINTS / f"step_{after.version}", [after])
+        elif not recorder.has_evaluated(after):
+            recorder.evaluated(after)
+        return after
 
 
-@dataclass(frozen=True)
-class _RecordedSnapshot:
-    """Implement RunSnapshot with the recorder of a segment."""
-
-    recipe: Recipe
-    inputs: str
-    before: Accuracy | None
-    recorder: Recorder
-
-    def __call__(self, state: ControllerState) -> RunState:
-        return RunState(
-            recipe=self.recipe.model_dump(mode="json"),
-            inputs=self.inputs,
-            time=clock.now(),
-            before=self.before,
-            controller=state,
-            recorder=self.recorder.snapshot(),
-        )
-
-    def settle(self) -> None:
-        self.recorder.settle()
+# ---- summary
 
 
-def read_meters(parts: Parts, controller: Controller, num_problems: int) -> Meters:
-    """Read what the run has counted; `num_problems` are for training."""
-    return Meters(
-        busy_seconds=parts.engine.busy_seconds,
-        gate_seconds=parts.groups.gate_meter.seconds,
-        restarts=parts.num_restarts(),
-        reward_wait_seconds=parts.groups.reward_wait_seconds,
-        graded_groups=parts.groups.num_graded_groups,
-        admitted=controller.ledger.admitted,
-        restarted_tokens=controller.ledger.restarted_tokens,
-        epochs=parts.problems.position / num_problems,
-        open_tokens=controller.open_tokens,
-        loaded_version=parts.engine.loaded_version,
+def _summarize(context: RunContext, outcome: Outcome, seconds: float) -> Summary:
+    """Summarize a run on one page, and write it to its summary.json.
+
+    Args:
+        seconds: of the whole command, on the run's clock.
+    """
+    before = outcome.before
+    after = outcome.after
+    recorder = outcome.recorder
+    ledger = outcome.ledger
+    steps = [record for record in recorder.read_records() if "tokens/trained" in record]
+    summary = Summary(
+        directory=str(context.directory),
+        accuracy_before=before.mean_reward if before else None,
+        accuracy_after=after.mean_reward if after else None,
+        eval_problems=after.problems if after else 0,
+        seconds=seconds,
+        training_seconds=outcome.training_seconds,
+        steps=len(steps),
+        tokens_trained=int(sum(number(record, "tokens/trained") for record in steps)),
+        tokens_generated=int(sum(number(record, "tokens/generated") for record in steps)),
+        token_ages=dict(sorted(recorder.state.token_ages.items())),
+        trajectories_spanning_versions=recorder.state.num_spanning,
+        groups={"trained": ledger.trained, **ledger.lost, "in flight": ledger.in_flight},
+        selection=recorder.state.selection,
+        selection_bias=recorder.state.selection.warnings(),
+        idle_trainer=mean_idle(steps, "trainer"),
+        idle_engine=mean_idle(steps, "engine"),
+        pause=mean_pause(steps),
+        weights_sha256=weights_sha256(context.directory / CHECKPOINTS / f"step_{outcome.version}"),
+        trainer_memory=_trainer_memory(context, steps),
     )
+    file = context.directory / SUMMARY
+    with writing(file):  # last, because a run that has it is finished
+        replace_file(file, msgspec.json.format(msgspec.json.encode(summary)))
+    return summary
 
 
-def make_segment(start: Start, parts: Parts, until: int, observer: Observer, checkpoints: Checkpoints) -> Segment:
-    """Assemble what the controller runs: every run, replay and benchmark of it goes through here."""
-    state = start.origin.state
-    return Segment(
-        rollout=parts.rollout,
-        deadlines=parts.deadlines,
-        steps=parts.steps,
-        tokens=start.recipe.train.tokens,
-        until=until,
-        engine=parts.engine,
-        trainer=parts.trainer,
-        admission=parts.admission,
-        problems=parts.problems,
-        groups=parts.groups,
-        gate_meter=parts.groups.gate_meter,
-        tail=parts.admission.rounds if isinstance(parts.admission, TailGate) else None,
-        drain=None if start.recipe.sync.interrupt else parts.groups.drain,
-        keep=parts.keep,
-        lease=parts.lease,
-        observer=observer,
-        checkpoints=checkpoints,
-        restored=None if state is None else state.controller,
-    )
+def _trainer_memory(context: RunContext, steps: list[Record]) -> TrainerMemory | None:
+    """Return the most that a rank took, and on GPUs what was predicted: both count what torch allocates there."""
+    measured = [number(record, MEMORY) for record in steps if MEMORY in record]
+    plan = context.plan
+    if context.recipe.world_traits.one_process or not measured:
+        return None
+    if plan.memory is None or not plan.placement.on_gpus:
+        return TrainerMemory(max(measured), predicted=None)
+    return TrainerMemory(max(measured), predicted=plan.memory.rank_peak / 1e9)

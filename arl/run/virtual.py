@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -30,7 +31,7 @@ from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures
 from arl.run.rewards import evaluation_scorer, inline_rewards, training_scorer
-from arl.run.world import Parts, Start, recipe_parts
+from arl.run.world import Parts, RunContext, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
 from arl.types import Accuracy, Grade, Problem, Response, StartingVersions
@@ -45,31 +46,34 @@ class VirtualWorld:
         """See World. Computes with one thread and deterministic kernels, on the CPU."""
         return repeatable()
 
-    def known_accuracy(self, start: Start) -> Accuracy | None:
+    def known_accuracy(self, context: RunContext) -> Accuracy | None:
         """See World."""
         return None
 
     @contextlib.asynccontextmanager
-    async def open(self, start: Start) -> AsyncIterator[Parts]:
+    async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World."""
-        recipe = start.recipe
-        directory = start.origin.directory
-        plan = start.origin.plan
-        versions = start.versions
-        rewards = inline_rewards(recipe, directory / LOGS, start.display.note)
+        recipe = context.recipe
+        directory = context.directory
+        plan = context.plan
+        versions = context.versions
+        rewards = inline_rewards(recipe, directory / LOGS, context.display.note)
         idle = asyncio.Semaphore(recipe.reward.workers)
         cost = recipe.virtual.reward
-        with publication_directory(recipe, start.model, directory, plan.lags, plan.transport) as publications:
+        with publication_directory(recipe, context.model, directory, plan.lags, plan.transport) as publications:
             trainer = InProcessTrainer(recipe, versions, publications, directory / LOGS, plan.lags)
             async with open_engines(recipe, versions) as engine:
-                yield recipe_parts(
-                    start,
+                parts = recipe_parts(
+                    context,
                     engine=engine,
                     trainer=trainer,
                     codec=load_codec(versions.model, recipe_format(recipe.data)),
                     rewards=TimedRewards(training_scorer(recipe, rewards), cost, idle),
                     held_out_rewards=TimedRewards(evaluation_scorer(recipe, rewards), cost, idle),
-                    make_evaluations=evaluations_in_place(start, trainer.save_model),
+                )
+                yield replace(
+                    parts,
+                    make_evaluations=evaluations_in_place(context, trainer.save_model),
                     num_restarts=lambda: engine.restarts,
                 )
 
@@ -84,32 +88,35 @@ async def open_engines(recipe: Recipe, versions: StartingVersions) -> AsyncItera
         yield Router(engines)
 
 
-def evaluations_in_place(start: Start, save: Callable[[Path], None]) -> Callable[[Scoreboard], InPlaceEvaluations]:
+def evaluations_in_place(
+    context: RunContext, save: Callable[[Path], None]
+) -> Callable[[Scoreboard], InPlaceEvaluations]:
     """Return what makes the evaluations of a run in one process; `save` writes the trainer's weights."""
 
     def make(board: Scoreboard) -> InPlaceEvaluations:
         return InPlaceEvaluations(
-            start.origin.directory,
-            start.recipe,
+            context.directory,
+            context.recipe,
             save,
-            lambda model, version: measure_in_process(start, start.origin.plan.measured, model, version),
+            lambda model, version: measure_in_process(context, context.plan.measured, model, version),
             board,
-            start.display.note,
+            context.display.note,
         )
 
     return make
 
 
-async def measure_in_process(start: Start, suites: Sequence[Suite], model: Path, version: int) -> list[Accuracy]:
+async def measure_in_process(context: RunContext, suites: Sequence[Suite], model: Path, version: int) -> list[Accuracy]:
     """Measure `model`, which is `version`, on `suites`, with engines and rewards of their own in this process."""
-    recipe = start.recipe
-    context = start.origin.plan.context
+    recipe = context.recipe
     functions = [suite.reward for suite in suites]
-    rewards = inline_rewards(recipe, start.origin.directory / LOGS, start.display.note, functions)
+    rewards = inline_rewards(recipe, context.directory / LOGS, context.display.note, functions)
     codec = load_codec(str(model))
     with unrecorded_spans():  # these engines have the names of the run's own
         async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-            return await measure_suites(suites, version, engine, codec, rewards, context, recipe.deadlines.step)
+            return await measure_suites(
+                suites, version, engine, codec, rewards, context.plan.context, recipe.deadlines.step
+            )
 
 
 class TimedRewards:

@@ -62,6 +62,7 @@ def test_a_choice_of_devices_that_names_none_is_refused(two_gpus: Path, wanted: 
 
 def test_what_follows_a_name_that_is_no_device_is_ignored_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(devices, "find_gpus", list)
     monkeypatch.setattr(devices, "refuse_unusable_gpus", lambda *_: None)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
     assert visible_devices() == ("GPU-a",)

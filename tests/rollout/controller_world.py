@@ -148,7 +148,6 @@ class World:
                 deadlines=self.deadlines,
                 steps=self.steps,
                 tokens=self.tokens,
-                until=self.until,
                 engine=self.engine,
                 trainer=self.trainer,
                 admission=admission,
@@ -159,10 +158,11 @@ class World:
                 drain=None if self.interrupt else self.episodes.drain,
                 keep=self.keep,
                 lease=NullLease(),
-                observer=self.observer,
-                checkpoints=self.checkpoints,
-                restored=restored,
-            )
+            ),
+            self.until,
+            self.observer,
+            self.checkpoints,
+            restored,
         )
 
     def _fixed_engines(self, served: int) -> Router:

@@ -2,16 +2,17 @@
 
 import asyncio
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import DeadlineError, DiskError
+from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import RecorderState
 from arl.rollout.controller_state import ControllerState
-from arl.run.checkpoint import RunCheckpoints, next_checkpoint
-from arl.run.checkpoint_state import RunState
+from arl.run.checkpoint import RunCheckpoints, RunSnapshot, next_checkpoint
 from tests.fakes import NullEngine, NullTrainer
 
 RECIPE = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "train": {"steps": 9}}
@@ -20,15 +21,17 @@ DONE = 2 * RECORDED.rollout.problems_per_step
 STATE = ControllerState(version=2, loaded_version=2, admitted=DONE, trained=DONE)
 
 
-class NullSnapshot:
-    def __call__(self, state: ControllerState) -> RunState:
-        return RunState(RECORDED.model_dump(mode="json"), "", 0.0, None, state, RecorderState(start=0.0, last_step=0.0))
+class NullRecorder:
+    """Record nothing."""
+
+    def snapshot(self) -> RecorderState:
+        return RecorderState(start=0.0, last_step=0.0)
 
     def settle(self) -> None:
         pass
 
 
-snapshot = NullSnapshot()
+snapshot = RunSnapshot(RECORDED, "", None, cast(Recorder, NullRecorder()))
 
 
 class SlowTrainer(NullTrainer):

@@ -17,7 +17,7 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import EngineError, InputError, ProcessDied
 from arl.launch.base import Node, Resources
-from arl.run.control.control_messages import JoinEngine
+from arl.run.control import JoinEngine
 from arl.run.engine_pool import EnginePool, open_engine_pool
 from tests.fakes import NullEngine
 
@@ -104,15 +104,15 @@ def changed(scenario: Callable[[EnginePool, FakeServers], Awaitable[None]], reci
     return notes
 
 
-GUEST = JoinEngine(name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4)
+EXTERNAL = JoinEngine(name="engine-n3-9ed7-0", url="http://127.0.0.1:9", node="n3", pid=4)
 
 
 def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() -> None:
     async def scenario(pool: EnginePool, _: FakeServers) -> None:
-        assert await pool.join(GUEST) == GUEST.name
+        assert await pool.join(EXTERNAL) == EXTERNAL.name
         replica = pool.router.replica(1)
         assert replica is not None
-        assert (replica.name, replica.is_external) == (GUEST.name, True)
+        assert (replica.name, replica.is_external) == (EXTERNAL.name, True)
         assert await pool.router._is_lost(replica, EngineError("refused"))
         while len(pool.statuses()) > 1:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -135,7 +135,7 @@ def test_a_full_disk_that_keeps_an_engine_from_its_restart_costs_the_run_that_en
     recipe = load_recipe(Path("recipes/quickstart.yaml"), ["engine.replicas=1", "engine.min_replicas=1"])
 
     async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        await pool.join(GUEST)
+        await pool.join(EXTERNAL)
         servers.without_room.add(0)
         servers.started[0].over.set()
         while len(pool.statuses()) > 1:  # noqa: ASYNC110
@@ -150,7 +150,7 @@ def test_the_only_engine_stays_and_what_is_no_engine_cannot_be_removed() -> None
     async def scenario(pool: EnginePool, servers: FakeServers) -> None:
         with pytest.raises(InputError, match="is the run's only engine"):
             await pool.remove("engine-0")
-        await pool.join(GUEST)
+        await pool.join(EXTERNAL)
         assert await pool.remove("engine-0") == 0
         assert servers.started[0].over.is_set()
         with pytest.raises(InputError, match=r"the run has no such engine; it has engine-n3-9ed7-0$"):

@@ -20,9 +20,8 @@ from arl.launch.spawn import RUNNER
 from arl.metrics.console import ConsoleDisplay
 from arl.run.evaluation.beside import LOWEST_PRIORITY
 from arl.run.preflight import preflight
-from arl.run.resume import Origin
 from arl.run.virtual import measure_in_process
-from arl.run.world import Start
+from arl.run.world import RunContext
 from tests.processes import survivors
 from tests.run.test_train import Command, start
 
@@ -49,7 +48,7 @@ def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of
     assert link.readlink() == Path(f"step_{best}")
     assert {path.name for path in link.parent.iterdir()} == {"best", f"step_{best}", "step_6"}
     plan = preflight(recipe)
-    at_best = Start(recipe=recipe, origin=Origin(plan, command.run), model=link, display=ConsoleDisplay())
+    at_best = RunContext(recipe=recipe, plan=plan, directory=command.run, display=ConsoleDisplay(), first_model=link)
     (again,) = clock.run(lambda: measure_in_process(at_best, plan.measured, link.resolve(), best), virtual=True)
     others = [abs(score - again.mean_reward) for version, score in scores.items() if version != best]
     assert abs(scores[best] - again.mean_reward) < 0.1 * min(others)  # a last bit of a logit may change a token

@@ -65,12 +65,6 @@ def test_a_stopped_process_is_named_although_another_node_has_a_process_of_the_s
     assert "\ntrainer-0" not in message
 
 
-def test_of_a_process_that_the_message_names_already_only_its_state_is_added() -> None:
-    waited = DeadlineError("controller waited 30 s for trainer rank 0 (pid 17 on n2)\nThe end of trainer-0.log")
-    message = message_of(waited, RemoteProcess("trainer-0", 2, STOPPED), RemoteProcess("engine-0", 1))
-    assert message.endswith("\ntrainer-0 (pid 17 on n2) is stopped by a signal (SIGSTOP?).")
-
-
 def test_a_trainer_that_did_not_answer_the_engines_is_described_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arl.run.failures.DEATH_SECONDS", 0.01)
     failed = TrainerError("trainer rank 0 opens no group for a broadcast: waited 20 s")

@@ -8,7 +8,7 @@ from huggingface_hub import constants
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe
 from arl.metrics.run_files import RECIPE
-from arl.run.pinned_sources import pin_sources
+from arl.run.resume import pin_sources
 from tests.data.fake_hub import SHA, FakeHub
 
 OTHER = "f" * 40

@@ -5,7 +5,7 @@ import pytest
 from arl.config.recipe import Recipe
 from arl.errors import RecipeError
 from arl.launch.torch_build import SHARED, nccl_settings
-from arl.run.ranks import rank_environment
+from arl.run.processes import rank_environment
 
 ALLOCATOR = "PYTORCH_CUDA_ALLOC_CONF"
 

@@ -18,9 +18,9 @@ from arl.launch.local import LocalLauncher
 from arl.launch.network import new_key
 from arl.launch.run_secrets import RunSecrets
 from arl.models.tiny import make_tiny_model
-from arl.run.engine_pool import connect_engines
-from arl.run.engines import EngineServers
+from arl.run.engine_pool import open_engine_pool
 from arl.run.failures import explain_deaths, reported_failures
+from arl.run.processes import EngineServers
 from arl.tasks.running_checksum import CHARACTERS
 from arl.types import StartingVersions
 from tests.fake_sglang import make_fake_sglang
@@ -97,7 +97,7 @@ def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
         async with reported_failures(), LocalLauncher(tmp_path, 2.0) as processes, explain_deaths(processes):
             versions = StartingVersions(str(tmp_path / "model"))
             servers = EngineServers(recipe, versions, [Resources(1)], processes, RunSecrets(new_key()))
-            async with connect_engines(servers, await servers.start_all(), print):
+            async with open_engine_pool(servers, await servers.start_all(), print):
                 raise AssertionError("it opened")
 
     with pytest.raises(ProcessDied, match=r"launcher waited 1 s for engine-0 \(pid \d+\) to be ready"):

@@ -12,7 +12,7 @@ from arl.config.train_section import Train
 from arl.metrics.names import Record
 from arl.metrics.recorder_state import RunRecords
 from arl.metrics.run_status import read_status
-from arl.run.status_writer import StatusWriter, recent_speed, seconds_left, telling_waits
+from arl.run.status_writer import StatusWriter, longest_waits, recent_speed, seconds_left
 from tests.watch.statuses import a_run, a_status
 
 
@@ -55,7 +55,7 @@ def test_speed_is_a_mean_over_the_last_ten_steps_weighted_by_their_time() -> Non
 
 def test_waits_of_loops_come_first_and_those_of_requests_are_shown_once_they_take_long() -> None:
     waits = [("engine client", f"request {i}", float(i)) for i in range(30)]
-    shown = telling_waits([*waits, ("trainer", "4 groups", 0.5), ("admission", "room", 2.0)])
+    shown = longest_waits([*waits, ("trainer", "4 groups", 0.5), ("admission", "room", 2.0)])
     assert [(wait.who, wait.seconds) for wait in shown[:3]] == [
         ("admission", 2.0),
         ("trainer", 0.5),
@@ -89,13 +89,8 @@ def test_the_time_left_is_that_of_the_steps_until_the_first_limit(
     assert seconds_left(train, version, so_far, speed) == pytest.approx(left * step_seconds)
 
 
-def test_before_the_first_step_there_is_no_speed() -> None:
-    assert recent_speed([measured(0, 0.5)]) is None
-
-
 def test_a_status_that_is_written_late_does_not_replace_the_one_that_says_how_the_run_has_ended(tmp_path: Path) -> None:
-    origin = SimpleNamespace(directory=a_run(tmp_path), version=0)
-    writer = StatusWriter(cast(Any, None), cast(Any, origin), cast(Any, None), "training")
+    writer = StatusWriter(cast(Any, SimpleNamespace(directory=a_run(tmp_path), version=0)), "training")
     writer.write(a_status(clock=13.0, end="finished"))
     writer.write(a_status(clock=12.0))
     assert read_status(tmp_path).end == "finished"

@@ -15,7 +15,7 @@ from huggingface_hub import constants
 from arl.config.recipe import Data
 from arl.data.problems import load_problems
 from arl.errors import DataError
-from arl.run.task_list import render_tasks
+from arl.run.commands import tasks
 from arl.tasks.math_sets import Gsm8k, Math, MathSet, after_hashes, last_boxed
 from arl.types import Problem
 
@@ -104,9 +104,12 @@ def test_an_absent_set_is_refused_with_the_command_that_fetches_it(folder: Path)
     assert "or let ARL_DATA name a folder that holds gsm8k/train.jsonl" in message
 
 
-def test_every_built_in_task_is_listed_with_its_problems_and_their_place(folder: Path) -> None:
+def test_every_built_in_task_is_listed_with_its_problems_and_their_place(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     put(folder, "gsm8k/test.jsonl", GSM8K_ROWS)
-    text = render_tasks()
+    tasks()
+    text = capsys.readouterr().out
     assert f"1,319  {folder}/gsm8k/test.jsonl  (MIT)" in text
     assert "7,473  missing: hf download --repo-type dataset openai/gsm8k --include 'main/train-*.parquet'" in text
     assert "generated" in text

@@ -5,35 +5,23 @@ import os
 import signal
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
 
 from arl.config.recipe import Recipe
 from arl.errors import ProcessDied
-from arl.metrics.recorder_state import RecorderState
+from arl.metrics.recorder import Recorder
 from arl.rollout.controller_state import ControllerState
-from arl.run.checkpoint import RunCheckpoints
-from arl.run.checkpoint_state import RunState
-from arl.run.intact import clear_after, newest_intact
+from arl.run.checkpoint import RunCheckpoints, RunSnapshot, clear_after, newest_intact
 from arl.train.trainer_client import TrainerClient
 from tests.fakes import NullEngine
+from tests.run.test_checkpoint import NullRecorder
 from tests.train.synthetic import batch
 from tests.train.workers import forked, init, launched
 
 SECONDS = 120.0
-
-
-class NullSnapshot:
-    def __init__(self, recipe: Recipe) -> None:
-        self._recipe = recipe.model_dump(mode="json")
-
-    def __call__(self, state: ControllerState) -> RunState:
-        return RunState(self._recipe, "", 0.0, None, state, RecorderState(start=0.0, last_step=0.0))
-
-    def settle(self) -> None:
-        pass
 
 
 async def ends_with(work: Coroutine[Any, Any, None], kind: type[Exception]) -> str:
@@ -65,7 +53,8 @@ def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_fro
 
     async def step_and_save(trainer: TrainerClient, version: int) -> None:
         await trainer.step(batch(version, groups=4, size=4))
-        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1), trainer, NullSnapshot(recipe))
+        snapshot = RunSnapshot(recipe, "", None, cast(Recorder, NullRecorder()))
+        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1), trainer, snapshot)
         await checkpoints.copy(version + 1)
         done = (version + 1) * recipe.rollout.problems_per_step
         state = ControllerState(version=version + 1, loaded_version=version + 1, admitted=done, trained=done)
@@ -92,9 +81,10 @@ def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_fro
 
     asyncio.run(killed())
     notes: list[str] = []
-    checkpoint, state = newest_intact(directory, notes.append)
+    point = newest_intact(directory, notes.append)
+    checkpoint = point.checkpoint
     assert checkpoint.name == "step_5"
-    assert state.controller.version == 5
+    assert point.state.controller.version == 5
     assert not notes
     clear_after(checkpoint, notes.append)
     asyncio.run(resumed(checkpoint))

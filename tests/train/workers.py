@@ -10,7 +10,7 @@ from arl.launch.base import Process, Resources
 from arl.launch.local import LocalLauncher
 from arl.launch.network import LOOPBACK, LOOPBACK_INTERFACE, held_port
 from arl.launch.run_secrets import RunSecrets
-from arl.run.ranks import start_ranks
+from arl.run.processes import start_ranks
 from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.channel import Init

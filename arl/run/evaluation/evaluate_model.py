@@ -31,8 +31,7 @@ from arl.launch.placement import place
 from arl.launch.run_secrets import run_secrets
 from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
-from arl.run.engine_pool import connect_engines
-from arl.run.engines import EngineServers
+from arl.run.engine_pool import open_engine_pool
 from arl.run.evaluation.evaluate import evaluate_suite, suite_episodes
 from arl.run.evaluation.results import (
     Scored,
@@ -46,8 +45,8 @@ from arl.run.evaluation.results import (
 from arl.run.evaluation.scores import Sample, check_ks, score_samples
 from arl.run.evaluation.suite import Suite, load_suite
 from arl.run.failures import explain_deaths, reported_failures
-from arl.run.gc_pacing import rare_collections
 from arl.run.machines import resolve_auto
+from arl.run.processes import EngineServers, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards
 from arl.tasks.registry import task_class
 from arl.types import StartingVersions
@@ -240,8 +239,8 @@ async def _serve(evaluation: Evaluation, logs: Path, note: Callable[[str], None]
                 launcher=launcher,
                 trust=trust,
             )
-            async with connect_engines(servers, await servers.start_all(), note) as engine:
-                yield engine
+            async with open_engine_pool(servers, await servers.start_all(), note) as pool:
+                yield pool.router
 
 
 def _evaluate_missing(evaluation: Evaluation, display: ConsoleDisplay) -> list[Scored]:

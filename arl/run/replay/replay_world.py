@@ -34,9 +34,8 @@ from arl.metrics.run_status import require_run
 from arl.metrics.summary import Summary
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import keep_all
-from arl.run.checkpoint import next_checkpoint
+from arl.run.checkpoint import RunSnapshot, next_checkpoint
 from arl.run.evaluation.during import Evaluations
-from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.evaluation.suite import held_out_suite
 from arl.run.replay.recorded import (
     PacedTrainer,
@@ -49,7 +48,7 @@ from arl.run.replay.recorded import (
 from arl.run.replay.recording import Recording, read_recording
 from arl.run.train import train_in
 from arl.run.virtual import evaluations_in_place, measure_in_process, repeatable
-from arl.run.world import Parts, RunSnapshot, Start, recipe_filter, recipe_lease
+from arl.run.world import Parts, RunContext, recipe_filter, recipe_lease
 from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
 from arl.train.in_process import InProcessTrainer
@@ -162,78 +161,80 @@ class ReplayWorld:
         """See World."""
         return repeatable()
 
-    def known_accuracy(self, start: Start) -> Accuracy | None:
+    def known_accuracy(self, context: RunContext) -> Accuracy | None:
         """See World. Not measured on the clock of the recording, because that would shift the schedule."""
         recorded = self._plan.recording.before
-        problems = start.origin.plan.held_out
+        problems = context.plan.held_out
         if recorded is not None or not problems:
             return recorded
-        return clock.run(lambda: _measure(start, start.model, version=0), virtual=True)
+        return clock.run(lambda: _measure(context, context.model, version=0), virtual=True)
 
     @contextlib.asynccontextmanager
-    async def open(self, start: Start) -> AsyncIterator[Parts]:
+    async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World."""
-        recipe = start.recipe
-        directory = start.origin.directory
-        lags = start.origin.plan.lags
-        transport = start.origin.plan.transport
-        with publication_directory(recipe, start.model, directory, lags, transport) as publications:
-            yield self._parts(start, self._make_trainer(start, publications))
+        recipe = context.recipe
+        directory = context.directory
+        lags = context.plan.lags
+        transport = context.plan.transport
+        with publication_directory(recipe, context.model, directory, lags, transport) as publications:
+            yield self._parts(context, self._make_trainer(context, publications))
 
-    def _parts(self, start: Start, learning: InProcessTrainer) -> Parts:
+    def _parts(self, context: RunContext, learning: InProcessTrainer) -> Parts:
         plan = self._plan
         recording = plan.recording
         trainer = PacedTrainer(learning, recording.step_seconds if plan.paced else ())
-        engine = RecordedEngine(recording.loaded, start.recipe.virtual.load)
-        models = SavedModels(start.origin.directory / CHECKPOINTS, start.recipe, trainer)
+        engine = RecordedEngine(recording.loaded, context.recipe.virtual.load)
+        models = SavedModels(context.directory / "checkpoints", context.recipe, trainer)
 
         async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
             del problems  # they are the plan's
-            return await _measure(start, models.path(version), version)
+            return await _measure(context, models.path(version), version)
 
         def make_checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> SavedModels:
             del snapshot, evaluations  # only models are saved, and evaluations save their own
             return models
 
-        deadlines = start.recipe.deadlines
+        deadlines = context.recipe.deadlines
         # What the controller waits for may be as far off as the recording is long.
         longer = {"step": deadlines.step + plan.timeout, "swap": deadlines.swap + plan.timeout}
-        codec = load_codec(str(start.model), recipe_format(start.recipe.data))
+        codec = load_codec(str(context.model), recipe_format(context.recipe.data))
         groups = RecordedGroups(
             recording.groups,
             engine,
             codec=codec,
             trainer=trainer,
             timeout=plan.timeout,
-            bound=None if plan.as_recorded else start.recipe.rollout.max_age,
+            bound=None if plan.as_recorded else context.recipe.rollout.max_age,
         )
         return Parts(
             engine=engine,
             trainer=trainer,
             groups=groups,
             problems=RecordedOrder(recording.groups),
-            lease=recipe_lease(start.recipe, engine, groups.drain),
+            lease=recipe_lease(context.recipe, engine, groups.drain),
+            gate_meter=groups.gate_meter,
+            drain=None if context.recipe.sync.interrupt else groups.drain,
+            tokens=context.recipe.train.tokens,
             deadlines=deadlines.model_copy(update=longer),
             steps=len(recording.step_seconds),
-            display=QuietDisplay(start.display),
+            display=QuietDisplay(context.display),
             make_checkpoints=make_checkpoints,
-            make_evaluations=evaluations_in_place(start, learning.save_model),
+            make_evaluations=evaluations_in_place(context, learning.save_model),
             evaluate=measure,
-            data_may_end=True,
+            is_recorded=True,
             codec=codec,
-            activity="replaying",
             **recorded_rules(plan),
         )
 
-    def _make_trainer(self, start: Start, publications: Path) -> InProcessTrainer:
+    def _make_trainer(self, context: RunContext, publications: Path) -> InProcessTrainer:
         """Make a trainer whose steps take the time of the cost model, or none where they are `paced` as recorded."""
-        recipe = start.recipe
+        recipe = context.recipe
         if self._plan.paced:
             free_steps = recipe.virtual.model_copy(update={"train_step": 0.0})
             recipe = recipe.model_copy(update={"virtual": free_steps})
-        versions = StartingVersions(str(start.model))
-        logs = start.origin.directory / LOGS
-        return InProcessTrainer(recipe, versions, publications, logs, start.origin.plan.lags)
+        versions = StartingVersions(str(context.model))
+        logs = context.directory / LOGS
+        return InProcessTrainer(recipe, versions, publications, logs, context.plan.lags)
 
 
 class SavedModels:
@@ -298,8 +299,8 @@ def recorded_rules(plan: Replay) -> dict[str, Any]:
     }
 
 
-async def _measure(start: Start, model: Path, version: int) -> Accuracy:
+async def _measure(context: RunContext, model: Path, version: int) -> Accuracy:
     """Measure the accuracy of `model`, which is `version`, on held-out problems, on engines that really generate."""
-    suite = held_out_suite(start.recipe, start.origin.plan.held_out)
-    (accuracy,) = await measure_in_process(start, [suite], model, version)
+    suite = held_out_suite(context.recipe, context.plan.held_out)
+    (accuracy,) = await measure_in_process(context, [suite], model, version)
     return accuracy

@@ -49,12 +49,6 @@ def test_two_runs_are_bit_identical_and_the_recipe_of_one_loads_again(start: Sta
     assert "by an older policy (exact lag)" in render(one.summary, recipe)
 
 
-def test_lag_zero_is_synchronous(start: Start) -> None:
-    exact, bounded = start(EXACT, "rollout.lag=0"), start("rollout.staleness=0")
-    assert exact.ages() == {0}
-    assert exact.summary.weights_sha256 == bounded.summary.weights_sha256
-
-
 def test_a_publisher_slower_than_the_trainer_still_writes_every_version(start: Start) -> None:
     ran = start(EXACT, "rollout.lag=2", "virtual.publish=9")
     swaps = [e["name"] for e in json.loads((ran.directory / "trace.json").read_text()) if "swap" in e["name"]]

@@ -1,28 +1,96 @@
-"""Start the trainer ranks of a run and connect a client to them.
+"""Start the processes of both sides of a run, and connect to them.
 
-recipe ─► Init ─► TrainerClient listens ─► launcher starts the ranks ─► each says Hello and gets Init
+engines   start_all ─► servers load their weights ─► connect: a client each ─► arl.run.engine_pool
+                                                        ▲  a server dies ─► start(i)
+trainer   recipe ─► Init ─► TrainerClient listens ─► launcher starts the ranks ─► each says Hello and gets Init
 """
 
 import asyncio
 import contextlib
+import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from arl.config.recipe import Recipe
+from arl.engine.backend import Backend, ServerSpec, find_backend
+from arl.engine.base import ReplicaEngine
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.run_secrets import RunSecrets
 from arl.launch.torch_build import nccl_settings
 from arl.sync.choose import kept_versions
+from arl.sync.group_sender import GroupSender
 from arl.train.channel import Init
 from arl.train.trainer_client import TrainerClient
 from arl.types import StartingVersions, Transport
 
 ALLOCATOR_VARIABLES = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")  # torch reads the old name and the new one
 EXPANDABLE = {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+CONTAINERS = 100_000  # of a few hundred bytes: garbage in cycles holds some 20 MB at most before it is collected
+
+
+@dataclass(frozen=True)
+class EngineServers:
+    """Start the engine servers of a run, each on a free port of its node's address.
+
+    Args:
+        recipe: of the run.
+        versions: a server begins with the oldest of them, which nobody deletes.
+        resources: of each server, by number; those of servers that are added later are added here.
+        launcher: starts the processes.
+        trust: secrets of the run; every request must carry its key.
+        side: begins the role of each server, as messages and logs name it.
+    """
+
+    recipe: Recipe
+    versions: StartingVersions
+    resources: list[Resources] | dict[int, Resources]
+    launcher: Launcher
+    trust: RunSecrets
+    side: str = "engine"
+
+    async def start(self, i: int) -> Process:
+        """Start server `i`, for the first time or again, without waiting until it is ready."""
+        command = self._backend.command(self._spec(i))
+        environment = {
+            **self.recipe.engine.environment,
+            **nccl_settings(self.recipe),
+            **command.environment,
+            **self.trust.environment,
+        }
+        secrets = {**command.secrets, **self.trust.secrets}
+        complete = Command(command.argv, environment, secrets)
+        return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])
+
+    async def start_all(self) -> list[Process]:
+        """Start every server."""
+        return [await self.start(i) for i in range(len(self.resources))]
+
+    def connect(
+        self, url: str, sender: GroupSender | None = None, replica: int = 0
+    ) -> AbstractAsyncContextManager[ReplicaEngine]:
+        """Connect to server number `replica`, which is ready at `url`."""
+        return self._backend.connect(url, self._spec(replica), self.trust.key, sender)
+
+    @property
+    def _backend(self) -> Backend:
+        return find_backend(self.recipe.engine.kind)
+
+    def _spec(self, i: int) -> ServerSpec:
+        return ServerSpec(
+            recipe=self.recipe,
+            versions=self.versions,
+            resources=self.resources[i],
+            seed=self.recipe.seed + i,
+            host=self.launcher.nodes[self.resources[i].node].address,
+            replica=i,
+            certificate=self.trust.certificate,
+        )
 
 
 @contextlib.asynccontextmanager
@@ -136,3 +204,19 @@ def _init(
         checked_as=recipe.engine.dtype if recipe.sync.check else None,
         takes_turns=resources.takes_turns,
     )
+
+
+@contextlib.contextmanager
+def rare_collections() -> Iterator[None]:
+    """Collect after CONTAINERS new containers instead of Python's 700.
+
+    An open episode is some thirty containers (task, coroutines, iterators). They live as long as its answer takes, and
+    none is in a cycle. At Python's pace the collector visits all of them again and again. With thousands of open
+    episodes that takes almost as much time as the rest of the controller (docs/benchmarks/controller.json).
+    """
+    before = gc.get_threshold()
+    gc.set_threshold(CONTAINERS, *before[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)

@@ -9,7 +9,7 @@ import os
 import platform
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from arl.clock import in_thread
@@ -24,53 +24,42 @@ from arl.launch.local import LocalLauncher
 from arl.launch.network import LOOPBACK, host_identity, is_loopback, own_address
 from arl.launch.run_secrets import read_secrets
 from arl.metrics.run_files import LOGS, RECIPE
-from arl.run.control.control_messages import JoinEngine, LiveRun, RemoveEngine
-from arl.run.control.run_control import RunControl
-from arl.run.engines import EngineServers
+from arl.run.control import JoinEngine, LiveRun, RemoveEngine, RunControl
 from arl.run.evaluation.results import model_sha256
 from arl.run.failures import reported_failures
+from arl.run.processes import EngineServers
 
 LOOK_SECONDS = 1.0
 REMOVE_SECONDS = 30.0  # for a controller that is busy; then this side leaves by itself
 
 
-@dataclass(frozen=True)
-class JoinOptions:
-    """Say with what this machine joins.
+async def join_run(
+    run: Path, replicas: int, host: str | None, interface: str | None, note: Callable[[str], None]
+) -> None:
+    """Join a run, and serve it until it ends, or until this is cancelled.
 
     Args:
-        run: directory of the run.
+        run: its directory.
         replicas: engines to start.
         host: address on which they listen and are reached; None: that of the interface.
         interface: network interface of that address; None: the recipe's, or the one to which this machine's name
             resolves.
-    """
-
-    run: Path
-    replicas: int = 1
-    host: str | None = None
-    interface: str | None = None
-
-
-async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
-    """Join a run, and serve it until it ends, or until this is cancelled.
 
     Raises:
         InputError: this machine cannot join; nothing was started.
         RunError: a server died, or the controller did not take it.
     """
-    control = RunControl(options.run)
+    control = RunControl(run)
     state = await control.describe()
-    recipe = load_recipe(options.run / RECIPE, ())
-    address = join_address(options, state, recipe)
-    trust = read_secrets(options.run)
-    _refuse_unseen_files(state)
-    await _refuse_other_model(state)
-    resources = join_resources(options, state, recipe)
+    recipe = load_recipe(run / RECIPE, ())
+    address = _own_address(run, state, host, interface or recipe.cluster.interface)
+    trust = read_secrets(run)
+    await in_thread(_check_files, state)
+    resources = _divide(replicas, state, recipe)
     probe_backend(recipe)
     async with (
         reported_failures(),
-        LocalLauncher(options.run / LOGS, recipe.deadlines.shutdown, Cluster(), address=address) as launcher,
+        LocalLauncher(run / LOGS, recipe.deadlines.shutdown, Cluster(), address=address) as launcher,
     ):
         servers = EngineServers(
             recipe=recipe.model_copy(update={"seed": recipe.seed + secrets.randbelow(1 << 20)}),
@@ -89,7 +78,7 @@ async def join_run(options: JoinOptions, note: Callable[[str], None]) -> None:
             raise
 
 
-def join_address(options: JoinOptions, state: LiveRun, recipe: Recipe) -> str:
+def _own_address(run: Path, state: LiveRun, host: str | None, interface: str | None) -> str:
     """Return the address of this machine on which the run reaches it.
 
     Raises:
@@ -98,12 +87,12 @@ def join_address(options: JoinOptions, state: LiveRun, recipe: Recipe) -> str:
     if state.is_local:
         if state.host != host_identity():
             raise InputError(
-                f"{options.run}: its processes listen on loopback, which only its own host reaches; join there, or "
+                f"{run}: its processes listen on loopback, which only its own host reaches; join there, or "
                 "start the run with cluster.interface, or with launcher slurm or ray"
             )
         return LOOPBACK
     try:
-        address = options.host or own_address(options.interface or recipe.cluster.interface)
+        address = host or own_address(interface)
     except OSError as error:
         raise InputError(f"this machine has no address to join with: {error}; give --interface or --host") from error
     if is_loopback(address):
@@ -111,7 +100,7 @@ def join_address(options: JoinOptions, state: LiveRun, recipe: Recipe) -> str:
     return address
 
 
-def join_resources(options: JoinOptions, state: LiveRun, recipe: Recipe) -> list[Resources]:
+def _divide(replicas: int, state: LiveRun, recipe: Recipe) -> list[Resources]:
     """Divide the cores, and the GPUs if the run's engines have some, between the engines that join.
 
     Raises:
@@ -119,38 +108,34 @@ def join_resources(options: JoinOptions, state: LiveRun, recipe: Recipe) -> list
     """
     each = len(state.like.devices)
     devices = visible_devices() if each else ()
-    needed = each * options.replicas
-    if needed > len(devices):
+    if each * replicas > len(devices):
         raise InputError(
-            f"--replicas {options.replicas}: each needs {each} GPUs, as the run's own engines do, and {len(devices)} "
+            f"--replicas {replicas}: each needs {each} GPUs, as the run's own engines do, and {len(devices)} "
             "are visible here"
         )
-    threads = recipe.engine.threads or max(visible_cores() // options.replicas, 1)
-    resources = []
-    for replica in range(options.replicas):
-        own = devices[replica * each : (replica + 1) * each]
-        resources.append(replace(state.like, threads=threads, devices=own, node=0))
-    return resources
+    threads = recipe.engine.threads or max(visible_cores() // replicas, 1)
+    shares = [devices[replica * each : (replica + 1) * each] for replica in range(replicas)]
+    return [replace(state.like, threads=threads, devices=share, node=0) for share in shares]
 
 
-def _refuse_unseen_files(state: LiveRun) -> None:
-    """Raise InputError if this machine does not see the files from which engines load weights."""
-    if not os.path.isdir(state.versions.served):
+def _check_files(state: LiveRun) -> None:
+    """Check that this machine has the files from which the run's engines load weights.
+
+    Raises:
+        InputError: it does not see them, or its weights, config or tokenizer are others.
+    """
+    served = state.versions.served
+    if not os.path.isdir(served):
         raise InputError(
-            f"{state.versions.served}: the run's engines begin with this model, and this machine does not see it; put "
-            "it where both see it under the same path"
+            f"{served}: the run's engines begin with this model, and this machine does not see it; put it where both "
+            "see it under the same path"
         )
     if state.weights is not None and not os.path.isdir(state.weights):
         raise InputError(
             f"{state.weights}: the run's engines load new weights from there, and this machine does not see it; start "
             "the run with --set sync.transport=broadcast"
         )
-
-
-async def _refuse_other_model(state: LiveRun) -> None:
-    """Raise InputError if this machine's weights, config or tokenizer are not those of the run's engines."""
-    served = state.versions.served
-    model = await in_thread(model_sha256, Path(served))
+    model = model_sha256(Path(served))
     if model != state.model:
         raise InputError(
             f"this machine's {served}: has other weights, or another config or tokenizer, than the engines of the run "

@@ -1,0 +1,240 @@
+"""Ask the controller of a run to describe it or to change its engines, from any machine that sees its directory.
+
+    RUN/control/ID.request     a command ─► the controller, which takes it away
+    RUN/control/ID.answer      the controller ─► the command, which takes it away
+
+The controller looks once a second, beside all else that it does. Nothing listens for it, and the folder is there as
+long as the controller takes requests. Only the owner of the run can write there.
+"""
+
+import asyncio
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from msgspec import Struct
+
+import arl
+from arl.clock import in_thread, now
+from arl.errors import ArlError, InputError, RunError, short_message
+from arl.files import replace_file
+from arl.launch.base import Resources
+from arl.metrics.run_status import read_status
+from arl.types import StartingVersions
+
+FOLDER = "control"
+REQUEST = ".request"
+ANSWER = ".answer"
+POLL_SECONDS = 1.0  # between two looks of the controller
+LOOK_SECONDS = 0.2  # between two looks of a command
+TAKEN_SECONDS = 30.0  # in which a controller that lives has taken a request
+
+State = Literal["starting", "serving", "joined", "restarting"]
+
+
+# ---- messages
+
+
+class EngineStatus(Struct, frozen=True):
+    """Describe one engine of a run."""
+
+    name: str
+    node: str
+    pid: int | None  # on its node; None: it is being started
+    state: State
+    version: int | None = None  # that it serves; None: it does not serve
+    open: int = 0  # requests
+    seconds: float = 0.0  # since it began to serve
+
+
+class LiveRun(Struct, frozen=True, kw_only=True):
+    """Describe a run as those see it who want to change its engines."""
+
+    arl: str  # version
+    host: str  # identifies the controller's machine and network, see arl.launch.address.host_identity
+    is_local: bool  # its processes listen on loopback, so only processes of this host reach them
+    weights: str | None  # directory through which they travel, which every engine must see; None: not through files
+    versions: StartingVersions  # an engine that joins begins with the oldest
+    model: str  # sha256 of its weights, config and tokenizer, see arl.run.evaluation.model_identity
+    like: Resources  # those of the run's first engine
+    engines: list[EngineStatus]
+
+
+class DescribeRun(Struct, frozen=True, tag=True):
+    """Describe the run."""
+
+
+class JoinEngine(Struct, frozen=True, tag=True, kw_only=True):
+    """Take an engine into the run that another process has started, and that is ready."""
+
+    name: str
+    url: str
+    node: str  # where it runs
+    pid: int
+
+
+class RemoveEngine(Struct, frozen=True, tag=True):
+    """Take an engine out of the run. Its open requests go on elsewhere."""
+
+    name: str
+
+
+Request = DescribeRun | JoinEngine | RemoveEngine
+
+
+class ControlAnswer(Struct, frozen=True):
+    """Say what came of a request."""
+
+    done: str = ""  # what was done, in a few words
+    run: LiveRun | None = None  # as it was asked for
+    error: str = ""  # why nothing was done; empty: it was
+    is_input: bool = False  # the error is the asker's
+
+
+# ---- the side of a command
+
+
+class RunControl:
+    """Ask the controller of the run in directory `run`."""
+
+    def __init__(self, run: Path) -> None:
+        self.run = run
+        self._folder = run / FOLDER
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the run takes requests, as far as its directory says: a controller may have been killed."""
+        return os.path.isdir(self._folder)
+
+    async def describe(self) -> LiveRun:
+        """Return what the controller says of the run at this moment.
+
+        Raises:
+            InputError: the run does not run, is another user's, or is of another version.
+            RunError: its controller does not answer.
+        """
+        if not self.is_open:
+            status = read_status(self.run)
+            if status.end:
+                raise InputError(f"{self.run}: has ended: {status.end}")
+            raise InputError(f"{self.run}: takes no commands now ({status.stage}); it does while it trains")
+        run = (await self._answer(DescribeRun(), TAKEN_SECONDS)).run
+        assert run is not None
+        if run.arl != arl.__version__:
+            raise InputError(f"{self.run}: runs under arl {run.arl}, and this is {arl.__version__}; install the same")
+        return run
+
+    async def ask(self, request: JoinEngine | RemoveEngine, seconds: float) -> str:
+        """Ask for a change that may take `seconds`, and return what was done.
+
+        Raises:
+            InputError: the controller refuses it.
+            RunError: it failed, or there is no answer in time.
+        """
+        return (await self._answer(request, seconds)).done
+
+    async def _answer(self, request: Request, seconds: float) -> ControlAnswer:
+        name = secrets.token_hex(8)
+        asked = self._folder / f"{name}{REQUEST}"
+        answered = self._folder / f"{name}{ANSWER}"
+        try:
+            replace_file(asked, msgspec.json.encode(request))
+            silent = f"its controller has taken no request for {TAKEN_SECONDS:g} s: it was killed, or hangs"
+            await self._until(lambda: not asked.exists(), TAKEN_SECONDS, silent)
+            late = f"not done after {seconds:g} s; `arl engines list` shows what becomes of it"
+            await self._until(answered.exists, seconds, late)
+            answer: ControlAnswer = msgspec.json.decode(answered.read_bytes(), type=ControlAnswer)
+        except FileNotFoundError as error:  # the controller has removed the folder
+            raise RunError(f"{self.run}: the run has ended meanwhile") from error
+        except PermissionError as error:
+            raise InputError(f"{self._folder}: {error.strerror}; ask as the user who has started the run") from error
+        except msgspec.DecodeError as error:
+            raise InputError(f"{self.run}: {error}; is it of another version of arl?") from error
+        finally:
+            for file in (asked, answered):
+                with contextlib.suppress(OSError):
+                    file.unlink()
+        if answer.error:
+            raise (InputError if answer.is_input else RunError)(answer.error)
+        return answer
+
+    async def _until(self, is_so: Callable[[], bool], seconds: float, otherwise: str) -> None:
+        """Wait until a file is there, or is gone. Nothing announces that across hosts, so it is looked for."""
+        end = now() + seconds
+        while not is_so():
+            if not self.is_open:
+                raise FileNotFoundError(self._folder)
+            if now() > end:
+                raise RunError(f"{self.run}: {otherwise}")
+            await asyncio.sleep(LOOK_SECONDS)
+
+
+# ---- the side of the controller
+
+
+@contextlib.asynccontextmanager
+async def serve_control(
+    run: Path, do: Callable[[Request], Awaitable[ControlAnswer]], note: Callable[[str], None]
+) -> AsyncIterator[None]:
+    """Answer requests while the context lasts; remove the folder at its end, which says that the run takes no more.
+
+    Args:
+        do: does what a request asks for; raises InputError if it must not be done, RunError if that fails.
+        note: is called with one line when the folder cannot be used, and when it can again.
+    """
+    folder = run / FOLDER
+    shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
+    folder.mkdir(mode=0o700)
+    try:
+        async with asyncio.TaskGroup() as tasks:
+            serving = tasks.create_task(_serve(folder, do, note), name="control server")
+            yield
+            serving.cancel()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+async def _serve(folder: Path, do: Callable[[Request], Awaitable[ControlAnswer]], note: Callable[[str], None]) -> None:
+    """Answer requests until this is cancelled. A disk that fails costs the run its commands, and nothing else.
+
+    Consumes files of the folder; waits a second between two looks; unblocked by time alone.
+    """
+    failure = ""
+    async with asyncio.TaskGroup() as answers:
+        while True:
+            before = failure
+            try:
+                for name, data in await in_thread(_take_all, folder):
+                    answers.create_task(_reply(folder / name, data, do), name=f"control request {name}")
+                failure = ""
+            except OSError as error:
+                failure = f"{folder}: {error.strerror}; `arl engines` cannot reach this run"
+            if failure != before:
+                note(failure or f"{folder} can be used again")
+            await asyncio.sleep(POLL_SECONDS)
+
+
+def _take_all(folder: Path) -> list[tuple[str, bytes]]:
+    """Read the requests, and remove them."""
+    taken = []
+    for file in sorted(path for path in folder.iterdir() if path.suffix == REQUEST):
+        with contextlib.suppress(FileNotFoundError):  # its command has taken it back
+            data = file.read_bytes()
+            file.unlink()
+            taken.append((file.name, data))
+    return taken
+
+
+async def _reply(request: Path, data: bytes, do: Callable[[Request], Awaitable[ControlAnswer]]) -> None:
+    try:
+        answer = await do(msgspec.json.decode(data, type=Request))
+    except (ArlError, msgspec.DecodeError) as error:
+        is_input = not isinstance(error, RunError)
+        answer = ControlAnswer(error=short_message(str(error)), is_input=is_input)
+    with contextlib.suppress(OSError):  # the next look at the folder reports it
+        await in_thread(replace_file, request.with_suffix(ANSWER), msgspec.json.encode(answer))

@@ -1,1 +1,0 @@
-"""Let commands that see a run's directory ask its controller to join and remove engines."""
