@@ -16,7 +16,7 @@ from tests.test_architecture import sources
 ROOT = Path(__file__).parent.parent
 LOCKS = [".ci/constraints.txt", ".ci/constraints-sglang.txt"]
 NOT_FROM_PYPI = {"arl", "tests", "kernels"}
-OF_OTHER_ENVIRONMENTS = {"sglang"}
+OF_OTHER_ENVIRONMENTS = {"sglang", "liger_kernel", "cut_cross_entropy"}  # SGLang's own, and peers of a benchmark
 PINNED = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*==[0-9][A-Za-z0-9.]*")  # no local version, no address
 
 

@@ -1,7 +1,7 @@
 """Put a report together: read runs, group them, and answer each question in a section.
 
 paths ─► runs ─► arms ─┬► comparison ─► learning, overview ─┐
-                       └► speed, staleness, ledger, advice ─┴─► Report ─► terminal, page, JSON
+                       └► speed, token_ages, accounts, advice ─┴─► Report ─► terminal, page, JSON
 """
 
 from collections import Counter
@@ -14,7 +14,7 @@ import numpy as np
 from msgspec import Struct
 
 from arl.metrics.names import AGE_BUCKETS
-from arl.report import learning, ledger, speed, staleness
+from arl.report import accounts, learning, speed, token_ages
 from arl.report.arms import Arm, make_arms
 from arl.report.comparison import Comparison, compare
 from arl.report.parts import ReportSection, Table, arm_table
@@ -50,8 +50,8 @@ def build_report(paths: Sequence[Path], budgets: Sequence[Budget] = ()) -> Repor
         learning.section(arms, comparison, notes),
         overview_section(arms, comparison),
         speed.section(arms),
-        staleness.section(arms),
-        ledger.section(arms),
+        token_ages.section(arms),
+        accounts.section(arms),
         speed.advice_section(arms),
     ]
     num_runs = sum(len(arm.runs) for arm in arms)
@@ -154,6 +154,6 @@ def _numbers_of_arm(report: Report, arm: Arm) -> dict[str, Any]:
         "engine_time": speed.mean_shares(arm, speed.engine_shares),
         "means": {name: arm.mean(name) for name in names if not name.startswith("audit/")},
         "last": {name: arm.last(name) for name in names if name.startswith(("audit/", "groups/"))},
-        "by_age": {metric: staleness.by_age(arm, metric) for metric in staleness.DIVERGENCES},
+        "by_age": {metric: token_ages.by_age(arm, metric) for metric in token_ages.DIVERGENCES},
         "advice": speed.advice(arm),
     }

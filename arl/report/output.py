@@ -14,8 +14,8 @@ from rich.text import Text
 
 from arl.errors import InputError
 from arl.report.assemble import Report
-from arl.report.episodes import ShownEpisode, choose_episodes
 from arl.report.parts import Figure, Prose, Table
+from arl.report.token_viewer import ShownEpisode, choose_episodes
 
 FILE_WIDTH = 160  # columns, where the output is no terminal
 MIN_NAME = 32  # characters of an arm's name that are kept on one line

@@ -8,9 +8,9 @@ import pytest
 from arl.report.arms import Arm
 from arl.report.assemble import Report, build_report
 from arl.report.comparison import Comparison
-from arl.report.episodes import MAX_TOKENS, ShownEpisode, choose_episodes
 from arl.report.output import render_page
 from arl.report.parts import Figure, Prose, ReportSection, Table
+from arl.report.token_viewer import MAX_TOKENS, ShownEpisode, choose_episodes
 from tests.report import synthetic_runs, written_runs
 
 MARKUP = "</script></title><img src=x onerror=alert(1)>"

@@ -6,13 +6,13 @@ import msgspec
 import numpy as np
 import pytest
 
+from arl.report.accounts import unaccounted
 from arl.report.arms import Arm, make_arms
 from arl.report.assemble import Report, build_report
-from arl.report.ledger import unaccounted
 from arl.report.parts import Prose
 from arl.report.runs import load_runs
 from arl.report.speed import NOTHING, UNEXPLAINED, advice, engine_shares, mean_shares, trainer_shares
-from arl.report.staleness import by_age
+from arl.report.token_ages import by_age
 from tests.report.synthetic_runs import Line, step_record, write_metrics, write_recipe, write_sweep
 from tests.report.test_comparison import all_items, figures
 
