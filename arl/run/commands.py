@@ -10,9 +10,16 @@ from typing import Annotated
 import typer
 
 from arl.config.command_options import not_empty
-from arl.launch.slurm.job import run_of
 
 WIDTH = 18  # of the column of names in `arl tasks`
+
+
+def run_of(directory: Path) -> Path:
+    """Return the directory of a run; that of a job that Slurm has begun stands for it."""
+    from arl.launch.slurm import job
+
+    return job.run_of(directory)
+
 
 # ---- arl train
 

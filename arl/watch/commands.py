@@ -6,16 +6,12 @@ from typing import Annotated
 
 import typer
 
+from arl.run.commands import run_of
+
 PIPED_WIDTH = 160  # columns, where no terminal says how wide it is
 
 
-def _run_of(directory: Path) -> Path:
-    from arl.launch.slurm.job import run_of
-
-    return run_of(directory)
-
-
-Run = Annotated[Path, typer.Argument(help="Directory of a run, living or ended.", metavar="RUN", callback=_run_of)]
+Run = Annotated[Path, typer.Argument(help="Directory of a run, living or ended.", metavar="RUN", callback=run_of)]
 
 
 def top(run: Run, once: Annotated[bool, typer.Option("--once", help="Print it once.")] = False) -> None:

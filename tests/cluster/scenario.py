@@ -84,7 +84,7 @@ async def loses_a_node(launcher: Launcher) -> None:
 
 async def main(name: str, directory: Path) -> None:
     """Run all of it, with processes on two nodes that nobody stops until the end."""
-    recipe = {"launcher": name, "cluster": {"nodes": 3}, "deadlines": {"shutdown": PATIENCE}}
+    recipe = {"launcher": name, "cluster": {"nodes": 3}}
     needed = {"model": {"path": "m"}, "data": {"task": "long_tail"}}
     async with make_launcher(Recipe.model_validate({**needed, **recipe}), directory / "logs") as launcher:
         say("nodes", [(node.name, node.address) for node in launcher.nodes])

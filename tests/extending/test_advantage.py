@@ -25,7 +25,7 @@ def test_a_run_trains_with_an_advantage_that_differs_from_token_to_token(tmp_pat
 @pytest.mark.parametrize(
     ("sections", "rule"),
     [
-        (f"advantage: {MINE}:WithoutPer", "lacks the attribute per; see arl/train/algorithms/grpo.py"),
+        (f"advantage: {MINE}:WithoutPer", "lacks the attribute per; see arl/train/algorithms/advantage.py"),
         (f"advantage: {MINE}:WithValues", "it reads the column 'values', which nothing computes yet"),
         (
             f"advantage: {{kind: '{MINE}:Growing', discount: 2}}",

@@ -91,7 +91,7 @@ def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
     make_tiny_model(TinyModel(), CHARACTERS, 0, tmp_path / "model")
     engine = {"kind": "sglang", "python": make_fake_sglang(tmp_path), "args": ["--fault", "deaf"]}
     given = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "engine": engine}
-    recipe = Recipe.model_validate(given | {"deadlines": {"startup": 1, "shutdown": 2}})
+    recipe = Recipe.model_validate(given | {"deadlines": {"startup": 1}})
 
     async def main() -> None:
         async with reported_failures(), LocalLauncher(tmp_path, 2.0) as processes, explain_deaths(processes):

@@ -106,7 +106,7 @@ def require(program: str) -> None:
         )
 
 
-def run_slurm(*command: str, seconds: float = ANSWER_SECONDS) -> subprocess.CompletedProcess[str]:
+def run_slurm(*command: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
     """Run a command of Slurm, and return what it says and its exit code.
 
     Raises:
@@ -114,6 +114,7 @@ def run_slurm(*command: str, seconds: float = ANSWER_SECONDS) -> subprocess.Comp
         RunError: it does not answer.
     """
     require(command[0])
+    seconds = ANSWER_SECONDS if seconds is None else seconds
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except subprocess.TimeoutExpired as error:
