@@ -1,6 +1,8 @@
 """Turn text into token ids and back, with the model's own tokenizer and chat template."""
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
@@ -12,6 +14,7 @@ from arl.errors import DataError
 from arl.types import Problem
 
 PLAIN = PromptFormat()
+GENERAL_CLASS = "TokenizersBackend"  # of transformers 5, which PreTrainedTokenizerFast is another name of
 
 
 class HuggingFaceCodec:
@@ -82,8 +85,23 @@ def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
     Raises:
         DataError: none can be loaded from there, or it cannot make prompts of this format.
     """
-    from transformers import AutoTokenizer  # importing it takes seconds, so only this path does
-
     with reading_model(path, "tokenizer"):
-        tokenizer = AutoTokenizer.from_pretrained(description_of(path), trust_remote_code=False)
+        directory = description_of(path)
+        tokenizer = _tokenizer_class(directory).from_pretrained(directory, trust_remote_code=False)
     return HuggingFaceCodec(tokenizer, prompts)
+
+
+def _tokenizer_class(directory: str) -> Any:
+    """Return the class that reads a tokenizer.
+
+    Looking it up imports torch, which takes seconds. So the class of all tokenizers without code of their own, as
+    transformers 5 saves them, is taken directly.
+    """
+    file = Path(directory) / "tokenizer_config.json"
+    if file.exists() and json.loads(file.read_text()).get("tokenizer_class") == GENERAL_CLASS:
+        from transformers import PreTrainedTokenizerFast
+
+        return PreTrainedTokenizerFast
+    from transformers import AutoTokenizer
+
+    return AutoTokenizer

@@ -1,16 +1,20 @@
 """Problems become prompts in one place, and over several turns the token record is what the policy saw."""
 
 import asyncio
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 from transformers import PreTrainedTokenizerBase
 
 from arl import clock
-from arl.config.recipe import Rollout
+from arl.config.recipe import Rollout, TinyModel
 from arl.data.prompt_format import PromptFormat
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.base import Engine
 from arl.errors import DataError
+from arl.models.tiny import make_tiny_model
 from arl.rollout.env import Session
 from arl.rollout.episodes import Episodes
 from arl.types import GenerateRequest, Increment, Problem, Trajectory
@@ -151,3 +155,12 @@ def test_over_several_turns_the_record_keeps_reasoning_that_the_template_would_l
         tokenize=False,
     )
     assert "one and one" not in rendered_again  # so rendering history anew would not be what the policy saw
+
+
+def test_a_tokenizer_without_code_of_its_own_is_loaded_without_torch(tmp_path: Path) -> None:
+    make_tiny_model(TinyModel(), "0123456789+=", 0, tmp_path)
+    probe = (
+        f"import sys; from arl.data.tokenizer import load_codec; ids = load_codec({str(tmp_path)!r}).encode('1+2');"
+        "sys.exit('torch' in sys.modules or len(ids) != 3)"
+    )
+    assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
