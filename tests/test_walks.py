@@ -85,7 +85,7 @@ def counted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, set[str]]:
     return count(tmp_path_factory.mktemp("walks"))
 
 
-@pytest.mark.slow  # every call of a function is recorded
+@pytest.mark.long  # every call of a function is recorded: minutes
 @pytest.mark.parametrize("walk", GOALS)
 def test_no_walk_grows(counted: dict[str, set[str]], walk: str) -> None:
     files = counted[walk]
