@@ -18,19 +18,18 @@ SIGNAL = "B:TERM@"  # begins the only signal that ends a run with a checkpoint: 
 
 
 class Cluster(Section):
-    """Say on how many machines a run takes place, and how they are reached. Its launcher is named by `launcher`."""
+    """Say on how many machines a run takes place, and how they are reached."""
 
     nodes: Positive = 1
-    """Machines, the controller's included. More than one needs a launcher that starts processes on them: slurm, ray."""
+    """Machines, the controller's included. More than one needs a launcher for several: slurm, ray."""
     min_nodes: Positive | None = None
-    """The run also starts, or goes on, with fewer machines than `nodes`, but at least so many. null: `nodes`."""
+    """Fewest machines with which the run starts or goes on. null: `nodes`."""
     interface: FilePath | None = None
-    """Network interface on which processes listen on every machine, as in eth0. null: the one to which the machine's
-    own name resolves; with launcher local, loopback."""
+    """Network interface to listen on, such as eth0. null: that of the machine's name; loopback with launcher local."""
     flags: Environment = Field(default_factory=dict)
-    """Flags of sbatch without their dashes, as in `{partition: gpu, time: "04:00:00", gpus-per-node: 8}`."""
+    """Flags of sbatch without dashes, as in `{partition: gpu, time: "04:00:00"}`."""
     address: str = "auto"
-    """Of a Ray cluster, as `ray.init` takes it."""
+    """Address of a Ray cluster, as `ray.init` takes it."""
 
     @model_validator(mode="after")
     def _without_contradictions(self) -> Self:

@@ -32,19 +32,19 @@ EVAL_FRACTION = 0.1
 
 
 class Columns(Section):
-    """Say which columns of a file hold what. `outer.inner` names a column inside a struct."""
+    """Name the columns of `path`; `outer.inner` is one inside a struct."""
 
     prompt: str = "prompt"
     """The question: text, or a list of chat messages (role, content)."""
     answer: str | None = None
-    """What the reward compares with. None: the column `answer`, and an empty text where a row has none."""
+    """What the reward compares with. null: the column `answer`, or an empty text without one."""
 
 
 class PassRate(Section):
     """Keep the training problems that a model solved at a measured rate."""
 
     file: FilePath
-    """SUITE.jsonl of `arl eval`, or a file with its columns problem_id and correct: one row for each sample."""
+    """SUITE.jsonl of `arl eval`, or rows of problem_id and correct, one for each sample."""
     min: Fraction = 0.0
     """Smallest rate to keep."""
     max: Fraction = 1.0
@@ -60,41 +60,40 @@ class PassRate(Section):
 
 
 class Data(Section):
-    """Say which problems to use, those of a task or those of files, and how they become prompts."""
+    """Say which problems to use, of a task or of files, and how they become prompts."""
 
     task: str | None = None
-    """A task that brings its own problems and reward: see `arl tasks`, or yours as `module:attribute`."""
+    """A task with its own problems and reward: a name from `arl tasks`, or `module:attribute`."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
-    """The task's own settings; each task declares them in its Options."""
+    """The task's own settings."""
     path: FilePath | None = None
-    """Or files: jsonl or parquet, as a path, a glob, or hf://datasets/OWNER/REPO/FILE on the Hugging Face hub.
-    REPO@REVISION pins a branch, a tag or a commit; a run records the commit in its recipe.yaml."""
+    """Instead of a task: jsonl or parquet files, as a path, a glob, or hf://datasets/OWNER/REPO/FILE. REPO@REVISION
+    pins a branch, tag or commit."""
     eval_path: FilePath | None = None
-    """path: files with the problems of the evaluation, instead of a share of `path`."""
+    """path: files with the evaluation problems, instead of a share of `path`."""
     eval_fraction: OpenFraction | None = Field(default=None, validate_default=True)
-    """path: share of the problems that is held out for evaluation, chosen by a hash of each problem's content; 0.1
-    where no eval_path is given."""
+    """path: share of the problems held out for evaluation, by a hash of their content. null: 0.1 without eval_path."""
     columns: Columns = Columns()
-    """path: the columns of the files. All others become metadata of the problem."""
+    """Other columns become metadata of the problem."""
     template: str | None = None
-    """path: the prompt, as text with {column} fields, in place of columns.prompt. Braces that are text are doubled."""
+    """path: the prompt, text with {column} fields, in place of columns.prompt. Write {{ and }} for braces."""
     malformed: Literal["fail", "skip"] = "fail"
-    """path: what a row that is no problem does: it ends the start, or it is left out and counted."""
+    """path: a row that is no problem stops the start, or is skipped and counted."""
     system: str = ""
     """System prompt. Needs a tokenizer with a chat template."""
     suffix: str = ""
     """Text after each question, as in "\\nPut the answer in \\\\boxed{}."; tasks bring their own."""
     chat_template: bool = True
-    """Whether a text prompt becomes a user's message where the tokenizer has a chat template. false: it stays text."""
+    """Make a text prompt a user's message where the tokenizer has a chat template."""
     deduplicate: bool | None = Field(default=None, validate_default=True)
-    """Whether training problems with an equal question are used once. True for files; tasks decide for themselves."""
+    """Use training problems with an equal question once. null: true for files, and what the task says."""
     overlap: Literal["refuse", "drop"] = "refuse"
-    """What a training problem does that also occurs in the evaluation or in a suite of eval.suites: it ends the start,
-    or it is left out and counted."""
+    """A training problem that is also in the evaluation or in eval.suites stops the start, or is left out and
+    counted."""
     max_prompt_tokens: Tokens | None = None
-    """Leave out training problems with longer prompts, counted. None: a prompt that does not fit ends the start."""
+    """Leave out and count training problems with longer prompts. null: a prompt that does not fit stops the start."""
     pass_rate: PassRate | None = None
-    """Leave out training problems that are too easy or too hard for a model, by what `arl eval` measured."""
+    """null: all of them."""
 
     @model_validator(mode="before")
     @classmethod

@@ -16,37 +16,35 @@ class EngineConfig(Section):
     """Configure the generating side."""
 
     kind: str = "embedded"
-    """embedded: arl's own engine. sglang: SGLang, in an environment of its own; see `python`. module:attribute: a
-    backend of yours; see arl.engine.backend."""
+    """embedded: arl's own engine. sglang: SGLang, in its own environment. `module:attribute`: your backend
+    (arl.engine.backend)."""
     replicas: Positive = 1
     """Engine servers."""
     slots: Positive = 256
     """Requests decoded together by one replica."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Weights and cache; auto: bfloat16 on GPUs, float32 on CPUs. float16 belongs to `train.dtype: float16`."""
+    """Weights and cache; auto: bfloat16 on GPUs, float32 on CPUs. Use float16 with `train.dtype: float16`."""
     kv_policy: KvPolicy = "recompute"
     """At a swap, rebuild the cache of open requests under the new weights, or keep it."""
     threads: Positive | None = None
-    """CPU threads of one replica; none: a fair share of the cores."""
+    """CPU threads of one replica. null: a fair share of the cores."""
     stream_interval: Tokens = 16
     """Tokens between two increments of one request."""
     max_restarts: NonNegative = 3
-    """Restarts of each replica within an hour, after it died or missed a deadline; after the next failure it is given
-    up."""
+    """Restarts of a replica within an hour, after it died or missed a deadline, before it is given up."""
     min_replicas: Positive | None = None
-    """The run goes on without a replica that is given up while so many others serve or start, and ends with the
-    diagnosis otherwise. null: `replicas`, so that the first one that is given up ends the run, unless engines were
-    added to it: docs/elastic.md."""
+    """The run goes on while so many replicas serve or start. null: `replicas`; the first one given up ends the run,
+    unless engines were added (docs/elastic.md)."""
     tensor_parallel: Positive = 1
     """GPUs of one replica; only sglang can use several."""
     environment: Environment = Field(default_factory=dict)
-    """Environment variables of the engine servers, added to those of `arl train`."""
+    """More environment variables of the engine servers."""
     python: FilePath | None = None
-    """sglang: the interpreter that has it; none: the environment variable ARL_SGLANG_PYTHON, or else bin/python of the
-    environment that .ci/sglang builds, which is ARL_SGLANG_ENV or ~/.cache/arl/sglang. `arl doctor` checks it."""
+    """sglang: its Python interpreter. null: ARL_SGLANG_PYTHON, or bin/python of the environment that .ci/sglang builds
+    (ARL_SGLANG_ENV or ~/.cache/arl/sglang)."""
     args: tuple[Argument, ...] = ()
-    """sglang: more flags for sglang.launch_server, as in [--mem-fraction-static, 0.8]; they override those that arl
-    chooses for the machine: the memory, and the largest decode graph."""
+    """sglang: more flags of sglang.launch_server, as in [--mem-fraction-static, 0.8]. They override arl's choices of
+    memory and largest decode graph."""
 
     @field_validator("environment")
     @classmethod

@@ -12,28 +12,26 @@ TopP = Annotated[float, Field(gt=0, le=1)]
 
 
 class Eval(Section):
-    """Measure accuracy on held-out problems, before, with `every` during, and after training; say how it is sampled."""
+    """Measure accuracy on held-out problems before, during (`every`) and after training."""
 
     suites: tuple[str, ...] = (HELD_OUT,)
-    """What is measured during training: names of tasks, whose evaluation problems are used, or held_out for the
-    recipe's own. The first one chooses the best checkpoint, which is kept as checkpoints/best. Before and after
-    training the recipe's own are measured."""
+    """Measured during training: tasks by name, or held_out for the recipe's own problems, which are measured before and
+    after. The first one chooses checkpoints/best."""
     every: NonNegative = 0
-    """Steps between evaluations during training, each on the weights of exactly that step; 0: none. Processes on the
-    wall clock evaluate checkpoints on one more engine replica, at the lowest priority or on GPUs of its own; a world in
-    one process evaluates between two steps, in no virtual time."""
+    """Steps between evaluations during training, each on exactly that step's weights; 0: none. They take one more
+    engine replica, at the lowest priority or on its own GPUs; in one process, no virtual time."""
     problems: NonNegative = 512
-    """Problems of a suite to use, at most, the first ones; 0: no evaluation."""
+    """Most problems of a suite to use, the first ones; 0: no evaluation."""
     samples: Positive = 1
-    """Episodes of each problem; their mean is the problem's score."""
+    """Episodes of each problem, whose mean is its score."""
     temperature: NonNegativeFloat = 1.0
-    """Sampling temperature; 0: greedy, which takes samples 1."""
+    """Sampling temperature; 0: greedy, with samples 1."""
     top_p: TopP = 1.0
-    """Sample from the most probable tokens that together have at least this probability; 1: from all."""
+    """Sample from the most probable tokens with together at least this probability; 1: all."""
     top_k: Positive | None = None
-    """Sample from the so many most probable tokens; none: from all."""
+    """Sample from this many most probable tokens. null: all."""
     max_new_tokens: Tokens | None = None
-    """Token budget of one episode; none: rollout.max_new_tokens."""
+    """Token budget of one episode. null: rollout.max_new_tokens."""
 
     @property
     def decides(self) -> str:

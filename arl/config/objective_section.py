@@ -93,7 +93,7 @@ class Statistic(NamedTuple):
 
 
 class ObjectiveSection(ChosenSection):
-    """Declare an objective and its settings; arl.train.algorithms.objective defines what it computes."""
+    """Declare an objective and its settings (arl.train.algorithms.objective)."""
 
     SECTION: ClassVar[str] = "objective"
     DEFAULT: ClassVar[str] = "decoupled_ppo"
@@ -160,7 +160,7 @@ class ObjectiveSection(ChosenSection):
 
 
 class AdvantageSection(ChosenSection):
-    """Declare an advantage and its settings; arl.train.algorithms.advantage defines what it computes."""
+    """Declare an advantage and its settings (arl.train.algorithms.advantage)."""
 
     SECTION: ClassVar[str] = "advantage"
     DEFAULT: ClassVar[str] = "grpo"

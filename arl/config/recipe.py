@@ -33,10 +33,10 @@ from arl.types import Transport
 
 
 class TinyModel(Section):
-    """Describe a Llama-shaped model that is made on the spot, with the vocabulary of the task."""
+    """Make a small Llama-shaped model with the vocabulary of the task."""
 
     hidden_size: Positive = 128
-    """Width of the residual stream, D."""
+    """Width of the residual stream."""
     layers: Positive = 2
     """Decoder blocks."""
     heads: Positive = 4
@@ -56,13 +56,13 @@ class TinyModel(Section):
 
 
 class Model(Section):
-    """Say where the weights come from: give exactly one of `path` and `tiny`."""
+    """Say where the weights come from: exactly one of `path` and `tiny`."""
 
     path: FilePath | None = None
-    """Directory or Hugging Face name of a causal language model with its tokenizer. NAME@REVISION pins a branch, a tag
-    or a commit; a run records the commit in its recipe.yaml."""
+    """Directory or Hugging Face name of a causal language model with its tokenizer. NAME@REVISION pins a branch, tag or
+    commit."""
     tiny: TinyModel | None = None
-    """Make a small model instead; needs a task with its own vocabulary, and usually a warm-up."""
+    """Needs a task with its own vocabulary, and usually `warmup`."""
 
     @model_validator(mode="after")
     def _one_source(self) -> "Model":
@@ -75,19 +75,16 @@ class Sync(Section):
     """Say how new weights reach the engines."""
 
     transport: Literal["auto"] | Transport = "auto"
-    """file: safetensors on a memory-backed file system, with several nodes in the run directory. broadcast: to one
-    process group of all engines, by NCCL, or by gloo without GPUs. ipc: handles of shared memory, for engines on the
-    trainer's GPUs. memory: the tensors, for engines in the trainer's process. auto: the one that suits the devices; see
-    arl.sync.choose."""
+    """file: a memory-backed file system, or the run directory with several nodes. broadcast: NCCL, or gloo without
+    GPUs. ipc: shared memory, for engines on the trainer's GPUs. memory: for engines in the trainer's process. auto:
+    what suits the devices."""
     bucket_megabytes: Positive = 512
-    """broadcast, ipc: size of a bucket, whose tensors travel together, in units of 10^6 bytes. A larger tensor travels
-    alone."""
+    """broadcast, ipc: 10^6 bytes of tensors that travel together. A larger tensor travels alone."""
     interrupt: bool = True
-    """true: engines load new weights while episodes generate, which go on with the new weights. false: episodes end
-    first and no new one begins meanwhile, so that no episode spans two versions."""
+    """true: episodes in progress go on with the new weights. false: they end first and none begins meanwhile, so that
+    none spans two versions."""
     check: bool = False
-    """After each swap, compare every weight of the engine with the trainer's, by checksum; `arl train --check-weights`
-    sets it. Only for engines on one GPU each."""
+    """Compare each weight of the engine with the trainer's after each swap. Only for engines on one GPU each."""
 
     @property
     def bucket_bytes(self) -> int:
@@ -99,22 +96,22 @@ class Recipe(Section):
     """Describe one complete run."""
 
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] = "run"
-    """Names the run directory."""
+    """Name of the run directory."""
     seed: Seed = 0
-    """Everything but timing repeats with it."""
+    """Everything but timing repeats with the same seed."""
     mode: Literal["disaggregated", "collocated"] = "disaggregated"
     """Engines and trainer run at once on their own devices, or take turns on the same."""
     launcher: str = "local"
-    """Starts the processes of the run: `local` on this machine, `slurm` or `ray` on those of `cluster`, or
-    module:attribute of your own (arl.launch.base)."""
+    """`local`: processes start on this machine; `slurm`, `ray`: on those of `cluster`; or a `module:attribute`
+    (arl.launch.base)."""
     cluster: Cluster = Cluster()
     world: WorldName = "wall"
-    """wall: processes on the wall clock. virtual: everything in one process, on the CPU, in virtual time, repeatable to
-    the last bit."""
+    """wall: processes on the wall clock. virtual: one process on the CPU in virtual time, repeatable to the last
+    bit."""
     model: Model
     data: Data
     warmup: bool = False
-    """Teach a tiny model its task by supervised learning before RL, in the stages that the task declares."""
+    """Teach a tiny model its task by supervised learning before RL."""
     rollout: Rollout = Rollout()
     reward: Reward = Reward()
     engine: EngineConfig = EngineConfig()

@@ -20,65 +20,63 @@ TRUNCATING = ("top_p", "top_k", "min_p")  # what other systems let a recipe set 
 
 
 class LagFile(Section):
-    """Read lags from a file: give one of the two fields."""
+    """Read lags from one file."""
 
     dist: FilePath | None = None
-    """JSON or YAML file that maps lag to weight, like {0: 0.5, 2: 0.5}; each group draws its own, by the seed."""
+    """JSON or YAML file of lag: weight, like {0: 0.5, 2: 0.5}, from which each group draws its lag."""
     trace: FilePath | None = None
-    """Directory of a finished run of the same model, data and batch: each group is as stale as its own was."""
+    """Directory of a finished run of the same model, data and batch; each group gets the lag of its own there."""
 
 
 class TailBatching(Section):
-    """Train synchronously without waiting for the longest answers, which are set aside and batched (RollPacker)."""
+    """Train synchronously without waiting for the longest answers (RollPacker)."""
 
     oversample: Annotated[float, Field(gt=1, le=2)] = 1.25
-    """Groups that a short round starts / problems_per_step. The step takes the first that finish."""
+    """Groups that a short round starts / problems_per_step; the step takes the first to finish."""
 
 
 class Rollout(Section):
     """Say what is generated, and how far generation may run ahead of training."""
 
     problems_per_step: Positive = 32
-    """P: groups consumed by one training step."""
+    """P: groups that one training step consumes."""
     group_size: Positive = 8
     """G: episodes per problem."""
     staleness: NonNegative | None = 4
-    """η: no token older than this many versions is ever trained; 0 is synchronous RL. null: no bound (η = ∞), and then
-    `max_groups` is needed. Left out: 4, or null with `lag`."""
+    """η: no older token than this many versions is trained; 0 is synchronous RL. null: no bound, and `max_groups` is
+    needed. Left out: 4, or null with `lag`."""
     lag: NonNegative | LagFile | None = None
-    """Exact lag in place of the bound, versions: every token that step v trains is min(lag, v) old. A number,
-    {dist: FILE} or {trace: RUN}; see docs/staleness.md. A step may wait for what lag + 1 versions sample, one after
-    the other: deadlines.step must cover it."""
+    """Exact lag in place of the bound: each token that step v trains is min(lag, v) versions old. A number, {dist:
+    FILE} or {trace: RUN}; docs/staleness.md. deadlines.step must cover lag + 1 versions' episodes in a row."""
     late: Literal["wait", "drop"] = "wait"
-    """What a step does that would make a late group too old: it waits for the group, or drops it."""
+    """A step waits for a group that it would make too old, or drops it."""
     tail_batching: TailBatching | None = None
-    """With `staleness: 0`: unfinished groups are set aside when a step has its P groups, and once P problems were set
-    aside a round generates these alone. null: every step waits for all of its groups."""
+    """With `staleness: 0`: a step sets aside what is unfinished when it has P groups; P such groups make a round of
+    their own. null: each step waits for all of its groups."""
     max_groups: Positive | None = None
-    """Cap on groups in flight; null: only the staleness gate, (η+1)·P at most, or the lags. Without a bound the mean
-    age of a group is up to max_groups / P + 1 versions."""
+    """Cap on groups in flight; null: (η+1)·P, or what the lags need. Without a bound the mean age of a group is up to
+    max_groups / P + 1 versions."""
     max_new_tokens: Tokens = 1024
     """Token budget of one episode, all turns together."""
     temperature: PositiveFloat = 1.0
-    """Sampling temperature; behavior_logprobs are log_softmax(logits / temperature)."""
+    """Sampling temperature, also that of behavior_logprobs."""
     stop: tuple[str, ...] = ()
-    """Strings that end a turn, beside the model's own end tokens. The record ends with the token that completes one,
-    which is trained; the text that the reward sees ends before the string."""
+    """Strings that end a turn, beside the model's end tokens. The token that completes one is trained; the reward's
+    text ends before the string."""
     stop_token_ids: tuple[NonNegative, ...] = ()
-    """Ids of more tokens that end a turn, likewise, as the tokenizer numbers them."""
+    """More token ids that end a turn."""
     env: str | None = None
-    """`module:attribute` of an async function (problem, session) that drives one episode; none: the task's own, or else
-    a single turn."""
+    """`module:attribute` of an async function (problem, session) that drives one episode. null: the task's, or a single
+    turn."""
     filter: str | None = None
-    """`module:function` (problem, trajectories) -> bool: which finished groups are trained; null: all of them.
-    arl.rollout.filters:reward_varies is the dynamic sampling of DAPO."""
+    """`module:function` (problem, trajectories) -> bool: which finished groups are trained; null: all.
+    arl.rollout.filters:reward_varies is DAPO's dynamic sampling."""
     max_requeues: NonNegative = 2
-    """Times a problem is tried again after its group failed or was dropped late; then it is given up, and counted."""
+    """Retries of a problem whose group failed or was dropped late, before it is given up and counted."""
     max_failed_share: FractionBelowOne = 0.5
-    """The run ends with a diagnosis once more than this share of any 64 problems in a row has failed."""
+    """The run ends once more than this share of 64 problems in a row has failed."""
     max_rejected_share: FractionBelowOne = 0.99
-    """The run ends with a diagnosis once more than this share of any 256 problems in a row was rejected, by the filter
-    or the env."""
+    """The run ends once the filter or the env has rejected more than this share of 256 problems in a row."""
 
     @model_validator(mode="before")
     @classmethod

@@ -10,26 +10,26 @@ LONGEST_PAUSE = 3600.0  # seconds for which all processes of a run may be stoppe
 
 
 class Deadlines(Section):
-    """Bound every wait, in seconds. When a deadline passes, a message says who waited for whom.
+    """Bound every wait. When a deadline passes, a message says who waited for whom. Most of them end the run.
 
-    Most of them end the run. An engine that misses one is first restarted, as often as engine.max_restarts allows.
+    An engine that misses one is first restarted, up to engine.max_restarts times.
     """
 
     startup: Seconds = 900.0
-    """A process, from its start until it is ready. On GPUs that includes compiling kernels and recording graphs, for
-    all engine servers at once. A process that dies is noticed at once, so a long deadline costs little."""
+    """Start of a process until it is ready; on GPUs with compiling kernels and recording graphs, for all engine servers
+    at once. A long one costs little, because a process that dies is noticed at once."""
     step: Seconds = 1800.0
-    """One training step, and the wait for a batch, which counts from the last group that ended: longer than the longest
-    episode takes. The first batch waits for a whole episode: 27,000 tokens at 50 tokens a second are 540 seconds."""
+    """One training step, and the wait for a batch, from the last group that ended. Longer than the longest episode:
+    27,000 tokens at 50 a second take 540 seconds."""
     swap: Seconds = 60.0
     """One weight publication and one swap."""
     generate: Seconds = 600.0
-    """An engine that produces nothing for an open request: it is killed, and started again."""
+    """Silence of an engine with an open request, before it is killed and restarted."""
     reward: Seconds = 10.0
-    """Scoring one response. A call that takes longer is killed, and made once more: see reward.on_error."""
+    """Scoring one response. A longer call is killed and repeated once; see reward.on_error."""
     stop: Seconds = 300.0
-    """From the first Ctrl-C or SIGTERM until the step in progress has ended and a checkpoint is complete. A run that
-    takes longer ends without that checkpoint."""
+    """From the first Ctrl-C or SIGTERM until the current step has ended and its checkpoint is complete. Later, the run
+    ends without that checkpoint."""
 
     # What follows from these. A process whose deadline lies within one of another process ends its own wait first,
     # because it knows more. In one process arl.clock.outer_deadline sees to that.
@@ -99,48 +99,48 @@ class Deadlines(Section):
 
 
 class VirtualCosts(Section):
-    """Set what each operation takes under `world: virtual`, in virtual seconds, to imitate other hardware.
+    """Set what each operation takes under `world: virtual`. The defaults imitate the quickstart on a laptop.
 
-    The defaults imitate the quickstart on a laptop. An engine pass takes engine_pass + decode_token · rows that
-    decode + prefill_token · prompt tokens; a training step takes train_step + trained_token · loss tokens.
+    An engine pass takes engine_pass + decode_token · rows that decode + prefill_token · prompt tokens; a training step
+    takes train_step + trained_token · loss tokens.
     """
 
     engine_pass: Cost = 1e-3
-    """One pass of one replica, whatever it holds."""
+    """One pass of one replica."""
     decode_token: Cost = 20e-6
     """Each request that decodes a token in a pass."""
     prefill_token: Cost = 20e-6
-    """Each token of a new prompt in a pass, shared prompts once."""
+    """Each new prompt token in a pass, shared prompts once."""
     train_step: Cost = 30e-3
-    """One training step, whatever it holds."""
+    """One training step."""
     trained_token: Cost = 20e-6
     """Each loss token of a step."""
     snapshot: Cost = 0.5e-3
-    """The copy of the weights after a step, during which the trainer waits."""
+    """Copying the weights after a step, while the trainer waits."""
     publish: Cost = 5e-3
-    """Writing a snapshot where engines can load it, one after the other, while the trainer goes on."""
+    """Writing a snapshot for the engines, one after the other, while the trainer goes on."""
     load: Cost = 5e-3
-    """Loading published weights into one replica, which is paused meanwhile."""
+    """Loading published weights into one replica, which is paused."""
     reward: Cost = 0.2e-3
-    """One call of the reward function; reward.workers calls are made at a time."""
+    """One call of the reward function; reward.workers run at a time."""
 
 
 class Output(Section):
     """Say what a run leaves behind."""
 
     directory: FilePath = "runs"
-    """The run directory is <directory>/<name>; a run of that name is never overwritten: the next is <name>-2."""
+    """Runs are in <directory>/<name>. An existing run is not overwritten: the next is <name>-2."""
     checkpoint_every: NonNegative | None = None
-    """Steps between checkpoints, from which a killed run resumes; the last step always has one. 0: only the last.
-    null: 20, and in world virtual only the last, because there a checkpoint is an event of the schedule."""
+    """Steps between checkpoints, from which a killed run resumes; the last step always has one. 0: only the last. null:
+    20, or 0 in world virtual, where checkpoints change the schedule."""
     keep_checkpoints: Positive = 2
-    """Newest checkpoints that are kept; older ones are removed when a newer one is complete."""
+    """Newest checkpoints to keep."""
     trajectories: bool = True
     """Write every trajectory that was trained or lost to Parquet, with its fate."""
     wandb: Literal["off", "offline", "online"] = "off"
-    """Mirror metrics.jsonl to Weights & Biases; online goes offline, and says so, where there is no network.
-    wandb's own variables WANDB_PROJECT, WANDB_RUN_GROUP and WANDB_TAGS say where the run appears: docs/tracking.md."""
+    """Mirror metrics.jsonl to Weights & Biases; online goes offline without a network. WANDB_PROJECT, WANDB_RUN_GROUP
+    and WANDB_TAGS apply: docs/tracking.md."""
     trackers: tuple[str, ...] = ()
-    """More trackers: `tensorboard`, or `module:attribute`, called with an arl.metrics.base.TrackedRun."""
+    """More trackers: `tensorboard`, or `module:attribute` (arl.metrics.base.TrackedRun)."""
     samples_every: NonNegative = 20
-    """Steps between tables of four episodes that trackers are shown, wandb too; 0: none. `arl samples` needs none."""
+    """Steps between tables of four episodes in trackers and wandb; 0: none. `arl samples` needs none."""

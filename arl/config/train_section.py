@@ -23,10 +23,10 @@ class Train(Section):
     """Configure the learning side."""
 
     steps: Steps = 60
-    """Versions to produce, at most."""
+    """Most versions to produce."""
     tokens: Tokens | None = None
-    """Loss tokens after which the run ends: the step that reaches them is the last. null: after `steps`. With it, runs
-    are compared at the same number of trained tokens. `decay_to` still refers to `steps`."""
+    """End the run with the step that reaches so many loss tokens, to compare runs at equal trained tokens. null: after
+    `steps`, to which `decay_to` always refers."""
     minibatches: Positive = 4
     """Optimizer updates per step; must divide problems_per_step."""
     learning_rate: PositiveFloat = 1e-6
@@ -36,63 +36,59 @@ class Train(Section):
     decay_to: Fraction = 1.0
     """Share of the peak that is left at the last update; 1: constant."""
     decay: Literal["linear", "cosine"] = "linear"
-    """The way there."""
+    """Shape of the decay to `decay_to`."""
     betas: tuple[FractionBelowOne, FractionBelowOne] = (0.9, 0.99)
-    """AdamW's decay of its mean gradient and of its mean squared gradient, per update."""
+    """AdamW's decay of the mean gradient and of the mean squared gradient, per update."""
     eps: PositiveFloat = 1e-8
     """AdamW's addition to the root of the mean squared gradient."""
     weight_decay: NonNegativeFloat = 0.0
     """AdamW's decay of the weights, per unit of learning rate."""
     decayed: Literal["all", "matrices"] = "all"
-    """Weights that decay. all: every one, as in AReaL and verl, whose weight_decay means this. matrices: those of
-    linear layers; norms, biases and embeddings, and a head that shares its weight with the embedding, do not."""
+    """Weights that decay. all: as in AReaL and verl. matrices: those of linear layers, without norms, biases,
+    embeddings and a head tied to the embedding."""
     clip_norm: PositiveFloat = 1.0
     """Gradient norm bound."""
     halves_every: NonNegative = 0
-    """Steps between two measurements of `grad_cosine/stale_fresh`, which take two forward and backward passes of a
-    minibatch and change nothing; 0: none."""
+    """Steps between measurements of `grad_cosine/stale_fresh`, two forward and backward passes of a minibatch each; 0:
+    none."""
     ranks: Positive = 1
     """FSDP2 world size."""
     min_ranks: Positive | None = None
-    """The least world size with which `arl train --resume` goes on where fewer GPUs are left than `ranks` and the
-    engines need: it takes the largest that fits, a multiple of `shard_ranks`. null: `ranks`."""
+    """Smallest world size with which `arl train --resume` goes on where GPUs are missing; it takes the largest multiple
+    of `shard_ranks` that fits. null: `ranks`."""
     shard_ranks: Positive | None = None
-    """Ranks that share one copy of the weights, neighbors such as one node's; must divide ranks. none: those of a node
-    where each node has equally many, else all of them."""
+    """Neighboring ranks that share one copy of the weights; must divide ranks. null: those of a node where each node
+    has equally many, else all."""
     reshard: bool = False
-    """Free a block's weights after each use and reduce its gradient after each micro-batch: least memory. false: one
-    all-gather and one reduce-scatter an update, with whole weights and gradients on each rank in between."""
+    """true: free a block's weights after each use and reduce its gradient after each micro-batch: least memory, most
+    communication. false: keep both whole during an update."""
     checkpointing: Literal["none", "selective", "full"] = "none"
-    """Activations kept for the backward: all; of linear layers and attention; of block boundaries. Others are
-    computed again."""
+    """Activations kept for the backward: all; those of linear layers and attention; those at block boundaries. The rest
+    is computed again."""
     compile: bool = False
-    """torch.compile for each block. Cannot be combined with `checkpointing: selective`, because the operations whose
-    results it keeps no longer exist after compilation."""
+    """torch.compile for each block; not with `checkpointing: selective`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Compute type; auto: bfloat16 on GPUs, float32 on CPUs. float16 has eight times finer numbers than bfloat16, so
-    engine and trainer agree better (arXiv 2510.26788), and a smaller range: the loss is scaled, and updates whose
-    gradient overflows are skipped. Master weights, reductions and optimizer states are float32."""
+    """Compute type; auto: bfloat16 on GPUs, float32 on CPUs. With float16 engine and trainer agree better (arXiv
+    2510.26788), but updates whose gradient overflows are skipped. Master weights, reductions and optimizer states are
+    float32."""
     head: Literal["auto", "float32"] = "auto"
-    """Precision of the logits, in the trainer and in the engines. auto: that of `dtype`; in bfloat16 a logit of 16 to
-    32 is rounded by up to 0.06, more than the clip of some objectives. float32: the product of the output head stays in
-    float32 until log-probabilities are taken. Engine and trainer agree better; chunks of logits are shorter."""
+    """Precision of the logits in trainer and engines. auto: that of `dtype`. float32: engine and trainer agree better;
+    chunks of logits are shorter. See docs/gpu.md."""
     deterministic: bool = False
-    """Compute the same update to the last bit from the same weights and the same batch, on the same GPUs and versions
-    of torch and NCCL. On a GPU the gradients of shared prompts otherwise add up in another order each time. What it
-    costs has not been measured. Which version samples which token remains a matter of timing. `world: virtual`
-    always computes so."""
+    """The same weights and batch give the same update to the last bit, on the same GPUs and versions of torch and NCCL;
+    docs/gpu.md has the cost. Timing still decides which version samples which token. Always so in `world: virtual`."""
     capacity: Tokens = 16_384
     """Packed tokens per micro-batch; must hold the longest trajectory."""
     packing: Literal["balanced", "algorithm1", "fixed"] = "balanced"
     """How micro-batches are filled. balanced: what is left of each group, spread by FLOPs over as few as possible.
-    algorithm1: single sequences, as in AReaL's Algorithm 1, at least `packing_count` micro-batches for each minibatch
-    and rank. fixed: `packing_count` sequences each, in the order of the batch: no dynamic batching."""
+    algorithm1: single sequences, in at least `packing_count` micro-batches per minibatch and rank, as in AReaL. fixed:
+    `packing_count` sequences each, in the batch's order."""
     packing_count: Positive = 1
-    """k_min of `packing: algorithm1`; sequences per micro-batch of `packing: fixed`."""
+    """algorithm1: fewest micro-batches (k_min). fixed: sequences per micro-batch."""
     threads: Positive | None = None
-    """CPU threads of one rank; none: a fair share of the cores."""
+    """CPU threads of one rank. null: a fair share of the cores."""
     environment: Environment = Field(default_factory=dict)
-    """Environment variables of the trainer ranks, added to those of `arl train`."""
+    """More environment variables of the trainer ranks."""
 
     def is_done(self, version: int, tokens: int) -> bool:
         """Return whether a run ends with `version`, after training so many tokens."""

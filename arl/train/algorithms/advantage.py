@@ -157,8 +157,8 @@ def rloo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
 class BatchNorm(Advantage):
     """Compare each reward with those of all loss tokens of the step: A = (r − mean) / (std + 1e-5).
 
-    A long episode counts more, because each of its tokens counts. Groups play no part: one whose rewards are all equal
-    is trained, up if they are above the batch's mean and down if below. A is exactly 0 in a step of equal rewards.
+    A long episode counts more, because each of its tokens counts. Groups play no part, so one of equal rewards is
+    trained too. A is exactly 0 in a step of equal rewards.
     """
 
     per = "trajectory"

@@ -66,12 +66,12 @@ class Clipped(Objective):
     """Hold what objectives share that clip a ratio."""
 
     dual_clip: DualClip | None = None
-    """c: where A < 0 the gain is at least c A (arXiv 1912.09729, eq. 5), so that a large ratio gives no gradient; none:
-    no such bound. The paper takes 3."""
+    """c: where A < 0 the gain is at least c A (arXiv 1912.09729, which takes 3), so that a large ratio gives no
+    gradient. null: no bound."""
 
     entropy_coefficient: NonNegativeFloat = 0.0
-    """β: the loss is less by β times the entropy, in nats, of each loss token, and divided like the rest of it; 0: no
-    such term. Published runs that use one take 1e-4 to 1e-2. Above 0, groups of equal rewards are trained as well."""
+    """β: β times the entropy (nats) of each loss token is subtracted from the summed loss. Published runs that use it
+    take 1e-4 to 1e-2. Above 0, groups of equal rewards are trained too."""
 
     @property
     def leaves_out_zeros(self) -> bool:
@@ -193,10 +193,10 @@ class AroundProximal(Clipped):
     proximal: Literal["recompute", "loglinear"] = "recompute"
     """π_prox by a forward pass before the minibatches, or by A-3PO's interpolation, which needs none."""
     behavior_weight: WeightUse = "capped"
-    """What the loss uses of w = π_prox / π_behav. `capped`: min(w, cap). `masked`: w, and 0 where w is above the cap.
-    `off`: 1, which leaves the re-centered clip alone."""
+    """Weight in the loss, from w = π_prox / π_behav. `capped`: min(w, cap). `masked`: w, or 0 above the cap. `off`:
+    1."""
     behavior_weight_cap: PositiveFloat | None = None
-    """The cap; none: 5. It must be none with `behavior_weight: off`, which reads none."""
+    """The cap. null: 5. Leave it out with `behavior_weight: off`."""
 
     @field_validator("behavior_weight", mode="before")
     @classmethod

@@ -20,8 +20,7 @@ if TYPE_CHECKING:
 class GSPO(AroundProximal):
     """Clip whole trajectories around the proximal policy, by means over their tokens (arXiv 2507.18071).
 
-    Its clip bounds have no defaults (the paper has 3e-4 and 4e-4): those of PPO are for tokens, and a mean over a
-    trajectory hardly ever meets them.
+    Its clip bounds have no defaults (the paper has 3e-4 and 4e-4), because PPO's are far too wide for such means.
     """
 
     scope = "sequence"
