@@ -40,14 +40,14 @@ print(json.dumps(found))
 JOIN = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
-import plugin
+import server_process
 
 
 def make_group(backend, init_method, timeout=None):
     print(backend, timeout.total_seconds(), os.environ["TORCH_NCCL_BLOCKING_WAIT"])
 
 
-plugin.join_in_time(make_group, backend="nccl", init_method="tcp://127.0.0.1:1", timeout=None)
+server_process.join_in_time(make_group, backend="nccl", init_method="tcp://127.0.0.1:1", timeout=None)
 """
 ONE = Resources(1, ("0",))
 TWO = Resources(1, ("0", "1"))
