@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from arl.reward.math import grader
-from arl.reward.math.grader import equal, run_within
+from arl.reward.math import values
+from arl.reward.math.grader import equal
 from arl.reward.pool import RewardPool
 from arl.reward.scorer import UngradedLog
 from arl.types import Grade, Problem, Response
@@ -56,34 +56,10 @@ def test_one_hostile_answer_of_each_family_ends_by_itself(tmp_path: Path) -> Non
 
 
 def test_a_verification_that_runs_out_of_time_says_so_and_is_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grader, "SECONDS", 0.01)
+    monkeypatch.setattr(values, "SECONDS", 0.01)
     terms = [rf"\tan({number}x+{number}!)" for number in range(2, 150)]
-    with pytest.raises(TimeoutError, match=r"no verdict within 0\.01 s on the answer '\\\\tan\(149x"):
+    with pytest.raises(TimeoutError, match=r"no verdict within 0\.01 s"):
         equal("+".join(terms), "+".join(reversed(terms)))
-
-
-def test_a_computation_that_swallows_the_alarm_gets_it_again() -> None:
-    def stubborn() -> bool:
-        while True:
-            try:
-                while True:
-                    pass
-            except BaseException as error:  # as a bare except of a library does
-                alarms.append(error)
-                if len(alarms) == 3:
-                    raise
-
-    alarms: list[BaseException] = []
-    with pytest.raises(TimeoutError, match=r"no verdict within 0\.05 s on the answer it"):
-        run_within(0.05, stubborn, "it")
-
-
-def test_algebra_outside_of_the_main_thread_is_refused() -> None:
-    async def main() -> bool:
-        return await asyncio.to_thread(equal, "x+1", "1+x+y")
-
-    with pytest.raises(RuntimeError, match="in the main thread"):
-        asyncio.run(main())
 
 
 @pytest.mark.parametrize(
