@@ -10,8 +10,9 @@ from typing import Protocol
 from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.errors import InputError
+from arl.reward.grading import NO_WEIGHTS
 from arl.reward.pool import RewardPool
-from arl.reward.scorer import NO_WEIGHTS, InlineRewards, OnError, Scorer, UngradedLog
+from arl.reward.scorer import InlineRewards, OnError, Scorer, UngradedLog
 from arl.tasks.registry import task_class, task_part
 
 LOG = "reward.log"
