@@ -3,11 +3,11 @@
 Each set is one class, which says where its sides are:
 
     $ARL_DATA/gsm8k/train.jsonl (or .parquet) ─► there? ─► taken
-                                              └─► no    ─► the Hugging Face hub, or its cache: arl.data.source_files
+                                              └─► no    ─► the Hugging Face hub, or its cache: arl.data.hub
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,48 +15,13 @@ import msgspec
 from msgspec import Struct
 
 from arl.config.data_section import Columns
-from arl.config.imports import import_function
 from arl.config.section import Section
-from arl.data.row_problems import Candidate, RowReader, file_candidates
-from arl.data.source_files import HubFiles, cached_hub_files, fetch_hub_files
+from arl.data.hub import HubFiles, cached_hub_files, fetch_hub_files
+from arl.data.row_problems import RowReader, file_candidates
 from arl.errors import DataError
+from arl.reward.math.extraction import gold_answer
 from arl.tasks.base import Split, SplitSource, Task
 from arl.types import Problem, Response
-
-
-def as_it_is(answer: str) -> str:
-    """Return an answer that its column holds alone."""
-    return answer
-
-
-def after_hashes(solution: str) -> str:
-    """Return what follows the last `####` of a solution, without commas; empty where there is no mark.
-
-    >>> after_hashes("Half of 2,468 is 1,234.\\n#### 1,234")
-    '1234'
-    """
-    _, mark, answer = solution.rpartition("####")
-    return answer.strip().replace(",", "") if mark else ""
-
-
-def last_boxed(solution: str) -> str:
-    r"""Return what the last \boxed{…} of a solution holds; empty where there is none, or where it does not end.
-
-    >>> last_boxed(r"So $x = \boxed{\frac{1}{2}}$.")
-    '\\frac{1}{2}'
-    """
-    _, mark, rest = solution.rpartition("\\boxed")
-    if not mark:
-        return ""
-    if not rest.lstrip().startswith("{"):  # \boxed 5
-        return rest.split("$")[0].strip()
-    rest = rest.lstrip()
-    depth = 0
-    for i, character in enumerate(rest):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return rest[1:i].strip()
-    return ""
 
 
 class Source(Struct, frozen=True, kw_only=True):
@@ -66,7 +31,6 @@ class Source(Struct, frozen=True, kw_only=True):
     hub: HubFiles
     prompt: str = "problem"  # column
     answer: str = "answer"  # column
-    read_answer: Callable[[str], str] = as_it_is
     problems: int
     licence: str
 
@@ -87,9 +51,10 @@ class Source(Struct, frozen=True, kw_only=True):
         field = f"task {task}"
         local = self.local_file()
         files = self._fetched(field) if local is None else [local]
-        reader = RowReader(Columns(prompt=self.prompt, answer=self.answer), template=None, task=task)
+        reader = RowReader(Columns(prompt=self.prompt, answer=self.answer), template=None)
         candidates, _ = file_candidates(files, reader, field)
-        return [self._with_answer(candidate) for candidate in candidates]
+        problems = [candidate.problem for candidate in candidates]
+        return [msgspec.structs.replace(problem, answer=gold_answer(problem.answer)) for problem in problems]
 
     def where(self) -> str:
         """Say where the files are, without asking the hub."""
@@ -108,25 +73,17 @@ class Source(Struct, frozen=True, kw_only=True):
             remedy = f"or let ARL_DATA name a folder that holds {self.local}.jsonl{looked}"
             raise DataError(f"{error}, {remedy}") from error
 
-    def _with_answer(self, candidate: Candidate) -> Problem:
-        answer = self.read_answer(candidate.problem.answer)
-        if not answer:
-            raise DataError(f"{candidate.place}: column {self.answer} holds no answer where this set has it")
-        return msgspec.structs.replace(candidate.problem, answer=answer)
-
-
-GRADER = "arl.reward.math.grader"
-
 
 def math_reward(problem: Problem, response: Response) -> dict[str, float]:
     """Grade an answer as mathematics: parts `correct` and `format`."""
-    parts: dict[str, float] = import_function(f"{GRADER}:score", "data.task")(problem, response)
-    return parts
+    from arl.reward.math.grader import score  # and mpmath
+
+    return score(problem, response)
 
 
 def prepare_grader() -> None:
     """Import what the grader needs, so that no answer waits for it: a reward worker calls it when it starts."""
-    import_function(f"{GRADER}:score", "data.task")
+    import arl.reward.math.grader  # noqa: F401
 
 
 math_reward.prepare = prepare_grader  # type: ignore[attr-defined]
@@ -134,8 +91,9 @@ math_reward.prepare = prepare_grader  # type: ignore[attr-defined]
 
 def math_vote(response: Response) -> str:
     """Return the answer in a response, spelled as all that equal it."""
-    answer: str = import_function(f"{GRADER}:vote", "data.task")(response)
-    return answer
+    from arl.reward.math.grader import vote
+
+    return vote(response)
 
 
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
@@ -144,7 +102,6 @@ GSM8K_TRAIN = Source(
     local="gsm8k/train",
     hub=HubFiles("openai/gsm8k", "main/train-*.parquet"),
     prompt="question",
-    read_answer=after_hashes,
     problems=7473,
     licence="MIT",
 )
@@ -158,7 +115,6 @@ MATH_TRAIN = Source(
     local="math/train",
     hub=HubFiles("EleutherAI/hendrycks_math", "*/train-*.parquet"),  # one folder a subject
     answer="solution",
-    read_answer=last_boxed,
     problems=7500,
     licence="MIT",
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from arl.data.source_files import find_files, parse_hub_files
+from arl.data.hub import find_files, parse_hub_files
 from arl.errors import DataError
 from tests.data.fake_hub import FakeHub, point_to
 

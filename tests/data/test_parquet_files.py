@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from arl.data.parquet_files import parquet_rows, write_parquet
+from arl.data.table_rows import parquet_rows, write_parquet
 from arl.errors import DataError
 
 TABLE = pa.table({"token": pa.array(range(1000), pa.int32())})

@@ -94,8 +94,8 @@ def test_the_template_does_not_hide_an_overlap(files: dict[str, str], tmp_path: 
 def test_what_stays_occurs_once_and_in_no_evaluation(training: list[str], evaluation: list[str]) -> None:
     candidates = [Candidate(Problem(text), question_key(text), "p") for text in training]
     measured = [Candidate(Problem(text), question_key(text), "e") for text in evaluation]
-    once, _ = without_repeats(candidates)
-    kept, _ = without_overlap(once, {"the suite": measured}, drop=True)
+    once = without_repeats(candidates, [])
+    kept = without_overlap(once, {"the suite": measured}, [], drop=True)
     keys = [candidate.key for candidate in kept]
     assert len(set(keys)) == len(keys)
     assert set(keys) == {each.key for each in candidates} - {each.key for each in measured}
@@ -129,7 +129,7 @@ def test_problems_stay_whose_measured_pass_rate_is_in_the_range(files: dict[str,
 @pytest.mark.parametrize(
     ("content", "complaint"),
     [
-        (None, "there is no file .* that `arl eval` writes"),
+        (None, "data.pass_rate.file .*suite.jsonl: cannot be read"),
         ([{"problem_id": "a"}], ":1: problem_id = 'a', correct = None: needs both columns"),
         ([{"problem_id": "a", "correct": "yes"}], ":1: problem_id = 'a', correct = 'yes': needs both columns"),
         ([{"problem_id": "a", "correct": 1e300}], ":1: .*correct = 1e\\+300: .* a number of at most 1e"),

@@ -10,8 +10,7 @@ from transformers import PreTrainedTokenizerBase
 
 from arl import clock
 from arl.config.recipe import Rollout, TinyModel
-from arl.data.prompt_format import PromptFormat
-from arl.data.tokenizer import HuggingFaceCodec
+from arl.data.tokenizer import HuggingFaceCodec, PromptFormat
 from arl.engine.base import Engine
 from arl.errors import DataError
 from arl.models.tiny import make_tiny_model

@@ -16,7 +16,7 @@ from arl.config.recipe import Data
 from arl.data.problems import load_problems
 from arl.errors import DataError
 from arl.run.commands import tasks
-from arl.tasks.math_sets import Gsm8k, Math, MathSet, after_hashes, last_boxed
+from arl.tasks.math_sets import Gsm8k, Math, MathSet
 from arl.types import Problem
 
 needs_data = pytest.mark.skipif("ARL_DATA" not in os.environ, reason="ARL_DATA names no folder of problem sets")
@@ -48,7 +48,7 @@ def test_a_local_copy_comes_before_the_hub(folder: Path, suffix: str) -> None:
     put(folder, f"gsm8k/train.{suffix}", GSM8K_ROWS)
     put(folder, f"gsm8k/test.{suffix}", [{"question": "What is 7?", "answer": "#### 7"}])
     sets = load_problems(Data(task="gsm8k"), seed=0)
-    assert [problem.answer for problem in sets.training] == ["1000", "1001", "1002"]
+    assert [problem.answer for problem in sets.training] == ["1,000", "1,001", "1,002"]
     assert [problem.prompt for problem in sets.held_out] == ["What is 7?"]
 
 
@@ -72,22 +72,6 @@ def test_a_question_of_math_that_is_also_in_its_evaluation_is_left_out(folder: P
     sets = load_problems(Data(task="math"), seed=0)
     assert [problem.prompt for problem in sets.training] == ["Find x.", "Find z."]
     assert "1 of 3 training problems also occur" in sets.notes[0]
-
-
-def test_a_solution_without_an_answer_is_refused_by_file_and_line(folder: Path) -> None:
-    put(folder, "gsm8k/train.jsonl", [*GSM8K_ROWS, {"question": "What?", "answer": "No idea."}])
-    with pytest.raises(DataError, match=r"train\.jsonl:4: column answer holds no answer"):
-        Gsm8k(Gsm8k.Options()).problems("training", seed=0)
-
-
-def test_a_file_with_other_columns_is_refused_without_naming_settings_of_the_users_own_files(folder: Path) -> None:
-    put(folder, "gsm8k/train.jsonl", [{"prompt": "What is 7?", "answer": "#### 7"}])
-    with pytest.raises(DataError) as caught:
-        Gsm8k(Gsm8k.Options()).problems("training", seed=0)
-    message = str(caught.value)
-    assert "train.jsonl:1: no column question, which task gsm8k reads" in message
-    assert "Put the file there as it was published" in message
-    assert "data." not in message.removeprefix(str(folder))
 
 
 @pytest.mark.parametrize("name", ["math500", "aime24", "aime25", "amc23"])
@@ -121,19 +105,6 @@ def test_a_reward_worker_imports_the_grader_before_the_first_answer() -> None:
     called = "from arl.tasks.math_sets import Gsm8k; Gsm8k.reward.prepare()"
     probe = f"import sys; {called}; sys.exit('mpmath' not in sys.modules)"
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
-
-
-@pytest.mark.parametrize(
-    ("solution", "answer"),
-    [("\\boxed{1}, \\boxed{{2}}", "{2}"), ("\\boxed 7$", "7"), ("none", ""), ("\\boxed{1", ""), ("\\fbox{2}", "")],
-)
-def test_the_last_box_is_read_with_the_braces_inside_it(solution: str, answer: str) -> None:
-    assert last_boxed(solution) == answer
-
-
-def test_what_follows_the_hashes_is_the_answer() -> None:
-    assert after_hashes("a #### 1\n####  12,345 ") == "12345"
-    assert after_hashes("none") == ""
 
 
 @needs_data
