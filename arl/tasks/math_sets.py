@@ -24,22 +24,20 @@ from arl.tasks.base import Split, SplitSource, Task
 from arl.types import Problem, Response
 
 
-class Source(Struct, frozen=True, kw_only=True):
+class Source(Struct, frozen=True):
     """Say where one side of a set is, and what its columns hold."""
 
     local: str  # below $ARL_DATA, without suffix: gsm8k/train
     hub: HubFiles
+    num_problems: int
+    licence: str
     prompt: str = "problem"  # column
     answer: str = "answer"  # column
-    problems: int
-    licence: str
 
     def local_file(self) -> Path | None:
         """Return the file below $ARL_DATA, if it is there."""
-        if not os.environ.get("ARL_DATA"):
-            return None
-        base = Path(os.environ["ARL_DATA"]) / self.local
-        files = [base.with_name(base.name + suffix) for suffix in (".jsonl", ".parquet")]
+        folder = os.environ.get("ARL_DATA")
+        files = [Path(folder, self.local + suffix) for suffix in (".jsonl", ".parquet")] if folder else []
         return next((file for file in files if os.path.isfile(file)), None)
 
     def load(self, task: str) -> list[Problem]:
@@ -50,7 +48,10 @@ class Source(Struct, frozen=True, kw_only=True):
         """
         field = f"task {task}"
         local = self.local_file()
-        files = self._fetched(field) if local is None else [local]
+        try:
+            files = fetch_hub_files(self.hub, field) if local is None else [local]
+        except DataError as error:
+            raise DataError(f"{error}, or let ARL_DATA name a folder that holds {self.local}.jsonl") from error
         reader = RowReader(Columns(prompt=self.prompt, answer=self.answer), template=None)
         candidates, _ = file_candidates(files, reader, field)
         problems = [candidate.problem for candidate in candidates]
@@ -63,15 +64,6 @@ class Source(Struct, frozen=True, kw_only=True):
             return str(local)
         cached = cached_hub_files(self.hub)
         return f"cached in {cached[0].parent}" if cached else f"missing: {self.hub.fetch_command}"
-
-    def _fetched(self, field: str) -> list[Path]:
-        try:
-            return fetch_hub_files(self.hub, field)
-        except DataError as error:
-            folder = os.environ.get("ARL_DATA")
-            looked = f" ({folder} has none)" if folder else ""
-            remedy = f"or let ARL_DATA name a folder that holds {self.local}.jsonl{looked}"
-            raise DataError(f"{error}, {remedy}") from error
 
 
 def math_reward(problem: Problem, response: Response) -> dict[str, float]:
@@ -98,51 +90,17 @@ def math_vote(response: Response) -> str:
 
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
 
-GSM8K_TRAIN = Source(
-    local="gsm8k/train",
-    hub=HubFiles("openai/gsm8k", "main/train-*.parquet"),
-    prompt="question",
-    problems=7473,
-    licence="MIT",
-)
-GSM8K_TEST = msgspec.structs.replace(
-    GSM8K_TRAIN,
-    local="gsm8k/test",
-    hub=HubFiles("openai/gsm8k", "main/test-*.parquet"),
-    problems=1319,
-)
-MATH_TRAIN = Source(
-    local="math/train",
-    hub=HubFiles("EleutherAI/hendrycks_math", "*/train-*.parquet"),  # one folder a subject
-    answer="solution",
-    problems=7500,
-    licence="MIT",
-)
-MATH500 = Source(
-    local="math500/test",
-    hub=HubFiles("HuggingFaceH4/MATH-500", "test.jsonl"),
-    problems=500,
-    licence="MIT",
-)
-AIME24 = Source(
-    local="aime24/test",
-    hub=HubFiles("HuggingFaceH4/aime_2024", "data/train-*.parquet"),  # its only split
-    problems=30,
-    licence="no licence stated",
-)
-AIME25 = Source(
-    local="aime25/test",
-    hub=HubFiles("math-ai/aime25", "test.jsonl"),
-    problems=30,
-    licence="Apache-2.0",
-)
-AMC23 = Source(
-    local="amc23/test",
-    hub=HubFiles("math-ai/amc23", "test-*.parquet"),
-    prompt="question",
-    problems=40,
-    licence="Apache-2.0",
-)
+_GSM8K = "openai/gsm8k"
+GSM8K_TRAIN = Source("gsm8k/train", HubFiles(_GSM8K, "main/train-*.parquet"), 7473, "MIT", prompt="question")
+GSM8K_TEST = Source("gsm8k/test", HubFiles(_GSM8K, "main/test-*.parquet"), 1319, "MIT", prompt="question")
+# One folder a subject.
+_MATH = HubFiles("EleutherAI/hendrycks_math", "*/train-*.parquet")
+MATH_TRAIN = Source("math/train", _MATH, 7500, "MIT", answer="solution")
+MATH500 = Source("math500/test", HubFiles("HuggingFaceH4/MATH-500", "test.jsonl"), 500, "MIT")
+_AIME24 = HubFiles("HuggingFaceH4/aime_2024", "data/train-*.parquet")  # its only split
+AIME24 = Source("aime24/test", _AIME24, 30, "no licence stated")
+AIME25 = Source("aime25/test", HubFiles("math-ai/aime25", "test.jsonl"), 30, "Apache-2.0")
+AMC23 = Source("amc23/test", HubFiles("math-ai/amc23", "test-*.parquet"), 40, "Apache-2.0", prompt="question")
 
 
 class MathSet(Task):
@@ -178,7 +136,7 @@ class MathSet(Task):
     def split_source(cls, split: Split) -> SplitSource | None:
         """Say where the files of this side are."""
         source = cls._source(split)
-        return None if source is None else SplitSource(source.problems, source.where(), source.licence)
+        return None if source is None else SplitSource(source.num_problems, source.where(), source.licence)
 
     @classmethod
     def _source(cls, split: Split) -> Source | None:

@@ -113,10 +113,10 @@ def test_the_published_files_have_the_problems_that_are_declared(
     kind: type[MathSet], training: int | None, evaluation: int
 ) -> None:
     task = kind(kind.Options())
-    assert len(task.problems("evaluation", seed=0)) == kind.evaluation_source.problems == evaluation
+    assert len(task.problems("evaluation", seed=0)) == kind.evaluation_source.num_problems == evaluation
     if training is not None:
         assert kind.training is not None
-        assert len(task.problems("training", seed=0)) == kind.training.problems == training
+        assert len(task.problems("training", seed=0)) == kind.training.num_problems == training
 
 
 @needs_data
