@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import socket
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
@@ -47,16 +47,13 @@ class _OpenCall:
 
 
 class RewardPool:
-    """Keep a zygote that has imported `functions`, and its `workers` processes.
+    """Keep a zygote that has imported the functions of its settings, and its workers.
 
-        async with RewardPool(["my_rewards:score"], workers=4, timeout=10.0, memory_gb=4.0, …) as pool:
+        async with RewardPool(Settings(("my_rewards:score",), workers=4, timeout=10.0, memory_gb=4.0), …) as pool:
             grade = await pool.scorer("my_rewards:score").score(problem, response)
 
     Args:
-        functions: module:function of each that may be called.
-        workers: processes, each of which makes one call at a time.
-        timeout: seconds for one call.
-        memory_gb: that one call may allocate.
+        settings: what may be called, by how many workers, and within which bounds.
         startup: seconds to import the functions.
         log: file for the output of all processes.
         environment: variables that are added to those of this process.
@@ -69,18 +66,15 @@ class RewardPool:
 
     def __init__(
         self,
-        functions: Sequence[str],
+        settings: Settings,
         *,
-        workers: int,
-        timeout: float,
-        memory_gb: float,
         startup: float,
         log: Path,
         environment: Mapping[str, str],
         ungraded: UngradedLog,
     ) -> None:
-        self._settings = Settings(tuple(dict.fromkeys(functions)), workers, timeout, memory_gb)
-        self._silence = TRIES * timeout + GRACE
+        self._settings = settings
+        self._silence = TRIES * settings.timeout + GRACE
         self._startup = startup
         self._log = log
         self._environment = {**ONE_THREAD, **environment}
@@ -114,7 +108,7 @@ class RewardPool:
         return len(self._open)
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
-        """Call `function`, which is one of `functions`, and return its verdict.
+        """Call `function`, which is one of the settings, and return its verdict.
 
         A problem that no message can hold, such as one that an env has changed, is an error of its verdict.
         """

@@ -18,7 +18,6 @@ OnError = Literal["zero", "drop", "stop"]
 
 SHOWN = 60  # characters of the answer, in the log
 MAX_UNGRADED_PROBLEMS = 16  # problems, from one grade to the next
-EPISODES_TO_SEE_PARTS = 64  # after which a weight of a part that never came is reported
 
 
 class Calls(Protocol):
@@ -82,8 +81,7 @@ class Scorer:
         self._on_error = on_error
         self._ungraded = ungraded
         self._without_grade: set[str] = set()  # ids of problems that were not graded since the last grade
-        self._num_graded = 0
-        self._parts_seen: set[str] = set()
+        self._has_reported = False
 
     async def score(self, problem: Problem, response: Response) -> Grade:
         """Return the grade of one response.
@@ -121,15 +119,13 @@ class Scorer:
             )
 
     def _look_for_parts(self, grade: Grade) -> None:
-        """Report weights whose part has never come, once."""
-        self._num_graded += 1
-        self._parts_seen.update(grade.parts)
-        unseen = self._weights.keys() - self._parts_seen
-        if unseen and self._num_graded == EPISODES_TO_SEE_PARTS:
-            seen = ", ".join(sorted(self._parts_seen)) or "none, only a number"
+        """Report weights whose part does not come, once."""
+        unseen = self._weights.keys() - grade.parts.keys() if grade.parts else set()
+        if unseen and not self._has_reported:
+            self._has_reported = True
             self._ungraded.note(
-                f"reward.weights {', '.join(sorted(unseen))}: {self._function} has named no such part in "
-                f"{self._num_graded} episodes (parts: {seen})"
+                f"reward.weights {', '.join(sorted(unseen))}: {self._function} has named no such part "
+                f"(parts: {', '.join(sorted(grade.parts))})"
             )
 
 

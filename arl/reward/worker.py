@@ -61,12 +61,6 @@ class RewardCall(Struct, frozen=True):
     response: Response
 
 
-class CallHead(Struct, frozen=True):
-    """Hold what the zygote reads of a call."""
-
-    id: int
-
-
 class Answer(Struct, frozen=True):
     """Answer a call."""
 
@@ -162,7 +156,7 @@ class Zygote:
         kill_below(os.getpid(), spare=[*self._helpers, *(each.keeper for each in self._workers)])
         if not worker.call:
             return
-        call = msgspec.msgpack.decode(worker.call, type=CallHead)
+        call = msgspec.msgpack.decode(worker.call, type=RewardCall)
         if call.id in self._failed_once:
             self._tell(Answer(call.id, verdict))
         else:

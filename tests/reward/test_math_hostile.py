@@ -13,6 +13,7 @@ from arl.reward.math import values
 from arl.reward.math.grader import equal
 from arl.reward.pool import RewardPool
 from arl.reward.scorer import UngradedLog
+from arl.reward.worker import Settings
 from arl.types import Grade, Problem, Response
 from tests.reward.hostile_answers import FAMILIES, hostile_responses
 
@@ -26,10 +27,7 @@ HONEST = (Problem("honest", answer=r"\frac{\sqrt{3}}{3}"), Response(r"So it is \
 async def grade_all(responses: list[str], log: Path) -> tuple[list[Grade], list[Grade]]:
     """Return the grades of hostile responses, and of an honest one that was sent with each."""
     pool = RewardPool(
-        [FUNCTION],
-        workers=2,
-        timeout=DEADLINE,
-        memory_gb=MEMORY_GB,
+        Settings((FUNCTION,), workers=2, timeout=DEADLINE, memory_gb=MEMORY_GB),
         startup=DEADLINE,
         log=log,
         environment={},

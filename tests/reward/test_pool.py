@@ -14,6 +14,7 @@ import pytest
 from arl.errors import DeadlineError, ProcessDied
 from arl.reward.pool import CANNOT_SEND, RewardPool
 from arl.reward.scorer import UngradedLog
+from arl.reward.worker import Settings
 from arl.types import Grade, Problem, Response
 from tests.forks import ROOT
 from tests.processes import MARK, left_behind
@@ -52,10 +53,7 @@ def pool_of(
 ) -> RewardPool:
     log = directory / "reward.log"
     return RewardPool(
-        functions or (OBEY, LENGTH),
-        workers=workers,
-        timeout=timeout,
-        memory_gb=0.5,
+        Settings(functions or (OBEY, LENGTH), workers, timeout, memory_gb=0.5),
         startup=startup,
         log=log,
         environment=environment or {},

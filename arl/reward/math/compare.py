@@ -11,14 +11,13 @@ import re
 from collections.abc import Sequence
 
 from arl.reward.math.forms import REAL_LINE, Form, spell
-from arl.reward.math.tokens import UNITS, may_differ
+from arl.reward.math.tokens import may_differ
 from arl.reward.math.values import rational, same_relation, same_value
 
 MAX_BITS = 4000  # of a number that is spelled out; Python writes up to 4,300 digits
 MAX_PARTS = 64  # of lists whose order does not count: comparing them takes the square of it
 _UNORDERED = {"list", "set", "union", "plus-minus"}
 _GROUPS = _UNORDERED | {"()", "[)", "(]", "[]", "row", "matrix"}
-_TUPLE_AND_LIST = ({"()", "list"}, {"[]", "list"})  # "1,2" says no brackets, but its order counts beside them
 _CLOCK_MINUTES = 2  # digits after the colon of a time of day, which is no ratio
 _SYNONYMS = {  # of words without spaces
     **dict.fromkeys(("allrealnumbers", "allreals", "realnumbers", "r"), r"\mathbb{R}"),
@@ -115,7 +114,7 @@ def _words(node: Form) -> str:
 
 
 def _same_groups(gold: Form, answer: Form) -> bool:
-    if {gold.kind, answer.kind} in _TUPLE_AND_LIST:
+    if {gold.kind, answer.kind} == {"()", "list"}:  # which has no brackets, but its order counts beside them
         return _in_order(_without_names(gold.items), _without_names(answer.items))
     if gold.kind in _UNORDERED and answer.kind in _UNORDERED:
         return _in_any_order(gold.items, answer.items)
@@ -153,8 +152,8 @@ def _without_names(items: Sequence[Form]) -> list[Form]:
 
 
 def _same_values(gold: Form, answer: Form) -> bool:
-    ours, our_unit = _split_unit(_with_letter_unit(gold, answer))
-    theirs, their_unit = _split_unit(_with_letter_unit(answer, gold))
+    ours, our_unit = _split_unit(gold)
+    theirs, their_unit = _split_unit(answer)
     if not may_differ(our_unit, their_unit):
         return False
     if "based" in (ours.kind, theirs.kind):  # an answer may leave out the base, because the question says it
@@ -164,14 +163,6 @@ def _same_values(gold: Form, answer: Form) -> bool:
         return True
     is_half_percent = (our_unit == "percent") != (their_unit == "percent")
     return is_half_percent and same_value(gold, answer)  # 10% is 10, and it is 0.1
-
-
-def _with_letter_unit(node: Form, other: Form) -> Form:
-    """Read `5m` as five meters where the other answer has a unit; else it is a product."""
-    is_product = node.kind == "*" and len(node.items) == 2 and node.items[1].kind == "symbol"
-    if other.kind != "unit" or not is_product or node.items[1].text not in UNITS:
-        return node
-    return Form("unit", node.items[:1], UNITS[node.items[1].text])
 
 
 def _split_unit(node: Form) -> tuple[Form, str]:

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _BELOW = {"<", r"\leq"}
-_FLIPPED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}
-_COLLECTIONS = {"list", "set", "union", "row", "matrix", "named", "()", "[)", "(]", "[]"}
+_TURNED = {">": "<", r"\geq": r"\leq"}
 CONSTANTS = {r"\pi", "e", "i", r"\infty"}
 
 
@@ -45,25 +44,6 @@ INFINITY = Form("symbol", text=r"\infty")
 REAL_LINE = Form("()", (Form("-", (INFINITY,)), INFINITY))
 
 
-def expand_signs(node: Form) -> Form:
-    r"""Write 1\pm\sqrt5 as two values, and put them beside the others of a list."""
-    if node.kind in _COLLECTIONS:
-        items: list[Form] = []
-        for item in map(expand_signs, node.items):
-            is_beside = item.kind == "plus-minus" and node.kind in {"list", "set"}
-            items.extend(item.items if is_beside else [item])
-        return node._replace(items=tuple(items))
-    upper = _with_signs(node, r"\pm")
-    return node if upper == node else Form("plus-minus", (upper, _with_signs(node, r"\mp")))
-
-
-def _with_signs(node: Form, positive: str) -> Form:
-    items = tuple(_with_signs(item, positive) for item in node.items)
-    if node.kind not in {r"\pm", r"\mp"}:
-        return node._replace(items=items)
-    return items[0] if node.kind == positive else Form("-", items)
-
-
 def _is_name(node: Form) -> bool:
     """Tell whether a form names a quantity, so that `AB=5` means that the answer is 5."""
     if node.kind in {"symbol", "words", "apply"}:
@@ -75,6 +55,8 @@ def _is_name(node: Form) -> bool:
 
 def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
     r"""Build what sides and the signs between them say: a named value, an interval of a name, or a relation."""
+    if set(signs) <= set(_TURNED):
+        return relation(sides[::-1], [_TURNED[sign] for sign in reversed(signs)])
     whole = Form("relation", tuple(sides), " ".join(signs))
     first = sides[0]
     last = sides[-1]
@@ -94,20 +76,14 @@ def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
         below = Form("()", (REAL_LINE.items[0], last))
         above = Form("()", (last, INFINITY))
         return Form("named", (first, Form("union", (below, above)), whole))
-    return _as_interval(list(sides), list(signs), whole)
+    return _as_interval(sides, signs, whole)
 
 
-def _as_interval(sides: list[Form], signs: list[str], whole: Form) -> Form:
+def _as_interval(sides: Sequence[Form], signs: Sequence[str], whole: Form) -> Form:
     """Return an inequality in one name as the interval that it describes, and any other as it is."""
-    if not set(signs) <= _BELOW:
-        sides.reverse()
-        signs = [_FLIPPED.get(sign, "") for sign in reversed(signs)]
-    if len(sides) == 2 and _is_variable(sides[0]):
-        sides.insert(0, REAL_LINE.items[0])
-        signs.insert(0, "<")
-    elif len(sides) == 2:
-        sides.append(INFINITY)
-        signs.append("<")
+    if len(sides) == 2:
+        sides = [*sides, INFINITY] if _is_variable(last := sides[1]) else [REAL_LINE.items[0], *sides]
+        signs = [*signs, "<"] if _is_variable(last) else ["<", *signs]
     is_interval = [_is_variable(side) for side in sides] == [False, True, False]
     if not is_interval or not set(signs) <= _BELOW:
         return whole  # x<y bounds neither by a number
@@ -115,7 +91,7 @@ def _as_interval(sides: list[Form], signs: list[str], whole: Form) -> Form:
     if name.kind == "call":  # |x|<2
         low = Form("-", (high,))
         name = name.items[0]
-        signs[0] = signs[1]
+        signs = [signs[1]] * 2
     brackets = ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
     return Form("named", (name, Form(brackets, (low, high)), whole))
 

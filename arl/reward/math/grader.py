@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from arl.reward.math.compare import canonical_form, choice_of, compare_choices, same_answer, without_label
 from arl.reward.math.extraction import MAX_ANSWER, extract_answer, gold_answer, has_form
-from arl.reward.math.forms import Form, Unreadable, spell
+from arl.reward.math.forms import spell
 from arl.reward.math.latex import read
 from arl.reward.math.values import bounded_algebra
 from arl.types import Problem, Response
@@ -56,20 +56,12 @@ def _equal(gold: str, answer: str) -> bool:
     verdict = compare_choices(gold, answer)
     if verdict is not None:
         return verdict
-    ours = _read(gold)
-    theirs = _read(without_label(answer))
+    ours = read(gold)
+    theirs = read(without_label(answer))
     if ours is None or theirs is None:
         return False  # an empty answer equals nothing
     with bounded_algebra():
         return same_answer(ours, theirs)
-
-
-@lru_cache(maxsize=4096)
-def _read(answer: str) -> Form | None:
-    try:
-        return read(answer)
-    except Unreadable:
-        return None
 
 
 def canonical(answer: str) -> str:
@@ -80,7 +72,7 @@ def canonical(answer: str) -> str:
     """
     if len(answer) > MAX_ANSWER:
         return answer.strip()
-    form = _read(answer.strip())
+    form = read(answer.strip())
     return choice_of(answer) or ("" if form is None else spell(canonical_form(form)))
 
 

@@ -8,10 +8,12 @@ The parser is a recursive descent, lowest first: lists, unions, relations, sums,
 """
 
 import contextlib
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 
-from arl.reward.math.forms import Form, Unreadable, expand_signs, relation, spell
+from arl.reward.math.forms import Form, Unreadable, relation, spell
 from arl.reward.math.tokens import Token, read_tokens, read_unit
 
 MAX_TOKENS = 1500
@@ -19,32 +21,43 @@ MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
 _SEPARATORS = ((";", "list"), (",", "list"), (r"\cup", "union"))  # "p=5,q=2;p=7,q=2"
 _RELATIONS = {"=", r"\neq", r"\approx", r"\in", ":", "<", ">", r"\leq", r"\geq"}
-_SIGNS = ("+", "-", r"\pm", r"\mp")
+_UPPER = {r"\pm": "+", r"\mp": "-"}
+_LOWER = {r"\pm": "-", r"\mp": "+"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
-_NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2}
-_NUM_ARGUMENTS |= dict.fromkeys((r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle"), 1)
-_NUM_ARGUMENTS |= dict.fromkeys((r"\triangle", r"\measuredangle"), 1)
+_MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle")
+_NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, **dict.fromkeys(_MARKS, 1)}
 _REPEATING = (r"\overline", r"\bar", r"\dot")
 _NEGATION = re.compile(r"\bno[tr]?\b|n't", re.IGNORECASE)
 _OPAQUE_CALLS = set("fghFGHPE")  # f(2) is no product
 
 
-def read(text: str) -> Form:
-    """Read an answer.
-
-    Raises:
-        Unreadable: nothing is left of it.
-    """
+@lru_cache(maxsize=4096)
+def read(text: str) -> Form | None:
+    """Read an answer; None: nothing is left of it."""
     tokens = read_tokens(text)
     if not tokens:
-        raise Unreadable("it is empty")
+        return None
     if len(tokens) <= MAX_TOKENS:
         with contextlib.suppress(Unreadable, RecursionError):
-            form = _Parser(tokens).answer()
+            form = _Parser(tokens, _UPPER).answer()
+            if any(token.text in _LOWER for token in tokens):
+                form = _both(form, _Parser(tokens, _LOWER).answer())
             if _depth(form) <= MAX_DEPTH:
                 return form
     is_formula = any(token.kind == "command" or token.text[0] in "\\{}_^" for token in tokens)
     return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
+
+
+def _both(upper: Form, lower: Form) -> Form:
+    r"""Return both values of 1\pm\sqrt5, beside the others of a list."""
+    if upper == lower:
+        return upper
+    if upper.kind == "named":
+        name, value, whole = upper.items
+        return Form("named", (name, _both(value, lower.items[1]), whole))
+    if upper.kind in {"list", "set"}:
+        return Form(upper.kind, tuple(dict.fromkeys(upper.items + lower.items)))
+    return Form("plus-minus", (upper, lower))
 
 
 def _depth(form: Form) -> int:
@@ -72,8 +85,9 @@ def _times(left: Form, right: Form) -> Form:
 class _Parser:
     """Read tokens from the first to the last."""
 
-    def __init__(self, tokens: list[Token]) -> None:
-        self._tokens = [*tokens, Token("end", "")]
+    def __init__(self, tokens: list[Token], signs: Mapping[str, str]) -> None:
+        self._tokens = [token._replace(text=signs.get(token.text, token.text)) for token in tokens]
+        self._tokens.append(Token("end", ""))
         self._at = 0
         self._bar = ""  # what a | closes: "|", or the element of a set that has conditions
 
@@ -84,7 +98,7 @@ class _Parser:
         node = self._list()
         if self._now.kind != "end":
             raise Unreadable(f"{self._now.text} is in the way")
-        return expand_signs(node)
+        return node
 
     @property
     def _now(self) -> Token:
@@ -135,17 +149,15 @@ class _Parser:
     # ---- expressions
 
     def _signed(self, read_one: Callable[[], Form]) -> Form:
-        sign = ""
-        while self._is(*_SIGNS):
-            text = self._next().text
-            if text != "+":
-                sign = "" if sign == text == "-" else text
+        is_negative = False
+        while self._is("+", "-"):
+            is_negative ^= self._next().text == "-"
         node = read_one()
-        return Form(sign, (node,)) if sign else node
+        return Form("-", (node,)) if is_negative else node
 
     def _sum(self) -> Form:
         terms = [self._signed(self._product)]
-        while self._is(*_SIGNS):
+        while self._is("+", "-"):
             terms.append(self._signed(self._product))
         return terms[0] if len(terms) == 1 else Form("+", tuple(terms))
 
@@ -310,7 +322,7 @@ class _Parser:
 
     def _matrix(self) -> Form:
         """Read a matrix; one of a single row or column is a tuple."""
-        rows: list[Form] = []
+        rows: list[tuple[Form, ...]] = []
         cells: list[Form] = []
         separator = ""
         while separator != r"\end":
@@ -320,11 +332,11 @@ class _Parser:
             if separator not in {"&", r"\\", r"\end"}:
                 raise Unreadable("a matrix does not end")
             if separator != "&" and cells:
-                rows.append(Form("row", tuple(cells)))
+                rows.append(tuple(cells))
                 cells = []
-        if all(len(row.items) == 1 for row in rows):
-            return Form("()", tuple(row.items[0] for row in rows))
-        return Form("matrix", tuple(rows)) if len(rows) > 1 else Form("()", rows[0].items)
+        if len(rows) == 1 or all(len(row) == 1 for row in rows):
+            return Form("()", tuple(itertools.chain.from_iterable(rows)))
+        return Form("matrix", tuple(Form("row", row) for row in rows))
 
 
 def _repeating(start: str, period: str) -> Form:

@@ -66,9 +66,9 @@ _TOKEN = re.compile(
             |it|boxed|fbox|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|underline|hline)(?![A-Za-z])
       | \\(?:[hv]space\*?|phantom|color|textcolor)\s*\{[^{}]*\} )
   | \\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph|mathrm|operatorname\*?)\s*\{(?P<text> [^{}]* )\}
-  | (?P<number> \d{1,3}(?:\s?(?:\{\s?,\s?\}|,?\s?\\[!,])\s*\d{3})+(?!\d)(?:\.\d+)? )
   | (?P<thousands> [1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)? | \d{1,3}(?:[ ]\d{3})+(?!\d)(?![ ]?[\d/])(?:\.\d+)? )
-  | (?P<plain> (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4}(?![\w.]))? )
+  | (?P<number> \d{1,3}(?:\s?(?:\{\s?,\s?\}|,?\s?\\[!,])\s*\d{3})+(?!\d)(?:\.\d+)?
+      | (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4}(?![\w.]))? )
   | (?P<letters> [A-Za-z]+ )
   | \\mathbb\s*\{?(?P<blackboard> [A-Z] )\}?
   | \\(?P<macro> [A-Za-z]+ | . )
@@ -107,7 +107,7 @@ def _add_tokens(text: str, tokens: list[Token]) -> None:
         if kind == "thousands" and depth:  # (1,234) is a pair
             found = found[: found.index("," if "," in found else " ")]
             at = match.start() + len(found)
-        if kind in {"number", "thousands", "plain"}:
+        if kind in {"number", "thousands"}:
             digits = re.sub(r"[^\d.eE+-]", "", found)
             tokens.append(Token("number" if len(digits) <= MAX_DIGITS else "sign", digits))
         elif kind == "text":

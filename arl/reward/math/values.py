@@ -15,6 +15,7 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextvars import ContextVar
 from fractions import Fraction
 from functools import lru_cache
 from typing import Any
@@ -33,23 +34,12 @@ ZERO = mpmath.mpf(10) ** -100  # a value that is not exact and below it is zero 
 NUM_POINTS = 3
 # The first three points differ in every sign, because roots of squares agree where all are positive.
 _SIZES_AND_SIGNS = ((2, (1, 1)), (2, (1, -1)), (2, (-1, 1)), (5, (1, 1)), (1, (-1, 1)), (20, (1, 1)))
-_TURNED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}
 
 Value = Any  # a Fraction, or a real or complex number of mpmath
 Point = Mapping[str, Value]
 
+_end: ContextVar[float] = ContextVar("end", default=math.inf)  # of a comparison, in CPU time of its thread
 _one_at_a_time = threading.RLock()  # mpmath has one precision in a process
-
-
-class _Limit(threading.local):
-    end = math.inf  # of a comparison, in CPU time of its thread
-
-
-_limit = _Limit()
-
-
-class NoValueError(ArithmeticError):
-    """Report that an expression has no value, or one that takes too long to compute."""
 
 
 @contextlib.contextmanager
@@ -60,11 +50,11 @@ def bounded_algebra() -> Iterator[None]:
         TimeoutError: the time was over.
     """
     with _one_at_a_time, mpmath.workdps(DIGITS):
-        _limit.end = time.thread_time() + SECONDS
+        before = _end.set(time.thread_time() + SECONDS)
         try:
             yield
         finally:
-            _limit.end = math.inf
+            _end.reset(before)
 
 
 @lru_cache(maxsize=4096)
@@ -138,11 +128,8 @@ def _last_place(node: Form) -> Fraction:
 
 
 def same_relation(gold: Form, answer: Form) -> bool:
-    """Tell whether two equations or inequalities say the same: their differences have a constant ratio.
-
-    A negative ratio turns an inequality around.
-    """
-    if len(gold.items) != 2 or len(answer.items) != 2:
+    """Tell whether two equations or inequalities say the same: their differences have a constant ratio."""
+    if len(gold.items) != 2 or gold.text != answer.text:
         return False
     differences = [Form("+", (each.items[0], Form("-", each.items[1:]))) for each in (gold, answer)]
     ratios = []
@@ -152,8 +139,7 @@ def same_relation(gold: Form, answer: Form) -> bool:
             ratios.append(_digits(one) / _digits(other))
     if len(ratios) < NUM_POINTS or ratios[0] == 0 or not all(_agree(ratio, ratios[0]) for ratio in ratios):
         return False
-    is_turned = not _is_complex(ratios[0]) and ratios[0] < 0
-    return gold.text == (_TURNED.get(answer.text, answer.text) if is_turned else answer.text)
+    return gold.text in {"=", r"\neq"} or (not _is_complex(ratios[0]) and ratios[0] > 0)
 
 
 def _points(names: set[str]) -> Iterator[Point]:
@@ -199,7 +185,7 @@ def _value(node: Form, point: Point) -> Value:
         return point[node.text] if node.text in point else _CONSTANTS[node.text]()
     name = node.text if node.kind in {"call", "unit"} else node.kind
     if name not in _OPERATIONS:
-        raise NoValueError(f"{name} has no value")
+        raise ArithmeticError(f"{name} has no value")
     operands = [_value(item, point) for item in node.items]
     is_exact = name in _EXACT and all(isinstance(operand, Fraction) for operand in operands)
     first, *others = operands if is_exact else map(_digits, operands)
@@ -212,14 +198,14 @@ def _value(node: Form, point: Point) -> Value:
 
 def _bounded(value: Value) -> Value:
     """Return a value that is not too large to go on with, if there is time to go on."""
-    if time.thread_time() > _limit.end:
+    if time.thread_time() > _end.get():
         raise TimeoutError(f"no verdict within {SECONDS:g} s")
     if isinstance(value, Fraction):
         bits = value.numerator.bit_length() + value.denominator.bit_length()
     else:
         bits = abs(mpmath.mag(value)) if mpmath.isfinite(value) and value != 0 else 0
     if bits > MAX_BITS:
-        raise NoValueError("it is too large")
+        raise ArithmeticError("it is too large")
     return value
 
 
@@ -231,7 +217,7 @@ def _digits(value: Value) -> Value:
 def _power(base: Value, exponent: Value) -> Value:
     size = abs(mpmath.mag(_digits(base))) if base else 1
     if (not base and exponent == 0) or abs(exponent) * max(size, 1) > MAX_BITS:
-        raise NoValueError("it is too large, or 0^0")
+        raise ArithmeticError("it is too large, or 0^0")
     if isinstance(exponent, Fraction) and exponent.denominator == 1:
         return base**exponent.numerator
     return mpmath.power(_digits(base), _digits(exponent))
@@ -247,7 +233,7 @@ def _root(value: Value, degree: Value) -> Value:
 
 def _factorial(value: Value) -> Value:
     if abs(value) > MAX_FACTORIAL:
-        raise NoValueError("it is too large")
+        raise ArithmeticError("it is too large")
     if isinstance(value, Fraction) and value.denominator == 1:
         return Fraction(math.factorial(value.numerator))
     return mpmath.factorial(_digits(value))
