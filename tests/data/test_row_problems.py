@@ -138,7 +138,5 @@ def test_a_file_that_cannot_be_read_is_refused_even_where_malformed_rows_are_lef
 )
 def test_files_that_are_not_there_are_named(tmp_path: Path, spec: str, complaint: str) -> None:
     jsonl(tmp_path / "here.jsonl", [ROW])
-    for field in ("path", "eval_path"):
-        files = {"path": f"{tmp_path}/here.jsonl"} | {field: f"{tmp_path}/{spec}"}
-        with pytest.raises(DataError, match=f"data.{field} .*{complaint}"):
-            load_problems(Data.model_validate({"columns": {"prompt": "question"}, **files}), seed=0)
+    with pytest.raises(DataError, match=f"data.path .*{complaint}"):
+        training(path=f"{tmp_path}/{spec}")

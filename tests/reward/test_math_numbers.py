@@ -3,7 +3,7 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl.reward.math.grader import canonical, equal, extract_answer
@@ -11,7 +11,6 @@ from arl.reward.math.latex import read
 from arl.reward.math.values import rational
 
 fractions = st.fractions(max_denominator=10**6)
-decimals = st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9)
 
 
 def forms(value: Fraction) -> list[str]:
@@ -50,15 +49,11 @@ def number(text: str) -> Fraction | None:
     return rational(form)
 
 
-@given(decimals)
-def test_a_decimal_is_read_exactly(value: object) -> None:
-    assert number(f"{value:f}") == Fraction(str(value))
-
-
 MACROS = r"\frac \sqrt \pm \sin \log \{ \} \cup \infty \% \circ \begin{pmatrix}"
 PIECES = [*"{}()[]|^_,;:=<!%&+-*/ 1.x", *MACROS.split()]
 
 
+@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_any_text_is_read_without_an_error(text: str) -> None:
     extract_answer(text)
