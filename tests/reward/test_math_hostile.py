@@ -49,12 +49,11 @@ def hostile_answers() -> list[str]:
         r"\boxed{",
         r"\frac{1}{2}+",
         "a=",
-        "-",
         "1/",
         "answer is ",
-        "\0",
+        "<answer>",
     ]
-    answers += [(piece * LONG)[:LONG] for piece in [*pieces, "<answer>"]]
+    answers += [(piece * LONG)[:LONG] for piece in pieces]
     for digits in ("7" * 5_000, "٣" * 50, "𝟘" * 300):
         answers += [digits + end for end in ("", "%", "/0", "e999999999", "!", "_7", "²³⁴")]
     for size in ("1000", "10^{12}", r"\infty"):
