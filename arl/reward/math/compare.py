@@ -28,7 +28,7 @@ _DECORATION = re.compile(r"\\(?:text|math|bold|oper)[a-z]*|\\boxed|\\[ ,;()\[\]]
 _CHOICE = re.compile(r"(?:option|choice)?\s*(?:\(([A-Za-z])\)|([A-Za-z])(?:[).:]|$))\s*(.*)", re.IGNORECASE | re.DOTALL)
 _GOLD_CHOICE = re.compile(r"\(?([A-J])[).:]?")
 _OTHER_CHOICE = re.compile(r"(?:\b(?:and|or)\s+|,\s*)\(?[A-J](?:$|[^\w'])|\([A-J]\)|(?<!\w)[A-J][).:](?:\s|$)")
-_LABEL = re.compile(r"(?:\\text[a-z]*\{)?\s*\([A-Z]\)\s*\}?:?\s*(?=\S)")
+_LABEL = re.compile(r"[$\s]*(?:\\text[a-z]*\{)?\s*\([A-Z]\)\s*\}?:?\s*(?=\S)")
 
 
 def compare_choices(gold: str, answer: str) -> bool | None:

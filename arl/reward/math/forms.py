@@ -35,10 +35,6 @@ class Form(NamedTuple):
             return {self.text}
         return set().union(*(item.names() for item in self.items))
 
-    @property
-    def is_interval(self) -> bool:
-        return self.kind in {"()", "[)", "(]", "[]"}
-
 
 INFINITY = Form("symbol", text=r"\infty")
 REAL_LINE = Form("()", (Form("-", (INFINITY,)), INFINITY))

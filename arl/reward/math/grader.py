@@ -56,7 +56,7 @@ def _equal(gold: str, answer: str) -> bool:
     verdict = compare_choices(gold, answer)
     if verdict is not None:
         return verdict
-    ours = read(gold)
+    ours = read(without_label(gold))
     theirs = read(without_label(answer))
     if ours is None or theirs is None:
         return False  # an empty answer equals nothing

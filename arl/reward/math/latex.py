@@ -23,12 +23,12 @@ _SEPARATORS = ((";", "list"), (",", "list"), (r"\cup", "union"))  # "p=5,q=2;p=7
 _RELATIONS = {"=", r"\neq", r"\approx", r"\in", ":", "<", ">", r"\leq", r"\geq"}
 _UPPER = {r"\pm": "+", r"\mp": "-"}
 _LOWER = {r"\pm": "-", r"\mp": "+"}
+_BRACKETS = {"()", "[)", "(]", "[]"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
 _MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle")
 _NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, **dict.fromkeys(_MARKS, 1)}
 _REPEATING = (r"\overline", r"\bar", r"\dot")
-_NEGATION = re.compile(r"\bno[tr]?\b|n't", re.IGNORECASE)
-_OPAQUE_CALLS = set("fghFGHPE")  # f(2) is no product
+_FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
 
 @lru_cache(maxsize=4096)
@@ -92,9 +92,6 @@ class _Parser:
         self._bar = ""  # what a | closes: "|", or the element of a set that has conditions
 
     def answer(self) -> Form:
-        is_labeled = self._now.kind == "words" and self._tokens[1].kind == "number"
-        if is_labeled and not _NEGATION.search(self._now.text):
-            self._next()  # "about 5"
         node = self._list()
         if self._now.kind != "end":
             raise Unreadable(f"{self._now.text} is in the way")
@@ -133,7 +130,7 @@ class _Parser:
                 parts.append(self._list(level + 1))
         if len(parts) == 1:
             return parts[0]
-        if all(part.kind == "named" and part.items[1].is_interval for part in parts):
+        if all(part.kind == "named" and part.items[1].kind in _BRACKETS for part in parts):
             kind = "union"
         return Form(kind, tuple(parts))
 
@@ -191,11 +188,9 @@ class _Parser:
             if int(texts[1]) >= int(texts[2]):
                 raise Unreadable("a mixed number has a fraction above 1")
             return Form("+", (left, right))
-        if token.text == "(" and left.kind == "symbol":
-            if left.text[0] in _OPAQUE_CALLS:
-                return Form("symbol", text=f"{left.text}({spell(right)})")
-            if right.kind in {"symbol", "list", "()"}:
-                return Form("apply", (left, right))
+        is_call = token.text == "(" and left.kind == "symbol"
+        if is_call and (left.text[0] in _FUNCTIONS or right.kind in {"symbol", "list", "()"}):
+            return Form("apply", (left, right), left.text)
         return _times(left, right)
 
     def _with_unit(self, value: Form) -> Form:
@@ -217,10 +212,8 @@ class _Parser:
         while self._is("^", "!", "%", r"\degree", "_"):
             sign = self._next().text
             items = (node, self._argument(whole_numbers=True)) if sign in "^_" else (node,)
-            if sign == "%":
-                node = Form("unit", items, "percent")
-            elif sign == r"\degree" or items[-1].text == r"\circ":
-                node = Form("unit", items[:1], "degree")
+            if sign in {"%", r"\degree"} or items[-1].text == r"\circ":
+                node = Form("unit", items[:1], "percent" if sign == "%" else "degree")
             elif sign == "_":
                 node = Form("based", items[1:], node.text)
             else:
@@ -314,10 +307,8 @@ class _Parser:
             raise Unreadable(f"{opening} is not closed")
         self._bar = outer
         items = inner.items if inner.kind == "list" else (inner,)
-        if opening == r"\{":
-            return Form("set", items)
-        if opening == "|":
-            return Form("call", items, "|")
+        if opening in {r"\{", "|"}:
+            return Form("call", items, "|") if opening == "|" else Form("set", items)
         return inner if opening == "{" or inner.kind != "list" else Form(opening + closing, items)
 
     def _matrix(self) -> Form:

@@ -75,17 +75,14 @@ def same_value(gold: Form, answer: Form) -> bool:
     names = gold.names() | answer.names()
     if names <= CONSTANTS:
         return _same_constant(gold, answer)
-    agreements = 0
+    agreements = []
     for point in _points(names - CONSTANTS):
         values = [_value_or_none(node, point) for node in (gold, answer)]
-        if None in values or ("i" not in names and any(map(_is_complex, values))):
-            continue
-        if not _agree(*values):
-            return False
-        agreements += 1
-        if agreements == NUM_POINTS:
-            return True
-    return False
+        if None not in values and ("i" in names or not any(map(_is_complex, values))):
+            agreements.append(_agree(*values))
+            if not agreements[-1]:
+                break
+    return len(agreements) >= NUM_POINTS and all(agreements)
 
 
 def _same_constant(gold: Form, answer: Form) -> bool:
@@ -107,24 +104,17 @@ def _is_rounded(precise: Value, decimal: Form, value: Value) -> bool:
     step = _last_place(decimal)
     if not step or not mpmath.isfinite(precise) or _is_complex(precise):
         return False
-    if isinstance(precise, Fraction):  # a finite decimal has a denominator without primes but 2 and 5
-        denominator = precise.denominator
-        is_finite = 10 ** denominator.bit_length() % denominator == 0
-        return not is_finite and abs(precise - value) < step
-    return bool(abs(precise - _digits(value)) < _digits(step))
+    if isinstance(precise, Fraction) and 10**MAX_BITS % precise.denominator == 0:
+        return False  # it has a finite decimal
+    return bool(abs(_digits(precise) - _digits(value)) < _digits(step))
 
 
 def _last_place(node: Form) -> Fraction:
     """Return one unit in the last place of a decimal of at least MIN_DIGITS significant digits; 0: it is none."""
-    if node.kind == "-":
-        return _last_place(node.items[0])
-    if node.kind == "*" and node.items[1].kind == "^" and node.items[1].items[0].text == "10":
-        return _last_place(node.items[0]) * (rational(node.items[1]) or 0)
-    mantissa, _, exponent = node.text.lower().partition("e")
-    _, _, places = mantissa.partition(".")
-    if node.kind != "number" or not places or len(mantissa.replace(".", "").lstrip("0")) < MIN_DIGITS:
-        return Fraction(0)
-    return Fraction(10) ** (int(exponent or 0) - len(places))
+    whole, point, places = (node.items[0] if node.kind == "-" else node).text.partition(".")
+    digits = (whole + places).lstrip("0")
+    is_precise = point and digits.isdigit() and len(digits) >= MIN_DIGITS
+    return Fraction(1, 10 ** len(places)) if is_precise else Fraction(0)
 
 
 def same_relation(gold: Form, answer: Form) -> bool:
