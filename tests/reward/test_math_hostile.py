@@ -65,9 +65,9 @@ def hostile_answers() -> list[str]:
         ]
     factors = [f"(x^{power}+{power}y)" for power in range(1, 99)]
     answers += ["".join(factors), r"\cdot ".join(factors * 20), "+".join(factors * 20)]
-    for size in (2, 60):
-        row = " & ".join(["1", "x^{99}", r"\frac{1}{x}"] * size)
-        answers.append(r"\begin{pmatrix}" + r"\\".join([row] * size) + r"\end{pmatrix}^{100000}")
+    for width in (2, 60):
+        row = " & ".join(["1", "x^{99}", r"\frac{1}{x}"] * width)
+        answers.append(r"\begin{pmatrix}" + r"\\".join([row] * width) + r"\end{pmatrix}^{100000}")
     return answers
 
 
