@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from huggingface_hub import constants
 
-from arl.data.hub import find_files, parse_hub_files
+from arl.data.hub import find_files
 from arl.errors import DataError
 from tests.data.fake_hub import FakeHub, point_to
 
@@ -67,9 +67,3 @@ def test_a_repository_that_the_hub_does_not_have_is_refused(hub: FakeHub) -> Non
 def test_another_notation_is_refused_with_an_example(spec: str) -> None:
     with pytest.raises(DataError, match="write it as hf://datasets/OWNER/REPO/FILE"):
         find_files(spec, "data.path")
-
-
-def test_a_revision_is_part_of_the_notation() -> None:
-    source = parse_hub_files("hf://datasets/a/b@v1.0/data/x.jsonl", "data.path")
-    assert (source.repo, source.revision, source.pattern) == ("a/b", "v1.0", "data/x.jsonl")
-    assert source.fetch_command == "hf download --repo-type dataset a/b --revision v1.0 --include data/x.jsonl"
