@@ -77,17 +77,11 @@ def test_a_template_takes_columns_and_keeps_braces_that_are_text(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("template", "complaint"),
-    [
-        ("Solve it.", "names no column"),
-        ("{question} \\boxed{}", "write {{}} for braces that are text"),
-        ("{question!r}", "a field is the name of a column alone"),
-        ("{question} \\boxed{", "write {{ and }} for braces that are text"),
-    ],
+    [("{question!r}", "a field is the name of a column alone"), ("{question} \\boxed{", "write {{ and }} for braces")],
 )
 def test_a_template_that_cannot_be_read_is_refused_with_the_recipe(template: str, complaint: str) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValidationError, match=complaint):
         Data(path="p.jsonl", template=template)
-    assert complaint in str(caught.value)
 
 
 ROW = {"question": "1 + 1?", "answer": "2", "extra": {"unit": "cm"}}
