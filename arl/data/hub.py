@@ -1,15 +1,25 @@
-"""Find a model, and ask the Hugging Face hub with a deadline: a machine without a network waits seconds, not minutes.
+"""Find a model or files of a data set, and ask the Hugging Face hub with a deadline.
+
+A machine without a network waits seconds for it, not minutes.
 
 model.path ─► a directory ─► taken
           └─► a local path that does not exist ─► refused
           └─► a repo id, maybe with @REVISION ─► in the cache? does the hub answer within seconds? ─► neither: refused,
                                                  saying all three
+
+data.path ─► a file ─► taken
+         └─► a glob ─► every file that it matches, by name
+         └─► hf://datasets/owner/repo/glob ─► likewise: download what the cache lacks, or take what it has
 """
 
+import contextlib
+import fnmatch
+import glob
 import os
 import re
 import shlex
 import threading
+from collections.abc import Iterable
 from pathlib import Path
 
 from msgspec import Struct
@@ -49,7 +59,9 @@ def ask_hub(repo: str, kind: str, revision: str | None = None) -> HubAnswer:
             info = HfApi().repo_info(repo, repo_type=kind, revision=revision, timeout=2 * HUB_SECONDS)
             answers.append(HubAnswer(info.sha))
         except HfHubHTTPError as error:
-            answers.append(HubAnswer(refusal=_refusal(error.response.status_code, error.response.reason_phrase)))
+            status = error.response.status_code
+            login = ": no such repository, or one that needs a login (`hf auth login`)" if status in (401, 403) else ""
+            answers.append(HubAnswer(refusal=f"answers {status}{login}"))
         except hub_errors() as error:
             answers.append(HubAnswer(refusal=f"cannot be reached ({error})", answered=False))
 
@@ -57,12 +69,6 @@ def ask_hub(repo: str, kind: str, revision: str | None = None) -> HubAnswer:
     thread.start()
     thread.join(HUB_SECONDS)
     return answers[0] if answers else HubAnswer(refusal=f"no answer within {HUB_SECONDS:g} s", answered=False)
-
-
-def _refusal(status: int, reason: str) -> str:
-    if status in (401, 403):
-        return f"answers {status}: no such repository, or one that needs a login (`hf auth login`)"
-    return f"answers {status} {reason}"
 
 
 def hub_commit(repo: str, kind: str, revision: str) -> str | None:
@@ -153,7 +159,10 @@ def check_model_source(path: str) -> str | None:
     name, revision = split_revision(path)
     where = Path(path).absolute()
     if is_local(name):
-        raise DataError(f"model.path {path}: there is no directory {where}{_siblings(where.parent)}")
+        beside = (found.name for found in where.parent.glob("*/"))
+        raise DataError(
+            f"model.path {path}: there is no directory {where}{_siblings(where.parent, 'directories', beside)}"
+        )
     from huggingface_hub import constants, try_to_load_from_cache
 
     cached = isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
@@ -181,16 +190,142 @@ def is_local(path: str) -> bool:
 
     if "/" in path and os.path.isdir(Path(path).parent):
         return True
-    try:
+    with contextlib.suppress(HFValidationError):
         validate_repo_id(path)
-    except HFValidationError:
-        return True
-    return False
+        return False
+    return True
 
 
-def _siblings(directory: Path) -> str:
-    """Say which directories lie where one was looked for."""
+def _siblings(directory: Path, kind: str, names: Iterable[str]) -> str:
+    """Say what lies where something was looked for."""
     if not os.path.isdir(directory):
-        return f", nor {directory}"
-    names = sorted(name for name in os.listdir(directory) if os.path.isdir(directory / name))
-    return f"; {directory} has {', '.join(names[-8:]) or 'no directories'}"
+        return f", nor a directory {directory}"
+    return f"; {directory} has {', '.join(sorted(names)[-8:]) or f'no {kind}'}"
+
+
+# ---- files of data sets
+
+SUFFIXES = (".jsonl", ".json", ".parquet")
+
+
+def find_files(spec: str, field: str) -> list[Path]:
+    """Return the files in the order of their names.
+
+    Args:
+        spec: path, glob, or hf://datasets/owner/repo/glob.
+        field: how messages name it, as in "data.path".
+
+    Raises:
+        DataError: there is no such file, or it is neither jsonl nor parquet; says what is there, or what fetches it.
+    """
+    what = f"{field} {spec}"
+    files = fetch_hub_files(parse_hub_files(spec, field), field) if spec.startswith(PREFIX) else _local(spec, what)
+    others = [file for file in files if file.suffix not in SUFFIXES]
+    if others:
+        raise DataError(f"{what}: {others[0].name} is not {', '.join(SUFFIXES)}: give jsonl or parquet files")
+    return files
+
+
+def _local(spec: str, what: str) -> list[Path]:
+    path = Path(os.path.expanduser(spec))
+    if os.path.isfile(path):
+        return [path]
+    if os.path.isdir(path):
+        raise DataError(f"{what}: is a directory; give a file, or a glob as in {path}/*.parquet")
+    if glob.has_magic(str(path)):
+        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
+        if not found:
+            raise DataError(f"{what}: matches no file; looked in {Path.cwd()}")
+        return found
+    directory = path.absolute().parent
+    beside = (found.name for found in directory.glob("*") if found.suffix in SUFFIXES)
+    raise DataError(f"{what}: there is no file {path.absolute()}{_siblings(directory, 'jsonl and no parquet', beside)}")
+
+
+PREFIX = "hf://"
+_NOTATION = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[^/]+))?/(?P<pattern>.+)")
+
+
+class HubFiles(Struct, frozen=True):
+    """Name files of a data set on the hub."""
+
+    repo: str  # owner/name
+    pattern: str  # path in the repository; may hold * and ?
+    revision: str = "main"
+
+    def __str__(self) -> str:
+        at = "" if self.revision == "main" else f"@{self.revision}"
+        return f"{PREFIX}datasets/{self.repo}{at}/{self.pattern}"
+
+    @property
+    def fetch_command(self) -> str:
+        """Return the shell command that puts the files into the cache."""
+        revision = [] if self.revision == "main" else ["--revision", self.revision]
+        words = ["hf", "download", "--repo-type", "dataset", self.repo, *revision, "--include", self.pattern]
+        return shlex.join(words)
+
+
+def parse_hub_files(spec: str, field: str) -> HubFiles:
+    """Read the notation of huggingface_hub, as in `hf://datasets/openai/gsm8k/main/train-*.parquet`.
+
+    Raises:
+        DataError: another form.
+    """
+    found = _NOTATION.fullmatch(spec)
+    if found is None:
+        raise DataError(
+            f"{field} {spec}: write it as hf://datasets/OWNER/REPO/FILE, where FILE may be a glob, "
+            "as in hf://datasets/openai/gsm8k/main/train-*.parquet"
+        )
+    return HubFiles(found["repo"], found["pattern"], found["revision"] or "main")
+
+
+def fetch_hub_files(source: HubFiles, field: str) -> list[Path]:
+    """Return the files, after downloading those that the cache lacks. Without a hub, the cache alone is looked at.
+
+    Raises:
+        DataError: they are nowhere; says what the hub and the cache said, and the command that fetches them.
+    """
+    from huggingface_hub import constants
+
+    answer = ask_hub(source.repo, "dataset", source.revision)
+    if not answer.refusal:
+        try:
+            files = _snapshot_files(source)
+        except hub_errors() as error:
+            raise DataError(f"{field} {source}: the download failed ({error}); try `{source.fetch_command}`") from error
+        if not files:
+            raise DataError(f"{field} {source}: {source.repo} has no such file")
+        return files
+    cached = cached_hub_files(source)
+    if not cached:
+        raise DataError(
+            f"{field} {source}: not found. Not in the Hugging Face cache {constants.HF_HUB_CACHE}; "
+            f"{constants.ENDPOINT}: {answer.refusal}. Where there is a network, run `{source.fetch_command}`"
+        )
+    if not answer.answered:
+        go_offline()
+    return cached
+
+
+def cached_hub_files(source: HubFiles) -> list[Path]:
+    """Return the files that the cache holds. Does not ask the hub."""
+    with contextlib.suppress(OSError, ValueError):  # not cached
+        return _snapshot_files(source, local_files_only=True)
+    return []
+
+
+def _snapshot_files(source: HubFiles, local_files_only: bool = False) -> list[Path]:
+    from huggingface_hub import snapshot_download
+
+    snapshot = Path(
+        snapshot_download(
+            source.repo,
+            repo_type="dataset",
+            revision=source.revision,
+            allow_patterns=source.pattern,
+            local_files_only=local_files_only,
+        )
+    )
+    files = [path for path in snapshot.rglob("*") if os.path.isfile(path)]
+    return sorted(path for path in files if fnmatch.fnmatchcase(str(path.relative_to(snapshot)), source.pattern))

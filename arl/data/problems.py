@@ -3,22 +3,18 @@
 task or files ─► candidates ─► held out | training ─► filters ─► ProblemSets ─► ProblemOrder ─► one problem after
                                                                                  another, epoch after epoch
 filters: equal questions once ─► none of an evaluation ─► short prompts ─► solved at the wanted rate
-
-Every filter returns what it keeps, and a note that counts what it left out.
 """
 
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct
 
 from arl.config.data_section import PassRate
 from arl.config.recipe import Data
+from arl.data.hub import find_files
 from arl.data.row_problems import Candidate, RowReader, file_candidates, prompt_key
-from arl.data.source_files import find_files
 from arl.data.table_rows import read_rows
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
@@ -32,14 +28,6 @@ class ProblemSets(Struct, frozen=True):
     training: list[Problem]
     held_out: list[Problem]
     notes: tuple[str, ...] = ()  # what was left out, and how many
-
-
-class _Split(Struct, frozen=True):
-    """Hold both sides before the filters."""
-
-    training: list[Candidate]
-    held_out: list[Candidate]
-    notes: list[str]
 
 
 def load_problems(
@@ -58,83 +46,62 @@ def load_problems(
     Raises:
         DataError: no such file, a row that is no problem, nothing to train on, or an overlap that is to be refused.
     """
-    split = _of_task(data, seed) if data.task is not None else _of_files(data)
-    evaluations = {"the problems of the evaluation": split.held_out}
+    training, held_out, notes = _of_task(data, seed) if data.task is not None else _of_files(data)
+    evaluations = {"the problems of the evaluation": held_out}
     for name, problems in suites.items():
         evaluations[f"the suite {name}"] = as_candidates(problems, name)
-    training, notes = _filtered(split, evaluations, data, count_tokens)
+    if data.deduplicate:
+        training = without_repeats(training, notes)
+    training = without_overlap(training, evaluations, notes, drop=data.overlap == "drop")
+    if data.max_prompt_tokens is not None:
+        assert count_tokens is not None
+        training = _without_long_prompts(training, data.max_prompt_tokens, count_tokens, notes)
+    if data.pass_rate is not None:
+        training = _by_pass_rate(training, data.pass_rate, notes)
     if not training:
         source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
         said = "".join(f"; {note}" for note in notes)
         raise DataError(
-            f"{source}: {len(split.held_out)} problems are held out and leave none to train on; give more, hold out "
+            f"{source}: {len(held_out)} problems are held out and leave none to train on; give more, hold out "
             f"fewer, or filter less{said}"
         )
-    return ProblemSets(_problems(training), _problems(split.held_out), tuple(notes))
+    return ProblemSets(
+        training=[candidate.problem for candidate in training],
+        held_out=[candidate.problem for candidate in held_out],
+        notes=tuple(notes),
+    )
 
 
-def _of_task(data: Data, seed: int) -> _Split:
+Sides = tuple[list[Candidate], list[Candidate], list[str]]  # training, held out, and notes
+
+
+def _of_task(data: Data, seed: int) -> Sides:
     assert data.task is not None
     task = open_task(data)
-    return _Split(
-        training=as_candidates(task.problems("training", seed), data.task),
-        held_out=as_candidates(task.problems("evaluation", seed), data.task),
-        notes=[],
-    )
+    training = as_candidates(task.problems("training", seed), data.task)
+    return training, as_candidates(task.problems("evaluation", seed), data.task), []
 
 
-def _of_files(data: Data) -> _Split:
+def _of_files(data: Data) -> Sides:
     assert data.path is not None
-    candidates, notes = _read(data, data.path, "data.path")
+    notes: list[str] = []
+    candidates = _read(data, data.path, "data.path", notes)
     if data.eval_path is not None:
-        held_out, more = _read(data, data.eval_path, "data.eval_path")
-        return _Split(candidates, held_out, notes + more)
+        return candidates, _read(data, data.eval_path, "data.eval_path", notes), notes
     assert data.eval_fraction is not None
     if data.deduplicate:  # before the split, which could put one question on both sides
-        candidates, repeats = without_repeats(candidates)
-        notes = notes + repeats
-    split = _Split([], [], notes)
+        candidates = without_repeats(candidates, notes)
+    sides: tuple[list[Candidate], list[Candidate]] = ([], [])
     for candidate in candidates:
-        side = split.held_out if is_held_out(candidate.problem, data.eval_fraction) else split.training
-        side.append(candidate)
-    return split
+        sides[is_held_out(candidate.problem, data.eval_fraction)].append(candidate)
+    return *sides, notes
 
 
-def _read(data: Data, spec: str, field: str) -> tuple[list[Candidate], list[str]]:
-    return file_candidates(
-        find_files(spec, field),
-        RowReader(data.columns, data.template),
-        field,
-        skip_malformed=data.malformed == "skip",
-    )
-
-
-def _filtered(
-    split: _Split,
-    evaluations: Mapping[str, Sequence[Candidate]],
-    data: Data,
-    count_tokens: Callable[[Problem], int] | None,
-) -> tuple[list[Candidate], list[str]]:
-    """Return the training candidates that pass every filter, and all notes."""
-    kept = split.training
-    notes = list(split.notes)
-    if data.deduplicate:
-        kept, more = without_repeats(kept)
-        notes += more
-    kept, more = without_overlap(kept, evaluations, drop=data.overlap == "drop")
-    notes += more
-    if data.max_prompt_tokens is not None:
-        assert count_tokens is not None
-        kept, more = without_long_prompts(kept, data.max_prompt_tokens, count_tokens)
-        notes += more
-    if data.pass_rate is not None:
-        kept, more = by_pass_rate(kept, data.pass_rate)
-        notes += more
-    return kept, notes
-
-
-def _problems(candidates: Sequence[Candidate]) -> list[Problem]:
-    return [candidate.problem for candidate in candidates]
+def _read(data: Data, spec: str, field: str, notes: list[str]) -> list[Candidate]:
+    reader = RowReader(data.columns, data.template)
+    candidates, note = file_candidates(find_files(spec, field), reader, field, data.malformed == "skip")
+    notes += note
+    return candidates
 
 
 class ProblemOrder:
@@ -170,24 +137,21 @@ class ProblemOrder:
         return self._shuffled[index]
 
 
-Kept = tuple[list[Candidate], list[str]]
+# ---- filters: each returns what it keeps, and adds a note that counts what it leaves out
 
 
-def without_repeats(candidates: Sequence[Candidate]) -> Kept:
+def without_repeats(candidates: Sequence[Candidate], notes: list[str]) -> list[Candidate]:
     """Keep the first of all candidates with an equal question."""
     first: dict[str, Candidate] = {}
     repeats = [candidate for candidate in candidates if first.setdefault(candidate.key, candidate) is not candidate]
-    if not repeats:
-        return list(candidates), []
-    others = [repeat for repeat in repeats if repeat.problem.answer != first[repeat.key].problem.answer]
-    doubt = f"; {len(others):,} of them have another answer than the first, as {_quoted(others[0])}" if others else ""
-    note = f"{len(repeats):,} repeated questions left out (data.deduplicate), as {_quoted(repeats[0])}{doubt}"
-    return list(first.values()), [note]
+    if repeats:
+        notes.append(f"{len(repeats):,} repeated questions left out (data.deduplicate), as {repeats[0]}")
+    return list(first.values())
 
 
 def without_overlap(
-    candidates: Sequence[Candidate], evaluations: Mapping[str, Sequence[Candidate]], drop: bool
-) -> Kept:
+    candidates: Sequence[Candidate], evaluations: Mapping[str, Sequence[Candidate]], notes: list[str], drop: bool
+) -> list[Candidate]:
     """Keep the candidates whose question is in no evaluation.
 
     Args:
@@ -198,13 +162,12 @@ def without_overlap(
         DataError: a question is in an evaluation, and `drop` is false; says how many, in which, and one of them.
     """
     kept = list(candidates)
-    notes = []
     for name, evaluation in evaluations.items():
         keys = {candidate.key for candidate in evaluation}
         shared = [candidate for candidate in kept if candidate.key in keys]
         if not shared:
             continue
-        what = f"{len(shared):,} of {len(candidates):,} training problems also occur in {name}, as {_quoted(shared[0])}"
+        what = f"{len(shared):,} of {len(candidates):,} training problems also occur in {name}, as {shared[0]}"
         if not drop:
             raise DataError(
                 f"data.overlap refuse: {what}. A score on them would measure memory: take them out of the training "
@@ -212,23 +175,25 @@ def without_overlap(
             )
         notes.append(f"{what}: left out (data.overlap: drop)")
         kept = [candidate for candidate in kept if candidate.key not in keys]
-    return kept, notes
+    return kept
 
 
-def without_long_prompts(candidates: Sequence[Candidate], longest: int, count: Callable[[Problem], int]) -> Kept:
-    """Keep the candidates whose prompt has at most `longest` tokens, as `count` counts them."""
+def _without_long_prompts(
+    candidates: Sequence[Candidate], longest: int, count: Callable[[Problem], int], notes: list[str]
+) -> list[Candidate]:
     kept = [candidate for candidate in candidates if count(candidate.problem) <= longest]
-    left_out = len(candidates) - len(kept)
-    return kept, [f"{left_out:,} prompts longer than data.max_prompt_tokens {longest:,} left out"] if left_out else []
+    if len(kept) < len(candidates):
+        notes.append(f"{len(candidates) - len(kept):,} prompts longer than data.max_prompt_tokens {longest:,} left out")
+    return kept
 
 
-def by_pass_rate(candidates: Sequence[Candidate], wanted: PassRate) -> Kept:
+def _by_pass_rate(candidates: Sequence[Candidate], wanted: PassRate, notes: list[str]) -> list[Candidate]:
     """Keep the candidates that were solved at a rate in [min, max].
 
     Raises:
         DataError: the file cannot be read, or measured none of these problems.
     """
-    rates = _measured_rates(Path(wanted.file))
+    rates = _measured_rates(wanted.file)
     measured = [candidate for candidate in candidates if candidate.problem.id in rates]
     if not measured:
         raise DataError(
@@ -237,13 +202,11 @@ def by_pass_rate(candidates: Sequence[Candidate], wanted: PassRate) -> Kept:
             "columns and template"
         )
     kept = [candidate for candidate in measured if wanted.min <= rates[candidate.problem.id] <= wanted.max]
-    outside = len(measured) - len(kept)
-    unmeasured = len(candidates) - len(measured)
-    note = (
-        f"{outside:,} problems with a pass rate outside {wanted.min:g} … {wanted.max:g} left out, "
-        f"and {unmeasured:,} that {wanted.file} did not measure"
+    notes.append(
+        f"{len(measured) - len(kept):,} problems with a pass rate outside {wanted.min:g} … {wanted.max:g} left out, "
+        f"and {len(candidates) - len(measured):,} that {wanted.file} did not measure"
     )
-    return kept, [note]
+    return kept
 
 
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:
@@ -251,35 +214,16 @@ def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:
     return [Candidate(problem, prompt_key(problem.prompt), where) for problem in problems]
 
 
-def _measured_rates(path: Path) -> dict[str, float]:
+def _measured_rates(file: str) -> dict[str, float]:
     """Return the share of right answers of each problem, by its id."""
-    field = "data.pass_rate.file"
-    if not os.path.isfile(path):
-        raise DataError(
-            f"{field} {path}: there is no file {path.absolute()}; give the SUITE.jsonl that `arl eval` writes"
-        )
-    results: dict[str, list[Any]] = {}
-    for row in read_rows(path, field):
+    results: dict[str, list[float]] = {}
+    for row in read_rows(Path(file), "data.pass_rate.file"):
         problem_id = row.values.get("problem_id")
         correct = row.values.get("correct")
-        is_number = isinstance(correct, int | float) and abs(correct) <= LARGEST_REWARD  # NaN is none
-        if problem_id is None or not is_number:
+        if problem_id is None or not isinstance(correct, int | float) or not abs(correct) <= LARGEST_REWARD:
             raise DataError(
                 f"{row.place}: problem_id = {problem_id!r}, correct = {correct!r}: needs both columns, and correct a "
                 f"number of at most {LARGEST_REWARD:g}, as `arl eval` writes them"
             )
         results.setdefault(str(problem_id), []).append(correct)
     return {problem_id: sum(correct) / len(correct) for problem_id, correct in results.items()}
-
-
-def _quoted(candidate: Candidate) -> str:
-    """Return the place and the beginning of a question."""
-    return f'{candidate.place} "{_shown(candidate.problem)}"'
-
-
-def _shown(problem: Problem) -> str:
-    """Return the beginning of a question on one line."""
-    prompt = problem.prompt
-    text = prompt[-1]["content"] if isinstance(prompt, list) and prompt else str(prompt)
-    flat = " ".join(text.split())
-    return flat if len(flat) <= 80 else f"{flat[:77]}…"

@@ -6,11 +6,13 @@ row ─► columns.prompt, or the template with its fields ─► prompt
 """
 
 import difflib
+import itertools
 import json
 import math
 import re
+import textwrap
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,12 @@ class Candidate(Struct, frozen=True):
     key: str  # of the question: see arl.data.row_problems
     place: str  # where it comes from, for messages
 
+    def __str__(self) -> str:
+        """Return the place and the beginning of the question, on one line."""
+        prompt = self.problem.prompt
+        text = prompt[-1]["content"] if isinstance(prompt, list) else prompt
+        return f'{self.place} "{textwrap.shorten(text, 80, placeholder="…")}"'
+
 
 class MalformedRow(Exception):
     """Report that a row is no problem: it lacks a column, or a column holds something else."""
@@ -42,13 +50,11 @@ class RowReader:
     Args:
         columns: what the file's columns hold.
         template: the prompt, with {column} fields; None: columns.prompt is the prompt.
-        task: whose files they are, for messages; None: the recipe's own.
     """
 
-    def __init__(self, columns: Columns, template: str | None, task: str | None = None) -> None:
+    def __init__(self, columns: Columns, template: str | None) -> None:
         self._columns = columns
         self._template = template
-        self._task = task
         self._fields = [] if template is None else template_fields(template)
 
     def candidate(self, row: Row) -> Candidate:
@@ -81,22 +87,14 @@ class RowReader:
             raise MalformedRow(f"column {column} is null, and must hold the answer")
         return _as_answer(value, column)
 
-    @property
-    def remedy(self) -> str:
-        """Say what to do about a malformed row."""
-        if self._task is not None:
-            return "Put the file there as it was published"
-        return "Correct the row or the recipe, or leave such rows out with data.malformed: skip"
-
     def _required(self, row: Row, column: str, setting: str) -> Any:
         try:
             return value_at(row.values, column)
         except KeyError as error:
             names = column_names(row.values)
             close = difflib.get_close_matches(column, names, n=1)
-            meant = f"did you mean {close[0]}?" if close else f"it has {_shortened_list(names)}"
-            reader = f"{setting} names" if self._task is None else f"task {self._task} reads"
-            raise MalformedRow(f"no column {column}, which {reader} ({meant})") from error
+            meant = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:12])}"
+            raise MalformedRow(f"no column {column}, which {setting} names ({meant})") from error
 
     def _metadata(self, row: Row) -> dict[str, Any]:
         prompt = self._columns.prompt if self._template is None else None
@@ -120,32 +118,23 @@ def file_candidates(
         DataError: a file cannot be read, a row is malformed, or no row is a problem.
     """
     candidates: list[Candidate] = []
-    num_malformed = 0
-    first = ""  # malformed row, and what is wrong with it
-    for row in _rows(files, field):
+    malformed = []
+    for row in itertools.chain.from_iterable(read_rows(file, field) for file in files):
         try:
             candidates.append(reader.candidate(row))
         except MalformedRow as error:
-            num_malformed += 1
-            first = first or short_message(f"{row.place}: {error}")
+            malformed.append(short_message(f"{row.place}: {error}"))
             if not skip_malformed:
-                raise DataError(f"{first}. {reader.remedy}") from error
+                raise DataError(
+                    f"{malformed[0]}. Correct the row or the recipe, or leave such rows out with data.malformed: skip"
+                ) from error
+    count = len(candidates) + len(malformed)
     if not candidates:
-        if not num_malformed:
-            raise DataError(f"{field} {files[0]}: is empty; give a file with one problem in each row")
-        raise DataError(
-            f"{field} {files[0]}: none of its {num_malformed:,} rows is a problem; the first: {first}. Correct the "
-            "file or the recipe"
-        )
-    if not num_malformed:
+        first = f"none of its {count:,} rows is a problem; the first: {malformed[0]}" if malformed else "is empty"
+        raise DataError(f"{field} {files[0]}: {first}; give a file with one problem in each row")
+    if not malformed:
         return candidates, []
-    count = len(candidates) + num_malformed
-    return candidates, [f"{num_malformed:,} of {count:,} rows of {field} are malformed and left out: {first}"]
-
-
-def _rows(files: Sequence[Path], field: str) -> Iterator[Row]:
-    for file in files:
-        yield from read_rows(file, field)
+    return candidates, [f"{len(malformed):,} of {count:,} rows of {field} are malformed and left out: {malformed[0]}"]
 
 
 def prompt_of(value: Any, column: str) -> str | list[dict[str, str]]:
@@ -197,19 +186,7 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _shortened_list(names: Sequence[str]) -> str:
-    shown = [name if len(name) <= 60 else f"{name[:57]}…" for name in names[:12]]
-    return ", ".join(shown) or "none"
-
-
-DASHES = "‐‑‒–—−"  # which texts have for a minus
-APOSTROPHES = "‘’ʼ"
-_PLAIN = str.maketrans(
-    {
-        **dict.fromkeys(DASHES, "-"),
-        **dict.fromkeys(APOSTROPHES, "'"),
-    }
-)
+_PLAIN = str.maketrans("‐‑‒–—−‘’ʼ", "------'''")  # dashes for a minus, and apostrophes
 _MARKS = re.compile(
     r"""
     [\\$"“”„«»`.,;:?!]     # looked for first, because most characters are none of these

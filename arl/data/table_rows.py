@@ -1,17 +1,23 @@
-"""Read the rows of jsonl and parquet files. Each row knows its place, because messages name it.
+"""Read the rows of jsonl and Parquet files, and write Parquet. Each row knows its place, because messages name it.
 
-A row goes on to reward workers by msgpack, so a line that msgpack could not carry unchanged is malformed.
+A row goes on to reward workers by msgpack, so a line that msgpack could not carry unchanged is malformed. A row of a
+Parquet file comes as values that JSON has, and bytes. Dates, times, durations and decimals become text, and maps become
+lists of {key, value}, so that no value depends on a time zone or on pandas.
 """
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from msgspec import Struct
 
 from arl.errors import DataError
 
+if TYPE_CHECKING:
+    import pyarrow as pa  # imported where it is used: it takes a fifth of a second
+
+BATCH_ROWS = 1024  # of Parquet that are in memory as Python objects at once
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
 
 
@@ -37,8 +43,6 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
         DataError: the file cannot be read at all.
     """
     if path.suffix == ".parquet":
-        from arl.data.parquet_files import parquet_rows  # and pyarrow
-
         for number, values in enumerate(parquet_rows(path, field), 1):
             yield Row(f"{path} row {number}", values)
         return
@@ -102,3 +106,57 @@ def column_names(values: dict[str, Any]) -> list[str]:
             if isinstance(value, dict):
                 left.append((f"{prefix}{name}.", value))
     return names
+
+
+def write_parquet(table: "pa.Table", path: Path) -> None:
+    """Write a file whose pages have checksums.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with pa.OSFile(str(path), "wb") as file:  # pyarrow takes a path that has a colon for the address of a store
+        pq.write_table(table, file, write_page_checksum=True)
+
+
+def parquet_rows(path: Path, field: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file with any columns.
+
+    Args:
+        field: how messages name it, as in "data.path".
+
+    Raises:
+        DataError: the file cannot be read.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        with path.open("rb") as opened:
+            file = pq.ParquetFile(opened, page_checksum_verification=True)
+            plain = pa.schema([pa.field(column.name, _plain(column.type)) for column in file.schema_arrow])
+            for batch in file.iter_batches(BATCH_ROWS):
+                yield from pa.Table.from_batches([batch]).cast(plain).to_pylist()
+    except (OSError, ValueError, pa.ArrowException) as error:
+        reason = str(error).split("\n", 1)[0] or type(error).__name__
+        raise DataError(f"{field} {path}: cannot be read as Parquet ({reason}); download or write it again") from error
+
+
+def _plain(kind: "pa.DataType") -> "pa.DataType":
+    """Return the type as which values of `kind` are read."""
+    import pyarrow as pa
+
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    if types.is_temporal(kind) or types.is_decimal(kind):
+        return pa.string()
+    if types.is_struct(kind):
+        return pa.struct([pa.field(inner.name, _plain(inner.type)) for inner in kind])
+    if types.is_map(kind):
+        return pa.list_(pa.struct([("key", _plain(kind.key_type)), ("value", _plain(kind.item_type))]))
+    if types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        return pa.list_(pa.field(kind.value_field.name, _plain(kind.value_type)))
+    return kind

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from arl.data.parquet_files import write_parquet
+from arl.data.table_rows import write_parquet
 from arl.data.text_codec import TextCodec
 from arl.errors import DataError, DeadlineError, RunError
 from arl.files import remove_any, writing

@@ -3,11 +3,14 @@
 a number, or named parts ─► Verdict ─► weighted sum ─► Grade ─► (arl.reward.shaping, in training)
 """
 
+import contextlib
 import math
 import numbers
 import traceback
 from collections.abc import Callable, Mapping
 from decimal import Decimal
+from types import MappingProxyType
+from typing import Any
 
 from msgspec import Struct
 
@@ -17,6 +20,7 @@ from arl.types import CORRECT, LARGEST_REWARD, Grade, Problem, Response
 # A RewardFunction of arl.tasks.base, whose import would double the time that a worker takes to start.
 RewardCallable = Callable[[Problem, Response], float | dict[str, float]]
 
+NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
 MAX_CAUSE = 300  # characters
 MAX_TRACEBACK = 3000
 MAX_FRAMES = 20  # of a traceback, the innermost
@@ -36,35 +40,23 @@ class NoRewardError(ValueError):
     """Report that a reward function returned something else than a reward."""
 
 
-def make_grade(result: object, weights: Mapping[str, float]) -> Grade:
-    """Build the grade of one episode.
-
-    Args:
-        result: what the reward function returned: a number, or numbers by name.
-        weights: of the named parts; a part without one counts 1.
+def make_grade(result: object, weights: Mapping[str, float] = NO_WEIGHTS) -> Grade:
+    """Build the grade of one episode from what the reward function returned: a number, or numbers by name.
 
     Raises:
         NoRewardError: it is neither, or one of the numbers is not finite.
     """
-    verdict = weigh(_read(result), weights)
-    if verdict.error:
-        raise NoRewardError(verdict.error)
-    return grade_of(verdict)
+    return weigh(_read(result), weights)
 
 
-def weigh(verdict: Verdict, weights: Mapping[str, float]) -> Verdict:
-    """Return the verdict with the weighted sum of its parts as its reward. A part without a weight counts 1."""
-    if verdict.error or not verdict.parts:
-        return verdict
-    reward = sum(weights.get(name, 1.0) * value for name, value in verdict.parts.items())
+def weigh(verdict: Verdict, weights: Mapping[str, float]) -> Grade:
+    """Build the grade of a verdict: the weighted sum of its parts, of which one without a weight counts 1."""
+    reward = verdict.reward
+    if verdict.parts:
+        reward = sum(weights.get(name, 1.0) * value for name, value in verdict.parts.items())
     if not is_reward(reward):
-        return Verdict(error=f"no reward: the weighted sum of its parts is {reward}: {WHAT_TO_RETURN}")
-    return Verdict(reward, verdict.parts)
-
-
-def grade_of(verdict: Verdict) -> Grade:
-    """Build the grade of a verdict. An error is graded 0."""
-    return Grade(verdict.reward, verdict.parts, verdict.error)
+        return Grade(0.0, error=f"no reward: the weighted sum of its parts is {reward}: {WHAT_TO_RETURN}")
+    return Grade(reward, verdict.parts, verdict.error)
 
 
 def accuracy_of(grade: Grade) -> float:
@@ -91,7 +83,7 @@ def judge(function: RewardCallable, problem: Problem, response: Response) -> Ver
         return Verdict(error=_cause(error), traceback=printable(trace)[-MAX_TRACEBACK:])
 
 
-def read_number(value: object, what: str) -> float:
+def read_number(value: Any, what: str) -> float:
     """Return a reward as a float; of an array or a tensor with one element, that element.
 
     Args:
@@ -100,18 +92,18 @@ def read_number(value: object, what: str) -> float:
     Raises:
         NoRewardError: it is no finite number, or too large. Text is none, even if it reads like one.
     """
-    try:
-        if not isinstance(value, numbers.Real | Decimal) and hasattr(value, "item"):
-            value = value.item()
-        number = float(value) if isinstance(value, numbers.Real | Decimal) else math.nan
-    except (TypeError, ValueError, OverflowError, RuntimeError):  # RuntimeError: torch, of several elements
-        number = math.nan
+    number = math.nan
+    with contextlib.suppress(
+        AttributeError, TypeError, ValueError, OverflowError, RuntimeError
+    ):  # RuntimeError: torch, of several
+        single = value if isinstance(value, numbers.Real | Decimal) else value.item()
+        number = float(single) if isinstance(single, numbers.Real | Decimal) else math.nan
     if not is_reward(number):
         raise NoRewardError(f"{what} is {_one_line(repr(value)[:100])}: {WHAT_TO_RETURN}")
     return number
 
 
-def _read(result: object) -> Verdict:
+def _read(result: Any) -> Verdict:
     if not isinstance(result, Mapping):
         return Verdict(read_number(result, "the reward"))
     if not result:
@@ -126,11 +118,9 @@ def _read(result: object) -> Verdict:
 
 def _cause(error: BaseException) -> str:
     """Describe an exception on one line: its type, its message, and the innermost line of code."""
-    kind = _one_line(type(error).__name__)
-    message = _one_line(str(error))
     innermost = traceback.extract_tb(error.__traceback__, limit=-1)[0]
-    place = f"({innermost.name}, line {innermost.lineno})"
-    return f"{kind}: {message} {place}" if message else f"{kind} {place}"
+    kind = ": ".join(filter(None, (_one_line(type(error).__name__), _one_line(str(error)))))
+    return f"{kind} ({innermost.name}, line {innermost.lineno})"
 
 
 def _one_line(text: str) -> str:

@@ -4,25 +4,20 @@ problem, response ─► Calls: worker processes, or this process ─► verdict
                                                                    └─► no grade: reward.on_error, UngradedLog
 """
 
-import difflib
-from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Literal, Protocol
 
 from arl.errors import GradingError, RewardError
 from arl.files import writing
 from arl.launch.process import open_log
-from arl.reward.grading import RewardCallable, Verdict, grade_of, judge, weigh
+from arl.reward.grading import NO_WEIGHTS, RewardCallable, Verdict, judge, weigh
 from arl.types import Grade, Problem, Response
 
 OnError = Literal["zero", "drop", "stop"]
 
-NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
 SHOWN = 60  # characters of the answer, in the log
 MAX_UNGRADED_PROBLEMS = 16  # problems, from one grade to the next
-EPISODES_TO_SEE_PARTS = 64  # after which a weight of a part that never came is reported
 
 
 class Calls(Protocol):
@@ -42,35 +37,27 @@ class UngradedLog:
 
     def __init__(self, log: Path, note: Callable[[str], None]) -> None:
         self._log = log
-        self._note = note
-        self._counts: Counter[str] = Counter()  # by kind of cause
+        self.note = note
+        self._kinds: set[str] = set()  # of causes, that the console has shown
 
-    def add(self, function: str, problem: Problem, response: Response, verdict: Verdict) -> None:
-        """Record an episode that `function` did not grade.
+    def add(self, function: str, problem: Problem, response: Response, error: str) -> None:
+        """Record an episode that `function` did not grade. The first of each kind is shown as well.
 
         Raises:
             DiskError: the log cannot be written.
         """
-        line = f"no grade: problem {problem.id}: {verdict.error}; the answer begins {response.text[:SHOWN]!r}\n"
+        line = f"no grade: problem {problem.id}: {error}; the answer begins {response.text[:SHOWN]!r}\n"
         with writing(self._log):
             self._log.parent.mkdir(parents=True, exist_ok=True)
             with open_log(self._log) as log:
                 log.write(line.encode("utf-8", "backslashreplace"))
-        kind = verdict.error.partition(":")[0]
-        self._counts[kind] += 1
-        total = self._counts.total()
-        if self._counts[kind] == 1:
+        kind = error.partition(":")[0]
+        if kind not in self._kinds:
+            self._kinds.add(kind)
             self.note(
-                f"{function} gave an answer to problem {problem.id} no grade: {verdict.error} "
+                f"{function} gave an answer to problem {problem.id} no grade: {error} "
                 f"(reward.on_error; every such answer is in {self._log})"
             )
-        elif total >= 10 and set(str(total)[1:]) == {"0"} and str(total)[0] == "1":
-            kinds = ", ".join(f"{count:,} × {kind}" for kind, count in self._counts.most_common())
-            self.note(f"{total:,} answers had no grade so far: {kinds}")
-
-    def note(self, text: str) -> None:
-        """Show a line on the console."""
-        self._note(text)
 
 
 class Scorer:
@@ -94,8 +81,7 @@ class Scorer:
         self._on_error = on_error
         self._ungraded = ungraded
         self._without_grade: set[str] = set()  # ids of problems that were not graded since the last grade
-        self._num_graded = 0
-        self._parts_seen: set[str] = set()
+        self._has_reported = False
 
     async def score(self, problem: Problem, response: Response) -> Grade:
         """Return the grade of one response.
@@ -104,59 +90,43 @@ class Scorer:
             RewardError: on_error is drop, and it has no grade.
             GradingError: on_error is stop, and it has no grade; or no episode of many problems has one.
         """
-        called = await self._calls.call(self._function, problem, response)
-        verdict = weigh(called, self._weights)
-        if verdict.error:
-            self._ungraded.add(self._function, problem, response, verdict)
-            self._refuse(problem, verdict)
-            self._count_problem(problem, verdict)
+        verdict = await self._calls.call(self._function, problem, response)
+        grade = weigh(verdict, self._weights)
+        if grade.error:
+            self._ungraded.add(self._function, problem, response, grade.error)
+            self._refuse(problem, grade.error, verdict.traceback)
         else:
             self._without_grade.clear()
-        grade = grade_of(verdict)
-        self._look_for_parts(grade)
+            self._look_for_parts(grade)
         return grade
 
-    def _refuse(self, problem: Problem, verdict: Verdict) -> None:
-        """Raise the error that on_error asks for, if it does."""
-        what = f"{self._function} on problem {problem.id}: {verdict.error}"
-        trace = f"\n{verdict.traceback}" if verdict.traceback else ""
-        if self._on_error == "drop":
-            raise RewardError(what + trace)
-        if self._on_error == "stop":
-            raise GradingError(f"{what}; reward.on_error is stop, zero or drop would go on{trace}")
-
-    def _count_problem(self, problem: Problem, last: Verdict) -> None:
-        """Count problems in a row without a grade, because then the function is broken, and not an answer.
+    def _refuse(self, problem: Problem, error: str, trace: str) -> None:
+        """Raise the error that on_error asks for; or that the function is broken, and not an answer.
 
         Raises:
-            GradingError: they are too many.
+            RewardError, GradingError: as `score`.
         """
+        what = f"{self._function} on problem {problem.id}: {error}"
+        if self._on_error == "drop":
+            raise RewardError(f"{what}\n{trace}")
+        if self._on_error == "stop":
+            raise GradingError(f"{what}; reward.on_error is stop, zero or drop would go on\n{trace}")
         self._without_grade.add(problem.id)
         if len(self._without_grade) >= MAX_UNGRADED_PROBLEMS:
             raise GradingError(
                 f"{self._function} graded not one episode of the last {MAX_UNGRADED_PROBLEMS} problems; the last: "
-                f"{last.error}. Fix the function: with reward.on_error zero the run would learn nothing\n"
-                f"{last.traceback}"
+                f"{error}. Fix the function: with reward.on_error zero the run would learn nothing\n{trace}"
             )
 
     def _look_for_parts(self, grade: Grade) -> None:
-        """Report weights whose part has never come, once."""
-        if not self._weights or grade.error or self._num_graded >= EPISODES_TO_SEE_PARTS:
-            return
-        self._num_graded += 1
-        self._parts_seen.update(grade.parts)
-        unseen = self._weights.keys() - self._parts_seen
-        if unseen and self._num_graded >= EPISODES_TO_SEE_PARTS:
-            self._ungraded.note(self._about_weights(sorted(unseen)))
-
-    def _about_weights(self, unseen: Sequence[str]) -> str:
-        seen = ", ".join(sorted(self._parts_seen)) or "none, only a number"
-        similar = difflib.get_close_matches(unseen[0], self._parts_seen, n=1)
-        hint = f"; did you mean {similar[0]}?" if similar else ""
-        return (
-            f"reward.weights {', '.join(unseen)}: {self._function} has named no such part in {self._num_graded} "
-            f"episodes (parts: {seen}){hint}"
-        )
+        """Report weights whose part does not come, once."""
+        unseen = self._weights.keys() - grade.parts.keys() if grade.parts else set()
+        if unseen and not self._has_reported:
+            self._has_reported = True
+            self._ungraded.note(
+                f"reward.weights {', '.join(sorted(unseen))}: {self._function} has named no such part "
+                f"(parts: {', '.join(sorted(grade.parts))})"
+            )
 
 
 class InlineRewards:

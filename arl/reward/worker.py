@@ -31,20 +31,16 @@ from msgspec import Struct
 
 from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, die_with, exit_immediately, outlive_parent
-from arl.launch.frames import FrameError, FrameReader, decode, frame, standard_input_socket
+from arl.launch.frames import FrameReader, decode, frame, standard_input_socket
 from arl.launch.spawn import describe_exit
 from arl.reward.grading import RewardCallable, Verdict, judge
 from arl.types import Problem, Response
 
 READ_BYTES = 1 << 16  # at once from a connection
-MAX_SENT_BYTES = 1 << 15  # of the calls of a worker that wait: it reads none of them before its call has ended
-MAX_SENT = 8  # calls of a worker, so that it waits for nothing between two of them
-MAX_ANSWER_BYTES = 1 << 20  # that a worker may send
 READY = 0  # id of the answer of a zygote that has imported its functions; calls count from 1
 END_SECONDS = 5.0  # for killed processes to end; one that waits for a disk ends later, by itself
 EXIT_SECONDS = 0.5  # for a worker that has closed its connection to exit
 PAUSE = 0.001  # seconds between two looks at them
-FORGED = "something else wrote to its connection"
 
 
 class Settings(Struct, frozen=True):
@@ -56,16 +52,11 @@ class Settings(Struct, frozen=True):
     memory_gb: float  # that a worker may allocate beyond what the zygote holds
 
 
-class CallHead(Struct, frozen=True):
-    """Hold what the zygote reads of a call."""
+class RewardCall(Struct, frozen=True):
+    """Ask for the grade of one response."""
 
     id: int
     function: int  # index in Settings.functions
-
-
-class RewardCall(CallHead, frozen=True):
-    """Ask for the grade of one response."""
-
     problem: Problem
     response: Response
 
@@ -83,9 +74,9 @@ class _Worker:
 
     keeper: int  # process id of its parent
     connection: socket.socket
-    frames: FrameReader = field(default_factory=lambda: FrameReader(MAX_ANSWER_BYTES))
-    calls: deque[tuple[CallHead, bytes]] = field(default_factory=deque)  # sent and not answered; it makes the first
-    end: float = 0.0  # clock seconds: the deadline of the first
+    frames: FrameReader = field(default_factory=FrameReader)
+    call: bytes = b""  # that it makes; none: it is idle
+    end: float = 0.0  # clock seconds: the deadline of the call
 
 
 class Zygote:
@@ -100,8 +91,7 @@ class Zygote:
         self._functions = functions
         self._settings = settings
         self._controller = controller
-        self._frames = FrameReader()
-        self._waiting: deque[tuple[CallHead, bytes]] = deque()
+        self._waiting: deque[bytes] = deque()
         self._failed_once: set[int] = set()  # ids of calls
         self._workers: list[_Worker] = []
         self._helpers = _children(os.getpid())  # which the import has started
@@ -112,69 +102,49 @@ class Zygote:
 
         Unblocked by calls, by answers, and by a call whose deadline passes.
         """
+        frames = FrameReader()
         self._selector.register(self._controller, selectors.EVENT_READ)
         self._tell(Answer(READY))
         while True:
             self._start_calls()
-            left = min((worker.end - time.monotonic() for worker in self._workers if worker.calls), default=None)
-            for key, _ in self._selector.select(None if left is None else max(left, 0.0)):
+            ends = [worker.end for worker in self._workers if worker.call]
+            for key, _ in self._selector.select(max(min(ends) - time.monotonic(), 0.0) if ends else None):
                 if key.data is not None:
                     self._take_answer(key.data)
-                elif not self._take_calls():
+                    continue
+                data = _receive(self._controller)
+                if not data:
                     return kill_below(os.getpid(), spare=())
-            for worker in [each for each in self._workers if each.calls and each.end <= time.monotonic()]:
+                self._waiting.extend(frames.feed(data))
+            for worker in [each for each in self._workers if each.call and each.end <= time.monotonic()]:
                 self._lose(worker, Verdict(error=f"no answer in {self._settings.timeout:g} s (deadlines.reward)"))
-
-    def _take_calls(self) -> bool:
-        """Queue the calls that have arrived. Returns False when there will be no more."""
-        try:
-            data = self._controller.recv(READ_BYTES)
-        except ConnectionError:
-            return False
-        for body in self._frames.feed(data):
-            self._waiting.append((msgspec.msgpack.decode(body, type=CallHead), body))
-        return bool(data)
 
     def _tell(self, answer: Answer) -> None:
         with contextlib.suppress(ConnectionError):  # the next reading finds that the controller is gone
             self._controller.sendall(frame(answer))
 
     def _start_calls(self) -> None:
-        """Send calls to the workers that have the fewest."""
+        """Give the calls that wait to idle workers, and to new ones as long as there may be more."""
         while self._waiting:
-            worker = min(self._workers, key=lambda each: len(each.calls), default=None)
-            if worker is None or (worker.calls and len(self._workers) < self._settings.workers):
-                worker = self._fork()
-            sent = sum(len(body) for _, body in worker.calls)
-            if len(worker.calls) >= MAX_SENT or (worker.calls and sent + len(self._waiting[0][1]) > MAX_SENT_BYTES):
+            worker = next((each for each in self._workers if not each.call), None)
+            if worker is None and len(self._workers) == self._settings.workers:
                 return
-            call, body = self._waiting.popleft()
-            worker.calls.append((call, body))
-            if len(worker.calls) == 1:
-                worker.end = time.monotonic() + self._settings.timeout
+            worker = worker or self._fork()
+            worker.call = self._waiting.popleft()
+            worker.end = time.monotonic() + self._settings.timeout
             with contextlib.suppress(OSError):  # it has died, or was stopped: reading, or the deadline, finds that
-                worker.connection.sendall(len(body).to_bytes(4, "big") + body)
+                worker.connection.sendall(len(worker.call).to_bytes(4, "big") + worker.call)
 
     def _take_answer(self, worker: _Worker) -> None:
         """Pass the answer of a worker on, if it is one, and no error."""
-        try:
-            data = worker.connection.recv(READ_BYTES)
-        except OSError:
-            data = b""
+        data = _receive(worker.connection)
         if not data:
             return self._lose(worker, Verdict(error=_how_it_ended(worker.keeper)))
-        try:
-            answers = [decode(body, Answer) for body in worker.frames.feed(data)]
-        except FrameError as error:
-            return self._lose(worker, Verdict(error=f"{FORGED} ({error})"))
-        for answer in answers:
-            if not worker.calls or answer.id != worker.calls[0][0].id:
-                return self._lose(worker, Verdict(error=FORGED))
+        for body in worker.frames.feed(data):
+            answer = decode(body, Answer)
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
-            worker.calls.popleft()
-            worker.end = time.monotonic() + self._settings.timeout
-            self._failed_once.discard(answer.id)
+            worker.call = b""
             self._tell(answer)
         return None
 
@@ -184,16 +154,14 @@ class Zygote:
         self._selector.unregister(worker.connection)
         worker.connection.close()
         kill_below(os.getpid(), spare=[*self._helpers, *(each.keeper for each in self._workers)])
-        if not worker.calls:
+        if not worker.call:
             return
-        failed = worker.calls[0][0].id
-        if failed in self._failed_once:
-            self._failed_once.discard(failed)
-            worker.calls.popleft()
-            self._tell(Answer(failed, verdict))
+        call = msgspec.msgpack.decode(worker.call, type=RewardCall)
+        if call.id in self._failed_once:
+            self._tell(Answer(call.id, verdict))
         else:
-            self._failed_once.add(failed)
-        self._waiting.extendleft(reversed(worker.calls))
+            self._failed_once.add(call.id)
+            self._waiting.appendleft(worker.call)
 
     def _fork(self) -> _Worker:
         """Start a worker."""
@@ -213,6 +181,13 @@ class Zygote:
         self._workers.append(worker)
         self._selector.register(ours, selectors.EVENT_READ, worker)
         return worker
+
+
+def _receive(connection: socket.socket) -> bytes:
+    """Return what has arrived; nothing, where the other end is gone."""
+    with contextlib.suppress(OSError):
+        return connection.recv(READ_BYTES)
+    return b""
 
 
 def _keep(functions: Sequence[RewardCallable], connection: socket.socket, zygote: int, memory_gb: float) -> NoReturn:
@@ -284,10 +259,9 @@ def _how_it_ended(keeper: int) -> str:
     """Say how the process of a worker has ended, whose connection is closed."""
     end = time.monotonic() + EXIT_SECONDS
     while time.monotonic() < end:
-        with contextlib.suppress(ChildProcessError):
-            pid, status = os.waitpid(keeper, os.WNOHANG)
-            if pid:
-                return f"its process {describe_exit(os.waitstatus_to_exitcode(status))}"
+        pid, status = os.waitpid(keeper, os.WNOHANG)
+        if pid:
+            return f"its process {describe_exit(os.waitstatus_to_exitcode(status))}"
         time.sleep(PAUSE)
     return "it closed the file descriptors of its process"
 

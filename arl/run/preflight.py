@@ -12,7 +12,7 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.hub import check_model_source
-from arl.data.prompt_format import PromptRenderer
+from arl.data.tokenizer import PromptRenderer
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError, InputError
 from arl.files import refuse_unwritable

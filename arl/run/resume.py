@@ -18,8 +18,7 @@ from msgspec import structs
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe, load_recipe
-from arl.data.hub import COMMIT, hub_commit, is_local, split_revision
-from arl.data.source_files import PREFIX, HubFiles, parse_hub_files
+from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_hub_files, split_revision
 from arl.errors import DataError, InputError
 from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.console import ConsoleDisplay

@@ -10,8 +10,10 @@ from typing import Protocol
 from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.errors import InputError
+from arl.reward.grading import NO_WEIGHTS
 from arl.reward.pool import RewardPool
-from arl.reward.scorer import NO_WEIGHTS, InlineRewards, OnError, Scorer, UngradedLog
+from arl.reward.scorer import InlineRewards, OnError, Scorer, UngradedLog
+from arl.reward.worker import Settings
 from arl.tasks.registry import task_class, task_part
 
 LOG = "reward.log"
@@ -59,11 +61,14 @@ def open_rewards(
         others: functions that may be called beside the recipe's own.
     """
     log = directory / LOG
-    return RewardPool(
-        [reward_name(recipe), *others],
+    settings = Settings(
+        functions=(reward_name(recipe), *others),
         workers=recipe.reward.workers,
         timeout=recipe.deadlines.reward,
         memory_gb=recipe.reward.memory_gb,
+    )
+    return RewardPool(
+        settings,
         startup=recipe.deadlines.startup,
         log=log,
         environment=recipe.reward.environment,

@@ -34,31 +34,22 @@ class Exercise(NamedTuple):
     answer: str
 
 
-def add(rng: random.Random) -> Exercise:
-    """Ask for a sum of two numbers of two digits."""
+def add(rng: random.Random, in_words: bool = False) -> Exercise:
+    """Ask for a sum of two numbers of two digits, or how many things somebody has after getting more."""
     first, second = _two_summands(rng)
-    return Exercise(f"{first} + {second} = ?", _added(first, second), str(first + second))
-
-
-def subtract(rng: random.Random) -> Exercise:
-    """Ask for a difference of two numbers of two digits."""
-    first, second = _two_summands(rng)
-    total = first + second
-    return Exercise(f"{total} - {first} = ?", _subtracted(total, first), str(second))
-
-
-def get_more(rng: random.Random) -> Exercise:
-    """Ask how many things somebody has after getting more."""
-    first, second = _two_summands(rng)
-    question = f"{rng.choice(NAMES)} has {first} {rng.choice(THINGS)} and gets {second}. How many now?"
+    question = f"{first} + {second} = ?"
+    if in_words:
+        question = f"{rng.choice(NAMES)} has {first} {rng.choice(THINGS)} and gets {second}. How many now?"
     return Exercise(question, _added(first, second), str(first + second))
 
 
-def give_away(rng: random.Random) -> Exercise:
-    """Ask how many things somebody has after giving some away."""
+def subtract(rng: random.Random, in_words: bool = False) -> Exercise:
+    """Ask for a difference of two numbers of two digits, or how many things are left after giving some away."""
     first, second = _two_summands(rng)
     total = first + second
-    question = f"{rng.choice(NAMES)} has {total} {rng.choice(THINGS)} and gives {first} away. How many now?"
+    question = f"{total} - {first} = ?"
+    if in_words:
+        question = f"{rng.choice(NAMES)} has {total} {rng.choice(THINGS)} and gives {first} away. How many now?"
     return Exercise(question, _subtracted(total, first), str(second))
 
 
@@ -83,8 +74,8 @@ def add_units(rng: random.Random) -> Exercise:
 KINDS: Mapping[str, Callable[[random.Random], Exercise]] = {
     "sum": add,
     "difference": subtract,
-    "get more": get_more,
-    "give away": give_away,
+    "get more": functools.partial(add, in_words=True),
+    "give away": functools.partial(subtract, in_words=True),
     "fractions": add_fractions,
     "units": add_units,
 }
@@ -103,10 +94,7 @@ def _added(first: int, second: int) -> tuple[str, str]:
     units = units_of_first + units_of_second
     carry = units // 10
     tens = tens_of_first + tens_of_second + carry
-    return (
-        f"{units_of_first}+{units_of_second}={units}",
-        f"{tens_of_first}+{tens_of_second}+{carry}={tens}",
-    )
+    return f"{units_of_first}+{units_of_second}={units}", f"{tens_of_first}+{tens_of_second}+{carry}={tens}"
 
 
 def _subtracted(total: int, taken: int) -> tuple[str, str]:
@@ -116,10 +104,7 @@ def _subtracted(total: int, taken: int) -> tuple[str, str]:
     borrow = int(units_of_total < units_taken)
     units = units_of_total + 10 * borrow
     tens = tens_of_total - tens_taken - borrow
-    return (
-        f"{units}-{units_taken}={units - units_taken}",
-        f"{tens_of_total}-{tens_taken}-{borrow}={tens}",
-    )
+    return f"{units}-{units_taken}={units - units_taken}", f"{tens_of_total}-{tens_taken}-{borrow}={tens}"
 
 
 class ArithmeticOptions(TwoStageOptions):
@@ -148,12 +133,7 @@ class Arithmetic(Task):
         return [problem for problem in self._problems if problem.metadata["split"] == split]
 
     def warmup(self) -> Sequence[WarmupStage]:
-        return two_stage_warmup(
-            self._options,
-            skill_name="learning to work problems",
-            demonstrate=self._demonstrate,
-            ask=self._ask,
-        )
+        return two_stage_warmup(self._options, self._demonstrate, self._ask)
 
     def _demonstrate(self, rng: random.Random, count: int, blurt: float, slip: float) -> list[Demonstration]:
         exercises = [self._fresh(rng) for _ in range(count)]
@@ -179,15 +159,12 @@ def demonstrate(exercise: Exercise, rng: random.Random, blurt: float = 0.0, slip
     """Write a response to learn from: worked, or blurted with chance `blurt`; digits of the answer slip by chance."""
     is_blurted = rng.random() < blurt
     chance = 1.0 if is_blurted else slip
-    answer = "".join(_slipped(character, rng, chance) for character in exercise.answer)
+    answer = ""
+    for character in exercise.answer:
+        has_slipped = character.isdecimal() and rng.random() < chance
+        answer += rng.choice(string.digits) if has_slipped else character
     steps = () if is_blurted else exercise.working
     return "; ".join((*steps, f"\\boxed{{{answer}}}"))
-
-
-def _slipped(character: str, rng: random.Random, chance: float) -> str:
-    if character.isdecimal() and rng.random() < chance:
-        return rng.choice(string.digits)
-    return character
 
 
 @functools.cache

@@ -167,17 +167,19 @@ class Task(Protocol):
         return ()
 
 
-@functools.lru_cache(maxsize=1)
-def drawn_problems(draw: Callable[[random.Random], Problem], size: int, seed: int) -> tuple[Problem, ...]:
-    """Draw the problems of both sides, which are asked for one after the other, and by every arm of a sweep."""
+def drawn_problems(
+    draw: Callable[[random.Random], Problem], size: int, split: Split, seed: int, eval_fraction: float
+) -> list[Problem]:
+    """Draw the problems of both sides, and return those of one."""
+    wants_held_out = split == "evaluation"
+    drawn = _drawn(draw, size, seed)
+    return [problem for problem in drawn if is_held_out(problem, eval_fraction) == wants_held_out]
+
+
+@functools.lru_cache(maxsize=1)  # one side is asked for after the other, and by every arm of a sweep
+def _drawn(draw: Callable[[random.Random], Problem], size: int, seed: int) -> tuple[Problem, ...]:
     rng = random.Random(f"problems {seed}")
     return tuple(draw(rng) for _ in range(size))
-
-
-def side_of(problems: Sequence[Problem], split: Split, eval_fraction: float) -> list[Problem]:
-    """Return the problems of one side, if `eval_fraction` of all is held out for evaluation."""
-    wants_held_out = split == "evaluation"
-    return [problem for problem in problems if is_held_out(problem, eval_fraction) == wants_held_out]
 
 
 def is_held_out(problem: Problem, fraction: float) -> bool:
@@ -207,19 +209,17 @@ class Demonstrate(Protocol):
 
 def two_stage_warmup(
     options: TwoStageOptions,
-    skill_name: str,
     demonstrate: Demonstrate,
     ask: Callable[[random.Random, int], Sequence[Problem]],
 ) -> list[WarmupStage]:
     """Return the two stages.
 
     Args:
-        skill_name: of the first stage, for progress lines.
         demonstrate: draws what both stages show.
         ask: draws so many questions, on which accuracy is measured.
     """
     skill = WarmupStage(
-        name=skill_name,
+        name="learning the task",
         demonstrate=partial(demonstrate, blurt=0.0, slip=0.0),
         ask=ask,
         steps=options.skill_steps,

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar
 from pydantic import Field
 
 from arl.config.section import Positive, Section
-from arl.tasks.base import Split, Task, drawn_problems, side_of
+from arl.tasks.base import Split, Task, drawn_problems
 from arl.types import Problem, Response
 
 MEDIAN = 32  # tokens of an answer
@@ -37,8 +37,7 @@ class LongTail(Task):
         self._options = options
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        drawn = drawn_problems(draw_problem, self._options.size, seed)
-        return side_of(drawn, split, self._options.eval_fraction)
+        return drawn_problems(draw_problem, self._options.size, split, seed, self._options.eval_fraction)
 
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:

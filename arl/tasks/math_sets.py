@@ -3,11 +3,11 @@
 Each set is one class, which says where its sides are:
 
     $ARL_DATA/gsm8k/train.jsonl (or .parquet) ─► there? ─► taken
-                                              └─► no    ─► the Hugging Face hub, or its cache: arl.data.source_files
+                                              └─► no    ─► the Hugging Face hub, or its cache: arl.data.hub
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,67 +15,29 @@ import msgspec
 from msgspec import Struct
 
 from arl.config.data_section import Columns
-from arl.config.imports import import_function
 from arl.config.section import Section
-from arl.data.row_problems import Candidate, RowReader, file_candidates
-from arl.data.source_files import HubFiles, cached_hub_files, fetch_hub_files
+from arl.data.hub import HubFiles, cached_hub_files, fetch_hub_files
+from arl.data.row_problems import RowReader, file_candidates
 from arl.errors import DataError
+from arl.reward.math.extraction import gold_answer
 from arl.tasks.base import Split, SplitSource, Task
 from arl.types import Problem, Response
 
 
-def as_it_is(answer: str) -> str:
-    """Return an answer that its column holds alone."""
-    return answer
-
-
-def after_hashes(solution: str) -> str:
-    """Return what follows the last `####` of a solution, without commas; empty where there is no mark.
-
-    >>> after_hashes("Half of 2,468 is 1,234.\\n#### 1,234")
-    '1234'
-    """
-    _, mark, answer = solution.rpartition("####")
-    return answer.strip().replace(",", "") if mark else ""
-
-
-def last_boxed(solution: str) -> str:
-    r"""Return what the last \boxed{…} of a solution holds; empty where there is none, or where it does not end.
-
-    >>> last_boxed(r"So $x = \boxed{\frac{1}{2}}$.")
-    '\\frac{1}{2}'
-    """
-    _, mark, rest = solution.rpartition("\\boxed")
-    if not mark:
-        return ""
-    if not rest.lstrip().startswith("{"):  # \boxed 5
-        return rest.split("$")[0].strip()
-    rest = rest.lstrip()
-    depth = 0
-    for i, character in enumerate(rest):
-        depth += (character == "{") - (character == "}")
-        if depth == 0:
-            return rest[1:i].strip()
-    return ""
-
-
-class Source(Struct, frozen=True, kw_only=True):
+class Source(Struct, frozen=True):
     """Say where one side of a set is, and what its columns hold."""
 
     local: str  # below $ARL_DATA, without suffix: gsm8k/train
     hub: HubFiles
+    num_problems: int
+    licence: str
     prompt: str = "problem"  # column
     answer: str = "answer"  # column
-    read_answer: Callable[[str], str] = as_it_is
-    problems: int
-    licence: str
 
     def local_file(self) -> Path | None:
         """Return the file below $ARL_DATA, if it is there."""
-        if not os.environ.get("ARL_DATA"):
-            return None
-        base = Path(os.environ["ARL_DATA"]) / self.local
-        files = [base.with_name(base.name + suffix) for suffix in (".jsonl", ".parquet")]
+        folder = os.environ.get("ARL_DATA")
+        files = [Path(folder, self.local + suffix) for suffix in (".jsonl", ".parquet")] if folder else []
         return next((file for file in files if os.path.isfile(file)), None)
 
     def load(self, task: str) -> list[Problem]:
@@ -86,10 +48,14 @@ class Source(Struct, frozen=True, kw_only=True):
         """
         field = f"task {task}"
         local = self.local_file()
-        files = self._fetched(field) if local is None else [local]
-        reader = RowReader(Columns(prompt=self.prompt, answer=self.answer), template=None, task=task)
+        try:
+            files = fetch_hub_files(self.hub, field) if local is None else [local]
+        except DataError as error:
+            raise DataError(f"{error}, or let ARL_DATA name a folder that holds {self.local}.jsonl") from error
+        reader = RowReader(Columns(prompt=self.prompt, answer=self.answer), template=None)
         candidates, _ = file_candidates(files, reader, field)
-        return [self._with_answer(candidate) for candidate in candidates]
+        problems = [candidate.problem for candidate in candidates]
+        return [msgspec.structs.replace(problem, answer=gold_answer(problem.answer)) for problem in problems]
 
     def where(self) -> str:
         """Say where the files are, without asking the hub."""
@@ -99,34 +65,17 @@ class Source(Struct, frozen=True, kw_only=True):
         cached = cached_hub_files(self.hub)
         return f"cached in {cached[0].parent}" if cached else f"missing: {self.hub.fetch_command}"
 
-    def _fetched(self, field: str) -> list[Path]:
-        try:
-            return fetch_hub_files(self.hub, field)
-        except DataError as error:
-            folder = os.environ.get("ARL_DATA")
-            looked = f" ({folder} has none)" if folder else ""
-            remedy = f"or let ARL_DATA name a folder that holds {self.local}.jsonl{looked}"
-            raise DataError(f"{error}, {remedy}") from error
-
-    def _with_answer(self, candidate: Candidate) -> Problem:
-        answer = self.read_answer(candidate.problem.answer)
-        if not answer:
-            raise DataError(f"{candidate.place}: column {self.answer} holds no answer where this set has it")
-        return msgspec.structs.replace(candidate.problem, answer=answer)
-
-
-GRADER = "arl.reward.math.grader"
-
 
 def math_reward(problem: Problem, response: Response) -> dict[str, float]:
     """Grade an answer as mathematics: parts `correct` and `format`."""
-    parts: dict[str, float] = import_function(f"{GRADER}:score", "data.task")(problem, response)
-    return parts
+    from arl.reward.math.grader import score  # and mpmath
+
+    return score(problem, response)
 
 
 def prepare_grader() -> None:
     """Import what the grader needs, so that no answer waits for it: a reward worker calls it when it starts."""
-    import_function(f"{GRADER}:score", "data.task")
+    import arl.reward.math.grader  # noqa: F401
 
 
 math_reward.prepare = prepare_grader  # type: ignore[attr-defined]
@@ -134,59 +83,24 @@ math_reward.prepare = prepare_grader  # type: ignore[attr-defined]
 
 def math_vote(response: Response) -> str:
     """Return the answer in a response, spelled as all that equal it."""
-    answer: str = import_function(f"{GRADER}:vote", "data.task")(response)
-    return answer
+    from arl.reward.math.grader import vote
+
+    return vote(response)
 
 
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
 
-GSM8K_TRAIN = Source(
-    local="gsm8k/train",
-    hub=HubFiles("openai/gsm8k", "main/train-*.parquet"),
-    prompt="question",
-    read_answer=after_hashes,
-    problems=7473,
-    licence="MIT",
-)
-GSM8K_TEST = msgspec.structs.replace(
-    GSM8K_TRAIN,
-    local="gsm8k/test",
-    hub=HubFiles("openai/gsm8k", "main/test-*.parquet"),
-    problems=1319,
-)
-MATH_TRAIN = Source(
-    local="math/train",
-    hub=HubFiles("EleutherAI/hendrycks_math", "*/train-*.parquet"),  # one folder a subject
-    answer="solution",
-    read_answer=last_boxed,
-    problems=7500,
-    licence="MIT",
-)
-MATH500 = Source(
-    local="math500/test",
-    hub=HubFiles("HuggingFaceH4/MATH-500", "test.jsonl"),
-    problems=500,
-    licence="MIT",
-)
-AIME24 = Source(
-    local="aime24/test",
-    hub=HubFiles("HuggingFaceH4/aime_2024", "data/train-*.parquet"),  # its only split
-    problems=30,
-    licence="no licence stated",
-)
-AIME25 = Source(
-    local="aime25/test",
-    hub=HubFiles("math-ai/aime25", "test.jsonl"),
-    problems=30,
-    licence="Apache-2.0",
-)
-AMC23 = Source(
-    local="amc23/test",
-    hub=HubFiles("math-ai/amc23", "test-*.parquet"),
-    prompt="question",
-    problems=40,
-    licence="Apache-2.0",
-)
+_GSM8K = "openai/gsm8k"
+GSM8K_TRAIN = Source("gsm8k/train", HubFiles(_GSM8K, "main/train-*.parquet"), 7473, "MIT", prompt="question")
+GSM8K_TEST = Source("gsm8k/test", HubFiles(_GSM8K, "main/test-*.parquet"), 1319, "MIT", prompt="question")
+# One folder a subject.
+_MATH = HubFiles("EleutherAI/hendrycks_math", "*/train-*.parquet")
+MATH_TRAIN = Source("math/train", _MATH, 7500, "MIT", answer="solution")
+MATH500 = Source("math500/test", HubFiles("HuggingFaceH4/MATH-500", "test.jsonl"), 500, "MIT")
+_AIME24 = HubFiles("HuggingFaceH4/aime_2024", "data/train-*.parquet")  # its only split
+AIME24 = Source("aime24/test", _AIME24, 30, "no licence stated")
+AIME25 = Source("aime25/test", HubFiles("math-ai/aime25", "test.jsonl"), 30, "Apache-2.0")
+AMC23 = Source("amc23/test", HubFiles("math-ai/amc23", "test-*.parquet"), 40, "Apache-2.0", prompt="question")
 
 
 class MathSet(Task):
@@ -222,7 +136,7 @@ class MathSet(Task):
     def split_source(cls, split: Split) -> SplitSource | None:
         """Say where the files of this side are."""
         source = cls._source(split)
-        return None if source is None else SplitSource(source.problems, source.where(), source.licence)
+        return None if source is None else SplitSource(source.num_problems, source.where(), source.licence)
 
     @classmethod
     def _source(cls, split: Split) -> Source | None:

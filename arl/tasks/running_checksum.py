@@ -25,7 +25,6 @@ from arl.tasks.base import (
     WarmupStage,
     drawn_problems,
     is_held_out,
-    side_of,
     two_stage_warmup,
 )
 from arl.types import Problem, Response
@@ -56,8 +55,7 @@ class RunningChecksum(Task):
         self._options = options
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        drawn = drawn_problems(draw_problem, self._options.size, seed)
-        return side_of(drawn, split, self._options.eval_fraction)
+        return drawn_problems(draw_problem, self._options.size, split, seed, self._options.eval_fraction)
 
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:
@@ -67,12 +65,7 @@ class RunningChecksum(Task):
         return float(is_right and not response.truncated)
 
     def warmup(self) -> Sequence[WarmupStage]:
-        return two_stage_warmup(
-            self._options,
-            skill_name="learning the task",
-            demonstrate=self._demonstrate,
-            ask=self._ask,
-        )
+        return two_stage_warmup(self._options, self._demonstrate, self._ask)
 
     def _demonstrate(self, rng: random.Random, count: int, blurt: float, slip: float) -> list[Demonstration]:
         problems = [self._draw_for_training(rng, uniform_lengths=True) for _ in range(count)]

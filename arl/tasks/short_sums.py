@@ -55,15 +55,10 @@ class ShortSums(Task):
     def problems(self, split: Split, seed: int) -> list[Problem]:
         numbers = range(LARGEST + 1)
         wants_held_out = split == "evaluation"
-        chosen = [
-            Sum(first, sign, second)
-            for first in numbers
-            for sign in "+-"
-            for second in numbers
-            if self._is_held_out(first, sign, second) == wants_held_out
-        ]
+        sums = [Sum(first, sign, second) for first in numbers for sign in "+-" for second in numbers]
+        chosen = [pose(each) for each in sums if self._is_held_out(each) == wants_held_out]
         random.Random(f"problems {seed}").shuffle(chosen)
-        return [pose(each) for each in chosen]
+        return chosen
 
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:
@@ -72,10 +67,9 @@ class ShortSums(Task):
         is_right = bool(numbers) and numbers[-1] == problem.answer
         return float(is_right and not response.truncated)
 
-    def _is_held_out(self, first: int, sign: str, second: int) -> bool:
-        smaller, larger = sorted((first, second))
-        pair = Sum(smaller, sign, larger)
-        return is_held_out(Problem(pair.text), EVAL_FRACTION)
+    def _is_held_out(self, asked: Sum) -> bool:
+        smaller, larger = sorted((asked.first, asked.second))
+        return is_held_out(Problem(Sum(smaller, asked.sign, larger).text), EVAL_FRACTION)
 
 
 def pose(asked: Sum) -> Problem:

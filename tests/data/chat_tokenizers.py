@@ -16,13 +16,6 @@ TURNS = (
     "{%- endfor -%}"
     "{%- if add_generation_prompt -%}<|start|>assistant{{ newline }}{%- endif -%}"
 )
-THINKING = (  # leaves out the reasoning of earlier turns, as the templates of reasoning models do
-    f"{SET_NEWLINE}"
-    "{%- for message in messages -%}"
-    "<|start|>{{ message.role }}{{ newline }}{{ message.content.split('</think>')[-1] }}<|end|>{{ newline }}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}<|start|>assistant{{ newline }}<think>{{ newline }}{%- endif -%}"
-)
 INSTRUCTION = (  # the mark after a question is the whole hand-over, with and without add_generation_prompt
     "{%- for message in messages -%}"
     "{%- if message.role == 'user' -%}<|start|>{{ message.content }}<|end|>"

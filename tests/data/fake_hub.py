@@ -35,7 +35,6 @@ class FakeHub:
         self.repo = repo
         self.files = files
         self.fetched: list[str] = []
-        self.requests = 0
         self.url = ""
 
     @contextmanager
@@ -59,7 +58,6 @@ class FakeHub:
             yield self
 
     def answer(self, request: BaseHTTPRequestHandler, with_body: bool) -> None:
-        self.requests += 1
         path = request.path.partition("?")[0]
         about = f"/api/datasets/{self.repo}"
         file = path.removeprefix(f"/datasets/{self.repo}/resolve/{SHA}/")

@@ -46,19 +46,14 @@ def refusal(path: str) -> str:
     return str(caught.value)
 
 
-def test_a_directory_that_does_not_exist_is_refused_beside_its_neighbors(tmp_path: Path) -> None:
+def test_a_directory_that_is_no_model_is_refused_beside_its_neighbors(tmp_path: Path) -> None:
     (tmp_path / "step_9").mkdir()
     message = refusal(str(tmp_path / "step_10"))
     assert message == f"model.path {tmp_path}/step_10: there is no directory {tmp_path}/step_10; {tmp_path} has step_9"
-
-
-def test_a_directory_without_a_model_is_refused(tmp_path: Path) -> None:
     assert refusal(str(tmp_path)).startswith(f"model.path {tmp_path}: has no config.json")
 
 
-@pytest.mark.parametrize(
-    "path", ["./absent", "~/absent", "runs/a/checkpoints/step_3", "/absent/model", "my--model", "mine/v1.", "a..b"]
-)
+@pytest.mark.parametrize("path", ["./absent", "~/absent", "runs/a/checkpoints/step_3", "my--model"])
 def test_what_looks_like_a_path_is_never_looked_for_on_the_hub(path: str) -> None:
     message = refusal(path)
     assert "there is no directory" in message
@@ -78,15 +73,14 @@ def test_a_hub_that_never_answers_does_not_delay_the_refusal(silent_hub: None) -
     assert time.perf_counter() - started < 30  # the libraries' own retries take a minute
 
 
-@pytest.fixture(params=[(404, "RepoNotFound"), (403, "GatedRepo")])
-def refusing_hub(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[int]:
+@pytest.fixture
+def refusing_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[None]:
     """Start a hub that answers every request with an error."""
-    status, code = request.param
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            self.send_response(status)
-            self.send_header("X-Error-Code", code)
+            self.send_response(403)
+            self.send_header("X-Error-Code", "GatedRepo")
             self.send_header("Content-Length", "0")
             self.end_headers()
 
@@ -95,16 +89,16 @@ def refusing_hub(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 
     with served(Handler) as url:
         point_to(url, monkeypatch)
-        yield status
+        yield
 
 
 def test_a_cached_model_that_the_hub_refuses_is_used_with_a_note_and_the_hub_is_asked_again(
-    cache: Path, refusing_hub: int
+    cache: Path, refusing_hub: None
 ) -> None:
     put(cache, "Qwen/Qwen2.5-0.5B-Instruct")
     note = check_model_source("Qwen/Qwen2.5-0.5B-Instruct")
     assert note is not None
-    assert f"answers {refusing_hub}" in note
+    assert "answers 403" in note
     assert note.endswith(f"so the copy in the Hugging Face cache {cache} is used")
     assert constants.HF_HUB_OFFLINE is False
     assert description_of("Qwen/Qwen2.5-0.5B-Instruct") == f"{cache}/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/abc"
@@ -116,8 +110,4 @@ def test_a_cached_model_without_a_network_is_loaded_from_the_cache_alone(cache: 
     assert note is not None
     assert "http://127.0.0.1:9 cannot be reached" in note
     assert constants.HF_HUB_OFFLINE is True
-
-
-def test_an_offline_process_asks_no_hub(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    assert "not asked, because HF_HUB_OFFLINE is set" in refusal("Qwen/Qwen2.5-0.5B-Instruct")
+    assert "not asked, because HF_HUB_OFFLINE is set" in refusal("Qwen/absent")

@@ -11,6 +11,7 @@ from pydantic import ValidationError
 
 from arl.config.recipe import Data
 from arl.data.problems import load_problems
+from arl.data.table_rows import write_parquet
 from arl.errors import DataError
 from arl.types import Problem
 
@@ -39,19 +40,23 @@ def training(**data: Any) -> list[Problem]:
 
 
 @pytest.mark.parametrize("write", [parquet, jsonl])
-def test_columns_are_mapped_and_the_others_become_metadata(tmp_path: Path, write: Any) -> None:
-    path = write(tmp_path / f"p.{write.__name__}", [{"question": "1 + 1?", "solution": "2", "level": 3}])
-    (problem,) = training(path=path, columns={"prompt": "question", "answer": "solution"})
-    assert problem == Problem("1 + 1?", "2", {"level": 3})
-
-
-@pytest.mark.parametrize("write", [parquet, jsonl])
-def test_columns_inside_structs_and_lists_of_chat_messages_are_read(tmp_path: Path, write: Any) -> None:
+def test_columns_are_mapped_also_inside_structs_and_the_others_become_metadata(tmp_path: Path, write: Any) -> None:
     path = write(tmp_path / f"p.{write.__name__}", NESTED)
     problems = training(path=path, columns={"prompt": "messages", "answer": "reward_model.ground_truth"})
     assert [problem.answer for problem in problems] == ["1", "2", "3", "4", "5", "6"]
     assert problems[2].prompt == NESTED[2]["messages"]
     assert problems[2].metadata["level"] == 2
+
+
+@pytest.mark.parametrize("damage", ["a changed bit", "cut short"])
+def test_a_damaged_parquet_file_is_named(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "rows.parquet"
+    write_parquet(pa.table({"token": range(1000)}), path)
+    content = bytearray(path.read_bytes())
+    content[len(content) // 3] ^= 1
+    path.write_bytes(content if damage == "a changed bit" else content[:-100])
+    with pytest.raises(DataError, match=r"rows\.parquet: cannot be read as Parquet"):
+        training(path=str(path))
 
 
 def test_all_files_of_a_glob_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
@@ -72,18 +77,11 @@ def test_a_template_takes_columns_and_keeps_braces_that_are_text(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("template", "complaint"),
-    [
-        ("Solve it.", "names no column"),
-        ("{question} \\boxed{}", "write {{}} for braces that are text"),
-        ("{question!r}", "a field is the name of a column alone"),
-        ("{question:>9}", "a field is the name of a column alone"),
-        ("{question} \\boxed{", "write {{ and }} for braces that are text"),
-    ],
+    [("{question!r}", "a field is the name of a column alone"), ("{question} \\boxed{", "write {{ and }} for braces")],
 )
 def test_a_template_that_cannot_be_read_is_refused_with_the_recipe(template: str, complaint: str) -> None:
-    with pytest.raises(ValidationError) as caught:
+    with pytest.raises(ValidationError, match=complaint):
         Data(path="p.jsonl", template=template)
-    assert complaint in str(caught.value)
 
 
 ROW = {"question": "1 + 1?", "answer": "2", "extra": {"unit": "cm"}}
@@ -93,9 +91,7 @@ ROW = {"question": "1 + 1?", "answer": "2", "extra": {"unit": "cm"}}
     ("data", "complaint"),
     [
         ({}, "no column prompt, which data.columns.prompt names .it has question, answer, extra, extra.unit"),
-        ({"columns": {"prompt": "qestion"}}, "no column qestion, .*did you mean question"),
         ({"columns": {"prompt": "question", "answer": "anwser"}}, "no column anwser, which data.columns.answer names"),
-        ({"template": "{questoin}"}, "no column questoin, which data.template names .did you mean question"),
         ({"template": "{question} {extra.unti}"}, "no column extra.unti, .*did you mean extra.unit"),
         ({"template": "{extra}"}, "column extra is {'unit': 'cm'}, and must be text or a number"),
         ({"columns": {"prompt": "extra"}}, "column extra is .* and must be text or a list of chat messages"),
@@ -112,7 +108,7 @@ def test_a_column_that_is_missing_or_something_else_is_named_with_file_and_row(
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("p.parquet", b"PAR1 nonsense", "cannot be read as Parquet"),
+        ("p.parquet", b"PAR1 nonsense", "p.parquet: cannot be read as Parquet"),
         ("p.jsonl", b"\xff\xfe{}", "cannot be read as text"),
         ("p.csv", b"a,b", "p.csv is not .jsonl, .json, .parquet"),
     ],
@@ -136,7 +132,5 @@ def test_a_file_that_cannot_be_read_is_refused_even_where_malformed_rows_are_lef
 )
 def test_files_that_are_not_there_are_named(tmp_path: Path, spec: str, complaint: str) -> None:
     jsonl(tmp_path / "here.jsonl", [ROW])
-    for field in ("path", "eval_path"):
-        files = {"path": f"{tmp_path}/here.jsonl"} | {field: f"{tmp_path}/{spec}"}
-        with pytest.raises(DataError, match=f"data.{field} .*{complaint}"):
-            load_problems(Data.model_validate({"columns": {"prompt": "question"}, **files}), seed=0)
+    with pytest.raises(DataError, match=f"data.path .*{complaint}"):
+        training(path=f"{tmp_path}/{spec}")

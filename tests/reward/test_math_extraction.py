@@ -117,4 +117,4 @@ def test_a_long_response_is_read_once(text: str) -> None:
 
 
 def test_braces_that_are_escaped_close_no_box() -> None:
-    assert last_box(r"\boxed{\{a\} \} } tail }") == (7, r"\{a\} \}")
+    assert last_box(r"\boxed{\{a\} \} } tail }") == [(7, r"\{a\} \}")]

@@ -14,6 +14,7 @@ import pytest
 from arl.errors import DeadlineError, ProcessDied
 from arl.reward.pool import CANNOT_SEND, RewardPool
 from arl.reward.scorer import UngradedLog
+from arl.reward.worker import Settings
 from arl.types import Grade, Problem, Response
 from tests.forks import ROOT
 from tests.processes import MARK, left_behind
@@ -52,10 +53,7 @@ def pool_of(
 ) -> RewardPool:
     log = directory / "reward.log"
     return RewardPool(
-        functions or (OBEY, LENGTH),
-        workers=workers,
-        timeout=timeout,
-        memory_gb=0.5,
+        Settings(functions or (OBEY, LENGTH), workers, timeout, memory_gb=0.5),
         startup=startup,
         log=log,
         environment=environment or {},
@@ -170,7 +168,6 @@ def test_a_reward_process_that_dies_or_stops_is_replaced_and_its_calls_are_made_
     pool._silence = 1.0
 
     async def work(pool: RewardPool) -> Grade:
-        assert pool.pid is not None
         os.kill(pool.pid, number)
         (grade,) = await grade_all(pool, marked, "honest")
         return grade
@@ -187,10 +184,9 @@ def test_what_a_function_prints_and_raises_goes_to_the_log_with_one_line_for_eac
     assert "loudloud" in log
     assert log.count("Traceback") == 10  # each is tried twice
     assert log.count("ValueError: cannot judge this (_raise, line") == 5
-    first, second, count = said
+    first, second = said
     assert str(tmp_path / "reward.log") in first
     assert "the reward is nan" in second
-    assert count == "10 answers had no grade so far: 5 × ValueError, 5 × no reward"
 
 
 def test_a_problem_that_no_message_can_hold_has_no_grade_and_a_canceled_call_is_no_matter(tmp_path: Path) -> None:
@@ -226,18 +222,3 @@ def test_a_function_that_cannot_be_imported_is_told_at_the_start(
     assert not left_behind(str(marked))
     log = (marked / "reward.log").read_text()
     assert ("no weights" if name == "fails" else "") in log
-
-
-@pytest.mark.slow
-def test_long_answers_that_wait_for_a_busy_worker_hold_up_nothing_and_are_graded(tmp_path: Path) -> None:
-    """The worker reads none of them before its call has ended: a pipe that is full must not stop the pool."""
-    texts = ["sleep 6", *["x" * 400_000] * 3]
-    pool = pool_of(tmp_path, f"{hostile.__name__}:slow_for_some")
-
-    async def work(pool: RewardPool) -> list[Grade]:
-        scorer = pool.scorer(f"{hostile.__name__}:slow_for_some")
-        return await asyncio.gather(*(scorer.score(Problem("?"), Response(text)) for text in texts))
-
-    grades = with_pool(pool, work)
-    assert [grade.reward for grade in grades] == [7.0, 4e5, 4e5, 4e5]
-    assert not any("no answer" in line for line in (tmp_path / "reward.log").read_text().splitlines())

@@ -8,7 +8,7 @@ import pytest
 
 from arl.errors import GradingError, RewardError
 from arl.reward.grading import RewardCallable
-from arl.reward.scorer import EPISODES_TO_SEE_PARTS, MAX_UNGRADED_PROBLEMS, InlineRewards, OnError, Scorer, UngradedLog
+from arl.reward.scorer import MAX_UNGRADED_PROBLEMS, InlineRewards, OnError, Scorer, UngradedLog
 from arl.types import Grade, Problem, Response
 from tests.reward.hostile import obey, parts
 
@@ -39,15 +39,18 @@ def test_zero_grades_the_episode_0_and_names_the_cause_in_grade_and_log(tmp_path
     assert log == f"no grade: problem {PROBLEM.id}: {broken.error}; the answer begins 'raise'\n"
 
 
-def test_drop_is_an_error_of_the_group_with_the_traceback(tmp_path: Path) -> None:
-    with pytest.raises(RewardError, match=rf"mine:score on problem {PROBLEM.id}: (?s:.*)in _raise\n"):
-        grades(scorer(tmp_path, on_error="drop"), "honest", "raise")
-
-
-def test_stop_is_an_error_of_the_run_that_names_the_other_choices(tmp_path: Path) -> None:
-    with pytest.raises(GradingError, match="zero or drop would go on") as caught:
-        grades(scorer(tmp_path, on_error="stop"), "honest", "raise")
-    assert not isinstance(caught.value, RewardError)
+@pytest.mark.parametrize(
+    ("on_error", "error", "message"),
+    [
+        ("drop", RewardError, rf"mine:score on problem {PROBLEM.id}: (?s:.*)in _raise\n"),
+        ("stop", GradingError, "zero or drop would go on"),
+    ],
+)
+def test_drop_is_an_error_of_the_group_and_stop_one_of_the_run(
+    tmp_path: Path, on_error: OnError, error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        grades(scorer(tmp_path, on_error=on_error), "honest", "raise")
 
 
 def test_a_call_in_this_process_is_made_twice_before_it_counts_as_failed(tmp_path: Path) -> None:
@@ -70,13 +73,10 @@ def test_the_reward_is_the_weighted_sum_of_parts_and_a_part_without_a_weight_cou
     assert grade == Grade(1.25, {"correct": 1.0, "format": 1.0})
 
 
-def test_a_weight_without_a_part_is_reported_once_with_the_nearest_name(tmp_path: Path) -> None:
+def test_a_weight_without_a_part_is_reported_once(tmp_path: Path) -> None:
     said: list[str] = []
     given = scorer(tmp_path, parts, {"formt": 0.5, "correct": 2.0}, note=said.append)
-    grades(given, *["yes"] * (EPISODES_TO_SEE_PARTS - 1))
-    assert not said
-    grades(given, *["yes"] * 200)
-    grades(given, *["yes"] * 200)
+    grades(given, "yes", "yes")
     (line,) = said
-    assert line.startswith("reward.weights formt: mine:score has named no such part in")
-    assert line.endswith("(parts: correct, format); did you mean format?")
+    assert line.startswith("reward.weights formt: mine:score has named no such part")
+    assert line.endswith("(parts: correct, format)")

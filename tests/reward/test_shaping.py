@@ -3,16 +3,12 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError
 from arl.reward.shaping import UNSHAPED, is_masked, overlong_penalty, scaled, shaped
 from arl.types import Response
-
-REWARDS = st.floats(-1e6, 1e6)
 
 
 @pytest.mark.parametrize(("raw", "shaped"), [(1.0, 5.0), (0.0, -5.0), (0.5, 0.0), (9.0, 20.0), (-9.0, -20.0)])
@@ -29,22 +25,7 @@ def test_the_overlong_penalty_of_dapo_with_its_lengths(num_tokens: int, penalty:
     assert overlong_penalty(num_tokens, budget=20_480, buffer=4_096, penalty=1.0) == penalty
 
 
-@given(st.integers(0, 3000), st.integers(2, 2000), st.data())
-def test_a_longer_response_never_loses_less_and_none_loses_more_than_the_penalty(
-    num_tokens: int, budget: int, data: st.DataObject
-) -> None:
-    buffer = data.draw(st.integers(1, budget - 1))
-    costs = [overlong_penalty(n, budget=budget, buffer=buffer, penalty=2.0) for n in (num_tokens, num_tokens + 1)]
-    assert -2.0 <= costs[1] <= costs[0] <= 0.0
-
-
-@given(REWARDS, REWARDS, st.floats(0.01, 100), st.floats(-10, 10))
-def test_shaping_keeps_the_order_of_rewards_and_the_bounds(a: float, b: float, scale: float, bias: float) -> None:
-    smaller, larger = (scaled(raw, scale=scale, bias=bias, low=-7.0, high=3.0) for raw in sorted((a, b)))
-    assert -7.0 <= smaller <= larger <= 3.0
-
-
-@given(REWARDS)
+@pytest.mark.parametrize("raw", [0.0, -1e6, 0.3])
 def test_without_settings_a_reward_stays_as_it_is(raw: float) -> None:
     long = Response("", truncated=True, num_tokens=100, budget=100)
     assert shaped(raw, long, UNSHAPED) == raw
@@ -79,7 +60,6 @@ def test_the_recipe_sets_all_of_it(tmp_path: Path) -> None:
         ("{clip: [1, 1]}", "reward.clip [1.0, 1.0]: give [low, high] with low < high"),
         ("{scale: -1}", "reward.scale"),
         ("{overlong: {buffer: 48}}", "give fewer tokens than rollout.max_new_tokens 48"),
-        ("{overlong: {buffer: 8, penalty: -1}}", "reward.overlong.penalty"),
         ("{weights: {correct: .inf}}", "reward.weights"),
     ],
 )

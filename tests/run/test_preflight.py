@@ -15,8 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.data.model_limits import Limits
-from arl.data.prompt_format import PromptFormat
-from arl.data.tokenizer import HuggingFaceCodec
+from arl.data.tokenizer import HuggingFaceCodec, PromptFormat
 from arl.errors import DataError, InputError
 from arl.launch import local
 from arl.launch.placement import RESERVE, engine_share

@@ -16,10 +16,8 @@ from arl.config.recipe import Data
 from arl.data.problems import load_problems
 from arl.errors import DataError
 from arl.run.commands import tasks
-from arl.tasks.math_sets import Gsm8k, Math, MathSet, after_hashes, last_boxed
+from arl.tasks.math_sets import GSM8K_TEST, GSM8K_TRAIN
 from arl.types import Problem
-
-needs_data = pytest.mark.skipif("ARL_DATA" not in os.environ, reason="ARL_DATA names no folder of problem sets")
 
 
 @pytest.fixture
@@ -48,7 +46,7 @@ def test_a_local_copy_comes_before_the_hub(folder: Path, suffix: str) -> None:
     put(folder, f"gsm8k/train.{suffix}", GSM8K_ROWS)
     put(folder, f"gsm8k/test.{suffix}", [{"question": "What is 7?", "answer": "#### 7"}])
     sets = load_problems(Data(task="gsm8k"), seed=0)
-    assert [problem.answer for problem in sets.training] == ["1000", "1001", "1002"]
+    assert [problem.answer for problem in sets.training] == ["1,000", "1,001", "1,002"]
     assert [problem.prompt for problem in sets.held_out] == ["What is 7?"]
 
 
@@ -74,26 +72,9 @@ def test_a_question_of_math_that_is_also_in_its_evaluation_is_left_out(folder: P
     assert "1 of 3 training problems also occur" in sets.notes[0]
 
 
-def test_a_solution_without_an_answer_is_refused_by_file_and_line(folder: Path) -> None:
-    put(folder, "gsm8k/train.jsonl", [*GSM8K_ROWS, {"question": "What?", "answer": "No idea."}])
-    with pytest.raises(DataError, match=r"train\.jsonl:4: column answer holds no answer"):
-        Gsm8k(Gsm8k.Options()).problems("training", seed=0)
-
-
-def test_a_file_with_other_columns_is_refused_without_naming_settings_of_the_users_own_files(folder: Path) -> None:
-    put(folder, "gsm8k/train.jsonl", [{"prompt": "What is 7?", "answer": "#### 7"}])
-    with pytest.raises(DataError) as caught:
-        Gsm8k(Gsm8k.Options()).problems("training", seed=0)
-    message = str(caught.value)
-    assert "train.jsonl:1: no column question, which task gsm8k reads" in message
-    assert "Put the file there as it was published" in message
-    assert "data." not in message.removeprefix(str(folder))
-
-
-@pytest.mark.parametrize("name", ["math500", "aime24", "aime25", "amc23"])
-def test_a_set_for_evaluation_alone_is_not_trained_on(name: str) -> None:
-    with pytest.raises(DataError, match=f"data.task {name}: is for evaluation alone.*name {name} in eval.suites"):
-        load_problems(Data(task=name), seed=0)
+def test_a_set_for_evaluation_alone_is_not_trained_on() -> None:
+    with pytest.raises(DataError, match=r"data.task aime24: is for evaluation alone.*name aime24 in eval.suites"):
+        load_problems(Data(task="aime24"), seed=0)
 
 
 def test_an_absent_set_is_refused_with_the_command_that_fetches_it(folder: Path) -> None:
@@ -123,33 +104,9 @@ def test_a_reward_worker_imports_the_grader_before_the_first_answer() -> None:
     assert subprocess.run([sys.executable, "-c", probe], check=False, timeout=120).returncode == 0
 
 
-@pytest.mark.parametrize(
-    ("solution", "answer"),
-    [("\\boxed{1}, \\boxed{{2}}", "{2}"), ("\\boxed 7$", "7"), ("none", ""), ("\\boxed{1", ""), ("\\fbox{2}", "")],
-)
-def test_the_last_box_is_read_with_the_braces_inside_it(solution: str, answer: str) -> None:
-    assert last_boxed(solution) == answer
-
-
-def test_what_follows_the_hashes_is_the_answer() -> None:
-    assert after_hashes("a #### 1\n####  12,345 ") == "12345"
-    assert after_hashes("none") == ""
-
-
-@needs_data
-@pytest.mark.parametrize(("kind", "training", "evaluation"), [(Gsm8k, 7473, 1319), (Math, None, 500)])
-def test_the_published_files_have_the_problems_that_are_declared(
-    kind: type[MathSet], training: int | None, evaluation: int
-) -> None:
-    task = kind(kind.Options())
-    assert len(task.problems("evaluation", seed=0)) == kind.evaluation_source.problems == evaluation
-    if training is not None:
-        assert kind.training is not None
-        assert len(task.problems("training", seed=0)) == kind.training.problems == training
-
-
-@needs_data
-def test_gsm8k_and_its_test_set_do_not_overlap() -> None:
+@pytest.mark.skipif("ARL_DATA" not in os.environ, reason="ARL_DATA names no folder of problem sets")
+def test_gsm8k_has_the_problems_that_are_declared_and_its_sides_do_not_overlap() -> None:
     sets = load_problems(Data(task="gsm8k"), seed=0)
-    assert (len(sets.training), len(sets.held_out)) == (7473, 1319)
+    assert len(sets.training) == GSM8K_TRAIN.num_problems == 7473
+    assert len(sets.held_out) == GSM8K_TEST.num_problems == 1319
     assert not sets.notes

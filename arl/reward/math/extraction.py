@@ -10,7 +10,6 @@ the rest what stands before its last line break.
 
 import re
 from functools import lru_cache
-from typing import NamedTuple
 
 MAX_ANSWER = 4000  # characters; what is longer is no answer, and is only compared as it stands
 _MAX_LINE = 200  # characters of an answer after `####`
@@ -24,19 +23,24 @@ _BOX_PARTS = re.compile(r"\\(?:boxed|fbox)\s*\{|\\(?:[{}]|\\(?!boxed))|[{}]")
 _BARE_BOX = re.compile(r"\\boxed\s+(-?[\w.]+)")
 _BETWEEN_BOXES = re.compile(r"[$\s]*(?:[,;]|,?\s*(?:and|or))[$\s]*(?:[A-Za-z]\w*\s*=\s*)?")  # of one answer
 _EMPTY = {"", r"\text{}", "..."}
+_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
+_HASHES = re.compile(r"^[ \t>*]*####[ \t]*([^\n]*)$", re.MULTILINE)
+_HEADING = re.compile(r"\d{1,2}[.):]\s*[A-Za-z*]")  # of Markdown, such as `#### 2. Add them`
+_STARTS_AS_ANSWER = re.compile(r"[-+−$€£¥(\[{\\.\d]|[A-Z][.)]?$|[A-Za-z]\s*=")
 _LONE_LETTER = re.compile(r"\(?[A-J]\)?\.?")
 
-_HASHES = re.compile(r"^[ \t>*]*####[ \t]*([^\n]*)$", re.MULTILINE)
-_HEADING = re.compile(r"\d{1,2}[.):]\s*[A-Za-z*]")
-_STARTS_AS_ANSWER = re.compile(r"[-+−$€£¥(\[{\\.\d]|[A-Z][.)]?$|[A-Za-z]\s*=")
-
-_SUBJECT = r"\b(?:answer|option|choice)s?\b(?:\s+to\s[^.\n]{1,80}?)?"  # "answer to the question"
-_VERB = r"[\s*_]*(?:\bis\b|\bare\b|\bequals\b|=|:)[\s*_:]*"
-_ADVERB = r"(?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal to)\b[\s,:]*)?"
-_STATED = re.compile(_SUBJECT + _VERB + _ADVERB, re.IGNORECASE)
+_STATED = re.compile(
+    r"""
+    \b(?:answer|option|choice)s?\b(?:\s+to\s[^.\n]{1,80}?)?  # "answer to the question"
+    [\s*_]*(?:\bis\b|\bare\b|\bequals\b|=|:)[\s*_:]*
+    (?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal\ to)\b[\s,:]*)?
+    """,
+    re.IGNORECASE | re.VERBOSE,
+)
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|\.\*\*|!(?=\s|$)|<\|")
-_REASON = re.compile(r"[,;]?\s+(?:because|since|which|where|so|as|when)\b|[,;]\s+(?:not|but|if|that)\b")
-_REMARK = re.compile(r"(?<=\S)\s*\([A-Za-z -]+\)$")
+_REASON = re.compile(
+    r"[,;]?\s+(?:because|since|which|where|so|as|when)\b.*|[,;]\s+(?:not|but|if|that)\b.*|(?<=\S)\s*\([A-Za-z -]+\)$"
+)
 _FORMULA_SIGN = re.compile(r"[\d\\$=]")
 _NOT_PROSE = re.compile(r"\bnot\b|n't\b|[=\\<>]")
 
@@ -44,25 +48,21 @@ _MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\\d])\$([^$\n]+?)\$|\\\((.+?)\\\)|\\\[(
 _FRACTION = re.compile(r"-?\d*\\[dt]?frac\{[^{}]*\}\{[^{}]*\}")
 _COORDINATE = r"[-−]?[\w./\\{}^]+"
 _TUPLE = re.compile(rf"[(\[]\s*{_COORDINATE}(?:\s*,\s*{_COORDINATE})+\s*[)\]]")
-
-_SIGN = r"(?:[-−+](?=[\d.$€£]))?"
-_CURRENCY = r"[$€£]?\s?"
 _DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))"  # 1,234 or 1234 or 1234.5 or .5
-_SECOND_PART = r"(?:\s\d+/\d+|/\d+|:\d+)?"  # of 2 1/2, 3/4, 2:30
-_MARK = r"(?:\s?\\?%)?(?:\^\\circ|°)?"
-_UNIT = r"(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?"
-_NUMBER_ENDS = rf"(?={_UNIT}(?![A-Za-z\d_^]|\.\d|,\d))"  # letters of scripts without spaces may follow
 _NUMBER_BEGINS = r"(?<![A-Za-z\d_.,/^{])"
-_NUMBER = re.compile(_NUMBER_BEGINS + _SIGN + _CURRENCY + _DECIMAL + _SECOND_PART + _MARK + _NUMBER_ENDS)
+_NUMBER = re.compile(
+    rf"""
+    {_NUMBER_BEGINS} (?:[-−+](?=[\d.$€£]))? [$€£]?\s? {_DECIMAL}
+    (?:\s\d+/\d+|/\d+|:\d+)?  # of 2 1/2, 3/4, 2:30
+    (?:\s?\\?%)? (?:\^\\circ|°)?
+    (?=(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?(?![A-Za-z\d_^]|\.\d|,\d))  # letters of other scripts may follow
+    """,
+    re.VERBOSE,
+)
 _POWER = re.compile(rf"{_NUMBER_BEGINS}{_DECIMAL}(?:\s?(?:\\times|\\cdot|[×·*])\s?{_DECIMAL})*\^\{{?[-+]?\d+\}}?")
 _OPERATOR_BEFORE = re.compile(r"[+*/×÷^]\s*$|\\(?:cdot|times)\s*$")
 
-
-class Marked(NamedTuple):
-    """Hold an answer that is marked as one, and where in the response it begins."""
-
-    start: int
-    content: str
+Mark = tuple[int, str]  # where in the response an answer begins that is marked as one, and what it is
 
 
 def extract_answer(text: str, truncated: bool = False) -> str | None:
@@ -79,13 +79,10 @@ def extract_answer(text: str, truncated: bool = False) -> str | None:
         return marked
     whole_lines = text[: text.rfind("\n") + 1] if truncated else text
     stated = _stated(whole_lines[-_TAIL:])
-    if stated is not None:
+    if stated is not None or truncated or r"\boxed" in text:
         return stated
-    if truncated or r"\boxed" in text:
-        return None
-    if _LONE_LETTER.fullmatch(text.strip()):
-        return text.strip()
-    return _last_quantity(text[-_TAIL:])
+    is_letter = _LONE_LETTER.fullmatch(text.strip())
+    return text.strip() if is_letter else _last_quantity(text[-_TAIL:])
 
 
 def has_form(text: str, truncated: bool = False) -> bool:
@@ -97,18 +94,32 @@ def gold_answer(answer: str) -> str:
     r"""Return the answer of a problem, where a data set gives a whole solution: after `####`, or in the last \boxed."""
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
-    box = last_box(answer) if r"\boxed" in answer else None
-    return answer.strip() if box is None else box.content
+    boxes = last_box(answer)
+    return boxes[0][1] if boxes else answer.strip()
 
 
-def last_box(text: str) -> Marked | None:
-    r"""Return the last closed and filled \boxed{…}. Reads the text once.
+def _after_thinking(text: str) -> str:
+    """Return what follows the thoughts of a thinking model, if anything does."""
+    answer = text.rpartition("</think>")[2]
+    return answer if answer.strip() else text
+
+
+@lru_cache(maxsize=1)  # it is asked for the answer and for the format
+def _marked(text: str, truncated: bool) -> str | None:
+    tags = [(match.start(), match[1].strip()) for match in _TAG.finditer(text)]
+    marks = [mark for mark in (*last_box(text), *_hashes(text, truncated), *tags) if mark[1]]
+    answer = max(marks)[1] if marks else None
+    return answer if answer is None or len(answer) <= MAX_ANSWER else None
+
+
+def last_box(text: str) -> list[Mark]:
+    r"""Return the last closed and filled \boxed{…}, or nothing. Reads the text once.
 
     Boxes that only "and", "or" or a comma separates are one answer: `x=\boxed{2}` or `x=\boxed{5}` is "2, 5".
     """
     boxes = [box for box in _outer_boxes(text) if text[box[0] : box[1]].strip(" .,$~\n") not in _EMPTY]
     if not boxes:
-        return _last_bare_box(text)
+        return [(match.start(), match[1]) for match in _BARE_BOX.finditer(text)][-1:]
     start, end = boxes.pop()
     content = text[start:end].strip()
     while boxes:
@@ -117,7 +128,7 @@ def last_box(text: str) -> Marked | None:
             break
         start, end = boxes.pop()
         content = f"{text[start:end].strip()}, {content}"
-    return Marked(start, content)
+    return [(start, content)]
 
 
 def _outer_boxes(text: str) -> list[tuple[int, int]]:
@@ -137,51 +148,16 @@ def _outer_boxes(text: str) -> list[tuple[int, int]]:
     return closed
 
 
-def _last_bare_box(text: str) -> Marked | None:
-    r"""Return the last box without braces, as in `\boxed 2`."""
-    boxes = list(_BARE_BOX.finditer(text))
-    if not boxes:
-        return None
-    last = boxes[-1]
-    return Marked(last.start(), last[1])
-
-
-def _after_thinking(text: str) -> str:
-    """Return what follows the thoughts of a thinking model, if anything does."""
-    answer = text.rpartition("</think>")[2]
-    return answer if answer.strip() else text
-
-
-@lru_cache(maxsize=1)  # it is asked for the answer and for the format
-def _marked(text: str, truncated: bool) -> str | None:
-    r"""Return the content of the last \boxed, `####` or <answer>, whichever comes last."""
-    marks = [last_box(text), _last_hashes(text, truncated), _last_tag(text)]
-    found = [mark for mark in marks if mark is not None and mark.content]
-    if not found:
-        return None
-    last = max(found, key=lambda mark: mark.start)
-    return last.content if len(last.content) <= MAX_ANSWER else None
-
-
-def _last_tag(text: str) -> Marked | None:
-    """Return the content of the last <answer>…</answer>."""
-    end = text.rfind("</answer>")
-    start = text.rfind("<answer>", 0, end) if end >= 0 else -1
-    if start < 0:
-        return None
-    return Marked(start, text[start:end].removeprefix("<answer>").strip())
-
-
-def _last_hashes(text: str, truncated: bool) -> Marked | None:
-    """Return the last `#### …` that is an answer, and no heading of Markdown such as `#### 2. Add them`."""
-    last = None
+def _hashes(text: str, truncated: bool) -> list[Mark]:
+    """Return the lines `#### …` that are answers."""
+    found = []
     for match in _HASHES.finditer(text):
-        content = match[1].strip().strip("*").strip()
+        content = match[1].strip(" \t*")
         is_cut = truncated and match.end() == len(text)
         is_answer = len(content) < _MAX_LINE and not _HEADING.match(content) and _STARTS_AS_ANSWER.match(content)
         if is_answer and not is_cut:
-            last = Marked(match.start(), content)
-    return last
+            found.append((match.start(), content))
+    return found
 
 
 def _stated(text: str) -> str | None:
@@ -191,51 +167,37 @@ def _stated(text: str) -> str | None:
         formula = _MATH.match(rest)
         if formula:
             return _inside(formula)
-        content = _first_sentence(rest)
-        is_short = len(content.split()) <= _MAX_WORDS
-        if content and (is_short or _FORMULA_SIGN.search(content)):
-            return _narrowed(content)
+        sentence = _SENTENCE_END.split(rest, maxsplit=1)[0].strip(" *_`\"'")
+        if sentence.count("$") == 1 and not sentence.startswith("$"):
+            sentence = sentence.removesuffix("$")  # it closes a formula before the sentence
+        is_short = len(sentence.split()) <= _MAX_WORDS
+        if sentence and (is_short or _FORMULA_SIGN.search(sentence)):
+            return _narrowed(sentence)
     return None
 
 
 def _inside(formula: re.Match[str]) -> str:
-    """Return a formula without its delimiters. One of the groups has matched."""
-    content = next(group for group in formula.groups() if group is not None)
-    return content.strip()
+    """Return a formula without its delimiters."""
+    return str(formula[formula.lastindex or 0]).strip()
 
 
-def _first_sentence(text: str) -> str:
-    """Return a text up to the end of its first sentence, without a dollar sign that closes a formula before it."""
-    sentence = _SENTENCE_END.split(text, maxsplit=1)[0]
-    sentence = sentence.strip(" *_`\"'")
-    if sentence.count("$") == 1 and not sentence.startswith("$"):
-        return sentence.removesuffix("$")
-    return sentence
-
-
-def _narrowed(content: str) -> str:
+def _narrowed(sentence: str) -> str:
     """Leave out of a sentence what is no answer: "18, because …", "that she has 18 eggs", "12 (twelve)"."""
-    clause = content.rpartition(" is ")[2]
-    clause = _REASON.split(clause, maxsplit=1)[0]
-    clause = _REMARK.sub("", clause.strip())
+    clause = _REASON.sub("", sentence.rpartition(" is ")[2]).strip()
     formulas = list(_MATH.finditer(clause))
     if len(formulas) == 1:
         return _inside(formulas[0])
-    is_long = len(clause.split()) >= _MIN_SENTENCE
-    if not is_long or _NOT_PROSE.search(clause):
+    if len(clause.split()) < _MIN_SENTENCE or _NOT_PROSE.search(clause):
         return clause
-    found = [match[0].strip() for match in _NUMBER.finditer(clause)]
-    numbers = [number for number in found if number]
+    numbers = [match[0].strip() for match in _NUMBER.finditer(clause) if match[0].strip()]
     return numbers[0] if len(numbers) == 1 else clause
 
 
 def _last_quantity(text: str) -> str | None:
     """Return the last formula with a digit, or the last number, whichever ends later."""
     formulas = list(_MATH.finditer(text))
-    quantities = list(formulas)
-    for pattern in (_TUPLE, _FRACTION, _POWER, _NUMBER):
-        quantities += pattern.finditer(text)
-    with_digit = [match for match in quantities if any(character.isdecimal() for character in match[0])]
+    found = [match for pattern in (_TUPLE, _FRACTION, _POWER, _NUMBER) for match in pattern.finditer(text)]
+    with_digit = [match for match in (*formulas, *found) if any(map(str.isdecimal, match[0]))]
     candidates = with_digit or formulas
     if not candidates:
         return None

@@ -9,9 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _BELOW = {"<", r"\leq"}
-_FLIPPED = {"<": ">", ">": "<", r"\leq": r"\geq", r"\geq": r"\leq"}
-_COLLECTIONS = {"list", "set", "union", "row", "matrix", "named", "()", "[)", "(]", "[]"}
-_OPERATIONS = {"+", "-", "*", "/", "^"}
+_TURNED = {">": "<", r"\geq": r"\leq"}
 CONSTANTS = {r"\pi", "e", "i", r"\infty"}
 
 
@@ -22,9 +20,9 @@ class Unreadable(ValueError):
 class Form(NamedTuple):
     """Hold one part of an answer.
 
-    Values: number, symbol, unit, percent, based, repeating, call and the operations + - * / ^ !; `text` is the name.
-    Collections: list, set, union, row, matrix, plus-minus, and brackets as in "()" or "[)". Statements: named (name,
-    value, the whole) and relation (sides; `text` is the signs). Else words, or tokens that are no formula.
+    Values: number, symbol, unit, based, call and the operations + - * / ^ !; `text` is the name. Collections: list,
+    set, union, row, matrix, plus-minus, and brackets as in "()" or "[)". Statements: named (name, value, the whole) and
+    relation (sides; `text` is the signs). Else words, or tokens that are no formula.
     """
 
     kind: str
@@ -42,62 +40,28 @@ INFINITY = Form("symbol", text=r"\infty")
 REAL_LINE = Form("()", (Form("-", (INFINITY,)), INFINITY))
 
 
-def times(left: Form, right: Form) -> Form:
-    items = left.items if left.kind == "*" else (left,)
-    return Form("*", (*items, right))
-
-
-def add_fraction(whole: Form, fraction: Form) -> Form:
-    r"""Read 2\frac12 as a mixed number. "2 7/3" is none."""
-    texts = [item.text for item in (whole, *fraction.items)]
-    if not all(text.isdigit() for text in texts):
-        return times(whole, fraction)
-    if int(texts[1]) >= int(texts[2]):
-        raise Unreadable("a mixed number has a fraction above 1")
-    return Form("+", (whole, fraction))
-
-
-def expand_signs(node: Form) -> Form:
-    r"""Write 1\pm\sqrt5 as two values, and put them beside the others of a list."""
-    if node.kind in _COLLECTIONS:
-        items: list[Form] = []
-        for item in map(expand_signs, node.items):
-            is_beside = item.kind == "plus-minus" and node.kind in {"list", "set"}
-            items.extend(item.items if is_beside else [item])
-        return node._replace(items=tuple(items))
-    upper = _with_signs(node, upper=True)
-    return node if upper == node else Form("plus-minus", (upper, _with_signs(node, upper=False)))
-
-
-def _with_signs(node: Form, upper: bool) -> Form:
-    items = tuple(_with_signs(item, upper) for item in node.items)
-    if node.kind not in {r"\pm", r"\mp"}:
-        return node._replace(items=items)
-    return items[0] if (node.kind == r"\pm") == upper else Form("-", items)
-
-
-# ---- statements
-
-
 def _is_name(node: Form) -> bool:
     """Tell whether a form names a quantity, so that `AB=5` means that the answer is 5."""
     if node.kind in {"symbol", "words", "apply"}:
         return True
     if node.kind == "*":  # AB is a distance, xyz a product
         return all(item.kind == "symbol" and item.text.isupper() for item in node.items)
-    return (node.kind in {"()", "/"} or node.text == "|") and all(_is_name(item) for item in node.items)
+    return (node.kind in {"()", "/"} or node.text == "|") and all(map(_is_name, node.items))
 
 
 def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
     r"""Build what sides and the signs between them say: a named value, an interval of a name, or a relation."""
+    if set(signs) <= set(_TURNED):
+        return relation(sides[::-1], [_TURNED[sign] for sign in reversed(signs)])
     whole = Form("relation", tuple(sides), " ".join(signs))
     first = sides[0]
     last = sides[-1]
-    if signs[0] == r"\approx" and not _is_name(first):
-        return Form("named", (Form("words"), first, whole))
-    if r"\approx" in signs[1:]:  # x=1/3\approx0.33 is 1/3
+    if r"\approx" in signs:  # x=1/3\approx0.33 is 1/3
         at = signs.index(r"\approx")
-        return relation(sides[: at + 1], signs[:at])
+        if at > 0:
+            return relation(sides[: at + 1], signs[:at])
+        if not _is_name(first):
+            return Form("named", (Form("words"), first, whole))
     if set(signs) <= {"=", r"\in", r"\approx"}:
         if _is_name(first):
             return Form("named", (first, last, whole))
@@ -113,15 +77,9 @@ def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
 
 def _as_interval(sides: Sequence[Form], signs: Sequence[str], whole: Form) -> Form:
     """Return an inequality in one name as the interval that it describes, and any other as it is."""
-    if not set(signs) <= _BELOW:
-        sides = sides[::-1]
-        signs = [_FLIPPED.get(sign, "") for sign in reversed(signs)]
-    if len(sides) == 2 and _is_variable(sides[0]):
-        sides = [REAL_LINE.items[0], *sides]
-        signs = ["<", *signs]
-    elif len(sides) == 2:
-        sides = [*sides, INFINITY]
-        signs = [*signs, "<"]
+    if len(sides) == 2:
+        sides = [*sides, INFINITY] if _is_variable(last := sides[1]) else [REAL_LINE.items[0], *sides]
+        signs = [*signs, "<"] if _is_variable(last) else ["<", *signs]
     is_interval = [_is_variable(side) for side in sides] == [False, True, False]
     if not is_interval or not set(signs) <= _BELOW:
         return whole  # x<y bounds neither by a number
@@ -129,11 +87,9 @@ def _as_interval(sides: Sequence[Form], signs: Sequence[str], whole: Form) -> Fo
     if name.kind == "call":  # |x|<2
         low = Form("-", (high,))
         name = name.items[0]
-        signs = [signs[1], signs[1]]
-    opening = "(" if signs[0] == "<" else "["
-    closing = ")" if signs[1] == "<" else "]"
-    interval = Form(opening + closing, (low, high))
-    return Form("named", (name, interval, whole))
+        signs = [signs[1]] * 2
+    brackets = ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
+    return Form("named", (name, Form(brackets, (low, high)), whole))
 
 
 def _is_variable(node: Form) -> bool:
@@ -142,19 +98,10 @@ def _is_variable(node: Form) -> bool:
 
 def spell(form: Form) -> str:
     """Return one spelling of a form."""
-    parts = [spell(item) for item in form.items]
-    operands = [f"({part})" if item.kind in _OPERATIONS else part for part, item in zip(parts, form.items, strict=True)]
-    if form.kind == "+":
-        return "+".join(parts).replace("+-", "-")
-    if form.kind == "*":
-        return r"\cdot ".join(operands)
-    if form.kind == "-":
-        return "-" + operands[0]
-    if form.kind == "/":
-        return rf"\frac{{{parts[0]}}}{{{parts[1]}}}"
-    if form.kind == "^":
-        return f"{operands[0]}^{{{parts[1]}}}"
+    parts = list(map(spell, form.items))
     inner = ",".join(parts)
+    if form.kind in {"+", "*", "/", "^"}:
+        return f"({form.kind.join(parts)})"
     if len(form.kind) == 2:
         return form.kind[0] + inner + form.kind[1]
-    return f"{form.text or form.kind}({inner})" if parts else form.text
+    return f"{form.text or form.kind}({inner})" if form.items else form.text

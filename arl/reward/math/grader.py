@@ -6,23 +6,16 @@ r"""Grade answers to math problems: find the answer in the response, and compare
 docs/rewards.md says which answers count as equal. Nothing here imports torch.
 """
 
-import signal
-import threading
-from collections.abc import Callable
 from functools import lru_cache
-from types import FrameType
-from typing import TypeVar
 
-from arl.reward.math.compare import choice_of, compare_choices, same_answer, spell_answer, without_label
+from arl.reward.math.compare import canonical_form, choice_of, compare_choices, same_answer, without_label
 from arl.reward.math.extraction import MAX_ANSWER, extract_answer, gold_answer, has_form
-from arl.reward.math.forms import Form, Unreadable
+from arl.reward.math.forms import spell
 from arl.reward.math.latex import read
-from arl.reward.math.values import exact
+from arl.reward.math.values import bounded_algebra
 from arl.types import Problem, Response
 
 __all__ = ["canonical", "equal", "extract_answer", "gold_answer", "score", "vote"]
-
-SECONDS = 1.0  # for the algebra of one verification
 
 
 def score(problem: Problem, response: Response) -> dict[str, float]:
@@ -32,7 +25,7 @@ def score(problem: Problem, response: Response) -> dict[str, float]:
     {'correct': 1.0, 'format': 1.0}
 
     Raises:
-        TimeoutError: no verdict within SECONDS.
+        TimeoutError: no verdict within a second of the CPU.
     """
     answer = extract_answer(response.text, response.truncated)
     gold = gold_answer(problem.answer)
@@ -49,8 +42,7 @@ def equal(gold: str, answer: str) -> bool:
     (True, True, False)
 
     Raises:
-        TimeoutError: no verdict within SECONDS.
-        RuntimeError: it takes algebra, and this is not the main thread of a process.
+        TimeoutError: no verdict within a second of the CPU.
     """
     gold = gold.strip()
     answer = answer.strip()
@@ -64,22 +56,12 @@ def _equal(gold: str, answer: str) -> bool:
     verdict = compare_choices(gold, answer)
     if verdict is not None:
         return verdict
-    ours = _read(gold)
-    theirs = _read(without_label(answer))
+    ours = read(without_label(gold))
+    theirs = read(without_label(answer))
     if ours is None or theirs is None:
         return False  # an empty answer equals nothing
-    are_numbers = exact(ours) is not None and exact(theirs) is not None
-    if are_numbers or "words" in (ours.kind, theirs.kind):
+    with bounded_algebra():
         return same_answer(ours, theirs)
-    return run_within(SECONDS, lambda: same_answer(ours, theirs), repr(answer[:60]))
-
-
-@lru_cache(maxsize=4096)
-def _read(answer: str) -> Form | None:
-    try:
-        return read(answer)
-    except Unreadable:
-        return None
 
 
 def canonical(answer: str) -> str:
@@ -90,11 +72,8 @@ def canonical(answer: str) -> str:
     """
     if len(answer) > MAX_ANSWER:
         return answer.strip()
-    choice = choice_of(answer)
-    if choice is not None:
-        return choice
-    node = _read(answer.strip())
-    return spell_answer(node) if node is not None else ""
+    form = read(answer.strip())
+    return choice_of(answer) or ("" if form is None else spell(canonical_form(form)))
 
 
 def vote(response: Response) -> str:
@@ -103,44 +82,5 @@ def vote(response: Response) -> str:
     >>> vote(Response("It is $\\dfrac{2}{4}$.")), vote(Response("I do not know."))
     ('1/2', '')
     """
-    answer = extract_answer(response.text, response.truncated)
-    if answer is None:
-        return ""
+    answer = extract_answer(response.text, response.truncated) or ""
     return canonical(answer) or answer.strip()
-
-
-REPEAT_SECONDS = 0.1  # the alarm rings again, because code in between may have swallowed it
-Result = TypeVar("Result")
-
-
-class _OutOfTime(BaseException):
-    """Break off a computation. No `except Exception` of a library stops it."""
-
-
-def run_within(seconds: float, function: Callable[[], Result], what: str) -> Result:
-    """Call a function, and break it off when it has used so much time of the CPU.
-
-    It is no time of the clock, so that a busy machine decides as an idle one does; for that, the pool has its deadline.
-
-    Raises:
-        TimeoutError: the time was over; names `what`.
-        RuntimeError: called outside of the main thread of a process, where the alarm cannot be received.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        raise RuntimeError("math is verified in the main thread of a process alone: its time limit is a signal")
-    is_running = True
-
-    def ring(signum: int, frame: FrameType | None) -> None:
-        if is_running:
-            raise _OutOfTime
-
-    previous = signal.signal(signal.SIGPROF, ring)
-    signal.setitimer(signal.ITIMER_PROF, seconds, REPEAT_SECONDS)
-    try:
-        return function()
-    except _OutOfTime:
-        raise TimeoutError(f"no verdict within {seconds:g} s on the answer {what}") from None
-    finally:
-        is_running = False
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, previous)

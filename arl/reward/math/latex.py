@@ -7,43 +7,57 @@ r"""Read an answer, in LaTeX or as people type it, into a form. Nothing in the t
 The parser is a recursive descent, lowest first: lists, unions, relations, sums, products, powers, single things.
 """
 
+import contextlib
+import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import lru_cache
 
-from arl.reward.math.forms import INFINITY, Form, Unreadable, add_fraction, expand_signs, relation, spell, times
+from arl.reward.math.forms import Form, Unreadable, relation, spell
 from arl.reward.math.tokens import Token, read_tokens, read_unit
 
 MAX_TOKENS = 1500
 MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
+_SEPARATORS = ((";", "list"), (",", "list"), (r"\cup", "union"))  # "p=5,q=2;p=7,q=2"
 _RELATIONS = {"=", r"\neq", r"\approx", r"\in", ":", "<", ">", r"\leq", r"\geq"}
-_SIGNS = ("+", "-", r"\pm", r"\mp")
+_UPPER = {r"\pm": "+", r"\mp": "-"}
+_LOWER = {r"\pm": "-", r"\mp": "+"}
+_BRACKETS = {"()", "[)", "(]", "[]"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
-_MARKS = {r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle"}
-_REPEATING = {r"\overline", r"\bar", r"\dot"}
-_NEGATION = re.compile(r"\bno[tr]?\b|n't", re.IGNORECASE)
-_OPAQUE_CALLS = set("fghFGHPE")  # f(2) is no product
+_MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle")
+_NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, **dict.fromkeys(_MARKS, 1)}
+_REPEATING = (r"\overline", r"\bar", r"\dot")
+_FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
 
-def read(text: str) -> Form:
-    """Read an answer.
-
-    Raises:
-        Unreadable: nothing is left of it.
-    """
+@lru_cache(maxsize=4096)
+def read(text: str) -> Form | None:
+    """Read an answer; None: nothing is left of it."""
     tokens = read_tokens(text)
     if not tokens:
-        raise Unreadable("it is empty")
-    try:
-        if len(tokens) > MAX_TOKENS:
-            raise Unreadable("it is too long")
-        form = _Parser(tokens).answer()
-        if _depth(form) > MAX_DEPTH:
-            raise Unreadable("it is too deep")
-        return form
-    except (Unreadable, RecursionError):
-        is_formula = any(token.kind == "command" or token.text[0] in "\\{}_^" for token in tokens)
-        return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
+        return None
+    if len(tokens) <= MAX_TOKENS:
+        with contextlib.suppress(Unreadable, RecursionError):
+            form = _Parser(tokens, _UPPER).answer()
+            if any(token.text in _LOWER for token in tokens):
+                form = _both(form, _Parser(tokens, _LOWER).answer())
+            if _depth(form) <= MAX_DEPTH:
+                return form
+    is_formula = any(token.kind == "command" or token.text[0] in "\\{}_^" for token in tokens)
+    return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
+
+
+def _both(upper: Form, lower: Form) -> Form:
+    r"""Return both values of 1\pm\sqrt5, beside the others of a list."""
+    if upper == lower:
+        return upper
+    if upper.kind == "named":
+        name, value, whole = upper.items
+        return Form("named", (name, _both(value, lower.items[1]), whole))
+    if upper.kind in {"list", "set"}:
+        return Form(upper.kind, tuple(dict.fromkeys(upper.items + lower.items)))
+    return Form("plus-minus", (upper, lower))
 
 
 def _depth(form: Form) -> int:
@@ -59,23 +73,29 @@ def _words(text: str) -> Form:
     return Form("words", text=" ".join(words))
 
 
+def _number(value: int | str) -> Form:
+    return Form("number", text=str(value))
+
+
+def _times(left: Form, right: Form) -> Form:
+    items = left.items if left.kind == "*" else (left,)
+    return Form("*", (*items, right))
+
+
 class _Parser:
     """Read tokens from the first to the last."""
 
-    def __init__(self, tokens: list[Token]) -> None:
-        self._tokens = [*tokens, Token("end", "")]
+    def __init__(self, tokens: list[Token], signs: Mapping[str, str]) -> None:
+        self._tokens = [token._replace(text=signs.get(token.text, token.text)) for token in tokens]
+        self._tokens.append(Token("end", ""))
         self._at = 0
         self._bar = ""  # what a | closes: "|", or the element of a set that has conditions
 
     def answer(self) -> Form:
-        is_labeled = self._now.kind == "words" and self._tokens[1].kind == "number"
-        if is_labeled and not _NEGATION.search(self._now.text):
-            self._next()  # "about 5"
-        self._skip(":")
         node = self._list()
         if self._now.kind != "end":
             raise Unreadable(f"{self._now.text} is in the way")
-        return expand_signs(node)
+        return node
 
     @property
     def _now(self) -> Token:
@@ -99,26 +119,20 @@ class _Parser:
 
     # ---- lists and statements
 
-    def _list(self) -> Form:
-        """Read "3,5 and 7", or "p=5,q=2;p=7,q=2"."""
-        return self._separated("list", ";", self._commas)
-
-    def _commas(self) -> Form:
-        node = self._separated("list", ",", self._union)
-        are_intervals = all(
-            item.kind == "named" and item.items[1].kind in {"()", "[)", "(]", "[]"} for item in node.items
-        )
-        return node._replace(kind="union") if node.kind == "list" and are_intervals else node
-
-    def _union(self) -> Form:
-        return self._separated("union", r"\cup", self._statement)
-
-    def _separated(self, kind: str, separator: str, read_one: Callable[[], Form]) -> Form:
-        parts = [read_one()]
+    def _list(self, level: int = 0) -> Form:
+        """Read "3,5 and 7", or a union of intervals, which a list of conditions is as well."""
+        if level == len(_SEPARATORS):
+            return self._statement()
+        separator, kind = _SEPARATORS[level]
+        parts = [self._list(level + 1)]
         while self._skip(separator):
             if not self._is(separator) and self._now.kind != "end":  # "5, and 7"
-                parts.append(read_one())
-        return parts[0] if len(parts) == 1 else Form(kind, tuple(parts))
+                parts.append(self._list(level + 1))
+        if len(parts) == 1:
+            return parts[0]
+        if all(part.kind == "named" and part.items[1].kind in _BRACKETS for part in parts):
+            kind = "union"
+        return Form(kind, tuple(parts))
 
     def _statement(self) -> Form:
         r"""Read `x=2+3=5`, `0\leq x<1`, `3:2`, or an expression."""
@@ -132,17 +146,15 @@ class _Parser:
     # ---- expressions
 
     def _signed(self, read_one: Callable[[], Form]) -> Form:
-        sign = ""
-        while self._is(*_SIGNS):
-            text = self._next().text
-            if text != "+":
-                sign = "" if sign == text == "-" else text
+        is_negative = False
+        while self._is("+", "-"):
+            is_negative ^= self._next().text == "-"
         node = read_one()
-        return Form(sign, (node,)) if sign else node
+        return Form("-", (node,)) if is_negative else node
 
     def _sum(self) -> Form:
         terms = [self._signed(self._product)]
-        while self._is(*_SIGNS):
+        while self._is("+", "-"):
             terms.append(self._signed(self._product))
         return terms[0] if len(terms) == 1 else Form("+", tuple(terms))
 
@@ -150,19 +162,15 @@ class _Parser:
         node = self._power()
         while True:
             if self._skip("*"):
-                node = times(node, self._signed(self._power))
+                node = _times(node, self._signed(self._power))
             elif self._skip("/"):
                 node = Form("/", (node, self._signed(self._power)))
             elif self._now.kind == "words" and node.kind != "words":
                 node = self._with_unit(node)
-            elif self._starts_factor():
+            elif self._now.kind not in {"sign", "end"} or self._is("(", "[", "{", r"\{", "" if self._bar else "|"):
                 node = self._beside(node)
             else:
                 return node
-
-    def _starts_factor(self) -> bool:
-        is_sign = self._now.kind in {"sign", "end"}
-        return not is_sign or self._is("(", "[", "{", r"\{") or (self._is("|") and not self._bar)
 
     def _beside(self, left: Form) -> Form:
         """Read what stands beside a factor: mostly another one."""
@@ -174,14 +182,16 @@ class _Parser:
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
             right = Form("/", (right, self._power()))
-        if left.kind == "number" and right.kind == "/" and token.text in {r"\frac", right.items[0].text}:
-            return add_fraction(left, right)
-        is_call = token.text == "(" and not token.is_spaced and left.kind == "symbol"
-        if is_call and left.text[0] in _OPAQUE_CALLS:
-            return Form("symbol", text=f"{left.text}({spell(right)})")
-        if is_call and right.kind in {"symbol", "list", "()"}:
-            return Form("apply", (left, right))
-        return times(left, right)
+        texts = [item.text for item in (left, *right.items)]
+        is_fraction = right.kind == "/" and token.text in {r"\frac", texts[1]}
+        if is_fraction and all(text.isdigit() for text in texts):  # a mixed number
+            if int(texts[1]) >= int(texts[2]):
+                raise Unreadable("a mixed number has a fraction above 1")
+            return Form("+", (left, right))
+        is_call = token.text == "(" and left.kind == "symbol"
+        if is_call and (left.text[0] in _FUNCTIONS or right.kind in {"symbol", "list", "()"}):
+            return Form("apply", (left, right), left.text)
+        return _times(left, right)
 
     def _with_unit(self, value: Form) -> Form:
         """Read the words behind a value, as far as they go."""
@@ -192,56 +202,56 @@ class _Parser:
             words.append(self._next().text)
             if words[-1] == "^":
                 self._argument()
-        unit = read_unit(" ".join(words))
-        if unit.scale:
-            value = times(value, Form("^", (Form("number", text="10"), Form("number", text=str(unit.scale)))))
-        if unit.name == "percent":
-            return value if value.kind == "percent" else Form("percent", (value,))
-        return Form("unit", (value,), unit.name)
+        unit, scale = read_unit(" ".join(words))
+        if scale:
+            value = _times(value, Form("^", (_number(10), _number(scale))))
+        return Form("unit", (value,), unit)
 
     def _power(self) -> Form:
         node = self._single(self._next())
         while self._is("^", "!", "%", r"\degree", "_"):
             sign = self._next().text
             items = (node, self._argument(whole_numbers=True)) if sign in "^_" else (node,)
-            if sign == r"\degree" or items[-1].text == r"\circ":
-                node = Form("unit", items[:1], "degree")
+            if sign in {"%", r"\degree"} or items[-1].text == r"\circ":
+                node = Form("unit", items[:1], "percent" if sign == "%" else "degree")
             elif sign == "_":
                 node = Form("based", items[1:], node.text)
             else:
-                node = Form("percent" if sign == "%" else sign, items)
+                node = Form(sign, items)
         return node
 
     def _single(self, token: Token) -> Form:
-        if token.kind == "number":
-            if self._now.text in _REPEATING and "." in token.text:
+        match token.kind:
+            case "number" if "." in token.text and self._now.text in _REPEATING:
                 self._next()
-                return Form("repeating", (self._argument(whole_numbers=True),), token.text)
-            return Form("number", text=token.text)
-        if token.kind == "words":
-            words = [token.text]
-            while self._now.kind == "words":
-                words.append(self._next().text)
-            return _words(" ".join(words))
-        if token.kind == "function":
-            return self._function(token.text)
+                return _repeating(token.text, self._argument(whole_numbers=True).text)
+            case "number":
+                return _number(token.text)
+            case "words":
+                words = [token.text]
+                while self._now.kind == "words":
+                    words.append(self._next().text)
+                return _words(" ".join(words))
+            case "function":
+                return self._function(token.text)
+            case "symbol" | "command":
+                return self._command(token.text)
         if token.text in _CLOSING:
             return self._group(token.text)
-        if token.kind in {"symbol", "command"}:
-            return self._command(token.text)
         if token.text == r"\begin":
             return self._matrix()
         raise Unreadable(f"{token.text} is in the way")
 
     def _command(self, name: str) -> Form:
-        if name in {r"\frac", r"\binom"}:
-            pair = (self._argument(), self._argument())
-            return Form("/", pair) if name == r"\frac" else Form("call", pair, name)
         if name == r"\sqrt":
-            root = self._power() if self._is("[") else Form("number", text="2")
+            root = self._power() if self._is("[") else _number(2)
             return Form("call", (self._argument(whole_numbers=True), root), name)
-        if name in _MARKS:
-            return Form("symbol", text=f"{name} {spell(self._argument())}")
+        if name in _NUM_ARGUMENTS:
+            arguments = tuple(self._argument() for _ in range(_NUM_ARGUMENTS[name]))
+            if name == r"\frac":
+                return Form("/", arguments)
+            call = Form("call", arguments, name)
+            return call if name == r"\binom" else Form("symbol", text=spell(call))
         if self._skip("_"):
             name += "_" + spell(self._argument(whole_numbers=True))
         while self._skip("'"):
@@ -253,7 +263,7 @@ class _Parser:
         base = (self._argument(),) if self._skip("_") else ()
         exponent = self._argument() if self._skip("^") else None
         argument = self._power() if self._is("(", "[", "{", "|") else self._signed(self._plain_product)
-        if exponent is not None and spell(exponent) == "-1":
+        if exponent == Form("-", (_number(1),)):
             return Form("call", (argument,), r"\arc" + name[1:])
         call = Form("call", (argument, *base), name)
         return call if exponent is None else Form("^", (call, exponent))
@@ -277,15 +287,17 @@ class _Parser:
         if not whole_numbers and len(token.text) > 1 and token.text.isdigit():
             self._at -= 1
             self._tokens[self._at] = token._replace(text=token.text[1:])
-            return Form("number", text=token.text[0])
+            return _number(token.text[0])
         if token.text == "-" and whole_numbers:
             return Form("-", (self._single(self._next()),))
         return self._single(token)
 
     def _group(self, opening: str) -> Form:
+        if opening == r"\{" and self._skip(r"\}"):
+            return Form("symbol", text=r"\emptyset")
         outer = self._bar
         self._bar = opening if opening in {"|", r"\{"} else ""
-        inner = INFINITY if self._is(r"\}") else self._list()
+        inner = self._list()
         if opening == r"\{" and self._skip("|", ":"):  # \{x \mid x>2\} is what its condition says
             self._bar = ""
             inner = self._list()
@@ -294,16 +306,14 @@ class _Parser:
         if closing not in _CLOSING[opening] and closing != r"\}":
             raise Unreadable(f"{opening} is not closed")
         self._bar = outer
-        if opening == r"\{":
-            is_empty = self._tokens[self._at - 2].text == opening
-            items = inner.items if inner.kind == "list" else (inner,)
-            return Form("symbol", text=r"\emptyset") if is_empty else Form("set", items)
-        if opening == "|":
-            return Form("call", (inner,), "|")
-        return inner if opening == "{" or inner.kind != "list" else Form(opening + closing, inner.items)
+        items = inner.items if inner.kind == "list" else (inner,)
+        if opening in {r"\{", "|"}:
+            return Form("call", items, "|") if opening == "|" else Form("set", items)
+        return inner if opening == "{" or inner.kind != "list" else Form(opening + closing, items)
 
     def _matrix(self) -> Form:
-        rows: list[Form] = []
+        """Read a matrix; one of a single row or column is a tuple."""
+        rows: list[tuple[Form, ...]] = []
         cells: list[Form] = []
         separator = ""
         while separator != r"\end":
@@ -313,6 +323,18 @@ class _Parser:
             if separator not in {"&", r"\\", r"\end"}:
                 raise Unreadable("a matrix does not end")
             if separator != "&" and cells:
-                rows.append(Form("row", tuple(cells)))
+                rows.append(tuple(cells))
                 cells = []
-        return Form("matrix", tuple(rows))
+        if len(rows) == 1 or all(len(row) == 1 for row in rows):
+            return Form("()", tuple(itertools.chain.from_iterable(rows)))
+        return Form("matrix", tuple(Form("row", row) for row in rows))
+
+
+def _repeating(start: str, period: str) -> Form:
+    r"""Read 0.1\overline{6}, which is 0.1666…, as (16 − 1) / 90."""
+    whole, _, places = start.partition(".")
+    if not period.isdigit():
+        raise Unreadable("a period has digits")
+    through = int(whole + places + period)
+    nines = (10 ** len(period) - 1) * 10 ** len(places)
+    return Form("/", (_number(through - int(whole + places or 0)), _number(nines)))

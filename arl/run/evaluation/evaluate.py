@@ -15,9 +15,8 @@ import msgspec
 
 from arl.clock import who_waits
 from arl.config.imports import import_function
-from arl.data.prompt_format import recipe_format
 from arl.data.text_codec import TextCodec
-from arl.data.tokenizer import HuggingFaceCodec
+from arl.data.tokenizer import HuggingFaceCodec, recipe_format
 from arl.engine.base import Engine
 from arl.errors import DeadlineError, Rejected, leaves
 from arl.reward.grading import accuracy_of

@@ -21,8 +21,7 @@ from arl.config.recipe_file import load_recipe, make_recipe
 from arl.config.section import usable_path
 from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits
-from arl.data.prompt_format import recipe_format
-from arl.data.tokenizer import HuggingFaceCodec, load_codec
+from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
 from arl.engine.backend import probe_backend
 from arl.engine.base import Engine
 from arl.errors import InputError

@@ -21,9 +21,8 @@ from arl.config.mistakes import Mistake, find_mistakes
 from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
 from arl.data.problems import ProblemSets, load_problems
-from arl.data.prompt_format import recipe_format
 from arl.data.text_codec import TextCodec
-from arl.data.tokenizer import HuggingFaceCodec
+from arl.data.tokenizer import HuggingFaceCodec, recipe_format
 from arl.errors import DataError, RecipeError
 from arl.run.prompt_lengths import check_prompts
 from arl.run.rewards import reward_name

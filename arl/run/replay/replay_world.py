@@ -25,8 +25,7 @@ from arl import clock
 from arl.config.recipe import Recipe, Sync
 from arl.config.recipe_file import differences, load_recipe
 from arl.config.worlds import VIRTUAL
-from arl.data.prompt_format import recipe_format
-from arl.data.tokenizer import load_codec
+from arl.data.tokenizer import load_codec, recipe_format
 from arl.errors import InputError, RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOGS, RECIPE, SUMMARY
