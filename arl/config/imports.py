@@ -21,7 +21,6 @@ from arl.errors import RecipeError
 
 NO_BUILT_INS: Mapping[str, str] = {}
 LIBRARIES = ("builtins", "typing", "pydantic")  # whose classes add no parts to a seam that inherits from them
-AWAITED = ("Awaitable", "AsyncIterator", "AsyncGenerator", "Coroutine")  # what an async function may return as a seam's
 
 
 def import_seam(
@@ -120,59 +119,51 @@ def _parts(protocol: type) -> dict[str, Any]:
 
 def _complaint(found: Any, name: str, part: Any) -> str:
     """Say what is wrong with one part of `found`; empty if nothing is."""
-    function = part.__func__ if isinstance(part, staticmethod) else part
+    is_static = isinstance(part, staticmethod)
+    function = part.__func__ if is_static else part
     if not inspect.isfunction(function):
         return _complaint_of_attribute(found, name, part)
-    parameters = list(inspect.signature(function).parameters.values())[not isinstance(part, staticmethod) :]
-    arguments = str(inspect.Signature([one.replace(annotation=one.empty) for one in parameters]))
-    actual = found
-    title = name
-    if name == "__call__":
-        title = getattr(found, "__name__", "function")
-    elif not hasattr(found, name) or getattr(getattr(found, name), "__isabstractmethod__", False):
+    parameters = [one.replace(annotation=one.empty) for one in inspect.signature(function).parameters.values()]
+    if not is_static:
+        del parameters[0]
+    arguments = str(inspect.Signature(parameters))
+    is_method = name != "__call__"
+    actual = getattr(found, name, None) if is_method else found
+    title = name if is_method else getattr(found, "__name__", "function")
+    if is_method and (actual is None or getattr(actual, "__isabstractmethod__", False)):
         return f"lacks the method {name}{arguments}"
-    else:
-        actual = getattr(found, name)
     if not callable(actual):
         return f"is {type(actual).__name__}, and must be a function {title}{arguments}"
-    takes_self = isinstance(found, type) and actual is not found and not isinstance(part, staticmethod)
-    is_plain = takes_self and inspect.isfunction(inspect.getattr_static(found, name))
-    by_position = [*([found] if is_plain else []), *(one for one in parameters if one.kind is not one.KEYWORD_ONLY)]
     by_name = {one.name: None for one in parameters if one.kind is one.KEYWORD_ONLY}
-    try:
-        signature = inspect.signature(actual)
-    except (TypeError, ValueError):  # a function written in C may not tell its signature
-        return ""
+    by_position: list[Any] = [one for one in parameters if one.name not in by_name]
+    if is_method and isinstance(found, type) and inspect.isfunction(inspect.getattr_static(found, name)):
+        by_position.insert(0, found)  # self of a class that is not made yet
+    signature = inspect.signature(actual)
     try:
         signature.bind(*by_position, **by_name)
     except TypeError as error:
-        static = "; is it a @staticmethod?" if isinstance(part, staticmethod) else ""
-        return f"{title}{signature} cannot be called as {title}{arguments} ({error}){static}"
-    return _complaint_of_async(function, actual, f"{title}{arguments}", title)
+        return f"{title}{signature} cannot be called as {title}{arguments} ({error})"
+    if inspect.iscoroutinefunction(function) and not _is_async(actual):
+        return f"{title} must be async: write `async def {title}{arguments}`"
+    return ""
 
 
 def _complaint_of_attribute(found: Any, name: str, annotation: Any) -> str:
     declared = any(name in inspect.get_annotations(base) for base in getattr(found, "__mro__", ()))
-    is_class_variable = get_origin(annotation) is ClassVar
-    if not hasattr(found, name) and (is_class_variable or not declared):
-        return f"lacks the attribute {name}"
-    inner = get_args(annotation)[0] if is_class_variable else None
-    allowed = (True, False) if inner is bool else get_args(inner) if get_origin(inner) is Literal else ()
+    if not hasattr(found, name):
+        return "" if declared and get_origin(annotation) is not ClassVar else f"lacks the attribute {name}"
+    allowed: tuple[Any, ...] = ()
+    if get_origin(annotation) is ClassVar:
+        (inner,) = get_args(annotation)
+        allowed = get_args(inner) if get_origin(inner) is Literal else ()
     if allowed and getattr(found, name) not in allowed:
         return f"{name} is {getattr(found, name)!r}, and must be one of {', '.join(map(repr, allowed))}"
     return ""
 
 
-def _complaint_of_async(function: Any, actual: Any, call: str, title: str) -> str:
-    must = inspect.iscoroutinefunction(function)
-    may = must or any(word in str(inspect.signature(function).return_annotation) for word in AWAITED)
-    method = getattr(actual, "__call__", None)  # noqa: B004 - an object with an async __call__ is async as well
-    is_async = inspect.iscoroutinefunction(actual) or inspect.iscoroutinefunction(method)
-    if must and not is_async:
-        return f"{title} must be async: write `async def {call}`"
-    if is_async and not may:
-        return f"{title} must not be async: write `def {call}`"
-    return ""
+def _is_async(function: Any) -> bool:
+    method = getattr(function, "__call__", None)  # noqa: B004 - an object with an async __call__ is async as well
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(method)
 
 
 def _no_path(name: str, field: str, built_in: Mapping[str, str]) -> str:

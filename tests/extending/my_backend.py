@@ -111,10 +111,3 @@ class WrongCommand(EmbeddedBackend):
     def command(self, server: ServerSpec, port: int) -> Command:  # type: ignore[override]
         command = super().command(server)
         return Command((*command.argv, "--port", str(port)), command.environment)
-
-
-class AsyncConnect(EmbeddedBackend):
-    """Connects in a coroutine, where a context manager is needed."""
-
-    async def connect(self, url, server, key, sender):  # type: ignore
-        return super().connect(url, server, key, sender)

@@ -50,7 +50,6 @@ def test_a_users_engine_generates_what_is_trained(tmp_path: Path) -> None:
     [
         ("WithoutProbe", "lacks the method"),
         ("WrongCommand", "cannot be called as command(server)"),
-        ("AsyncConnect", "connect must not be async"),
     ],
 )
 def test_what_is_no_whole_backend_is_refused_with_its_name_and_an_example(name: str, complaint: str) -> None:
