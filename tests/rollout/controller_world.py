@@ -14,7 +14,7 @@ from arl.config.recipe import Deadlines, Rollout
 from arl.data import msgpack_arrays
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
-from arl.rollout.base import Admission, Segment
+from arl.rollout.base import Segment
 from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Env, Session, single_turn
@@ -22,9 +22,9 @@ from arl.rollout.episodes import Episodes
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import TailGate, TailRounds
-from arl.rollout.staleness import StalenessGate
+from arl.rollout.staleness import Admission, StalenessGate
 from arl.types import Problem
-from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
+from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullObserver, NullRewards, NullTrainer
 
 NEVER_ENDED_BY_FAILURES: dict[str, Any] = {"max_failed_share": 0.999, "max_rejected_share": 0.999}
 
@@ -157,7 +157,7 @@ class World:
                 tail=self.tail,
                 drain=None if self.interrupt else self.episodes.drain,
                 keep=self.keep,
-                lease=NullLease(),
+                lease=None,
             ),
             self.until,
             self.observer,
