@@ -5,7 +5,8 @@ import asyncio
 import pytest
 
 from arl import clock
-from arl.config.recipe import Recipe, Reward
+from arl.config.recipe import Reward, Rollout
+from arl.engine.base import Engine
 from arl.reward.shaping import UNSHAPED
 from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
@@ -37,13 +38,7 @@ class Talker:
 class SlowGrades:
     """Gives 1 or, to those that use up their budget, no grade, after three virtual seconds."""
 
-    def __init__(self) -> None:
-        self.seen: list[Response] = []
-        self.asked_at: list[float] = []  # clock seconds
-
     async def score(self, problem: Problem, response: Response) -> Grade:
-        self.seen.append(response)
-        self.asked_at.append(clock.now())
         await asyncio.sleep(3.0)
         if response.num_tokens == BUDGET:
             return Grade(0.0, {}, "broken")
@@ -59,39 +54,17 @@ async def score_itself(problem: Problem, session: Session) -> float:
     return 1.0
 
 
-def run(env: Env = answer, shaping: Reward = UNSHAPED, size: int = 12) -> tuple[tuple[Trajectory, ...], Episodes]:
+def run(env: Env = answer, shaping: Reward = UNSHAPED) -> tuple[tuple[Trajectory, ...], Episodes]:
     """Run one group, whose last two episodes are truncated."""
-    recipe = Recipe.model_validate(
-        {
-            "model": {"tiny": {}},
-            "data": {"task": "running_checksum"},
-            "rollout": {"group_size": size, "max_new_tokens": BUDGET},
-        }
-    )
-    episodes = Episodes(
-        Talker(),  # type: ignore[arg-type]
-        NullCodec(),
-        SlowGrades(),
-        env,
-        recipe.rollout,
-        seed=0,
-        max_length=100,
-        shaping=shaping,
-    )
+    rollout = Rollout(group_size=12, max_new_tokens=BUDGET)
+    engine: Engine = Talker()  # type: ignore[assignment]
+    episodes = Episodes(engine, NullCodec(), SlowGrades(), env, rollout, seed=0, max_length=100, shaping=shaping)
 
     async def main() -> tuple[Trajectory, ...]:
         problem = Problem("p")
         return await episodes.run(problem, episodes.open("g0", problem))
 
     return clock.run(main, virtual=True), episodes
-
-
-def test_the_reward_function_sees_tokens_and_budget() -> None:
-    trajectories, episodes = run()
-    seen = episodes._rewards.seen  # type: ignore[attr-defined]
-    assert [(r.num_tokens, r.truncated) for r in seen] == [(min(i + 1, BUDGET), i >= BUDGET) for i in range(12)]
-    assert {r.budget for r in seen} == {BUDGET}
-    assert [t.num_sampled for t in trajectories] == [r.num_tokens for r in seen]
 
 
 def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are_kept_as_well() -> None:
