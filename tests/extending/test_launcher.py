@@ -1,4 +1,4 @@
-"""A launcher from outside of arl starts the processes of a real run; one that is none is refused before the start."""
+"""A launcher from outside of arl starts the processes of a real run."""
 
 import io
 import json
@@ -28,6 +28,7 @@ deadlines: {{startup: 300, step: 300, swap: 300, reward: 60}}
 """
 
 
+@pytest.mark.slow
 def test_a_launcher_of_ones_own_starts_every_process_of_a_real_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
