@@ -50,9 +50,6 @@ def section(arms: Sequence[Arm]) -> ReportSection:
 
 
 def _rates(arms: Sequence[Arm]) -> Table:
-    def median_step(run: LoadedRun) -> float:
-        return float(np.nanmedian(run.number("time/step_s")))
-
     def swaps(run: LoadedRun) -> float:
         return float(np.nansum(run.number("sync/swaps")))
 
@@ -63,7 +60,6 @@ def _rates(arms: Sequence[Arm]) -> Table:
         "/ time from the first admission to the last step.",
         {
             "tokens/s": lambda arm: text(arm.estimate(tokens_per_second), ",.0f", with_interval=True),
-            "median step, s": lambda arm: text(arm.estimate(median_step)),
             "time, s": lambda arm: text(arm.last("time_s"), ",.1f"),
             "swaps": lambda arm: text(arm.estimate(swaps), ",.0f"),
             "swap, s": lambda arm: text(arm.mean("sync/seconds")),

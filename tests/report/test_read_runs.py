@@ -24,13 +24,6 @@ def test_a_directory_above_runs_stands_for_all_of_them_in_the_order_of_their_nam
     assert [run.name for run in runs] == ["study/a", "study/b/seed-0", "study/b/seed-1"]
 
 
-def test_a_run_named_twice_is_read_once_and_namesakes_get_names_that_tell_them_apart(tmp_path: Path) -> None:
-    one = write_run(tmp_path / "one" / "mine")
-    other = write_run(tmp_path / "other" / "mine", ["train.learning_rate=1e-3"])
-    runs, _ = load_runs([one, other, tmp_path / "one"])
-    assert [run.name for run in runs] == ["one/mine", "other/mine"]
-
-
 def test_runs_are_finished_running_or_stopped_and_reading_takes_no_lock(tmp_path: Path) -> None:
     write_run(tmp_path / "a-finished")
     write_run(tmp_path / "b-stopped", is_finished=False)

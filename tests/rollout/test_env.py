@@ -84,13 +84,3 @@ def test_text_that_does_not_fit_is_left_out_and_ends_the_episode() -> None:
     trajectory = episode(env, length=3)
     assert seen == [True]
     assert len(trajectory.token_ids) == 1 + 3
-
-
-def test_generating_after_the_end_is_refused_and_names_the_remedy() -> None:
-    async def env(problem: Problem, session: Session) -> None:
-        await session.generate()
-        await session.generate()
-
-    with pytest.raises(ExceptionGroup) as caught:
-        episode(env, length=99)
-    assert "check session.is_over before each turn" in str(caught.value.exceptions[0])

@@ -7,8 +7,7 @@ import pytest
 from arl import clock
 from arl.config.recipe import Reward, Rollout
 from arl.engine.base import Engine
-from arl.reward.shaping import UNSHAPED
-from arl.rollout.env import Env, Session
+from arl.rollout.env import single_turn
 from arl.rollout.episodes import Episodes
 from arl.types import (
     FinishReason,
@@ -45,20 +44,13 @@ class SlowGrades:
         return Grade(1.0, {"correct": 1.0})
 
 
-async def answer(problem: Problem, session: Session) -> None:
-    await session.generate()
-
-
-async def score_itself(problem: Problem, session: Session) -> float:
-    await session.generate()
-    return 1.0
-
-
-def run(env: Env = answer, shaping: Reward = UNSHAPED) -> tuple[tuple[Trajectory, ...], Episodes]:
+def run(shaping: Reward) -> tuple[tuple[Trajectory, ...], Episodes]:
     """Run one group, whose last two episodes are truncated."""
     rollout = Rollout(group_size=12, max_new_tokens=BUDGET)
     engine: Engine = Talker()  # type: ignore[assignment]
-    episodes = Episodes(engine, NullCodec(), SlowGrades(), env, rollout, seed=0, max_length=100, shaping=shaping)
+    episodes = Episodes(
+        engine, NullCodec(), SlowGrades(), single_turn, rollout, seed=0, max_length=100, shaping=shaping
+    )
 
     async def main() -> tuple[Trajectory, ...]:
         problem = Problem("p")
@@ -68,7 +60,7 @@ def run(env: Env = answer, shaping: Reward = UNSHAPED) -> tuple[tuple[Trajectory
 
 
 def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are_kept_as_well() -> None:
-    trajectories, _ = run(shaping=Reward.model_validate({"scale": 10.0, "bias": -0.5, "overlong": {"buffer": 4}}))
+    trajectories, _ = run(Reward.model_validate({"scale": 10.0, "bias": -0.5, "overlong": {"buffer": 4}}))
     rewards = [trajectory.reward for trajectory in trajectories]
     assert rewards[:6] == [5.0] * 6
     assert rewards[6:9] == [4.75, 4.5, 4.25]
@@ -78,15 +70,11 @@ def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are
     assert [t.reward_error for t in trajectories] == [""] * 9 + ["broken"] * 3
 
 
-def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
-    trajectories, _ = run(score_itself, Reward(mask_truncated=True))
+def test_truncated_episodes_are_masked_and_keep_their_reward_and_a_group_waits_for_its_grades() -> None:
+    trajectories, episodes = run(Reward(mask_truncated=True))
     assert [bool(t.loss_mask.any()) for t in trajectories] == [True] * 10 + [False] * 2
-    assert [t.reward for t in trajectories] == [1.0] * 12
+    assert [t.reward for t in trajectories] == [1.0] * 9 + [0.0] * 3
     assert trajectories[-1].truncated
     assert trajectories[-1].num_sampled == BUDGET
-
-
-def test_a_group_waits_for_its_grades_from_the_end_of_its_last_episode() -> None:
-    _, episodes = run()
-    assert episodes.reward_wait_seconds == pytest.approx(3.0)
+    assert episodes.reward_wait_seconds == pytest.approx(3.0)  # from the end of its last episode
     assert episodes.num_graded_groups == 1

@@ -96,7 +96,6 @@ def test_a_trace_has_the_age_of_the_oldest_loss_token_of_each_group(run: Path) -
 @pytest.mark.parametrize(
     ("text", "rule"),
     [
-        ("{}", "no lag has a weight above 0"),
         ("0: 1\n1.5: 1", "lags.yaml: 1.5: Input should be a valid integer"),
         ("{0: -1}", "lags.yaml: 0: Input should be greater than or equal to 0, and it is -1"),
         ("{0: 1, 6: 0.1}", "with train.steps 6 a lag of 6 would always be cut to the number of its step"),
