@@ -84,7 +84,9 @@ class World:
     lags: np.ndarray | None = None
     until: int | None = None
     tokens: int | None = None
+    interrupt: bool = True
     restored: ControllerState | None = None
+    serves_newest: bool = False  # after a resume on the wall clock
     beside: Callable[[], Coroutine[Any, Any, None]] | None = None  # goes on until the controller is done
 
     def __post_init__(self) -> None:
@@ -128,6 +130,8 @@ class World:
 
     def _make(self, restored: ControllerState | None) -> Controller:
         served = restored.loaded_version if restored else 0
+        if restored and self.serves_newest:
+            served = restored.version
         self.trainer.engine = self.engine = self.make_router(served)
         rewards = NullRewards(self.score)
         self.episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
@@ -146,7 +150,7 @@ class World:
                 groups=self.episodes,
                 gate_meter=self.episodes.gate_meter,
                 tail=self.tail,
-                drain=None,
+                drain=None if self.interrupt else self.episodes.drain,
                 keep=self.keep,
                 lease=None,
             ),
