@@ -174,11 +174,3 @@ class NullCheckpoints:
 
     async def prune(self) -> None:
         pass
-
-
-class NullLease:
-    async def acquire(self) -> None:
-        pass
-
-    async def release(self) -> None:
-        pass

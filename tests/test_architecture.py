@@ -30,7 +30,6 @@ LEVEL = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 TORCH_FREE = [
     "arl.rollout.controller",
     "arl.rollout.exact_lag",
-    "arl.rollout.lag_table",
     "arl.reward.pool",
     "arl.reward.math.grader",
     "arl.engine.http.engine_client",

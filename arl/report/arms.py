@@ -91,9 +91,13 @@ def make_arms(runs: Sequence[LoadedRun]) -> tuple[list[Arm], list[str]]:
         return [order(field, _value_or_section(group[0].recipe, field)) for field in fields]
 
     ordered = sorted(groups.values(), key=place)
+    given = Counter(group[0].recipe.get("name") for group in ordered)
     notes: list[str] = []
     arms = []
+    own_names = []
     for number, group in enumerate(ordered):
+        name = group[0].recipe.get("name")
+        own_names.append(str(name) if name and given[name] == 1 else group[0].name)
         arm = Arm(
             number=number,
             settings={field: _value_or_section(group[0].recipe, field) for field in fields},
@@ -103,11 +107,7 @@ def make_arms(runs: Sequence[LoadedRun]) -> tuple[list[Arm], list[str]]:
         )
         arms.append(arm)
     if not 0 < len(fields) <= MAX_FIELDS or len({arm.name for arm in arms}) < len(arms):
-        given = Counter(group[0].recipe.get("name") for group in ordered)
-        for number, group in enumerate(ordered):
-            name = group[0].recipe.get("name")
-            own_name = str(name) if name and given[name] == 1 else group[0].name
-            arms[number] = msgspec.structs.replace(arms[number], own_name=own_name)
+        arms = [msgspec.structs.replace(arm, own_name=name) for arm, name in zip(arms, own_names, strict=True)]
     return arms, notes
 
 
@@ -172,13 +172,10 @@ def _differing(recipes: Sequence[dict[str, Any]]) -> list[str]:
     A field that a recipe does not have at all, because another version of arl wrote it or because it belongs to another
     kind, is no difference by itself.
     """
-    fields = dict.fromkeys(field for recipe in recipes for field in recipe)
     differing = []
-    for field in fields:
-        if field in NOT_OF_AN_ARM or field.startswith(NOT_OF_AN_ARM_SECTIONS):
-            continue
+    for field in dict.fromkeys(field for recipe in recipes for field in recipe):
         values = {field_value(recipe, field) for recipe in recipes if _knows(recipe, field)}
-        if len(values) > 1:
+        if len(values) > 1 and field not in NOT_OF_AN_ARM and not field.startswith(NOT_OF_AN_ARM_SECTIONS):
             differing.append(field)
     return differing
 

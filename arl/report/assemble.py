@@ -1,11 +1,12 @@
 """Put a report together: read runs, group them, and answer each question in a section.
 
 paths ─► runs ─► arms ─┬► comparison ─► learning, overview ─┐
-                       └► speed, token_ages, accounts, advice ─┴─► Report ─► terminal, page, JSON
+                       └► speed, token_ages, ledger, advice ─┴─► Report ─► terminal, page, JSON
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +15,16 @@ import numpy as np
 from msgspec import Struct
 
 from arl.metrics.names import AGE_BUCKETS
-from arl.report import accounts, learning, speed, token_ages
+from arl.report import learning, speed, token_ages
 from arl.report.arms import Arm, make_arms
 from arl.report.comparison import Comparison, compare
-from arl.report.parts import ReportSection, Table, arm_table
-from arl.report.quantities import LAST, Budget, possible_budgets, unlike_fields
-from arl.report.runs import load_runs
+from arl.report.parts import Item, ReportSection, Table, arm_table, by_arm
+from arl.report.quantities import LAST, Budget, Quantity, possible_budgets, unlike_fields
+from arl.report.runs import LoadedRun, load_runs
 from arl.report.statistics import text
+
+TOKENS = ("trained", "rejected", "failed", "dropped", "in_flight")
+GENERATED = "audit/tokens_generated"
 
 
 class Report(Struct, frozen=True):
@@ -51,12 +55,11 @@ def build_report(paths: Sequence[Path], budgets: Sequence[Budget] = ()) -> Repor
         overview_section(arms, comparison),
         speed.section(arms),
         token_ages.section(arms),
-        accounts.section(arms),
+        ledger_section(arms),
         speed.advice_section(arms),
     ]
     num_runs = sum(len(arm.runs) for arm in arms)
-    title = f"{_count(len(arms), 'arm')}, {_count(num_runs, 'run')}"
-    return Report(title, arms, comparison, notes, sections)
+    return Report(f"{_count(len(arms), 'arm')}, {_count(num_runs, 'run')}", arms, comparison, notes, sections)
 
 
 def _count(number: int, noun: str) -> str:
@@ -66,42 +69,26 @@ def _count(number: int, noun: str) -> str:
 def overview_section(arms: Sequence[Arm], comparison: Comparison) -> ReportSection:
     """Show every arm: what it has learned, how fast, and how old its data was; and every run behind a fold."""
 
-    def last_of(kind: str) -> Callable[[Arm], str]:
-        return lambda arm: _last_value(arm, kind, comparison)
+    def last_of(quantity: Quantity) -> Callable[[Arm], str]:
+        return lambda arm: comparison.cell(arm, quantity, LAST)
 
-    has_letters = any(quantity.letter for quantity in comparison.quantities)
-    letters = " Compare only values with the same letter: each stands for a protocol." if has_letters else ""
     table = arm_table(
         arms,
+        "Arms at their last measurement",
+        "Mean over seeds, in brackets its 95 % bootstrap interval; accuracies in percent. Mean age: of trained tokens, "
+        "in versions. A dash: not measured.",
         {
             "seeds": lambda arm: str(len(arm.runs)),
             "steps": _steps,
-            **{quantity.kind: last_of(quantity.kind) for quantity in comparison.quantities},
+            **{quantity.title: last_of(quantity) for quantity in comparison.quantities},
             "tokens/s": lambda arm: text(arm.estimate(speed.tokens_per_second), ",.0f"),
             "mean age": lambda arm: text(arm.mean("token_age/mean"), ".2f"),
         },
-        id="arms",
-        title="Arms at their last measurement",
-        caption="Mean over seeds, in brackets its 95 % bootstrap interval; accuracies in percent. Mean age: of trained "
-        "tokens, in versions. A dash: not measured." + letters,
     )
-    runs = Table(
-        id="runs",
-        title="Runs",
-        caption="Stopped: ended without a summary; `arl train RUN/recipe.yaml --resume` continues it.",
-        header=["run", "arm", "seed", "status", "steps"],
-        rows=[[run.name, arm.name, str(run.seed), run.status, str(run.last_step)] for arm in arms for run in arm.runs],
-    )
+    caption = "Stopped: ended without a summary; `arl train RUN/recipe.yaml --resume` continues it."
+    rows = [[run.name, arm.name, str(run.seed), run.status, str(run.last_step)] for arm in arms for run in arm.runs]
+    runs = Table("Runs", caption, ["run", "arm", "seed", "status", "steps"], rows)
     return ReportSection(id="overview", title="Arms", items=[table], more=[runs])
-
-
-def _last_value(arm: Arm, kind: str, comparison: Comparison) -> str:
-    """Write the last value of a kind that the arm has, under any protocol."""
-    for quantity in comparison.quantities:
-        value = comparison.values[quantity, LAST, arm.number]
-        if quantity.kind == kind and value is not None:
-            return f"{quantity.estimate(value.mean)} {quantity.letter}".rstrip()
-    return "–"
 
 
 def _steps(arm: Arm) -> str:
@@ -110,6 +97,42 @@ def _steps(arm: Arm) -> str:
     statuses = Counter(run.status for run in arm.runs if run.status != "finished")
     unfinished = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
     return f"{steps} ({unfinished})" if unfinished else steps
+
+
+def ledger_section(arms: Sequence[Arm]) -> ReportSection:
+    """Account for everything that was generated."""
+
+    def last_of(metric: str) -> Callable[[Arm], str]:
+        return lambda arm: text(arm.last(metric), ",.0f")
+
+    table = arm_table(
+        arms,
+        "Sampled tokens",
+        "Since the start, mean over seeds. Generated = trained + rejected + failed + dropped + in flight; unaccounted "
+        "is what the sum leaves, and 0 in a sound ledger.",
+        {
+            "generated": last_of(GENERATED),
+            **{part.replace("_", " "): last_of(f"audit/tokens_{part}") for part in TOKENS},
+            "unaccounted": lambda arm: text(arm.estimate(unaccounted), ",.0f"),
+        },
+    )
+    items: list[Item] = [*by_arm(arms, _findings), table]
+    return ReportSection(id="ledger", title="What became of what was generated?", items=items)
+
+
+def unaccounted(run: LoadedRun) -> float:
+    """Return generated − all that became of it, tokens, at the last step."""
+    return run.last(GENERATED) - math.fsum(run.last(f"audit/tokens_{part}") for part in TOKENS)
+
+
+def _findings(arm: Arm) -> Iterator[str]:
+    """Say what training selects, as the run's summary found, and what the ledger lacks."""
+    for run in arm.runs:
+        for line in run.selection_bias:
+            yield f"seed {run.seed}: trained and dropped groups: {line}."
+        rest = unaccounted(run)
+        if math.isfinite(rest) and rest != 0:
+            yield f"seed {run.seed}: {rest:,.0f} generated tokens are not accounted for."
 
 
 def numbers_of(report: Report) -> str:

@@ -1,6 +1,5 @@
 """Define the commands of the room `report`. Heavy imports live inside them."""
 
-import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,9 +12,8 @@ if TYPE_CHECKING:
 
 def report(
     runs: Annotated[
-        list[Path] | None,
-        typer.Argument(help="Directories of runs or sweeps, or above; living runs too.", metavar="RUN..."),
-    ] = None,
+        list[Path], typer.Argument(help="Directories of runs or sweeps, or above; living runs too.", metavar="RUN...")
+    ],
     out: Annotated[
         Path | None, typer.Option(help="Also write one HTML page that opens offline.", metavar="FILE")
     ] = None,
@@ -26,16 +24,10 @@ def report(
     """Compare runs: what they learned, how fast, how stale."""
     from rich.console import Console
 
-    from arl.errors import InputError
     from arl.report.assemble import build_report, numbers_of
     from arl.report.output import print_report, write_page
 
-    if not runs:
-        raise InputError("give directories of runs or of a sweep, like runs/quickstart")
-    if out is not None and out.is_dir():
-        raise InputError(f"--out {out}: is a directory; name a file in it, like {out / 'report.html'}")
-    budgets = [*_budgets("--at-steps", at_steps, "steps"), *_budgets("--at-tokens", at_tokens, "tokens")]
-    built = build_report(runs, budgets)
+    built = build_report(runs, [*_budgets(at_steps, "steps"), *_budgets(at_tokens, "tokens")])
     if json:
         typer.echo(numbers_of(built))
     else:
@@ -45,21 +37,16 @@ def report(
         typer.echo(f"wrote {out}", err=True)
 
 
-def _budgets(option: str, text: str, axis: "Axis") -> "list[Budget]":
+def _budgets(text: str, axis: "Axis") -> "list[Budget]":
     """Read `20,50`."""
     from arl.errors import InputError
     from arl.report.quantities import Budget
 
-    budgets = []
-    for part in filter(None, map(str.strip, text.split(","))):
-        try:
-            at = float(part)
-        except ValueError:
-            at = math.nan
-        if not 0 <= at < math.inf:
-            raise InputError(f"{option} {text}: {part!r} is no number ≥ 0; write it as {option} 20,50")
-        budgets.append(Budget(axis, at))
-    return budgets
+    try:
+        places = [float(part) for part in text.split(",") if text]
+    except ValueError as error:
+        raise InputError(f"--at-{axis} {text}: {error}; write it as --at-{axis} 20,50") from error
+    return [Budget(axis, place) for place in places]
 
 
 COMMANDS: tuple[Callable[..., None], ...] = (report,)

@@ -39,51 +39,37 @@ class Difference(Struct, frozen=True, kw_only=True):
     @property
     def sentence(self) -> str:
         """Write the difference in words, the arm that is above first. An interval that holds 0 is no difference."""
-        estimate = self.estimate
-        is_above = estimate.mean >= 0
-        above, below = (self.one, self.other) if is_above else (self.other, self.one)
+        above, below, size = self.one, self.other, self.estimate
+        if size.mean < 0:
+            above, below, size = self.other, self.one, size.negative
         fields = [field for field in self.one.settings if self.one.settings[field] != self.other.settings[field]]
         a = _side(above, fields)
         b = _side(below, fields)
         common = _common(self.one, fields)
-        seeds = "1 seed" if estimate.seeds == 1 else f"{estimate.seeds} seeds"
+        seeds = "1 seed" if size.seeds == 1 else f"{size.seeds} seeds"
         pairing = "" if self.is_paired else " each at least, not the same ones"
         where = f"at {self.budget.title}, {self.quantity.title}, {seeds}{pairing}"
-        size = self._size(sign=1.0 if is_above else -1.0)
-        if estimate.low is None and not estimate.mean:
+        written = self.quantity.estimate(size, unit=" points" if self.quantity.is_accuracy else "")
+        if size.low is None and not size.mean:
             return f"{a} and {b}{common}: equal {where}."
-        if estimate.low is None:
-            return f"{a}{common} is {size} above {b} {where}: one seed has no interval, so this may be chance."
-        if estimate.holds_zero:
-            return f"{a} and {b}{common}: no difference that {estimate.seeds} seeds can show ({size} {where})."
-        return f"{a}{common} is {size} above {b} {where}."
-
-    def _size(self, sign: float) -> str:
-        text = self.quantity.text
-        unit = " points" if self.quantity.is_accuracy else ""
-        size = f"{text(sign * self.estimate.mean)}{unit}"
-        if self.estimate.low is None:
-            return size
-        low, high = sorted(sign * bound for bound in self.estimate.bounds)
-        return f"{size} [{text(low)}, {text(high)}]"
+        if size.low is None:
+            return f"{a}{common} is {written} above {b} {where}: one seed has no interval, so this may be chance."
+        if size.holds_zero:
+            return f"{a} and {b}{common}: no difference that {size.seeds} seeds can show ({written} {where})."
+        return f"{a}{common} is {written} above {b} {where}."
 
 
 def _side(arm: Arm, fields: Sequence[str]) -> str:
     """Name an arm by the fields that set it apart."""
-    words = [_setting(arm, field) for field in arm.own_settings if field in fields]
-    return arm.own_name or ", ".join(words)
+    return arm.own_name or ", ".join(_setting(arm, field) for field in arm.own_settings if field in fields)
 
 
 def _common(arm: Arm, fields: Sequence[str]) -> str:
     """Write what both arms have in common, as in ` at staleness 8 with ppo`; nothing if no setting says it."""
-    if arm.own_name:
-        return ""
-    common = [field for field in arm.own_settings if field not in fields]
-    words = [_setting(arm, field) for field in common if not field.endswith(KIND)]
-    kinds = [_setting(arm, field) for field in common if field.endswith(KIND)]
-    at_words = f" at {', '.join(words)}" if words else ""
-    with_kinds = f" with {', '.join(kinds)}" if kinds else ""
-    return at_words + with_kinds
+    common = [] if arm.own_name else [field for field in arm.own_settings if field not in fields]
+    words = ", ".join(_setting(arm, field) for field in common if not field.endswith(KIND))
+    kinds = ", ".join(_setting(arm, field) for field in common if field.endswith(KIND))
+    return (f" at {words}" if words else "") + (f" with {kinds}" if kinds else "")
 
 
 def _setting(arm: Arm, field: str) -> str:
@@ -117,21 +103,15 @@ class Comparison(Struct, frozen=True):
     def sentences(self) -> list[str]:
         """Say what differs at the last measurement, in the quantities that decide.
 
-        Of many pairs, only the largest differences that are not unclear are said, and the others counted.
+        Of many pairs, only the largest differences that are not unclear are said.
         """
         found = [one for one in self.differences if one.is_last and one.quantity in self.decisive]
         if len(found) <= MAX_SENTENCES:
             return [one.sentence for one in found]
-        largest_first = sorted(found, key=lambda one: abs(one.estimate.mean), reverse=True)
-        clear = [one for one in largest_first if not one.is_unclear]
-        rest = len(clear[MAX_SENTENCES:])
-        unclear = len(found) - len(clear)
-        smaller = f"{rest} more differ by less; " if rest else ""
-        verb = "shows" if unclear == 1 else "show"
-        counted = (
-            f"Of {len(found)} pairs, {smaller}{unclear} {verb} no difference. The table of differences has them all."
-        )
-        return [*(one.sentence for one in clear[:MAX_SENTENCES]), counted]
+        clear = [one for one in found if not one.is_unclear]
+        largest = sorted(clear, key=lambda one: abs(one.estimate.mean), reverse=True)[:MAX_SENTENCES]
+        counted = f"{len(clear)} of {len(found)} pairs show a difference. The table of differences has them all."
+        return [*(one.sentence for one in largest), counted]
 
 
 def compare(arms: Sequence[Arm], budgets: Sequence[Budget]) -> Comparison:
@@ -151,9 +131,7 @@ def compare(arms: Sequence[Arm], budgets: Sequence[Budget]) -> Comparison:
 
 def _arm_value(arm: Arm, quantity: Quantity, budget: Budget) -> ArmValue | None:
     place = budget.place_in([arm], quantity)
-    if place is None:
-        return None
-    values = [value(run, quantity, place) for run in arm.runs]
+    values = [value(run, quantity, place) for run in arm.runs] if place else []
     mean = mean_of_seeds([number for number, _ in values])
     if mean is None:
         return None

@@ -4,6 +4,7 @@ Names are those of directories and settings, and models wrote the episodes. So t
 markup (`[lr3]` and `:bug:` stay as they are), and the page escapes all text.
 """
 
+import re
 from importlib.resources import files
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from rich.text import Text
 
 from arl.errors import InputError
 from arl.report.assemble import Report
-from arl.report.parts import Figure, Prose, Table
+from arl.report.parts import Figure, Table
 from arl.report.token_viewer import ShownEpisode, choose_episodes
 
 FILE_WIDTH = 160  # columns, where the output is no terminal
@@ -29,25 +30,19 @@ def print_report(report: Report, console: Console) -> None:
     for section in report.sections:
         console.print(section.title, style="bold", markup=False, emoji=False)
         for item in section.items:
-            if isinstance(item, Prose):
-                for line in item.lines:
-                    console.print(f"  {line}", markup=False, emoji=False, soft_wrap=True)
-                console.print()
+            if isinstance(item, str):
+                console.print(f"  {item}", markup=False, emoji=False, soft_wrap=True)
             elif isinstance(item, Table):
                 console.print(_rich_table(item))
+        console.print()
 
 
 def _rich_table(table: Table) -> RichTable:
     drawn = RichTable(box=SIMPLE, title=Text(table.title, "table.title"), title_justify="left")
-    longest = max((len(row[0]) for row in table.rows), default=0)
     for name, is_numeric in zip(table.header, table.numeric, strict=True):
-        is_first = not drawn.columns
-        drawn.add_column(
-            Text(name),
-            justify="right" if is_numeric else "left",
-            overflow="fold",
-            min_width=min(longest, MIN_NAME) if is_first else None,
-        )
+        drawn.add_column(Text(name), justify="right" if is_numeric else "left", overflow="fold")
+    longest = max((len(row[0]) for row in table.rows), default=0)
+    drawn.columns[0].min_width = min(longest, MIN_NAME)
     for row in table.rows:
         drawn.add_row(*map(Text, row))
     return drawn
@@ -89,5 +84,6 @@ def _draw(figure: Figure) -> str:
     from plotly.io import to_html
 
     drawn = {"data": figure.traces, "layout": LAYOUT | figure.layout}
-    html: str = to_html(drawn, include_plotlyjs=False, full_html=False, div_id=f"{figure.id}-plot", validate=False)
+    div_id = re.sub(r"\W+", "-", figure.title)  # plotly's own would be random
+    html: str = to_html(drawn, include_plotlyjs=False, full_html=False, div_id=div_id, validate=False)
     return html

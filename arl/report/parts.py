@@ -10,41 +10,32 @@ import numpy as np
 from msgspec import Struct
 
 from arl.report.arms import Arm
+from arl.report.runs import LoadedRun
 from arl.report.statistics import at_each, curve_of_seeds
 
 TEXT_COLUMNS = ("arm", "run", "less", "quantity", "at", "paired", "status")  # every other column holds numbers
 MAX_POINTS = 300  # of a curve
 CURVE_CAPTION = f"Mean over seeds with its 95 % interval. Longer curves are drawn at {MAX_POINTS} even places."
-COLORS = (  # that color-blind readers can distinguish, after Okabe and Ito
-    (10, 102, 171),
-    (210, 86, 11),
-    (10, 138, 104),
-    (178, 74, 140),
-    (67, 162, 214),
-    (169, 127, 0),
-    (90, 75, 181),
-    (107, 116, 128),
-)
+# Colors that color-blind readers can distinguish, after Okabe and Ito.
+RED_GREEN_BLUE = ("10,102,171", "210,86,11", "10,138,104", "178,74,140", "67,162,214", "169,127,0", "90,75,181")
 DASHES = ("solid", "dash", "dot")
 DIGITS = 5  # significant ones of what is drawn
 
 SeedCurve = tuple[np.ndarray, np.ndarray]  # x and y of one seed, (n,) float each
 
 
-class Figure(Struct, frozen=True, kw_only=True):
+class Figure(Struct, frozen=True):
     """Hold one plot as plotly's JSON."""
 
-    id: str
     title: str
     caption: str
     traces: list[dict[str, Any]]
     layout: dict[str, Any] = {}
 
 
-class Table(Struct, frozen=True, kw_only=True):
+class Table(Struct, frozen=True):
     """Hold one table of texts."""
 
-    id: str
     title: str
     caption: str
     header: list[str]
@@ -56,14 +47,7 @@ class Table(Struct, frozen=True, kw_only=True):
         return [name not in TEXT_COLUMNS for name in self.header]
 
 
-class Prose(Struct, frozen=True, kw_only=True):
-    """Hold plain sentences."""
-
-    id: str
-    lines: list[str]
-
-
-Item = Figure | Table | Prose
+Item = Figure | Table | str  # a text is a paragraph
 
 
 class ReportSection(Struct, frozen=True, kw_only=True):
@@ -75,22 +59,10 @@ class ReportSection(Struct, frozen=True, kw_only=True):
     more: list[Item] = []  # what few readers need: the page folds it, the terminal leaves it out
 
 
-def arm_table(
-    arms: Sequence[Arm],
-    columns: Mapping[str, Callable[[Arm], str]],
-    *,
-    id: str,
-    title: str,
-    caption: str,
-) -> Table:
+def arm_table(arms: Sequence[Arm], title: str, caption: str, columns: Mapping[str, Callable[[Arm], str]]) -> Table:
     """Write a row for each arm, from a function for each column."""
-    return Table(
-        id=id,
-        title=title,
-        caption=caption,
-        header=["arm", *columns],
-        rows=[[arm.name, *(write(arm) for write in columns.values())] for arm in arms],
-    )
+    rows = [[arm.name, *(write(arm) for write in columns.values())] for arm in arms]
+    return Table(title, caption, ["arm", *columns], rows)
 
 
 def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> list[str]:
@@ -101,8 +73,7 @@ def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> lis
             about.setdefault(line, []).append(arm.name)
     written = []
     for line, names in about.items():
-        is_of_all = len(names) == len(arms) > 1
-        subject = "all arms" if is_of_all else "; ".join(names)
+        subject = "all arms" if len(names) == len(arms) > 1 else "; ".join(names)
         written.append(f"{subject}: {line}")
     return written
 
@@ -114,13 +85,12 @@ def numbers(values: np.ndarray) -> list[float | None]:
 
 def color(number: int, opacity: float = 1.0) -> str:
     """Return the color of an arm or of a series."""
-    red, green, blue = COLORS[number % len(COLORS)]
-    return f"rgba({red}, {green}, {blue}, {opacity:g})"
+    return f"rgba({RED_GREEN_BLUE[number % len(RED_GREEN_BLUE)]},{opacity:g})"
 
 
 def line_of(number: int) -> dict[str, Any]:
     """Return the line of an arm or of a series; those that share a color have unlike dashes."""
-    return {"color": color(number), "dash": DASHES[number // len(COLORS) % len(DASHES)]}
+    return {"color": color(number), "dash": DASHES[number // len(RED_GREEN_BLUE) % len(DASHES)]}
 
 
 def axes(x_title: str, y_title: str) -> dict[str, Any]:
@@ -128,40 +98,30 @@ def axes(x_title: str, y_title: str) -> dict[str, Any]:
     return {"xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}}
 
 
-def metric_curves(arms: Sequence[Arm], metric: str, **texts: str) -> Figure:
+def metric_curves(arms: Sequence[Arm], metric: str, title: str, unit: str) -> Figure:
     """Draw a metric over training steps; without a trace if no run recorded it."""
-    curves = []
-    for arm in arms:
-        recorded = [run for run in arm.runs if np.isfinite(run.number(metric)).any()]
-        curves.append([(run.steps.astype(float), run.number(metric)) for run in recorded])
-    return curves_figure(arms, curves, x_title="training steps", **texts)
+    layout = axes("training steps", unit)
+    return curves_figure(arms, lambda run: (run.steps.astype(float), run.number(metric)), title, layout)
 
 
 def curves_figure(
-    arms: Sequence[Arm],
-    curves: Sequence[Sequence[SeedCurve]],
-    *,
-    id: str,
-    title: str,
-    caption: str,
-    x_title: str,
-    y_title: str,
+    arms: Sequence[Arm], curve_of: Callable[[LoadedRun], SeedCurve], title: str, layout: dict[str, Any]
 ) -> Figure:
-    """Draw the mean over seeds of each arm, with its interval as a band; `curves` are those of each arm's seeds."""
+    """Draw the mean over seeds of each arm, with its interval as a band."""
     traces: list[dict[str, Any]] = []
-    for arm, of_seeds in zip(arms, curves, strict=True):
-        traces += _traces(arm, of_seeds)
-    return Figure(id=id, title=title, caption=caption, traces=traces, layout=axes(x_title, y_title))
+    for arm in arms:
+        curves = [curve_of(run) for run in arm.runs]
+        traces += _traces(arm, [(x, y) for x, y in curves if np.isfinite(y).any()])
+    return Figure(title, CURVE_CAPTION, traces, layout)
 
 
 def _traces(arm: Arm, curves: Sequence[SeedCurve]) -> list[dict[str, Any]]:
-    measured = [(x, y) for x, y in curves if len(x)]
-    if not measured:
+    if not curves:
         return []
-    x = np.unique(np.concatenate([x for x, _ in measured])).astype(float)
+    x = np.unique(np.concatenate([x for x, _ in curves]))
     if len(x) > MAX_POINTS:
         x = np.linspace(x[0], x[-1], MAX_POINTS)
-    mean, low, high = curve_of_seeds(np.stack([at_each(*curve, x) for curve in measured]))
+    mean, low, high = curve_of_seeds(np.stack([at_each(*curve, x) for curve in curves]))
     line = {
         "type": "scatter",
         "mode": "lines" if np.isfinite(mean).sum() > 1 else "markers",

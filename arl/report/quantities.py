@@ -5,7 +5,6 @@ was measured under unlike protocols is never put side by side: each protocol has
 """
 
 import math
-import re
 from collections.abc import Iterable, Sequence
 from string import ascii_uppercase
 from typing import Any, Literal
@@ -29,10 +28,10 @@ GENERATED = "reward/generated_mean"
 REWARDS = {GENERATED: "generated reward", "reward/trained_mean": "trained reward"}
 MIN_EVALUATIONS = 3  # of a run, for a value between them
 USUAL_STEPS = (20, 30)
-ACCURACY_FIELDS = ("data.", "eval.", "reward.function.")
+# Evaluations without a budget of their own have that of training.
+ACCURACY_FIELDS = ("data.", "eval.", "reward.function.", "rollout.max_new_tokens.")
 REWARD_FIELDS = ("data.", "reward.")
 ANY_VALUE = ("eval.every", "eval.suites", "reward.workers", "reward.memory_gb", "reward.environment")
-STANDS_FOR = {"eval.max_new_tokens": "rollout.max_new_tokens"}  # null in the first is the value of the second
 
 Protocol = tuple[tuple[str, bytes], ...]  # fields in which the runs of a report differ, and their values
 
@@ -52,24 +51,15 @@ class Quantity(Struct, frozen=True):
         return f"{self.kind} (protocol {self.letter})" if self.letter else self.kind
 
     @property
-    def heading(self) -> str:
-        """Return its name at the beginning of a title."""
-        return f"{self.title[0].upper()}{self.title[1:]}"
-
-    @property
-    def key(self) -> str:
-        """Return a name that may stand in an id."""
-        return re.sub(r"[^A-Za-z0-9_]+", "-", self.title).strip("-")
+    def axis_title(self) -> str:
+        """Return its name at the beginning of a title or beside an axis, with the unit."""
+        name = f"{self.title[0].upper()}{self.title[1:]}"
+        return f"{name}, percent" if self.is_accuracy else name
 
     @property
     def scale(self) -> float:
         """Return by what values are multiplied where they are shown: accuracies are shown in percent."""
         return 100.0 if self.is_accuracy else 1.0
-
-    @property
-    def axis_title(self) -> str:
-        """Return its name beside an axis, with the unit."""
-        return f"{self.title}, percent" if self.is_accuracy else self.title
 
     def text(self, value: float, sign: str = "") -> str:
         """Write a value: an accuracy in percent, anything else as it is. With "+", positive ones have a sign, too."""
@@ -77,9 +67,9 @@ class Quantity(Struct, frozen=True):
         rounded = round(self.scale * value, places) + 0.0  # + 0.0: no minus before a zero
         return f"{rounded:{sign}.{places}f}"
 
-    def estimate(self, mean: MeanOfSeeds, sign: str = "") -> str:
+    def estimate(self, mean: MeanOfSeeds, sign: str = "", unit: str = "") -> str:
         """Write a mean with its interval, as in `41.2 [39.0, 43.1]`."""
-        text = self.text(mean.mean, sign)
+        text = f"{self.text(mean.mean, sign)}{unit}"
         if mean.low is None:
             return text
         low, high = mean.bounds
@@ -97,14 +87,7 @@ class Budget(Struct, frozen=True):
         """Return how the place is called, as in `step 20`."""
         if self.at is None:
             return "last"
-        if self.axis == "steps":
-            return f"step {self.at:g}"
-        return f"{self.at:,.0f} {self.axis}"
-
-    @property
-    def key(self) -> str:
-        """Return a name that may stand in an id."""
-        return self.title.replace(" ", "-").replace(",", "")
+        return f"step {self.at:g}" if self.axis == "steps" else f"{self.at:,.0f} {self.axis}"
 
     def place_in(self, arms: Sequence[Arm], quantity: Quantity) -> "Budget | None":
         """Return where arms can be compared: here, or the last step that all of them have; None: there is none.
@@ -145,9 +128,10 @@ def quantities(arms: Sequence[Arm]) -> list[Quantity]:
 
 def _by_protocol(arms: Sequence[Arm], quantity: Quantity) -> list[Quantity]:
     """Return the quantity once for each protocol under which some run has measured it."""
-    fields = _deciding_fields(arms[0].differing, ACCURACY_FIELDS if quantity.is_accuracy else REWARD_FIELDS)
+    prefixes = ACCURACY_FIELDS if quantity.is_accuracy else REWARD_FIELDS
+    decisive = [field for field in arms[0].differing if f"{field}.".startswith(prefixes) and field not in ANY_VALUE]
     measured = [arm for arm in arms if any(len(curve(run, quantity, "steps")[0]) for run in arm.runs)]
-    protocols = dict.fromkeys(_protocol_of(arm.runs[0].recipe, fields) for arm in measured)
+    protocols = dict.fromkeys(_protocol_of(arm.runs[0].recipe, decisive) for arm in measured)
     if len(protocols) == 1:
         return [quantity]
     return [
@@ -156,20 +140,8 @@ def _by_protocol(arms: Sequence[Arm], quantity: Quantity) -> list[Quantity]:
     ]
 
 
-def _deciding_fields(differing: Sequence[str], prefixes: tuple[str, ...]) -> list[str]:
-    """Return those of the fields in which runs differ that decide what is measured."""
-    stand_ins = [field for field, other in STANDS_FOR.items() if other in differing and field not in differing]
-    decisive = [field for field in [*differing, *stand_ins] if f"{field}.".startswith(prefixes)]
-    return [field for field in decisive if field not in ANY_VALUE]
-
-
 def _protocol_of(recipe: dict[str, Any], fields: Iterable[str]) -> Protocol:
-    """Return the values of the fields; of one whose null stands for another field, that one's value."""
-    found = []
-    for field in fields:
-        is_stand_in = field in STANDS_FOR and recipe.get(field) is None
-        found.append((field, field_value(recipe, STANDS_FOR[field] if is_stand_in else field)))
-    return tuple(found)
+    return tuple((field, field_value(recipe, field)) for field in fields)
 
 
 def unlike_fields(compared: Iterable[Quantity]) -> list[str]:

@@ -85,7 +85,7 @@ def find_runs(paths: Sequence[Path]) -> dict[Path, str]:
     """Map each run directory to a name that says which it is. A directory above runs stands for all of them.
 
     Raises:
-        InputError: a path names no directory, has no run below it, or has one that cannot be read.
+        InputError: a path names no directory, or has no run below it.
     """
     found: dict[Path, str] = {}
     for path in paths:
@@ -105,11 +105,7 @@ def find_runs(paths: Sequence[Path]) -> dict[Path, str]:
 
 def _run_directories(path: Path) -> Iterator[Path]:
     """Find runs, which have a recipe or metrics; nothing inside a run is searched."""
-
-    def refuse(error: OSError) -> None:
-        raise InputError(f"{error.filename}: cannot be read ({error.strerror}); {REMEDY}") from error
-
-    for directory, folders, files in os.walk(path, onerror=refuse):
+    for directory, folders, files in os.walk(path):
         if RECIPE in files or METRICS_FILE in files:
             folders.clear()
             yield Path(directory)
@@ -118,47 +114,28 @@ def _run_directories(path: Path) -> Iterator[Path]:
 def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
     """Read one run; None, with a note, if it has nothing to compare."""
     try:
-        recipe = _read_recipe(directory / RECIPE)
-    except DataError as error:
-        notes.append(f"{name}: {error}; it is left out")
+        recipe = dict(leaves(read_document((directory / RECIPE).read_bytes()).values))
+        rows = read_records(directory / METRICS_FILE)
+    except (OSError, YamlError, DataError) as error:
+        notes.append(f"{name}: {RECIPE} or {METRICS_FILE} cannot be read ({error}); it is left out")
         return None
-    rows = _read_rows(directory, notes)
+    is_finished = (directory / SUMMARY).exists()
+    status: RunStatus = "running" if is_locked(directory / LOCK) else "stopped"
     steps = [row for row in rows if OF_A_STEP in row]
-    status = _status(directory)
     if not steps:
         notes.append(f"{name}: no step is finished yet ({status}); it is left out")
         return None
+    summary = msgspec.json.decode((directory / SUMMARY).read_bytes()) if is_finished else {}
     return LoadedRun(
         name=name,
         directory=directory,
         recipe=recipe,
-        status=status,
+        status="finished" if is_finished else status,
         steps=np.array([number(row, "step") for row in steps], dtype=np.int64),
         columns=_columns(steps),
         scores=_scores([row for row in rows if OF_A_STEP not in row]),
-        selection_bias=_selection_bias(directory / SUMMARY),
+        selection_bias=summary.get("selection_bias", []),
     )
-
-
-def _read_recipe(path: Path) -> dict[str, Any]:
-    """Read the recipe as it was written; one of another version of arl is not refused."""
-    try:
-        tree = read_document(path.read_bytes()).values
-    except OSError as error:
-        raise DataError(f"{RECIPE} cannot be read ({error.strerror})") from error
-    except YamlError:
-        tree = None
-    if not isinstance(tree, dict):
-        raise DataError(f"{RECIPE} holds no recipe, as if it were half written")
-    return dict(leaves(tree))
-
-
-def _read_rows(directory: Path, notes: list[str]) -> list[Record]:
-    try:
-        return read_records(directory / METRICS_FILE)
-    except DataError as error:
-        notes.append(str(error))
-        return []
 
 
 def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:
@@ -169,10 +146,8 @@ def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:
         if name.endswith("/histogram"):
             continue
         values = [row.get(name) for row in rows]
-        if any(isinstance(value, list) for value in values):
-            columns[name] = np.array([value or nothing for value in values], dtype=np.float64)
-        else:
-            columns[name] = np.array(values, dtype=np.float64)
+        is_by_age = any(isinstance(value, list) for value in values)
+        columns[name] = np.array([value or nothing for value in values] if is_by_age else values, dtype=np.float64)
     return columns
 
 
@@ -184,19 +159,3 @@ def _scores(rows: Sequence[Record]) -> dict[str, dict[int, float]]:
                 suite = name.removeprefix(OF_EVALUATION).removesuffix(ACCURACY)
                 found.setdefault(suite, {})[int(number(row, "policy_version"))] = number(row, name)
     return found
-
-
-class _Warnings(Struct, frozen=True):
-    selection_bias: list[str] = []
-
-
-def _selection_bias(summary: Path) -> list[str]:
-    """Read the warnings of the summary, which compare trained groups with dropped ones; none while there is none."""
-    return msgspec.json.decode(summary.read_bytes(), type=_Warnings).selection_bias if summary.exists() else []
-
-
-def _status(directory: Path) -> RunStatus:
-    """Say whether a run is finished, is running, or has ended without a summary."""
-    if (directory / SUMMARY).exists():
-        return "finished"
-    return "running" if is_locked(directory / LOCK) else "stopped"

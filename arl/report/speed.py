@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from arl.report.arms import LAG, STALENESS, Arm
-from arl.report.parts import CURVE_CAPTION, Figure, Prose, ReportSection, Table, arm_table, by_arm, metric_curves
+from arl.report.arms import STALENESS, Arm
+from arl.report.parts import ReportSection, Table, arm_table, by_arm, metric_curves
 from arl.report.runs import LoadedRun
 from arl.report.statistics import text
 
@@ -30,69 +30,55 @@ GATED = "admission held back"  # by the staleness bound, an exact lag or rollout
 ENGINE_PARTS = {"wait/gate_s": GATED, "sync/paused_s": "paused for swaps"}
 NOTHING = "nothing to change: no number of these runs asks for it."
 MUCH = 0.2  # of a side's time
-# Tokens computed again for each one generated. Not measured: if a prefill computes a token ten times as fast as a full
-# batch of requests samples one, it is a fifth of the engines' time.
-MUCH_RECOMPUTED = 2.0
 
 Shares = dict[str, float]  # what a side's time went to -> its share
 
 
 def section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section about speed."""
-    rate = _over_steps(arms, "rate", "Trained tokens per second", "throughput/trained_tokens_per_s", "tokens/s")
-    step_time = _over_steps(arms, "step-time", "Time of a step", "time/step_s", "seconds")
-    trainer = _shares_table(arms, trainer_shares, "trainer-shares", "The trainer's time")
-    engines = _shares_table(arms, engine_shares, "engine-shares", "The engines' time")
     return ReportSection(
         id="speed",
         title="How fast, and what did each side wait for?",
-        items=[_rates(arms), trainer, engines, rate, step_time],
+        items=[
+            _rates(arms),
+            _shares_table(arms, trainer_shares, "The trainer's time"),
+            _shares_table(arms, engine_shares, "The engines' time"),
+            metric_curves(arms, "throughput/trained_tokens_per_s", "Trained tokens per second", "tokens/s"),
+            metric_curves(arms, "time/step_s", "Time of a step", "seconds"),
+        ],
     )
-
-
-def _over_steps(arms: Sequence[Arm], id: str, title: str, metric: str, unit: str) -> Figure:
-    return metric_curves(arms, metric, id=id, title=title, caption=CURVE_CAPTION, y_title=unit)
 
 
 def _rates(arms: Sequence[Arm]) -> Table:
-    def total(arm: Arm, metric: str, form: str) -> str:
-        return text(arm.estimate(lambda run: float(np.nansum(run.number(metric)))), form)
+    def swaps(run: LoadedRun) -> float:
+        return float(np.nansum(run.number("sync/swaps")))
 
     return arm_table(
         arms,
+        "Speed",
+        "Means over seeds; seconds are of the run's clock, which is virtual in world virtual. Tokens/s: trained tokens "
+        "/ time from the first admission to the last step.",
         {
             "tokens/s": lambda arm: text(arm.estimate(tokens_per_second), ",.0f", with_interval=True),
-            "median step, s": lambda arm: text(
-                arm.estimate(lambda run: float(np.nanmedian(run.number("time/step_s"))))
-            ),
             "time, s": lambda arm: text(arm.last("time_s"), ",.1f"),
-            "swaps": lambda arm: total(arm, "sync/swaps", ",.0f"),
-            "paused, s": lambda arm: total(arm, "sync/paused_s", ".3g"),
+            "swaps": lambda arm: text(arm.estimate(swaps), ",.0f"),
             "swap, s": lambda arm: text(arm.mean("sync/seconds")),
-            "restarts": lambda arm: text(arm.last("engines/restarts"), ".1f"),
         },
-        id="speed-table",
-        title="Speed",
-        caption="Means over seeds; seconds are of the run's clock, which is virtual in world virtual. "
-        "Tokens/s: trained tokens / time from the first admission to the last step.",
     )
 
 
-def _shares_table(arms: Sequence[Arm], shares_of: Callable[[LoadedRun], Shares], id: str, title: str) -> Table:
+def _shares_table(arms: Sequence[Arm], shares_of: Callable[[LoadedRun], Shares], title: str) -> Table:
     shares = {arm.number: mean_shares(arm, shares_of) for arm in arms}
     named = dict.fromkeys(part for own in shares.values() for part in own if part != UNEXPLAINED)
 
     def percent_of(part: str) -> Callable[[Arm], str]:
         return lambda arm: _percent(shares[arm.number].get(part))
 
-    return arm_table(
-        arms,
-        {part: percent_of(part) for part in [*named, UNEXPLAINED]},
-        id=id,
-        title=title,
-        caption="Percent of the time of all steps, mean over seeds. A dash: not recorded. Unexplained is what the "
-        "named parts leave; below zero, parts overlap.",
+    caption = (
+        "Percent of the time of all steps, mean over seeds. A dash: not recorded. Unexplained is what the named parts "
+        "leave; below zero, parts overlap."
     )
+    return arm_table(arms, title, caption, {part: percent_of(part) for part in [*named, UNEXPLAINED]})
 
 
 def _percent(share: float | None) -> str:
@@ -141,7 +127,7 @@ def _parts(run: LoadedRun, names: Mapping[str, str]) -> Shares:
 def advice_section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section with advice on each arm: each time with the number that says so."""
     lines = by_arm(arms, lambda arm: advice(arm) or [NOTHING])
-    return ReportSection(id="advice", title="What to change?", items=[Prose(id="advice-said", lines=lines)])
+    return ReportSection(id="advice", title="What to change?", items=list(lines))
 
 
 def advice(arm: Arm) -> list[str]:
@@ -173,40 +159,20 @@ def _bottleneck(arm: Arm) -> Iterator[str]:
 
 
 def _looser(recipe: Mapping[str, object]) -> str:
-    if recipe.get(LAG) is not None:
-        return "An exact lag makes them take turns; that is its price."
-    if recipe.get("mode") == "collocated":
-        return "They share their devices by turns; mode disaggregated gives each its own."
-    if recipe.get(STALENESS) is None:
-        return "Without a bound rollout.max_groups holds engines back; a larger one lets more of both happen at once."
-    return f"rollout.staleness is {recipe[STALENESS]}; a larger one lets more of both happen at once."
+    bound = recipe.get(STALENESS)
+    if bound is None or recipe.get("mode") == "collocated":
+        return "They take turns because of mode collocated, rollout.lag or rollout.max_groups."
+    return f"rollout.staleness is {bound}; a larger one lets more of both happen at once."
 
 
 def _waste(arm: Arm) -> Iterator[str]:
     """Yield what is computed and teaches little."""
-
-    def mean(metric: str, default: float) -> float:
-        found = arm.mean(metric)
-        return default if found is None else found.mean
-
-    recomputed = mean("sync/recomputed_tokens", 0.0) / (mean("tokens/generated", 0.0) or math.inf)
-    if recomputed > MUCH_RECOMPUTED:
+    equal = arm.mean("groups/equal_rewards")
+    if equal and equal.mean >= 0.5 and arm.runs[0].recipe.get("advantage.kind", "grpo") == "grpo":
         yield (
-            f"swaps had {recomputed:.1f} tokens computed again for each one generated: keep old caches, "
-            "engine.kv_policy=keep, or make steps larger."
-        )
-    effective = mean("behavior_weight/effective_sample_size", 1.0)
-    if effective < 0.5:
-        yield (
-            f"the effective sample size of behavior weights is {effective:.0%}: most of the batch counts little. "
-            "A smaller rollout.staleness or train.learning_rate."
-        )
-    equal = mean("groups/equal_rewards", 0.0)
-    if equal >= 0.5 and arm.runs[0].recipe.get("advantage.kind", "grpo") == "grpo":
-        yield (
-            f"{equal:.0%} of groups have equal rewards, from which GRPO learns nothing: other problems, a larger "
+            f"{equal.mean:.0%} of groups have equal rewards, from which GRPO learns nothing: other problems, a larger "
             "rollout.group_size, or rollout.filter arl.rollout.filters:reward_varies."
         )
-    truncated = mean("truncated", 0.0)
-    if truncated >= MUCH:
-        yield f"{truncated:.0%} of answers are cut off: a larger rollout.max_new_tokens."
+    truncated = arm.mean("truncated")
+    if truncated and truncated.mean >= MUCH:
+        yield f"{truncated.mean:.0%} of answers are cut off: a larger rollout.max_new_tokens."

@@ -42,6 +42,13 @@ class MeanOfSeeds(Struct, frozen=True):
         return self.low, self.high
 
     @property
+    def negative(self) -> "MeanOfSeeds":
+        """Return the mean of the same numbers with the other sign."""
+        if self.low is None or self.high is None:
+            return MeanOfSeeds(-self.mean, None, None, self.seeds)
+        return MeanOfSeeds(-self.mean, -self.high, -self.low, self.seeds)
+
+    @property
     def holds_zero(self) -> bool:
         """Return whether the interval says that 0 is possible; without an interval, it does."""
         low, high = self.bounds
@@ -174,10 +181,6 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
         values: (rows, width) float; NaN where nothing was measured.
         weights: (rows, width) float, ≥ 0.
     """
-    measured = np.isfinite(values) & np.isfinite(weights)
-    known_values = np.where(measured, values, 0.0)
-    known_weights = np.where(measured, weights, 0.0)
-    sums = (known_weights * known_values).sum(axis=0)
-    totals = known_weights.sum(axis=0)
-    mean: np.ndarray = np.divide(sums, totals, out=np.full(len(sums), np.nan), where=totals > 0)
-    return mean
+    known = np.ma.masked_invalid(values)
+    mean: np.ndarray = np.ma.average(known, axis=0, weights=np.nan_to_num(weights))
+    return np.ma.filled(mean, np.nan)

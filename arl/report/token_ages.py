@@ -7,18 +7,16 @@ import numpy as np
 from arl.metrics.names import AGE_BUCKETS
 from arl.report import parts
 from arl.report.arms import Arm
-from arl.report.parts import Figure, Item, Prose, ReportSection, Table
+from arl.report.parts import Figure, Item, ReportSection, Table
 from arl.report.statistics import text, weighted_mean
 
-MAX_SENTENCES = 6  # arms that have one
-KL = "by_age/kl_behavior_proximal"
 DIVERGENCES = {  # by age of the token -> the same over steps, and what it is
     "by_age/ratio": ("ratio/mean", "Ratio of current to proximal policy"),
     "by_age/clip_up": ("ratio/clip_fraction_up", "Share of tokens clipped above"),
     "by_age/clip_down": ("ratio/clip_fraction_down", "Share of tokens clipped below"),
     "by_age/behavior_weight": ("behavior_weight/uncapped_mean", "Behavior weight, uncapped"),
     "by_age/effective_sample_size": ("behavior_weight/effective_sample_size", "Effective sample size"),
-    KL: ("kl/behavior_proximal", "KL(behavior‖proximal)"),
+    "by_age/kl_behavior_proximal": ("kl/behavior_proximal", "KL(behavior‖proximal)"),
     "by_age/kl_proximal_current": ("kl/proximal_current", "KL(proximal‖current)"),
     "by_age/kl_behavior_current": ("kl/behavior_current", "KL(behavior‖current)"),
 }
@@ -34,16 +32,21 @@ COLUMNS = {
     "KL(b‖p)": "kl/behavior_proximal",
     "KL(p‖c)": "kl/proximal_current",
 }
+NUMERICS = (
+    "Tokens of age 0 were sampled by the very weights that train them, so what differs there is the numerics of engine "
+    "and trainer alone; what is added at higher ages is lag."
+)
 
 
 def section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section about staleness; figures of what no run recorded are left out."""
-    items: list[Item] = [Prose(id="staleness-said", lines=_sentences(arms)), _table(arms)]
-    items.append(_over_steps(arms, "token-age", "token_age/mean", "Mean age of trained tokens, versions"))
+    figures = [
+        parts.metric_curves(arms, "token_age/mean", "Mean age of trained tokens over training steps", "versions")
+    ]
     for metric_by_age, (metric, title) in DIVERGENCES.items():
-        name = metric_by_age.removeprefix("by_age/").replace("_", "-")
-        figures = [_over_steps(arms, name, metric, title), _over_ages(arms, name, metric_by_age, title)]
-        items += [figure for figure in figures if figure.traces]
+        figures.append(parts.metric_curves(arms, metric, f"{title} over training steps", title))
+        figures.append(_over_ages(arms, metric_by_age, title))
+    items: list[Item] = [NUMERICS, _table(arms), *(figure for figure in figures if figure.traces)]
     return ReportSection(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
 
 
@@ -56,28 +59,6 @@ def by_age(arm: Arm, metric: str) -> np.ndarray:
     return weighted_mean(rows, np.ones_like(rows))
 
 
-def _sentences(arms: Sequence[Arm]) -> list[str]:
-    lines = [
-        "Tokens of age 0 were sampled by the very weights that train them, so what differs there is the numerics of "
-        "engine and trainer alone; what is added at higher ages is lag."
-    ]
-    if len(arms) <= MAX_SENTENCES:  # the figures by age show the same of more
-        lines += parts.by_arm(arms, _mismatch_and_lag)
-    return lines
-
-
-def _mismatch_and_lag(arm: Arm) -> list[str]:
-    """Compare the divergence of the freshest tokens with that of the oldest, if there are both."""
-    values = by_age(arm, KL)
-    known = np.flatnonzero(np.isfinite(values))
-    if len(known) < 2 or known[0] != 0:
-        return []
-    oldest = int(known[-1])
-    return [
-        f"KL(behavior‖proximal) is {values[0]:.2g} nats at age 0 and {values[oldest]:.2g} at age {AGE_BUCKETS[oldest]}."
-    ]
-
-
 def _table(arms: Sequence[Arm]) -> Table:
     def oldest(arm: Arm) -> str:
         return text(arm.estimate(lambda run: float(np.nanmax(run.number("staleness/max")))), ".0f")
@@ -87,25 +68,13 @@ def _table(arms: Sequence[Arm]) -> Table:
 
     return parts.arm_table(
         arms,
+        "Ages and divergences",
+        "Means over steps and seeds. A dash: not recorded, or the objective has no such number.",
         {"oldest token": oldest} | {name: mean_of(metric) for name, metric in COLUMNS.items()},
-        id="staleness-table",
-        title="Ages and divergences",
-        caption="Means over steps and seeds. A dash: not recorded, or the objective has no such number.",
     )
 
 
-def _over_steps(arms: Sequence[Arm], name: str, metric: str, title: str) -> Figure:
-    return parts.metric_curves(
-        arms,
-        metric,
-        id=f"{name}-over-steps",
-        title=f"{title} over training steps",
-        caption=f"`{metric}`. {parts.CURVE_CAPTION}",
-        y_title=title,
-    )
-
-
-def _over_ages(arms: Sequence[Arm], name: str, metric: str, title: str) -> Figure:
+def _over_ages(arms: Sequence[Arm], metric: str, title: str) -> Figure:
     traces = []
     for arm in arms:
         values = by_age(arm, metric)
@@ -122,11 +91,5 @@ def _over_ages(arms: Sequence[Arm], name: str, metric: str, title: str) -> Figur
             traces.append(trace)
     layout = parts.axes("age of the token, versions", title)
     layout["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": list(AGE_BUCKETS)}
-    return Figure(
-        id=f"{name}-by-age",
-        title=f"{title} by age of the token",
-        caption=f"`{metric}`, mean over all steps weighted by tokens, then over seeds. A point is missing where no "
-        "token has that age.",
-        traces=traces,
-        layout=layout,
-    )
+    caption = "Mean over all steps weighted by tokens, then over seeds. A point is missing where no token has that age."
+    return Figure(f"{title} by age of the token", caption, traces, layout)

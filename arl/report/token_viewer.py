@@ -8,22 +8,23 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 from tokenizers import Tokenizer
 
+from arl.errors import DataError
 from arl.metrics.batch import is_right
+from arl.metrics.episode_table import SCHEMA
 from arl.metrics.names import FIRST_AGES
-from arl.metrics.run_files import TRAJECTORIES
-from arl.metrics.trajectory_files import trajectory_files
+from arl.metrics.trajectory_files import read_batches, read_trajectories, trajectory_files
 from arl.report.arms import Arm
 from arl.types import NOT_SAMPLED
 
 MAX_EPISODES = 60  # of a page
 MAX_FILES = 4  # of a run
 MAX_TOKENS = 1_000  # of an episode
-MAX_CHARACTERS = 20_000  # of a text
+MAX_CHARACTERS = 20_000  # of a prompt
 SCALARS = ["fate", "trained_at", "unshaped_reward", "reward_parts"]
 LOGPROBS = ("behavior_logprobs", "proximal_logprobs", "current_logprobs")
 TOKENIZER = "tokenizer.json"
@@ -46,7 +47,6 @@ class ShownEpisode(Struct, frozen=True):
     title: str
     facts: str
     prompt: str
-    response: str
     tokens: list[ShownToken]  # of the response, the first MAX_TOKENS
 
 
@@ -59,38 +59,34 @@ def choose_episodes(arms: Sequence[Arm], notes: list[str]) -> list[ShownEpisode]
     shown = []
     for arm in arms:
         run = arm.runs[0]
-        name = f"{arm.name}, seed {run.seed}"
-        rows = list(_rows(run.directory, run.name, max(1, MAX_EPISODES // len(arms)), notes))
+        rows = list(_rows(run.directory, max(1, MAX_EPISODES // len(arms)), notes))
         if rows:
             tokenizer = load_tokenizer(run.directory, run.recipe.get("model.path"))
+            name = f"{arm.name}, seed {run.seed}"
             shown += [_show(name, row, token_texts(tokenizer, row["token_ids"])) for row in rows]
     return shown
 
 
-def _rows(run: Path, name: str, count: int, notes: list[str]) -> Iterator[dict[str, Any]]:
+def _rows(run: Path, count: int, notes: list[str]) -> Iterator[dict[str, Any]]:
     """Yield rows of a run, an equal number of each outcome as far as there are any."""
     outcomes: dict[str, list[tuple[Path, int]]] = {}
     for file in spread(trajectory_files(run), MAX_FILES):
         try:
-            rows = pq.read_table(file, columns=SCALARS).to_pylist()
-        except (pa.ArrowException, OSError) as error:
-            notes.append(f"{name}/{TRAJECTORIES}/{file.name}: cannot be read ({str(error).splitlines()[0]})")
+            rows = read_trajectories(file, SCALARS).to_pylist()
+        except DataError as error:
+            notes.append(str(error))
             continue
         for place, row in enumerate(rows):
             outcomes.setdefault(_outcome(row), []).append((file, place))
     of_each = math.ceil(count / max(len(outcomes), 1))
     chosen = sorted(place for places in outcomes.values() for place in spread(places, of_each))
     for file in dict.fromkeys(file for file, _ in chosen):
-        yield from _read(file, [place for other, place in chosen if other == file])
-
-
-def _read(file: Path, places: Sequence[int]) -> Iterator[dict[str, Any]]:
-    """Read some rows of a file, a batch at a time, because a file of long episodes is large."""
-    start = 0
-    for batch in pq.ParquetFile(file).iter_batches(batch_size=64):
-        here = [place - start for place in places if start <= place < start + batch.num_rows]
-        yield from batch.take(pa.array(here, pa.int64())).to_pylist()
-        start += batch.num_rows
+        places = [place for other, place in chosen if other == file]
+        start = 0
+        for batch in read_batches(file, SCHEMA.names):  # because a file of long episodes is large
+            here = [place - start for place in places if start <= place < start + batch.num_rows]
+            yield from batch.take(pa.array(here, pa.int64())).to_pylist()
+            start += batch.num_rows
 
 
 def _outcome(row: dict[str, Any]) -> str:
@@ -107,12 +103,8 @@ def spread(candidates: Sequence[T], count: int) -> list[T]:
     >>> spread("abcdefghij", 4)
     ['a', 'd', 'g', 'j']
     """
-    if len(candidates) <= count:
-        return list(candidates)
-    if count == 1:
-        return [candidates[len(candidates) // 2]]
-    distance = (len(candidates) - 1) / (count - 1)
-    return [candidates[round(number * distance)] for number in range(count)]
+    places = np.linspace(0, len(candidates) - 1, min(count, len(candidates)))
+    return [candidates[round(place)] for place in places]
 
 
 def _show(run: str, row: dict[str, Any], texts: Sequence[str]) -> ShownEpisode:
@@ -133,7 +125,6 @@ def _show(run: str, row: dict[str, Any], texts: Sequence[str]) -> ShownEpisode:
         title=f"{run} · {step} · {_outcome(row)} · problem {row['problem_id']} · {place}",
         facts="   ".join(facts),
         prompt=row["prompt"][:MAX_CHARACTERS],
-        response=row["response"][:MAX_CHARACTERS],
         tokens=[_token(row, i, texts[i]) for i in range(row["prompt_length"], end)],
     )
 
@@ -142,12 +133,9 @@ def _token(row: dict[str, Any], i: int, text: str) -> ShownToken:
     version = row["policy_versions"][i]
     if version == NOT_SAMPLED:
         return ShownToken(text, "prompted", "not sampled")
-    hint = [f"version {version}"]
-    kind = "age-0"
-    if row["trained_at"] is not None:
-        age = row["trained_at"] - version
-        hint.append(f"age {age}")
-        kind = f"age-{sum(first <= age for first in FIRST_AGES) - 1}"
+    age = 0 if row["trained_at"] is None else row["trained_at"] - version
+    kind = f"age-{sum(first <= age for first in FIRST_AGES) - 1}"
+    hint = [f"version {version}, age {age}"]
     for name in LOGPROBS:
         if row[name] is not None:
             hint.append(f"{name.replace('_', ' ').removesuffix('s')} {_number(row[name][i])}")
@@ -178,19 +166,15 @@ def token_texts(tokenizer: Tokenizer | None, token_ids: Sequence[int]) -> list[s
     """
     if tokenizer is None:
         return [f"{token} " for token in token_ids]
-    known = sorted(set(token_ids))
-    alone = tokenizer.decode_batch([[token] for token in known], skip_special_tokens=False)
-    whole = [i for i, text in enumerate(alone) if text and REPLACEMENT not in text]
-    if not whole:
-        return [_name(tokenizer, token) for token in token_ids]
-    first = whole[0]
-    pairs = tokenizer.decode_batch([[known[first], token] for token in known], skip_special_tokens=False)
-    texts = {}
-    for token, own, pair in zip(known, alone, pairs, strict=True):
-        text = pair.removeprefix(alone[first]) if pair.startswith(alone[first]) else own
-        texts[token] = text if text and REPLACEMENT not in text else _name(tokenizer, token)
+    texts = {token: tokenizer.decode([token], skip_special_tokens=False) for token in token_ids}
+    first = next((token for token, text in texts.items() if text and REPLACEMENT not in text), None)
+    if first is not None:
+        before = texts[first]
+        for token in texts:
+            pair = tokenizer.decode([first, token], skip_special_tokens=False)
+            if pair.startswith(before):
+                texts[token] = pair.removeprefix(before)
+    for token, text in texts.items():
+        if not text or REPLACEMENT in text:
+            texts[token] = f"⟨{tokenizer.id_to_token(token) or token}⟩"
     return [texts[token] for token in token_ids]
-
-
-def _name(tokenizer: Tokenizer, token: int) -> str:
-    return f"⟨{tokenizer.id_to_token(token) or token}⟩"

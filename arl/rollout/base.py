@@ -8,7 +8,6 @@ Without interruptions all episodes end before weights are loaded, so that none s
 
 import asyncio
 import contextlib
-from collections import Counter
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -22,6 +21,7 @@ from arl.rollout.env import Session
 from arl.rollout.filters import Filter
 from arl.rollout.ledger import GateMeter
 from arl.rollout.problem_queue import TailRounds
+from arl.rollout.staleness import Admission
 from arl.train.base import Trainer
 from arl.types import Batch, Problem, StepResult, StepWaits, SwapReport, Trajectory, TrajectoryGroup, Turn
 
@@ -34,16 +34,6 @@ class Groups(Protocol):
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
         """Run the episodes and return their scored trajectories, in the order of `sessions`."""
-
-
-class Lease(Protocol):
-    """Lend the device. Disaggregated: both sides own theirs. Collocated: engines sleep from a step until its swap."""
-
-    async def acquire(self) -> None:
-        """Wait until the trainer may use the device."""
-
-    async def release(self) -> None:
-        """Give the device back to the engines."""
 
 
 class Observer(Protocol):
@@ -76,52 +66,6 @@ class Checkpoints(Protocol):
 
     async def prune(self) -> None:
         """Remove the checkpoints that nothing needs any more."""
-
-
-class Admission(Protocol):
-    """Decide what may start, and what must be trained when: see arl.rollout.staleness and arl.rollout.exact_lag."""
-
-    num_trained: int
-
-    @property
-    def num_outstanding(self) -> int:
-        """Return the number of groups that were admitted, and are neither trained nor lost."""
-
-    def is_open(self, loaded_version: int) -> bool:
-        """Return whether one more group may start while the engines serve `loaded_version`."""
-
-    def admit(self, loaded_version: int) -> int:
-        """Count one group in, and return its deadline: the last version that may train it."""
-
-    def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
-        """Go on from a checkpoint.
-
-        Args:
-            num_trained: groups so far.
-            loaded_version: what the engines go on with.
-            outstanding: (dispatch_version, deadline) of each outstanding group.
-        """
-
-    def release(self, deadline: int) -> None:
-        """Give back the number of a group that failed, was rejected or dropped."""
-
-    def train(self, deadline: int) -> None:
-        """Count a group that a step consumes."""
-
-    def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
-        """Find why step `version` may not consume `chosen` (deadline -> groups).
-
-        Returns:
-            The deadline by which too many groups would remain; None: the step may start.
-        """
-
-    def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
-        """Choose what engines at `loaded_version` load next; None: nothing yet.
-
-        Args:
-            version: the trainer's.
-            running: groups whose episodes run.
-        """
 
 
 class Drain:
@@ -167,53 +111,32 @@ class Drain:
         self._open.set()
 
 
-class NoLease:
-    """Implement Lease for mode disaggregated: both sides have devices of their own, so nobody waits."""
+class DeviceLease:
+    """Lend the devices of mode collocated: the engines sleep from the start of a step until its weights are loaded.
 
-    async def acquire(self) -> None:
-        """Return at once."""
+    Args:
+        drain: is closed before the engines sleep, and whoever loads the weights reopens it; None: episodes are
+            interrupted.
+        seconds: deadline of the open episodes.
+    """
 
-    async def release(self) -> None:
-        """Return at once."""
-
-
-class SharedDeviceLease:
-    """Implement Lease for mode collocated: the engines sleep from the start of a step until its weights are loaded."""
-
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, drain: Drain | None, seconds: float) -> None:
         self._engine = engine
+        self._drain = drain
+        self._seconds = seconds
         self._turn = asyncio.Lock()
 
     async def acquire(self) -> None:
         """Wait for the previous step's weights to be loaded, then pause the engines."""
         await self._turn.acquire()
+        if self._drain is not None:
+            await self._drain.close(self._seconds)
         await self._engine.pause()
 
     async def release(self) -> None:
         """Let the engines generate again."""
         await self._engine.resume()
         self._turn.release()
-
-
-class DrainedDeviceLease(SharedDeviceLease):
-    """Implement Lease for mode collocated without interruptions: the trainer's turn begins when no episode generates.
-
-    Whoever loads the weights reopens the drain before the turn ends.
-
-    Args:
-        seconds: deadline of the open episodes.
-    """
-
-    def __init__(self, engine: Engine, drain: Drain, seconds: float) -> None:
-        super().__init__(engine)
-        self._drain = drain
-        self._seconds = seconds
-
-    async def acquire(self) -> None:
-        """Wait for the open episodes as well; see SharedDeviceLease."""
-        await self._turn.acquire()
-        await self._drain.close(self._seconds)
-        await self._engine.pause()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -233,7 +156,8 @@ class Segment:
     groups: Groups
     keep: Filter
     """Decides which finished groups are trained."""
-    lease: Lease
+    lease: DeviceLease | None
+    """Of mode collocated; None: engines and trainer have devices of their own."""
     gate_meter: GateMeter
     """Also counts the open requests of `groups`."""
     drain: Drain | None = None

@@ -1,22 +1,22 @@
 """Run the asyncio controller: generation never waits for training, and no token is trained too old.
 
-    problems ─► _admit ─► _run_group × many ─► buffer ─► _train ─► Swaps ─► engines
-       ▲          ▲             │                          │                   │
-       │ re-queue │             └─► lost: failed,          └─► checkpoint      │
-       └──────────┼──────────────── rejected, dropped                          │
-                  └───────── loaded_version rises, and the gate opens ─────────┘
+    problems ─► _admit ─► _run_group × many ─► buffer ─► _train ─► publish ─► engines
+       ▲          ▲             │                          │                     │
+       │ re-queue │             └─► lost: failed,          └─► checkpoint        │
+       └──────────┼──────────────── rejected, dropped                            │
+                  └─────────── loaded_version rises, and the gate opens ─────────┘
 
-Three loops run at once, _admit, _train and Swaps.run, beside one task for each group. They wake each other by events:
+Three loops run at once, _admit, _train and publish, beside one task for each group. They wake each other by events:
 
     event      set by                                   waited for by
     capacity   a step, a swap, a lost group             _admit
-    finished   a finished or lost group, a swap         NextBatch.wait
-    loadable   a step, a finished or lost group,        Swaps.run
+    finished   a finished or lost group, a swap         _train
+    loadable   a step, a finished or lost group,        publish
                the end of a round of admissions
 
 The controller is the same in every world and mode, because it meets them only through the seams that a Segment holds,
 and through the clock of the running event loop. Its rules are elsewhere: what may start and what must be trained when
-in staleness.py and exact_lag.py, when a step may start in next_batch.py, which failures end a run in failure_window.py.
+in staleness.py and exact_lag.py, which failures end a run in failure_window.py. How weights are loaded is in swaps.py.
 """
 
 import asyncio
@@ -29,12 +29,11 @@ import msgspec
 from arl.clock import now, outer_deadline
 from arl.errors import Lost, Rejected, ends_the_run, leaves
 from arl.rollout.base import Checkpoints, Observer, Segment
-from arl.rollout.controller_state import ControllerState, OpenGroup, RunningGroup
+from arl.rollout.controller_state import ControllerState, OpenGroup, Progress, RunningGroup
 from arl.rollout.failure_window import FailureLimits
-from arl.rollout.ledger import Horizon, Ledger
-from arl.rollout.next_batch import GroupBuffer, NextBatch, WaitTimer
+from arl.rollout.ledger import Ledger, WaitTimer
 from arl.rollout.problem_queue import Attempt, ProblemQueue, TailRounds
-from arl.rollout.swaps import Swaps
+from arl.rollout.swaps import publish
 from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, SET_ASIDE, Batch, Trajectory
 
 PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its episodes' tasks, and their recorded turns
@@ -56,48 +55,24 @@ class Controller:
         checkpoints: Checkpoints,
         restored: ControllerState | None = None,
     ) -> None:
+        self._segment = segment
         self._rollout = segment.rollout
         self._deadlines = segment.deadlines
-        self._horizon = Horizon(segment.steps, segment.tokens)
-        self._until = until
         self._engine = segment.engine
         self._trainer = segment.trainer
         self._admission = segment.admission
-        self._problems = ProblemQueue(segment.problems, segment.rollout.max_requeues)
-        self._groups = segment.groups
-        self._gate_meter = segment.gate_meter
-        self._interrupts = segment.drain is None
         self._tail = segment.tail
-        self._keep = segment.keep
-        self._lease = segment.lease
+        self._until = until
         self._observer = observer
         self._checkpoints = checkpoints
+        self._problems = ProblemQueue(segment.problems, segment.rollout.max_requeues)
         self._limits = FailureLimits(segment.rollout)
-        self._buffer = GroupBuffer()
-        self._running: dict[int, OpenGroup] = {}  # group_id -> group, in the order of admission
-        self._capacity = asyncio.Event()
+        self._progress = Progress(segment.engine, segment.steps, segment.tokens)
+        self._buffer = self._progress.buffer
+        self._running = self._progress.running
         self._saved = 0  # the newest version with a checkpoint; version 0 needs none
         self.is_stopping = False
-        self.version = 0  # steps finished by the trainer
         self.ledger = Ledger()
-        self._next_batch = NextBatch(
-            segment,
-            self._buffer,
-            abandon=self._abandon_one,
-            has_no_more=self._has_no_more_groups,
-            describe=self._counts,
-        )
-        self._finished = self._next_batch.finished
-        self._swaps = Swaps(
-            segment,
-            observer,
-            self._horizon,
-            trained=lambda: self.version,
-            running=lambda: len(self._running),
-            on_swap=(self._capacity, self._finished),
-            describe=self._counts,
-        )
-        self._loadable = self._swaps.loadable
         if restored is not None:
             self._restore(restored)
 
@@ -116,7 +91,7 @@ class Controller:
         async with asyncio.TaskGroup() as tasks:
             await self._resume_groups(tasks)
             admission = tasks.create_task(self._admit(tasks), name="admission")
-            publisher = tasks.create_task(self._swaps.run(), name="publisher")
+            publisher = tasks.create_task(publish(self._segment, self._progress, self._observer), name="publisher")
             await self._train(tasks)
             if self.is_stopping and not self.has_ended() and self.version > self._saved:
                 await self._save_beside(tasks)
@@ -131,11 +106,16 @@ class Controller:
     def stop(self) -> None:
         """Begin no other step: `run` returns when the newest version is saved."""
         self.is_stopping = True
-        self._finished.set()
+        self._progress.finished.set()
 
     def has_ended(self) -> bool:
         """Return whether the last step of the run is trained."""
-        return self.version == self._horizon.steps
+        return self._progress.has_ended
+
+    @property
+    def version(self) -> int:
+        """Return how many steps the trainer has finished."""
+        return self._progress.version
 
     # ---- admission
 
@@ -146,17 +126,14 @@ class Controller:
         """
         timeout = 3 * self._deadlines.step + self._deadlines.swap  # a batch, a step, a checkpoint
         while True:
-            self._capacity.clear()
+            self._progress.capacity.clear()
             while self._may_start():
                 waiting_long = self._tail.next() if self._tail is not None else None
                 self._start(waiting_long or self._problems.next(), tasks)
-            self._gate_meter.hold(self._needs_more())
-            self._loadable.set()  # a load that was put off is due, if the gate has closed
-            async with outer_deadline(timeout, "admission", self._describe_capacity):
-                await self._capacity.wait()
-
-    def _describe_capacity(self) -> str:
-        return f"capacity for another group; version {self.version}, {self._counts()}"
+            self._segment.gate_meter.hold(self._needs_more())
+            self._progress.loadable.set()  # a load that was put off is due, if the gate has closed
+            async with outer_deadline(timeout, "admission", lambda: f"room for a group; {self._progress.describe()}"):
+                await self._progress.capacity.wait()
 
     def _may_start(self) -> bool:
         """Return whether one more group may start: a step needs it, the cap allows it, and the gate is open."""
@@ -166,7 +143,7 @@ class Controller:
 
     def _needs_more(self) -> bool:
         """Return whether steps are left for which no group was admitted."""
-        needed = self._horizon.steps * self._rollout.problems_per_step
+        needed = self._progress.last_version * self._rollout.problems_per_step
         return self._admission.num_trained + self._admission.num_outstanding < needed
 
     def _start(self, attempt: Attempt, tasks: asyncio.TaskGroup) -> None:
@@ -178,12 +155,11 @@ class Controller:
             dispatch_time=now(),
             deadline=self._admission.admit(loaded),
         )
-        group = OpenGroup(record)
         self.ledger.admitted += 1
-        self._running[record.group_id] = group
-        self._begin(group, tasks)
+        self._begin(OpenGroup(record), tasks)
 
     def _begin(self, group: OpenGroup, tasks: asyncio.TaskGroup) -> None:
+        self._running[group.record.group_id] = group
         group.task = tasks.create_task(self._run_group(group), name=f"group {group.record.group_id}")
 
     # ---- one group
@@ -194,9 +170,10 @@ class Controller:
         Consumes one attempt. Waits for engines, env and rewards. Unblocked by them, or canceled when it is late.
         """
         try:
-            group.sessions = self._groups.open(f"g{group.record.group_id}", group.problem, group.record.journals)
-            trajectories = await self._groups.run(group.problem, group.sessions)
-            kept = self._keep(group.problem, trajectories)
+            groups = self._segment.groups
+            group.sessions = groups.open(f"g{group.record.group_id}", group.problem, group.record.journals)
+            trajectories = await groups.run(group.problem, group.sessions)
+            kept = self._segment.keep(group.problem, trajectories)
         except Exception as error:
             if group.record.group_id in self._running:  # else it was abandoned meanwhile, and is accounted for
                 self._end_early(group, error)
@@ -226,8 +203,8 @@ class Controller:
         self._observer.group_finished(done)
         if self._tail is not None and len(self._buffer) == self._rollout.problems_per_step:
             self._set_rest_aside(self._tail)
-        self._finished.set()
-        self._loadable.set()
+        self._progress.finished.set()
+        self._progress.loadable.set()
 
     def _fail(self, group: OpenGroup, cause: BaseException) -> None:
         requeued = self._problems.requeue(group.record.attempt)
@@ -248,9 +225,9 @@ class Controller:
         self._admission.release(group.record.deadline)
         self.ledger.lost[fate] += 1
         self._observer.group_lost(group.ended(trajectories, self.version), fate, cause)
-        self._capacity.set()
-        self._finished.set()
-        self._loadable.set()
+        self._progress.capacity.set()
+        self._progress.finished.set()
+        self._progress.loadable.set()
 
     # ---- training
 
@@ -262,7 +239,7 @@ class Controller:
         """
         for version in range(self.version, self._until):
             timer = WaitTimer()
-            chosen = await self._next_batch.wait(version, timer)
+            chosen = await self._wait_for_batch(version, timer)
             if chosen is None:
                 return
             with timer.waiting_for("device"):
@@ -272,8 +249,8 @@ class Controller:
             batch = self._consume(version, chosen)
             async with outer_deadline(self._deadlines.step, "controller", f"training step {version}"):
                 result = await self._trainer.step(batch)
-            self.version = result.version
-            self._loadable.set()
+            self._progress.version = result.version
+            self._progress.loadable.set()
             self._observer.step_finished(batch, result, timer.waits())
             open_attempts = [group.record.attempt for group in self._running.values()]
             self._limits.forget_before(self._problems.oldest([*open_attempts, *self._set_aside()]))
@@ -282,13 +259,47 @@ class Controller:
             if self._checkpoints.due(self.version):
                 await self._save_beside(tasks)
 
+    async def _wait_for_batch(self, version: int, timer: WaitTimer) -> Counter[int] | None:
+        """Wait until step `version` may start; the deadline counts from the last group that ended.
+
+        Returns:
+            How many groups of each deadline it consumes; None: a recording has no more groups, or `stop`.
+        """
+        timeout = self._deadlines.step
+        what = f"{self._rollout.problems_per_step} groups for step {version}"
+        async with outer_deadline(timeout, "trainer", lambda: f"{what}; {self._progress.describe()}") as scope:
+            while True:
+                self._progress.finished.clear()
+                has_enough = len(self._buffer) >= self._rollout.problems_per_step
+                chosen = self._choose_batch(version) if has_enough else None
+                if chosen is not None or self._has_no_more_groups(version):
+                    return chosen
+                with timer.waiting_for("bound" if has_enough else "groups"):
+                    await self._progress.finished.wait()
+                scope.reschedule(now() + timeout)
+
+    def _choose_batch(self, version: int) -> Counter[int] | None:
+        """Choose the groups that are due first, if step `version` may consume them now; else None.
+
+        With `rollout.late: drop`, unfinished groups that are in its way are abandoned, oldest first. A run without a
+        bound waits for its engines, because published versions take memory.
+        """
+        newest = self._engine.loaded_version + self._rollout.versions_ahead
+        if self._rollout.is_unbounded and version > newest:
+            return None
+        chosen = self._buffer.earliest(self._rollout.problems_per_step)
+        blocking = self._admission.first_blocking(version, chosen)
+        while blocking is not None and self._rollout.late == "drop":
+            self._abandon_one(blocking)
+            blocking = self._admission.first_blocking(version, chosen)
+        return chosen if blocking is None else None
+
     def _abandon_one(self, blocking: int) -> None:
         """Give up the oldest unfinished group due by version `blocking`; its problem may be tried again."""
         group = next(group for group in self._running.values() if group.record.deadline <= blocking)
         group.cancel()
         requeued = self._problems.requeue(group.record.attempt)
-        fate = LATE_REQUEUED if requeued else LATE
-        self._lose(group, group.partial(), fate=fate)
+        self._lose(group, group.partial(), fate=LATE_REQUEUED if requeued else LATE)
 
     def _set_rest_aside(self, tail: TailRounds) -> None:
         """End a round of tail batching: nothing of it runs on."""
@@ -308,18 +319,24 @@ class Controller:
     def _consume(self, version: int, chosen: Counter[int]) -> Batch:
         """Take the chosen groups out of the buffer; their places are free again, unless this step is the last."""
         batch = Batch(version, self._buffer.take(chosen))
-        self._horizon.count(batch)
+        self._progress.count(batch)
         for due in chosen.elements():
             self._admission.train(due)
         self.ledger.trained += len(batch.groups)
-        self._capacity.set()
+        self._progress.capacity.set()
         return batch
 
     async def _take_turn(self) -> None:
         """Wait for the device, where engines and trainer share one; without interruptions also for open episodes."""
+        if self._segment.lease is None:
+            return
         timeout = self._deadlines.swap_and_restart + (0 if self._interrupts else self._deadlines.step)
         async with outer_deadline(timeout, "controller", "the device lease"):
-            await self._lease.acquire()
+            await self._segment.lease.acquire()
+
+    @property
+    def _interrupts(self) -> bool:
+        return self._segment.drain is None
 
     # ---- state
 
@@ -347,7 +364,7 @@ class Controller:
             loaded_version=self._engine.loaded_version,
             admitted=self.ledger.admitted,
             trained=self.ledger.trained,
-            tokens_trained=self._horizon.num_tokens,
+            tokens_trained=self._progress.tokens_trained,
             lost=dict(self.ledger.lost),
             restarted_tokens=self.ledger.restarted_tokens,
             position=self._problems.position,
@@ -362,9 +379,8 @@ class Controller:
 
     def _restore(self, state: ControllerState) -> None:
         """Go on from a checkpoint; the groups in flight begin to run in `run`."""
-        self.version = state.version
+        self._progress.restore(state.version, state.tokens_trained)
         self._saved = state.version
-        self._horizon.restore(state.version, state.tokens_trained)
         self.ledger = Ledger(state.admitted, state.trained, Counter(state.lost), state.restarted_tokens)
         self._problems.restore(state.position, state.num_problems, state.requeued)
         self._limits.restore(state.failures)
@@ -402,10 +418,3 @@ class Controller:
     def num_groups(self) -> tuple[int, int]:
         """Return how many groups run, and how many have finished and wait for their step."""
         return len(self._running), len(self._buffer)
-
-    def _counts(self) -> str:
-        """Describe this moment, for the message of a wait."""
-        return (
-            f"{len(self._running)} groups running, {len(self._buffer)} finished, "
-            f"engines at version {self._engine.loaded_version}"
-        )

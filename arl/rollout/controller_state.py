@@ -1,17 +1,21 @@
-"""Hold what the controller knows: of each open group, and at one instant, from which a run goes on."""
+"""Hold what the controller knows: of each group, of the run, and at one instant, from which a run goes on."""
 
 import asyncio
-from collections.abc import Sequence
+import bisect
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 
 import msgspec
 from msgspec import Struct
 
 from arl.clock import now
+from arl.engine.base import Engine
 from arl.rollout.env import UNGRADED, Session
 from arl.rollout.failure_window import WindowState
 from arl.rollout.problem_queue import Attempt
-from arl.types import Count, Problem, Trajectory, TrajectoryGroup, Turn
+from arl.types import Batch, Count, Problem, Trajectory, TrajectoryGroup, Turn
 
 
 class RunningGroup(Struct, frozen=True):
@@ -103,3 +107,90 @@ class OpenGroup:
         """Cancel its episodes."""
         assert self.task is not None
         self.task.cancel()
+
+
+class GroupBuffer:
+    """Keep (deadline, group), earliest deadline first, in order of arrival within one."""
+
+    def __init__(self) -> None:
+        self._groups: list[tuple[int, TrajectoryGroup]] = []
+
+    def __len__(self) -> int:
+        return len(self._groups)
+
+    def __iter__(self) -> Iterator[tuple[int, TrajectoryGroup]]:
+        return iter(self._groups)
+
+    def add(self, group: TrajectoryGroup, deadline: int) -> None:
+        """Add a group that the step of version `deadline` must train at the latest."""
+        bisect.insort_right(self._groups, (deadline, group), key=itemgetter(0))
+
+    def earliest(self, count: int) -> Counter[int]:
+        """Choose the first `count` groups in the order of deadlines, and return how many there are of each deadline."""
+        return Counter(deadline for deadline, _ in self._groups[:count])
+
+    def take(self, chosen: Counter[int]) -> tuple[TrajectoryGroup, ...]:
+        """Remove and return the groups that `earliest` chose: within a deadline the first to arrive, ordered by id.
+
+        They are not ordered by arrival, because their order decides their minibatch, and no minibatch may consist of
+        the quick ones.
+        """
+        left = chosen.copy()
+        taken: list[tuple[int, TrajectoryGroup]] = []
+        kept: list[tuple[int, TrajectoryGroup]] = []
+        for deadline, group in self._groups:  # others may have arrived since
+            if left[deadline] > 0:
+                left[deadline] -= 1
+                taken.append((deadline, group))
+            else:
+                kept.append((deadline, group))
+        self._groups = kept
+        taken.sort(key=lambda item: (item[0], item[1].group_id))
+        return tuple(group for _, group in taken)
+
+
+class Progress:
+    """Hold how far a run is, and the events by which its loops wake each other: see arl.rollout.controller.
+
+    Args:
+        steps: the last version, at most.
+        tokens: loss tokens after which no further step starts; None: only `steps` counts.
+    """
+
+    def __init__(self, engine: Engine, steps: int, tokens: int | None) -> None:
+        self._engine = engine
+        self._tokens = tokens
+        self.last_version = steps
+        self.version = 0  # steps finished by the trainer
+        self.tokens_trained = 0  # loss tokens
+        self.running: dict[int, OpenGroup] = {}  # group_id -> group, in the order of admission
+        self.buffer = GroupBuffer()
+        self.capacity = asyncio.Event()
+        self.finished = asyncio.Event()
+        self.loadable = asyncio.Event()
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the last step of the run is trained."""
+        return self.version == self.last_version
+
+    def restore(self, version: int, tokens_trained: int) -> None:
+        """Go on from a checkpoint, which may be the last one."""
+        self.version = version
+        self.tokens_trained = tokens_trained
+        self._end_if_enough(version)
+
+    def count(self, batch: Batch) -> None:
+        """Count what a step is about to train. Its version is the last one if that is enough."""
+        for group in batch.groups:
+            self.tokens_trained += sum(int(trajectory.loss_mask.sum()) for trajectory in group.trajectories)
+        self._end_if_enough(batch.version + 1)
+
+    def _end_if_enough(self, version: int) -> None:
+        if self._tokens is not None and self.tokens_trained >= self._tokens:
+            self.last_version = version
+
+    def describe(self) -> str:
+        """Describe this moment, for the message of a wait."""
+        groups = f"{len(self.running)} groups running, {len(self.buffer)} finished"
+        return f"{groups}, engines at version {self._engine.loaded_version}"

@@ -55,8 +55,7 @@ class _Span:
 
     start: int
     end: int
-    finish_reason: FinishReason | None
-    stop: bool  # whether a stop token or a stop string ends it
+    finish_reason: FinishReason | None = None
 
 
 class Session:
@@ -162,12 +161,16 @@ class Session:
         if self.is_over:
             raise ValueError("session.generate() after the end of the episode: check session.is_over before each turn")
         start = len(self._token_ids)
-        sampling = self._turn_sampling(limit, stop)
-        turn = _Span(start, start, None, stop)
+        sampling = msgspec.structs.replace(
+            self._sampling,
+            max_new_tokens=self.budget if limit is None else min(limit, self.budget),
+            stop_token_ids=self._sampling.stop_token_ids if stop else (),
+        )
+        turn = _Span(start, start)
         self._turns.append(turn)
         self._recall(turn)
         if turn.finish_reason is None:
-            await self._ask(turn, sampling)
+            await self._ask(turn, sampling, self._stop if stop else None)
         assert turn.finish_reason is not None
         return Completion(
             token_ids=tuple(self._token_ids[start:]),
@@ -248,11 +251,6 @@ class Session:
             finish_reason=turn.finish_reason,
         )
 
-    def _turn_sampling(self, limit: int | None, stop: bool) -> SamplingParams:
-        tokens = self.budget if limit is None else min(limit, self.budget)
-        stops = self._sampling.stop_token_ids if stop else ()
-        return msgspec.structs.replace(self._sampling, max_new_tokens=tokens, stop_token_ids=stops)
-
     def _recall(self, turn: _Span) -> None:
         """Take this turn from the journal, as far as it goes."""
         number = len(self._turns) - 1
@@ -264,8 +262,8 @@ class Session:
             self.diverged = True
             self._journal = self._journal[:number]
 
-    async def _ask(self, turn: _Span, sampling: SamplingParams) -> None:
-        """Have the engine generate the rest of this turn."""
+    async def _ask(self, turn: _Span, sampling: SamplingParams, stop: StopStrings | None) -> None:
+        """Have the engine generate the rest of this turn, up to the token that completes a stop string."""
         whole = GenerateRequest(
             request_id=f"{self.episode_id}.{len(self._turns) - 1}",
             input_ids=tuple(self._token_ids[: turn.start]),
@@ -278,23 +276,16 @@ class Session:
             return
         self._meter.opened(1)
         try:
-            await self._receive(turn, left.rest())
+            async with aclosing(self._engine.generate(left.rest())) as increments:  # type: ignore[type-var]
+                async for increment in increments:
+                    kept = increment
+                    if stop is not None:
+                        kept = stop.cut(self._token_ids[turn.start : turn.end], increment)
+                    self._record(turn, kept)
+                    if kept is not increment:
+                        break  # which aborts the request
         finally:
             self._meter.opened(-1)
-
-    async def _receive(self, turn: _Span, request: GenerateRequest) -> None:
-        async with aclosing(self._engine.generate(request)) as increments:  # type: ignore[type-var]
-            async for increment in increments:
-                kept = self._up_to_stop(turn, increment)
-                self._record(turn, kept)
-                if kept is not increment:
-                    break  # which aborts the request
-
-    def _up_to_stop(self, turn: _Span, increment: Increment) -> Increment:
-        """Return `increment`, or its part up to the token that completes a stop string."""
-        if self._stop is None or not turn.stop:
-            return increment
-        return self._stop.cut(self._token_ids[turn.start : turn.end], increment)
 
     def _record(self, turn: _Span, increment: Increment) -> None:
         self._token_ids.extend(increment.token_ids)

@@ -85,8 +85,29 @@ class Episodes:
         prompt_ids = self._codec.encode_problem(problem)
         sessions = []
         for i in range(self._rollout.group_size):
-            journal = journals[i] if journals else ()
-            sessions.append(self._session(f"{name}.{i}", name, prompt_ids, journal))
+            episode_id = f"{name}.{i}"
+            digest = hashlib.blake2b(f"{self._seed} {episode_id}".encode(), digest_size=8).digest()
+            sampling = SamplingParams(
+                max_new_tokens=self._rollout.max_new_tokens,
+                temperature=self._rollout.temperature,
+                top_p=self._top_p,
+                top_k=self._top_k,
+                stop_token_ids=(*self._codec.stop_token_ids, *self._rollout.stop_token_ids),
+                seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
+            )
+            session = Session(
+                self._engine,
+                self._codec,
+                sampling=sampling,
+                prompt_ids=prompt_ids,
+                max_length=self._max_length,
+                episode_id=episode_id,
+                affinity=name,
+                journal=journals[i] if journals else (),
+                stop=self._rollout.stop,
+                meter=self.gate_meter,
+            )
+            sessions.append(session)
         return sessions
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
@@ -124,41 +145,11 @@ class Episodes:
     def _trajectory(self, session: Session, response: Response, grade: Grade) -> Trajectory:
         """Return the trajectory of a graded episode, as training is to see it."""
         trajectory = session.trajectory(grade)
-        reward = shaped(grade.reward, response, self._shaping)
-        trajectory = msgspec.structs.replace(trajectory, reward=reward)
-        if is_masked(response, self._shaping):
-            nothing = np.zeros_like(trajectory.loss_mask)
-            trajectory = msgspec.structs.replace(trajectory, loss_mask=nothing)
-        return trajectory
-
-    def _session(
-        self,
-        episode_id: str,
-        affinity: str,
-        prompt_ids: tuple[int, ...],
-        journal: tuple[Turn, ...],
-    ) -> Session:
-        name = f"{self._seed} {episode_id}"
-        digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-        sampling = SamplingParams(
-            max_new_tokens=self._rollout.max_new_tokens,
-            temperature=self._rollout.temperature,
-            top_p=self._top_p,
-            top_k=self._top_k,
-            stop_token_ids=(*self._codec.stop_token_ids, *self._rollout.stop_token_ids),
-            seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
-        )
-        return Session(
-            self._engine,
-            self._codec,
-            sampling=sampling,
-            prompt_ids=prompt_ids,
-            max_length=self._max_length,
-            episode_id=episode_id,
-            affinity=affinity,
-            journal=journal,
-            stop=self._rollout.stop,
-            meter=self.gate_meter,
+        mask = trajectory.loss_mask
+        return msgspec.structs.replace(
+            trajectory,
+            reward=shaped(grade.reward, response, self._shaping),
+            loss_mask=np.zeros_like(mask) if is_masked(response, self._shaping) else mask,
         )
 
     async def _drive(self, problem: Problem, session: Session) -> float | None:

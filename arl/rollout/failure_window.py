@@ -81,14 +81,12 @@ class FailureLimits:
         Raises:
             RunError: too many problems failed; the message has the first cause in the order of admission.
         """
-        problem = f"problem {attempt.problem.id}: {type(cause).__name__}: {cause}"
-        window = self._failed.mark(attempt.number, problem)
+        window = self._failed.mark(attempt.number, f"{attempt.problem.id}: {type(cause).__name__}: {cause}")
         if window is None:
             return
-        limit = self._rollout.max_failed_share
         error = RunError(
-            f"{len(window)} of {self._failed.size} problems in order of admission failed, more than "
-            f"rollout.max_failed_share {limit:g} allows; the first, {window[0][1]}. "
+            f"{len(window)} of {FAILED_OF} problems in order of admission failed, more than rollout.max_failed_share "
+            f"{self._rollout.max_failed_share:g} allows; the first, problem {window[0][1]}. "
             "Fix the reward or env, or raise the limit"
         )
         if not isinstance(cause, ArlError):  # the code of an env or filter raised it
@@ -106,17 +104,14 @@ class FailureLimits:
             RunError: too many problems were rejected; the message has the first cause in the order of admission.
         """
         who = self._rollout.filter if cause is None else str(cause)
-        scored = [reward for reward in rewards if not math.isnan(reward)]
-        distinct = sorted(set(scored))
-        problem = f"problem {attempt.problem.id} by {who}, had the rewards {distinct[:5]}"
-        window = self._rejected.mark(attempt.number, problem)
+        distinct = sorted({reward for reward in rewards if not math.isnan(reward)})
+        window = self._rejected.mark(attempt.number, f"{attempt.problem.id} by {who}, had the rewards {distinct[:5]}")
         if window is None:
             return
-        limit = self._rollout.max_rejected_share
         raise RunError(
-            f"{len(window)} of {self._rejected.size} problems in order of admission were rejected, more than "
-            f"rollout.max_rejected_share {limit:g} allows; the first, {window[0][1]}. "
-            "Choose easier or harder problems, another filter, or raise the limit"
+            f"{len(window)} of {REJECTED_OF} problems in order of admission were rejected, more than "
+            f"rollout.max_rejected_share {self._rollout.max_rejected_share:g} allows; the first, problem "
+            f"{window[0][1]}. Choose easier or harder problems, another filter, or raise the limit"
         )
 
     def forget_before(self, oldest: int) -> None:

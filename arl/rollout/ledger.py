@@ -1,13 +1,17 @@
-"""Count what becomes of every admitted group, where a run ends, and how long the engines had nothing to do.
+"""Count what becomes of every admitted group, what a step waits for, and how long the engines have nothing to do.
 
 admitted = trained + lost, by fate + in flight
 """
 
+import contextlib
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
+from arl.clock import now
 from arl.engine.meters import Stopwatch
-from arl.types import Batch
+from arl.types import StepWaits
 
 
 @dataclass
@@ -25,33 +29,22 @@ class Ledger:
         return self.admitted - self.trained - self.lost.total()
 
 
-class Horizon:
-    """Count trained tokens, and end the run after `steps`, or with the step that reaches `tokens`.
+class WaitTimer:
+    """Sum the waits of one step by their cause: a field of StepWaits."""
 
-    Args:
-        steps: versions of the run, at most.
-        tokens: loss tokens after which no further step starts; None: only `steps` counts.
-    """
+    def __init__(self) -> None:
+        self._seconds: Counter[str] = Counter()
 
-    def __init__(self, steps: int, tokens: int | None) -> None:
-        self.steps = steps
-        self._tokens = tokens
-        self.num_tokens = 0  # trained so far
+    @contextlib.contextmanager
+    def waiting_for(self, cause: Literal["groups", "bound", "device"]) -> Iterator[None]:
+        """Count the seconds of the block."""
+        began = now()
+        yield
+        self._seconds[cause] += now() - began  # type: ignore[assignment]
 
-    def restore(self, version: int, num_tokens: int) -> None:
-        """Go on from a checkpoint, which may be the last one."""
-        self.num_tokens = num_tokens
-        self._end_if_reached(version)
-
-    def count(self, batch: Batch) -> None:
-        """Count what a step is about to train. Its version is the last one if that is enough."""
-        for group in batch.groups:
-            self.num_tokens += sum(int(trajectory.loss_mask.sum()) for trajectory in group.trajectories)
-        self._end_if_reached(batch.version + 1)
-
-    def _end_if_reached(self, version: int) -> None:
-        if self._tokens is not None and self.num_tokens >= self._tokens:
-            self.steps = version
+    def waits(self) -> StepWaits:
+        """Return the sums."""
+        return StepWaits(**self._seconds)
 
 
 class GateMeter(Stopwatch):

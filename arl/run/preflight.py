@@ -22,8 +22,8 @@ from arl.launch.placement import Placement, engine_share, place
 from arl.launch.torch_build import nccl_settings
 from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
+from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter
-from arl.rollout.lag_table import load_lags
 from arl.run.checks import GpuReport, check_gpus
 from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run_problems, run_suites
 from arl.run.machines import resolve_auto
@@ -53,7 +53,7 @@ class Plan(Struct, frozen=True):
     placement: Placement
     transport: Transport
     memory: "MemoryPlan | None"  # None: a tiny model's
-    lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.lag_table; None: staleness is bounded instead
+    lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.exact_lag; None: staleness is bounded instead
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
     measured: list[Suite] = []  # during training
     left_out: tuple[str, ...] = ()  # notes about problems that are not used

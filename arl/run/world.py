@@ -26,22 +26,12 @@ from arl.engine.base import Engine
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.metrics.run_status import ProcessStatus
-from arl.rollout.base import (
-    Admission,
-    Checkpoints,
-    Drain,
-    DrainedDeviceLease,
-    Groups,
-    Lease,
-    NoLease,
-    Segment,
-    SharedDeviceLease,
-)
+from arl.rollout.base import Checkpoints, DeviceLease, Drain, Groups, Segment
 from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import TailGate, TailRounds
-from arl.rollout.staleness import StalenessGate
+from arl.rollout.staleness import Admission, StalenessGate
 from arl.run.checkpoint import ResumePoint, RunCheckpoints, RunSnapshot
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.evaluate import measure_suite
@@ -250,10 +240,8 @@ def recipe_filter(recipe: Recipe) -> Filter:
     return import_function(recipe.rollout.filter, "rollout.filter")
 
 
-def recipe_lease(recipe: Recipe, engine: Engine, drain: Drain) -> Lease:
+def recipe_lease(recipe: Recipe, engine: Engine, drain: Drain) -> DeviceLease | None:
     """Return the lease of the devices: in mode collocated engines and trainer take turns."""
     if recipe.mode != "collocated":
-        return NoLease()
-    if recipe.sync.interrupt:
-        return SharedDeviceLease(engine)
-    return DrainedDeviceLease(engine, drain, recipe.deadlines.step)
+        return None
+    return DeviceLease(engine, None if recipe.sync.interrupt else drain, recipe.deadlines.step)

@@ -116,7 +116,7 @@ def kept_versions(recipe: Recipe, lags: np.ndarray | None) -> int:
     Without a bound, Rollout.versions_ahead takes the place of η.
 
     Args:
-        lags: (steps, P) int32, of the recipe, see arl.rollout.lag_table; then their largest takes the place of η.
+        lags: (steps, P) int32, of the recipe, see arl.rollout.exact_lag; then their largest takes the place of η.
             None: the recipe has no lag.
     """
     if recipe.mode == "collocated":

@@ -72,7 +72,7 @@ def publication_directory(
 
     Args:
         model: directory of the weights that the run begins with, which have the size of a version.
-        lags: (steps, P) int32, of the recipe, see arl.rollout.lag_table; None: staleness is bounded instead.
+        lags: (steps, P) int32, of the recipe, see arl.rollout.exact_lag; None: staleness is bounded instead.
         on_gpus: the trainer's ranks compute on GPUs, whose memory ipc leaves the weights in.
         several_nodes: the run is on several nodes, all of which see the run directory.
 

@@ -34,17 +34,6 @@ class OfTheWrongShape(Growing):
         return episodes.rewards
 
 
-class NotFinite(Growing):
-    def compute(self, episodes: EpisodeColumns) -> np.ndarray:
-        return np.full(int(episodes.num_loss_tokens.sum()), np.nan)
-
-
-class WithValues(Growing):
-    """Asks for a column that nothing computes yet."""
-
-    columns = ("values",)
-
-
 class WithoutPer(Advantage):
     """Lacks the declaration `per`."""
 

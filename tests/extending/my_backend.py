@@ -10,13 +10,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from arl.config.capabilities import Capabilities
-from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_limits
-from arl.engine.backend import Installation, ServerSpec
+from arl.engine.backend import ServerSpec
 from arl.engine.base import Load, ReplicaEngine, refuse_impossible
 from arl.engine.embedded.embedded_backend import EmbeddedBackend
-from arl.errors import InputError
 from arl.launch.base import Command
 from arl.types import GenerateRequest, Increment, StartingVersions, SwapReport, WeightUpdate
 
@@ -84,25 +82,6 @@ class PatternBackend(EmbeddedBackend):
     async def open_in_process(self, recipe: Recipe, versions: StartingVersions) -> AsyncIterator[ReplicaEngine]:
         limits = model_limits(versions.served)
         yield PatternEngine(limits.vocab_size, limits.context, versions.oldest, recipe.virtual.engine_pass)
-
-
-class NotInstalled(PatternBackend):
-    """Finds its software missing."""
-
-    def probe(self, config: EngineConfig) -> Installation:
-        raise InputError("engine.kind my_backend:NotInstalled: there is no my-server; pip install my-server")
-
-
-class ServersOnly(EmbeddedBackend):
-    """Cannot generate in this process."""
-
-    capabilities = Capabilities(transports=("file",))
-
-
-class WithoutProbe:
-    """Lacks most parts of a backend."""
-
-    capabilities = Capabilities()
 
 
 class WrongCommand(EmbeddedBackend):

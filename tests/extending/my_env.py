@@ -6,7 +6,7 @@ rollout: {env: tests.extending.my_env:ask_twice}
 from arl.rollout.env import Session
 from arl.types import Problem
 
-TOOL = "..="
+TOOL = "=="
 
 
 async def ask_twice(problem: Problem, session: Session) -> None:
@@ -17,10 +17,6 @@ async def ask_twice(problem: Problem, session: Session) -> None:
     session.extend(TOOL)
     if not session.is_over:
         await session.generate(limit=4)
-
-
-async def without_session(problem: Problem) -> None:
-    pass
 
 
 def not_async(problem: Problem, session: Session) -> None:

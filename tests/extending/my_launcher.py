@@ -34,12 +34,6 @@ def priority(problem: object, response: Response) -> float:
     return float(len(response.text) % 3)
 
 
-class WithoutStart:
-    """Lacks most parts of a launcher."""
-
-    def __init__(self, logs: object, patience: float, cluster: object) -> None: ...
-
-
 class WithAnotherStart(LocalLauncher):
     """Its `start` does not take the resources."""
 

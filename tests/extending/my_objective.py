@@ -59,25 +59,9 @@ class WithoutScope(Objective):
         return tokens.current_logprobs.sum(), {}
 
 
-class WithWrongScope(WithoutScope):
-    scope = "group"  # type: ignore[assignment]
-
-
-class WithOtherParameters(WithoutScope):
-    scope = "token"
-
-    def loss(self, logprobs: Tensor, advantages: Tensor) -> Tensor:  # type: ignore[override]
-        return logprobs
-
-
 class LogsAnotherName(Reinforce):
     """Declares objective/penalty, and returns it under another name."""
 
     def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
         loss, metrics = super().loss(tokens)
         return loss, {"objective/forfeit": metrics["objective/penalty"]}
-
-
-class NotSummed(Reinforce):
-    def loss(self, tokens: TokenColumns) -> tuple[Tensor, dict[str, Tensor]]:
-        return tokens.current_logprobs, {}

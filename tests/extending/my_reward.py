@@ -16,7 +16,3 @@ def ones_and_length(problem: Problem, response: Response) -> dict[str, float]:
 
 def without_response(problem: Problem) -> float:
     return 1.0
-
-
-async def asynchronous(problem: Problem, response: Response) -> float:
-    return 1.0

@@ -58,13 +58,3 @@ class NoProblems(Task):
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:
         return 1.0
-
-
-class BoundReward(Echo):
-    def reward(self, problem: Problem, response: Response) -> float:  # type: ignore[override]
-        return 1.0
-
-
-class NoDemonstrations(Echo):
-    def warmup(self) -> Sequence[WarmupStage]:
-        return ()

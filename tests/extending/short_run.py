@@ -14,7 +14,6 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
 from arl.run.preflight import preflight
 from arl.run.train import train
-from arl.types import Problem, Response
 
 RECIPE = """\
 name: short
@@ -29,18 +28,6 @@ eval: {problems: 0}
 """
 TRAJECTORIES = 2 * 2 * 4  # of the whole run
 FIRST_SECTION = len(RECIPE.splitlines()) + 1  # the line of what a test adds
-VARIED_REWARDS = f"reward.function={__name__}:number_of_ones"
-EQUAL_REWARDS = f"reward.function={__name__}:always_one"
-
-
-def number_of_ones(problem: Problem, response: Response) -> float:
-    """Score what differs within a group of an untrained model."""
-    return response.text.count("1")
-
-
-def always_one(problem: Problem, response: Response) -> float:
-    """Score every response alike, so that there is nothing to learn from."""
-    return 1.0
 
 
 class ShortRun:

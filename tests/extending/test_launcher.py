@@ -1,4 +1,4 @@
-"""A launcher from outside of arl starts the processes of a real run; one that is none is refused before the start."""
+"""A launcher from outside of arl starts the processes of a real run."""
 
 import io
 import json
@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
-from arl.errors import RecipeError
-from arl.launch.base import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
 from tests.processes import MARK, left_behind
@@ -31,6 +28,7 @@ deadlines: {{startup: 300, step: 300, swap: 300, reward: 60}}
 """
 
 
+@pytest.mark.slow
 def test_a_launcher_of_ones_own_starts_every_process_of_a_real_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -47,19 +45,3 @@ def test_a_launcher_of_ones_own_starts_every_process_of_a_real_run(
         assert "ARL_RUN_KEY" in process["secrets"], "the run's key is never in argv"
     assert "at version 2: Stepped sent" in (logs / "trainer-0.log").read_text()
     assert not left_behind(str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("launcher", "rule"),
-    [
-        (f"{HERE}:Missing", "has no attribute Missing"),
-        (f"{HERE}:WithoutStart", r"lacks .*; see arl\.launch\.local:LocalLauncher"),
-        (f"{HERE}:WithAnotherStart", r"start\(.*cannot be called as start\(role, command, resources"),
-    ],
-)
-def test_a_launcher_that_lacks_a_part_is_refused_with_its_name_and_an_example(
-    launcher: str, rule: str, tmp_path: Path
-) -> None:
-    recipe = Recipe.model_validate({"launcher": launcher, "model": {"path": "m"}, "data": {"task": "long_tail"}})
-    with pytest.raises(RecipeError, match=rule):
-        make_launcher(recipe, tmp_path)

@@ -51,10 +51,3 @@ def test_of_two_runs_of_one_seed_the_finished_one_counts_and_the_other_is_named(
     (arm,), notes = make_arms(load_runs([tmp_path])[0])
     assert [run.last_step for run in arm.runs] == [6]
     assert f"{tmp_path.name}/a: has the recipe and the seed (0) of {tmp_path.name}/b" in "\n".join(notes)
-
-
-def test_runs_that_differ_in_too_much_are_called_by_their_own_names(tmp_path: Path) -> None:
-    write_run(tmp_path / "a")
-    fields = ["train.learning_rate=1e-3", "train.weight_decay=0.5", "engine.slots=3", "train.clip_norm=3"]
-    write_run(tmp_path / "b", [*fields, "rollout.temperature=0.5"])
-    assert [arm.name for arm in arms_in(tmp_path)] == ["b", "a"]  # colder first

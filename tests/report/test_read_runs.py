@@ -24,13 +24,6 @@ def test_a_directory_above_runs_stands_for_all_of_them_in_the_order_of_their_nam
     assert [run.name for run in runs] == ["study/a", "study/b/seed-0", "study/b/seed-1"]
 
 
-def test_a_run_named_twice_is_read_once_and_namesakes_get_names_that_tell_them_apart(tmp_path: Path) -> None:
-    one = write_run(tmp_path / "one" / "mine")
-    other = write_run(tmp_path / "other" / "mine", ["train.learning_rate=1e-3"])
-    runs, _ = load_runs([one, other, tmp_path / "one"])
-    assert [run.name for run in runs] == ["one/mine", "other/mine"]
-
-
 def test_runs_are_finished_running_or_stopped_and_reading_takes_no_lock(tmp_path: Path) -> None:
     write_run(tmp_path / "a-finished")
     write_run(tmp_path / "b-stopped", is_finished=False)
@@ -42,14 +35,6 @@ def test_runs_are_finished_running_or_stopped_and_reading_takes_no_lock(tmp_path
         statuses = [run.status for run in load_runs([tmp_path])[0]]
         assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
     assert statuses == ["finished", "stopped", "running"]
-
-
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "damaged", steps=2)
-    write_run(tmp_path / "good")
-    with (run / "metrics.jsonl").open("a") as file:
-        file.write("\x00\x00\n")
-    assert "damaged/metrics.jsonl: cannot be read after 4 lines" in notes_of(tmp_path)
 
 
 def test_a_run_without_a_step_is_left_out_and_named_and_alone_refused(tmp_path: Path) -> None:
@@ -64,10 +49,14 @@ def test_a_run_without_a_step_is_left_out_and_named_and_alone_refused(tmp_path: 
         load_runs([begun])
 
 
-def test_a_run_whose_recipe_is_torn_is_left_out_and_named(tmp_path: Path) -> None:
+def test_a_run_whose_files_are_torn_is_left_out_and_named(tmp_path: Path) -> None:
     write_run(tmp_path / "good")
     (write_run(tmp_path / "bad") / "recipe.yaml").write_text("name: [unclosed")
-    assert "bad: recipe.yaml" in notes_of(tmp_path)
+    with (write_run(tmp_path / "damaged", steps=2) / "metrics.jsonl").open("a") as file:
+        file.write("\x00\x00\n")
+    notes = notes_of(tmp_path)
+    assert "bad: recipe.yaml or metrics.jsonl cannot be read" in notes
+    assert "damaged/metrics.jsonl: cannot be read after 4 lines" in notes
 
 
 def test_what_was_not_measured_is_nan_and_never_zero(tmp_path: Path) -> None:
@@ -81,12 +70,3 @@ def test_what_was_not_measured_is_nan_and_never_zero(tmp_path: Path) -> None:
     assert np.isnan(read.number("grad_norm")).all()
     assert np.isnan(read.number("never recorded")).all()
     assert np.isnan(read.last("never recorded"))
-
-
-def test_every_prefix_of_metrics_that_holds_a_step_can_be_read(tmp_path: Path) -> None:
-    run = write_run(tmp_path / "torn", steps=3)
-    content = (run / "metrics.jsonl").read_bytes()
-    first_step = content.index(b"\n", content.index(b"tokens/trained")) + 1
-    for size in range(first_step, len(content), 97):
-        (run / "metrics.jsonl").write_bytes(content[:size])
-        assert 1 <= load_runs([run])[0][0].last_step <= 3

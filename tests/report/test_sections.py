@@ -2,19 +2,16 @@
 
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pytest
 
-from arl.report.accounts import unaccounted
 from arl.report.arms import Arm, make_arms
-from arl.report.assemble import Report, build_report
-from arl.report.parts import Prose
+from arl.report.assemble import Report, build_report, unaccounted
 from arl.report.runs import load_runs
-from arl.report.speed import NOTHING, UNEXPLAINED, advice, engine_shares, mean_shares, trainer_shares
+from arl.report.speed import UNEXPLAINED, advice, engine_shares, mean_shares, trainer_shares
 from arl.report.token_ages import by_age
-from tests.report.synthetic_runs import Line, step_record, write_metrics, write_recipe, write_sweep
-from tests.report.test_comparison import all_items, figures
+from tests.report.synthetic_runs import Line, step_record, write_metrics, write_recipe
+from tests.report.test_comparison import all_items
 
 
 def arm_of(directory: Path, lines: list[Line], *settings: str) -> Arm:
@@ -30,9 +27,8 @@ def steps(changed: Line, count: int = 4, age: int = 2) -> list[Line]:
     return [step_record(step, age) | changed for step in range(1, count + 1)]
 
 
-def prose(report: Report, id: str) -> str:
-    (found,) = [item for item in all_items(report) if isinstance(item, Prose) and item.id == id]
-    return "\n".join(found.lines)
+def prose(report: Report) -> str:
+    return "\n".join(item for item in all_items(report) if isinstance(item, str))
 
 
 def test_the_parts_of_a_sides_time_sum_to_all_of_it(tmp_path: Path) -> None:
@@ -60,14 +56,7 @@ def test_tokens_that_are_not_accounted_for_are_said(tmp_path: Path) -> None:
     sound = arm_of(tmp_path / "sound", steps({}))
     assert unaccounted(sound.runs[0]) == 0
     arm_of(tmp_path / "leaking", steps({"audit/tokens_in_flight": 293.0}))
-    assert "7 generated tokens are not accounted for" in prose(build_report([tmp_path / "leaking"]), "ledger-said")
-
-
-def test_selection_is_said_when_trained_groups_differ_from_generated_ones(tmp_path: Path) -> None:
-    arm_of(tmp_path / "even", steps({"audit/reward_trained": 0.4}))
-    assert "No arm trained groups that differ" in prose(build_report([tmp_path / "even"]), "ledger-said")
-    arm_of(tmp_path / "short", steps({"audit/reward_trained": 0.4, "audit/length_trained": 80.0}))
-    assert "the mean length of trained groups is 20% below" in prose(build_report([tmp_path / "short"]), "ledger-said")
+    assert "seed 0: 7 generated tokens are not accounted for" in prose(build_report([tmp_path / "leaking"]))
 
 
 GOOD = {"idle/trainer": 0.05, "idle/engine": 0.05, "wait/groups_s": 0.1, "wait/bound_s": 0.0, "wait/gate_s": 0.0}
@@ -81,11 +70,6 @@ GOOD |= {"time/train_s": 1.7}
         ({"idle/engine": 0.6, "wait/gate_s": 1.0}, "training is the bottleneck"),
         ({"wait/groups_s": 1.0, "idle/engine": 0.5}, "a larger one lets more of both happen at once"),
         ({"wait/bound_s": 1.0, "time/train_s": 0.7}, "late groups hold the trainer up for 50%"),
-        (
-            {"sync/recomputed_tokens": 9000.0, "tokens/generated": 3000.0},
-            "swaps had 3.0 tokens computed again for each",
-        ),
-        ({"behavior_weight/effective_sample_size": 0.3}, "effective sample size of behavior weights is 30%"),
         ({"groups/equal_rewards": 0.7}, "70% of groups have equal rewards"),
         ({"truncated": 0.3}, "30% of answers are cut off"),
     ],
@@ -93,19 +77,3 @@ GOOD |= {"time/train_s": 1.7}
 def test_advice_follows_from_the_numbers_and_names_them(tmp_path: Path, changed: Line, said: str) -> None:
     (line,) = advice(arm_of(tmp_path / "run", steps(GOOD | changed)))
     assert said in line
-
-
-def test_a_run_that_nothing_is_wrong_with_is_left_alone(tmp_path: Path) -> None:
-    arm_of(tmp_path / "run", steps(GOOD))
-    assert NOTHING in prose(build_report([tmp_path]), "advice-said")
-
-
-def test_every_figure_is_json_without_a_gap_drawn_as_zero_and_every_id_is_unique(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [0, 2], ["ppo", "decoupled_ppo"], seeds=2)
-    report = build_report([tmp_path])
-    assert b"NaN" not in msgspec.json.encode(report.sections)
-    ids = [item.id for item in all_items(report)]
-    assert len(ids) == len(set(ids))
-    for figure in figures(report).values():
-        assert figure.traces
-        assert figure.caption

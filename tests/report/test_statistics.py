@@ -11,7 +11,6 @@ from arl.report.statistics import at_each, curve_of_seeds, difference_of_means, 
 from tests.examples import examples
 
 NUMBERS = st.floats(-100, 100)
-SEVERAL = st.lists(NUMBERS, min_size=2, max_size=8)
 
 
 @pytest.mark.parametrize("num_seeds", [2, 3, 5, 10])
@@ -52,25 +51,3 @@ def test_nothing_is_known_outside_of_what_was_measured(points: list[tuple[float,
         assert math.isnan(found)
         return
     assert y.min() - 1e-9 <= found <= y.max() + 1e-9
-
-
-@examples(1)
-@given(st.lists(st.one_of(NUMBERS, st.just(math.nan)), min_size=1, max_size=9))
-def test_measurements_are_met_and_gaps_between_them_bridged(values: list[float]) -> None:
-    x = np.arange(len(values), dtype=float)
-    y = np.array(values)
-    found = at_each(x, y, x)
-    measured = np.isfinite(y)
-    np.testing.assert_allclose(found[measured], y[measured])
-    if measured.any():
-        inner = (x >= x[measured][0]) & (x <= x[measured][-1])
-        assert (np.isfinite(found) == inner).all()
-
-
-def test_a_curve_is_of_the_seeds_that_were_measured_at_each_point() -> None:
-    nan = math.nan
-    values = np.array([[1.0, 1.0, nan], [3.0, nan, nan]])
-    mean, low, high = curve_of_seeds(values)
-    np.testing.assert_array_equal(mean, [2.0, 1.0, nan])
-    assert low[0] < 2 < high[0]
-    assert np.isnan(low[1:]).all()

@@ -34,14 +34,13 @@ def write_tokenizer(run: Path) -> None:
 def episode(
     group: int, sample: int, trained_at: int | None, response: str, token_ids: Sequence[int] = ()
 ) -> dict[str, Any]:
-    """Make a row of an episode that a version three before its step sampled; the first sample is right."""
+    """Make a row of an episode that a version two before its step sampled; the first sample is right."""
     prompt = character_ids(PROMPT)
     ids = list(token_ids or character_ids(response))
-    is_trained = trained_at is not None
     reward = float(sample == 0)
     none = [None] * len(prompt)
-    return {
-        "fate": TRAINED if is_trained else LATE,
+    row: dict[str, Any] = {
+        "fate": LATE,
         "trained_at": trained_at,
         "group_id": group,
         "problem_id": f"problem-{group}",
@@ -55,14 +54,15 @@ def episode(
         "reward_parts": [("correct", reward)],
         "reward_error": "",
         "truncated": False,
-        "advantage": 2 * reward - 1 if is_trained else None,
         "token_ids": prompt + ids,
         "behavior_logprobs": [0.0] * len(prompt) + [-0.5] * len(ids),
         "policy_versions": [NOT_SAMPLED] * len(prompt) + [max(0, (trained_at or 0) - 2)] * len(ids),
         "loss_mask": [False] * len(prompt) + [True] * len(ids),
-        "proximal_logprobs": none + [-0.6] * len(ids) if is_trained else None,
-        "current_logprobs": none + [-0.4] * len(ids) if is_trained else None,
     }
+    if trained_at is not None:
+        row |= {"fate": TRAINED, "advantage": 2 * reward - 1}
+        row |= {"proximal_logprobs": none + [-0.6] * len(ids), "current_logprobs": none + [-0.4] * len(ids)}
+    return row
 
 
 def steps(first: int, count: int) -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import itertools
 from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from arl.config.recipe import Deadlines, Rollout
 from arl.data import msgpack_arrays
 from arl.data.problems import ProblemOrder
 from arl.engine.router import Router
-from arl.rollout.base import Admission, Segment
+from arl.rollout.base import Segment
 from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Env, Session, single_turn
@@ -22,9 +23,9 @@ from arl.rollout.episodes import Episodes
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import TailGate, TailRounds
-from arl.rollout.staleness import StalenessGate
+from arl.rollout.staleness import Admission, StalenessGate
 from arl.types import Problem
-from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullLease, NullObserver, NullRewards, NullTrainer
+from tests.fakes import NullCheckpoints, NullCodec, NullEngine, NullObserver, NullRewards, NullTrainer
 
 NEVER_ENDED_BY_FAILURES: dict[str, Any] = {"max_failed_share": 0.999, "max_rejected_share": 0.999}
 
@@ -62,44 +63,38 @@ class CheckedGate(StalenessGate):
             assert due <= (deadline - version + 1) * self.problems_per_step
 
 
+@dataclass
 class World:
     """A controller with null engine and trainer on virtual time."""
 
-    def __init__(
-        self,
-        rollout: Rollout,
-        steps: int,
-        length_of: Callable[[int], int] = lambda seed: 1 + seed % 7,
-        step_seconds: float = 5.0,
-        swap_seconds: float = 0.5,
-        score: Callable[[Problem], float] = lambda _: 1.0,
-        deadlines: Deadlines = PATIENT,
-        checkpoint_every: int = 0,
-        seconds_of: Callable[[int], float] = lambda _: 1.0,
-        replicas: int = 1,
-        env: Env = single_turn,
-        keep: Filter = keep_all,
-        crash_at: float | None = None,
-        stop_at: float | None = None,
-        lags: np.ndarray | None = None,
-        until: int | None = None,
-        tokens: int | None = None,
-        interrupt: bool = True,
-        restored: ControllerState | None = None,
-        serves_newest: bool = False,
-    ) -> None:
-        self.stop_at = stop_at
-        self.keep, self.crash_at, self.lags, self.until = keep, crash_at, lags, until or steps
-        self.tokens, self.interrupt = tokens, interrupt
-        self.seconds_of, self.replicas, self.env = seconds_of, replicas, env
-        self.rollout, self.steps, self.deadlines = rollout, steps, deadlines
-        self.length_of, self.swap_seconds, self.score = length_of, swap_seconds, score
-        self.serves_newest = serves_newest  # after a resume on the wall clock
-        self.restored, self.first = restored, restored.version if restored else 0
-        self.trainer, self.observer = NullTrainer(step_seconds, self.first), NullObserver()
-        self.checkpoints = NullCheckpoints(checkpoint_every, steps)
+    rollout: Rollout
+    steps: int
+    length_of: Callable[[int], int] = lambda seed: 1 + seed % 7
+    step_seconds: float = 5.0
+    swap_seconds: float = 0.5
+    score: Callable[[Problem], float] = lambda _: 1.0
+    deadlines: Deadlines = PATIENT
+    checkpoint_every: int = 0
+    seconds_of: Callable[[int], float] = lambda _: 1.0
+    replicas: int = 1
+    env: Env = single_turn
+    keep: Filter = keep_all
+    crash_at: float | None = None
+    stop_at: float | None = None
+    lags: np.ndarray | None = None
+    until: int | None = None
+    tokens: int | None = None
+    interrupt: bool = True
+    restored: ControllerState | None = None
+    serves_newest: bool = False  # after a resume on the wall clock
+    beside: Callable[[], Coroutine[Any, Any, None]] | None = None  # goes on until the controller is done
+
+    def __post_init__(self) -> None:
+        self.first = self.restored.version if self.restored else 0
+        self.trainer = NullTrainer(self.step_seconds, self.first)
+        self.observer = NullObserver()
+        self.checkpoints = NullCheckpoints(self.checkpoint_every, self.steps)
         self.make_router = self._fixed_engines
-        self.beside: Callable[[], Coroutine[Any, Any, None]] | None = None  # goes on until the controller is done
 
     def run(self) -> "World":
         state, start = self.restored, 0.0
@@ -157,9 +152,9 @@ class World:
                 tail=self.tail,
                 drain=None if self.interrupt else self.episodes.drain,
                 keep=self.keep,
-                lease=NullLease(),
+                lease=None,
             ),
-            self.until,
+            self.until or self.steps,
             self.observer,
             self.checkpoints,
             restored,

@@ -5,7 +5,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.rollout.next_batch import GroupBuffer
+from arl.rollout.controller_state import GroupBuffer
 from arl.types import Problem, TrajectoryGroup
 
 ARRIVALS = st.lists(st.integers(0, 3), min_size=1, max_size=20).flatmap(

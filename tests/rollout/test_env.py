@@ -1,7 +1,5 @@
 """An episode is truncated if the budget or the context ended it, and not if the policy or the env did."""
 
-import asyncio
-
 import pytest
 
 from arl import clock
@@ -9,9 +7,8 @@ from arl.config.recipe import Rollout
 from arl.engine.base import Engine
 from arl.rollout.env import Env, Session
 from arl.rollout.episodes import Episodes
-from arl.types import FAILED_REQUEUED, FinishReason, GenerateRequest, Increment, Problem, Trajectory
+from arl.types import FinishReason, GenerateRequest, Increment, Problem, Trajectory
 from tests.fakes import NullCodec, NullRewards
-from tests.rollout.controller_world import World
 
 
 class Speaker:
@@ -87,27 +84,3 @@ def test_text_that_does_not_fit_is_left_out_and_ends_the_episode() -> None:
     trajectory = episode(env, length=3)
     assert seen == [True]
     assert len(trajectory.token_ids) == 1 + 3
-
-
-def test_generating_after_the_end_is_refused_and_names_the_remedy() -> None:
-    async def env(problem: Problem, session: Session) -> None:
-        await session.generate()
-        await session.generate()
-
-    with pytest.raises(ExceptionGroup) as caught:
-        episode(env, length=99)
-    assert "check session.is_over before each turn" in str(caught.value.exceptions[0])
-
-
-def test_an_overflowing_env_fails_no_group() -> None:
-    """A run whose env outgrows the context trains what fits."""
-
-    async def talkative(problem: Problem, session: Session) -> None:
-        while not session.is_over:
-            await session.generate(limit=4)
-            session.extend("x" * 40_000)
-            await asyncio.sleep(0)
-
-    world = World(Rollout(problems_per_step=2, group_size=2, max_new_tokens=1000), 2, lambda _: 3, env=talkative).run()
-    assert not world.controller.ledger.lost[FAILED_REQUEUED]
-    assert all(t.truncated for b in world.trainer.batches for g in b.groups for t in g.trajectories)

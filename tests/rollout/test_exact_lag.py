@@ -127,18 +127,6 @@ def test_a_run_that_is_cut_and_resumed_anywhere_keeps_every_lag(s: dict[str, Any
     assert len(set(trained)) == len(trained)
 
 
-def test_the_trainer_runs_ahead_of_a_straggler_of_a_later_step() -> None:
-    """At lag 3, what step 3 needs is sampled by version 0, beside the groups of steps 0, 1 and 2."""
-    schedule = LagSchedule(clamped([3] * 12, 2))
-    assert [schedule.admit(0) for _ in range(8)] == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert not schedule.is_open(0)
-    assert schedule.first_blocking(0, Counter({0: 2})) is None
-    assert schedule.first_blocking(0, Counter({0: 1, 1: 1})) == 0
-    assert schedule.next_version(0, 3, running=1) is None
-    assert schedule.next_version(0, 0, running=0) is None
-    assert schedule.next_version(0, 3, running=0) == 1
-
-
 def test_a_version_without_groups_is_skipped_and_the_newest_loaded_where_none_has_any() -> None:
     schedule = LagSchedule(clamped([0, 1, 2, 3, 0, 5], 1))  # waves: 0 of steps 0-3 and 5, 4 of step 4
     assert [schedule.admit(0) for _ in range(5)] == [0, 1, 2, 3, 5]

@@ -1,17 +1,14 @@
 """The verdict over failed problems depends on which of them fail, and never on who ends first."""
 
-import random
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Rollout
-from arl.data.problems import ProblemOrder
 from arl.errors import RunError
 from arl.rollout import failure_window
 from arl.rollout.failure_window import FailureLimits, FailureWindow
-from arl.rollout.problem_queue import Attempt, ProblemQueue
+from arl.rollout.problem_queue import Attempt
 from arl.types import Problem
 
 numbers = st.lists(st.integers(0, 60), max_size=40, unique=True)
@@ -23,15 +20,6 @@ def is_refused(window: FailureWindow, order: list[int]) -> bool:
     """Whether any of the failures, in this order of ending, ends the run."""
     verdicts = [window.mark(number, "cause") for number in order]
     return any(verdict is not None for verdict in verdicts)
-
-
-@given(numbers, sizes, shares, st.randoms(use_true_random=False))
-def test_the_order_of_ending_never_changes_the_verdict(
-    failed: list[int], size: int, share: float, draw: random.Random
-) -> None:
-    shuffled = list(failed)
-    draw.shuffle(shuffled)
-    assert is_refused(FailureWindow(size, share), failed) == is_refused(FailureWindow(size, share), shuffled)
 
 
 @given(numbers, sizes, shares)
@@ -83,14 +71,3 @@ def test_a_restored_window_goes_on_counting() -> None:
         restored.count_failure(Attempt(Problem("c"), 3), ValueError("second"))
     with pytest.raises(RunError, match=r"had the rewards \[1.0\]"):
         restored.count_reject(Attempt(Problem("d"), 2), [0.0], None)
-
-
-def test_a_problem_is_put_back_before_new_ones_a_stated_number_of_times() -> None:
-    order = ProblemOrder([Problem("a"), Problem("b"), Problem("c")], seed=0)
-    queue = ProblemQueue(order, max_requeues=1)
-    first, second = queue.next(), queue.next()
-    assert queue.requeue(first)
-    again = queue.next()
-    assert (again.problem, again.number, again.requeues) == (first.problem, 0, 1)
-    assert not queue.requeue(again)
-    assert (second.number, queue.next().number, queue.position, queue.num_problems) == (1, 2, 3, 3)

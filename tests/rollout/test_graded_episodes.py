@@ -5,9 +5,9 @@ import asyncio
 import pytest
 
 from arl import clock
-from arl.config.recipe import Recipe, Reward
-from arl.reward.shaping import UNSHAPED
-from arl.rollout.env import Env, Session
+from arl.config.recipe import Reward, Rollout
+from arl.engine.base import Engine
+from arl.rollout.env import single_turn
 from arl.rollout.episodes import Episodes
 from arl.types import (
     FinishReason,
@@ -37,46 +37,19 @@ class Talker:
 class SlowGrades:
     """Gives 1 or, to those that use up their budget, no grade, after three virtual seconds."""
 
-    def __init__(self) -> None:
-        self.seen: list[Response] = []
-        self.asked_at: list[float] = []  # clock seconds
-
     async def score(self, problem: Problem, response: Response) -> Grade:
-        self.seen.append(response)
-        self.asked_at.append(clock.now())
         await asyncio.sleep(3.0)
         if response.num_tokens == BUDGET:
             return Grade(0.0, {}, "broken")
         return Grade(1.0, {"correct": 1.0})
 
 
-async def answer(problem: Problem, session: Session) -> None:
-    await session.generate()
-
-
-async def score_itself(problem: Problem, session: Session) -> float:
-    await session.generate()
-    return 1.0
-
-
-def run(env: Env = answer, shaping: Reward = UNSHAPED, size: int = 12) -> tuple[tuple[Trajectory, ...], Episodes]:
+def run(shaping: Reward) -> tuple[tuple[Trajectory, ...], Episodes]:
     """Run one group, whose last two episodes are truncated."""
-    recipe = Recipe.model_validate(
-        {
-            "model": {"tiny": {}},
-            "data": {"task": "running_checksum"},
-            "rollout": {"group_size": size, "max_new_tokens": BUDGET},
-        }
-    )
+    rollout = Rollout(group_size=12, max_new_tokens=BUDGET)
+    engine: Engine = Talker()  # type: ignore[assignment]
     episodes = Episodes(
-        Talker(),  # type: ignore[arg-type]
-        NullCodec(),
-        SlowGrades(),
-        env,
-        recipe.rollout,
-        seed=0,
-        max_length=100,
-        shaping=shaping,
+        engine, NullCodec(), SlowGrades(), single_turn, rollout, seed=0, max_length=100, shaping=shaping
     )
 
     async def main() -> tuple[Trajectory, ...]:
@@ -86,16 +59,8 @@ def run(env: Env = answer, shaping: Reward = UNSHAPED, size: int = 12) -> tuple[
     return clock.run(main, virtual=True), episodes
 
 
-def test_the_reward_function_sees_tokens_and_budget() -> None:
-    trajectories, episodes = run()
-    seen = episodes._rewards.seen  # type: ignore[attr-defined]
-    assert [(r.num_tokens, r.truncated) for r in seen] == [(min(i + 1, BUDGET), i >= BUDGET) for i in range(12)]
-    assert {r.budget for r in seen} == {BUDGET}
-    assert [t.num_sampled for t in trajectories] == [r.num_tokens for r in seen]
-
-
 def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are_kept_as_well() -> None:
-    trajectories, _ = run(shaping=Reward.model_validate({"scale": 10.0, "bias": -0.5, "overlong": {"buffer": 4}}))
+    trajectories, _ = run(Reward.model_validate({"scale": 10.0, "bias": -0.5, "overlong": {"buffer": 4}}))
     rewards = [trajectory.reward for trajectory in trajectories]
     assert rewards[:6] == [5.0] * 6
     assert rewards[6:9] == [4.75, 4.5, 4.25]
@@ -105,15 +70,11 @@ def test_training_learns_from_shaped_rewards_and_parts_and_the_reward_itself_are
     assert [t.reward_error for t in trajectories] == [""] * 9 + ["broken"] * 3
 
 
-def test_truncated_episodes_are_masked_and_keep_their_reward() -> None:
-    trajectories, _ = run(score_itself, Reward(mask_truncated=True))
+def test_truncated_episodes_are_masked_and_keep_their_reward_and_a_group_waits_for_its_grades() -> None:
+    trajectories, episodes = run(Reward(mask_truncated=True))
     assert [bool(t.loss_mask.any()) for t in trajectories] == [True] * 10 + [False] * 2
-    assert [t.reward for t in trajectories] == [1.0] * 12
+    assert [t.reward for t in trajectories] == [1.0] * 9 + [0.0] * 3
     assert trajectories[-1].truncated
     assert trajectories[-1].num_sampled == BUDGET
-
-
-def test_a_group_waits_for_its_grades_from_the_end_of_its_last_episode() -> None:
-    _, episodes = run()
-    assert episodes.reward_wait_seconds == pytest.approx(3.0)
+    assert episodes.reward_wait_seconds == pytest.approx(3.0)  # from the end of its last episode
     assert episodes.num_graded_groups == 1

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import pytest
 
 from arl.config.recipe import Deadlines, Rollout
-from arl.errors import Rejected, RunError, leaves
+from arl.errors import RunError, leaves
 from arl.rollout import failure_window
-from arl.rollout.env import Session, single_turn
 from arl.types import FAILED, FAILED_REQUEUED, REJECTED, Problem, Trajectory
 from tests.rollout.controller_world import World
 
@@ -22,16 +21,6 @@ def test_a_filter_decides_what_is_trained_and_its_groups_are_replaced() -> None:
     world = World(Rollout(problems_per_step=3, group_size=2, staleness=1), 5, keep=even).run()
     assert {int(str(g.problem.prompt)) % 2 for b in world.trainer.batches for g in b.groups} == {0}
     assert world.controller.ledger.lost[REJECTED] == len(world.observer.lost) > 0
-
-
-def test_an_env_may_reject_its_group() -> None:
-    async def env(problem: Problem, session: Session) -> None:
-        await single_turn(problem, session)
-        if int(str(problem.prompt)) % 2:
-            raise Rejected("odd")
-
-    world = World(Rollout(problems_per_step=3, group_size=2, max_failed_share=0), 4, env=env).run()
-    assert world.controller.ledger.lost.keys() == {REJECTED}
 
 
 def test_rejects_end_the_run_with_a_diagnosis(monkeypatch: pytest.MonkeyPatch) -> None:

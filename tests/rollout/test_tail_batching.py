@@ -13,7 +13,7 @@ from tests.rollout.controller_world import NEVER_ENDED_BY_FAILURES, World, heavy
 
 
 @given(schedules)
-@examples(4)
+@examples(2)
 def test_with_tail_batching_every_step_is_fresh_and_what_is_set_aside_is_tried_again(s: dict[str, Any]) -> None:
     rollout = Rollout(
         problems_per_step=s["problems"],

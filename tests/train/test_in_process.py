@@ -10,7 +10,7 @@ from arl import clock
 from arl.config.recipe import Recipe
 from arl.metrics.names import number
 from arl.metrics.summary import weights_sha256
-from arl.rollout.lag_table import load_lags
+from arl.rollout.exact_lag import load_lags
 from arl.train.in_process import InProcessTrainer
 from arl.types import StartingVersions, StepResult
 from tests.train.synthetic import batch

@@ -106,9 +106,7 @@ class RecordedSchedule(RecordedGate):
         if place is None:  # it was lost, and so is in no batch
             place = len(self._groups)
         self._admitted += 1
-        self._outstanding[place] += 1
-        self.num_outstanding += 1
-        return place
+        return self._begin(place)
 
     def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
         last = max(chosen)

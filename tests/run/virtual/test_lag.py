@@ -9,7 +9,7 @@ import pytest
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError
 from arl.metrics.summary import render
-from arl.rollout.lag_table import load_lags
+from arl.rollout.exact_lag import load_lags
 from tests.run.virtual.test_virtual import Ran, Start, recipe_file, start
 
 __all__ = ["recipe_file", "start"]
