@@ -45,7 +45,7 @@ def check_prompts(
             f"{name or 'model.path: '}the tokenizer makes id {largest}, and the model's ids run from 0 to "
             f"{limits.vocab_size - 1}: give the tokenizer that belongs to the model"
         )
-    ids = max(encoded, key=len)
+    ids = max(encoded, key=len, default=())
     total = len(ids) + max_new_tokens
     if total > limits.context:
         field = "rollout.max_new_tokens" if suite is None else "eval.max_new_tokens (--max-new-tokens)"

@@ -173,8 +173,7 @@ def test_of_too_many_that_wait_the_oldest_is_left_out_and_said(tmp_path: Path) -
             assert set(beside.evaluations.waiting) == {10, 30, 40}
             processes.hanging[10].set()
             beside.evaluations.finish()
-        assert beside.evaluations.num_left_out == 1
-        assert beside.notes[0].startswith("version 20 is not evaluated (1 so far): 2 newer versions wait")
+        assert beside.notes[0].startswith("version 20 is not evaluated: 2 newer versions wait")
 
     in_run(tmp_path, body)
     assert processes.measured == [10, 30, 40]
@@ -195,8 +194,8 @@ def test_a_failure_leaves_out_its_version_alone(tmp_path: Path) -> None:
             await running
         left_out = [note for note in beside.notes if "is not evaluated" in note]
         assert left_out == [
-            "version 10 is not evaluated (1 so far): evaluation exited with code 1",
-            "version 20 is not evaluated (2 so far): evaluation (pid 7) was killed by signal 9",
+            "version 10 is not evaluated: evaluation exited with code 1",
+            "version 20 is not evaluated: evaluation (pid 7) was killed by signal 9",
         ]
 
     records = in_run(tmp_path, body)
@@ -215,31 +214,9 @@ def test_a_version_that_takes_longer_than_its_deadline_is_left_out(tmp_path: Pat
             await beside.until_measured(20)
             beside.evaluations.finish()
             await running
-        assert "version 10 is not evaluated (1 so far): evaluation waited 4500 s for the scores" in beside.notes[0]
+        assert "version 10 is not evaluated: evaluation waited 4500 s for the scores" in beside.notes[0]
 
     assert [r["step"] for r in in_run(tmp_path, body)] == [20]
-
-
-def test_what_waits_when_training_is_done_has_ten_minutes(tmp_path: Path) -> None:
-    processes = FakeProcesses({10: 0.1})
-    processes.hanging = {20: asyncio.Event()}  # never set
-
-    async def body(recorder: Recorder) -> None:
-        beside = Beside(tmp_path, processes, recorder)
-        beside.save(10, 20, 30)
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(beside.evaluations.run())
-            await beside.until_measured(10)
-            began = asyncio.get_running_loop().time()
-            beside.evaluations.finish()
-        assert asyncio.get_running_loop().time() == began + 600
-        assert "still evaluated: 20, 30" in beside.notes[1]
-        assert beside.notes[2:] == [
-            "version 20 is not evaluated (1 so far): no time is left after training",
-            "version 30 is not evaluated (2 so far): no time is left after training",
-        ]
-
-    assert [r["step"] for r in in_run(tmp_path, body)] == [10]
 
 
 def test_a_resumed_run_measures_what_waited_and_records_again_what_its_files_lost(tmp_path: Path) -> None:

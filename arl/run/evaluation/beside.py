@@ -10,7 +10,6 @@ import signal
 import sys
 from pathlib import Path
 
-from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import ArlError
 from arl.launch.devices import visible_devices
@@ -21,38 +20,29 @@ from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
 
 LOWEST_PRIORITY = 19  # niceness
 REWARD_FACTOR = 10  # times as long as in training: the deadline of a reward at the lowest priority
-
-
-def recipe_beside(recipe: Recipe, threads: int) -> Recipe:
-    """Return a run's recipe with one engine.
-
-    Only deadlines.evaluation bounds waits, because single ones take long at the lowest priority.
-    """
-    longer = dict.fromkeys(("startup", "swap", "generate", "step"), recipe.deadlines.evaluation)
-    changes = {
-        "engine": recipe.engine.model_copy(update={"replicas": 1, "threads": threads}),
-        "deadlines": recipe.deadlines.model_copy(update={**longer, "reward": REWARD_FACTOR * recipe.deadlines.reward}),
-    }
-    return recipe.model_copy(update=changes)
+WAITS = ("startup", "swap", "generate", "step")  # bounded by deadlines.evaluation alone, because they take long
 
 
 def main(run: Path, version: int, threads: int) -> None:
-    """Measure a version; without a GPU at the lowest priority, so that training has the cores."""
+    """Measure a version on one engine; without a GPU at the lowest priority, so that training has the cores."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # so engine and rewards end first
     if not visible_devices():
         os.nice(LOWEST_PRIORITY)
     recipe = load_recipe(run / RECIPE)
-    name = f"step_{version}"
+    deadlines = recipe.deadlines
+    overrides = ["engine.replicas=1", "engine.min_replicas=null", f"engine.threads={threads}"]
+    overrides += [f"deadlines.reward={REWARD_FACTOR * deadlines.reward}"]
+    overrides += [f"deadlines.{wait}={deadlines.evaluation}" for wait in WAITS]
     request = Request(
-        model=str(run / CHECKPOINTS / name),
+        model=str(run / CHECKPOINTS / f"step_{version}"),
         suites=recipe.eval.suites,
         recipe=run / RECIPE,
+        overrides=overrides,
         defaults={},
         logs=run / LOGS / "evaluation",
-        output=run / EVALUATIONS / name,
+        output=run / EVALUATIONS / f"step_{version}",
         version=version,
-        adapt=lambda whole: recipe_beside(whole, threads),
     )
     with stderr_display() as display:
         evaluate_model(request, display)

@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from arl.config.data_section import task_evaluation
 from arl.config.eval_section import HELD_OUT, Eval
-from arl.config.mistakes import Mistake, find_mistakes
+from arl.config.mistakes import find_mistakes
 from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
 from arl.data.problems import ProblemSets, load_problems
@@ -78,13 +78,7 @@ class Suite:
         return replace(self, problems=self.problems[: self.sampling.problems])
 
     def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
-        """Check that the model can hold the longest prompt with a full answer.
-
-        Raises:
-            DataError, InputError: see `check_prompts`.
-        """
-        if not self.problems:
-            return
+        """Check that the model can hold the longest prompt with a full answer; see `check_prompts`."""
         prompts = codec.with_format(recipe_format(self.recipe.data))
         check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
 
@@ -146,29 +140,23 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any], fiel
     else:
         task_class(name, field)
         is_own = recipe.data.task == name
-        values["data"] = _prompting(recipe) | {"task": name, "options": recipe.data.options if is_own else {}}
+        kept = {"system", "chat_template", *(["suffix"] if recipe.data.suffix else [])}  # else the task brings a suffix
+        values["data"] = recipe.data.model_dump(include=kept)
+        values["data"] |= {"task": name, "options": recipe.data.options if is_own else {}}
         values["reward"] |= {"function": None, "weights": None}
         values["rollout"] |= {"env": None}
         values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        rules = "; ".join(_explain(mistake) for mistake in find_mistakes(error, values))
+        rules = "; ".join(
+            # A rule between fields names them itself.
+            mistake.rule
+            if mistake.kind == "value_error"
+            else f"{'.'.join(map(str, mistake.key))} = {mistake.value!r}: {mistake.rule}"
+            for mistake in find_mistakes(error, values)
+        )
         raise RecipeError(f"{field} {name}: {rules}") from error
-
-
-def _explain(mistake: Mistake) -> str:
-    """Write a mistake with its field and value, which a rule between fields names itself."""
-    if mistake.kind == "value_error":
-        return mistake.rule
-    return f"{'.'.join(map(str, mistake.key))} = {mistake.value!r}: {mistake.rule}"
-
-
-def _prompting(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe's settings of prompts; without a suffix of its own, the suite's task brings one."""
-    data = recipe.data
-    fields: dict[str, Any] = {"system": data.system, "chat_template": data.chat_template}
-    return fields | ({"suffix": data.suffix} if data.suffix else {})
 
 
 def _chosen(recipe: Recipe) -> dict[str, Any]:
