@@ -80,10 +80,10 @@ class Assignment:
 class Evaluation:
     """Hold everything that `prepare` has checked."""
 
+    request: Request
     recipe: Recipe
     model: Path
     context: int  # tokens
-    request: Request
     assignments: list[Assignment]
 
 
@@ -161,7 +161,7 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
         assignments.append(Assignment(suite, codec, output))
-    return Evaluation(recipe, model, limits.context, request, assignments)
+    return Evaluation(request, recipe, model, limits.context, assignments)
 
 
 def _names(request: Request) -> list[str]:

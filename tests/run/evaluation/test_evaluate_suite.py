@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from arl.types import GenerateRequest, Grade, Increment, Problem, Response
 from tests.fakes import NullCodec, NullEngine
 
 
-def make_suite(problems: int = 6, slots: int = 2, **sampling: object) -> Suite:
+def make_suite(problems: int = 6, slots: int = 2, **sampling: Any) -> Suite:
     values = {
         "model": {"tiny": {}},
         "data": {"task": "running_checksum"},

@@ -4,13 +4,11 @@ import fcntl
 import io
 import json
 import random
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -148,33 +146,24 @@ def again(killed: Path, tmp_path: Path) -> tuple[Path, Path]:
     return killed / "recipe.yaml", tmp_path / "runs"
 
 
-DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "torn": ("optimizer.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-7]), "is torn"),
-    "altered": (
-        "model.safetensors",
-        lambda f: f.write_bytes(f.read_bytes()[:-1] + bytes([f.read_bytes()[-1] ^ 1])),
-        "is corrupt",
-    ),
-    "missing": ("run.msgpack", lambda f: f.unlink(), "is missing"),
-    "without its manifest": ("manifest.json", lambda f: f.unlink(), "manifest.json cannot be read"),
-}
+def flip(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("model.safetensors", flip), ("run.msgpack", Path.unlink), ("manifest.json", Path.unlink)],
+)
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
-    again: tuple[Path, Path], damage: str
+    killed: Path, again: tuple[Path, Path], name: str, damage: Callable[[Path], None]
 ) -> None:
     recipe, runs = again
-    name, do, message = DAMAGE[damage]
-    expected = pq.read_table(runs / "small" / "trajectories").to_pylist()
-    do(runs / "small" / "checkpoints" / "step_6" / name)
-    sha256, said = run(recipe, runs, resume=True)
+    damage(runs / "small" / "checkpoints" / "step_6" / name)
+    _, said = run(recipe, runs, resume=True)
     assert f"step_6: {name}" in said
-    assert message in said
-    assert "resuming" in said
     assert "from step_4" in said
-    assert sha256 == run(recipe, runs, "name=whole")[0]
-    assert pq.read_table(runs / "small" / "trajectories").to_pylist() == expected
+    assert contents(str(runs / "small")) == contents(str(killed / "runs" / "small"))
     assert (runs / "small" / "checkpoints" / "refused_step_6").is_dir()
 
 
@@ -250,20 +239,6 @@ def test_a_finished_run_and_one_that_never_was_are_refused(again: tuple[Path, Pa
         run(recipe, runs, resume=True)
     with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
         run(recipe, tmp_path / "elsewhere", resume=True)
-
-
-def test_an_unfinished_run_is_named_when_another_one_begins_and_when_only_that_is_finished(
-    again: tuple[Path, Path],
-) -> None:
-    recipe, runs = again
-    remedy = f"`arl train {runs / 'small'}/recipe.yaml --resume` continues {runs / 'small'}"
-    _, said = run(recipe, runs)
-    assert f"an earlier run is not finished; {remedy}" in said
-    with pytest.raises(InputError, match=f"small-2 is finished after 6 steps.*{re.escape(remedy)}"):
-        run(recipe, runs, resume=True)
-    run(runs / "small" / "recipe.yaml", runs, resume=True)
-    _, said = run(recipe, runs)
-    assert "an earlier run" not in said
 
 
 def test_a_run_that_lives_cannot_be_resumed(again: tuple[Path, Path]) -> None:
