@@ -7,9 +7,9 @@
 
     one process    step ─► weights are saved ─► another event loop, in virtual time of its own ─► Scoreboard
 
-The process does what `arl eval` does (arl.run.evaluation.beside). The weights come from the checkpoint's files, so a
-score is of exactly its version, with every transport and backend. Nothing of this is seen by the controller: no token
-reaches the buffer, the ledger or the trajectories, and a failure leaves out a version, and never ends the run.
+The process does what `arl eval` does (arl.run.evaluation.evaluate_model). The weights come from the checkpoint's files,
+so a score is of exactly its version, with every transport and backend. Nothing of this is seen by the controller: no
+token reaches the buffer, the ledger or the trajectories, and a failure leaves out a version, and never ends the run.
 
 In one process the run's loop stands still meanwhile. Its clock, its tasks and its weights do not see the evaluation, so
 a run with eval.every equals the run without it to the last bit, but for the records of the evaluations.
@@ -34,7 +34,7 @@ from arl.run.evaluation.results import SCORES, read_scores
 from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult, StepWaits
 
-MODULE = "arl.run.evaluation.beside"  # measures one version
+MODULE = "arl.run.evaluation.evaluate_model"  # measures one version
 PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone, from which no run is resumed
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
 

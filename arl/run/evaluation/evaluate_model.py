@@ -2,10 +2,18 @@
 
 Request ─► prepare: suites, protocols, output directories ─► refused, or finished already
               └─► serve the model ─► suite after suite: samples ─► files ─► scores.json
+
+A run starts this module as a process, to measure one version while it trains (arl.run.evaluation.during):
+
+python -m arl.run.evaluation.evaluate_model RUN VERSION THREADS
+checkpoints/step_VERSION ─► evaluations/step_VERSION/scores.json
 """
 
 import contextlib
+import os
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -28,15 +36,18 @@ from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.backend import probe_backend
 from arl.engine.base import Engine
-from arl.errors import InputError
+from arl.errors import ArlError, InputError
 from arl.launch.base import Resources, make_launcher
+from arl.launch.devices import visible_devices
 from arl.launch.placement import place
 from arl.launch.run_secrets import run_secrets
-from arl.metrics.console import ConsoleDisplay
+from arl.metrics.console import ConsoleDisplay, stderr_display
+from arl.metrics.run_files import LOGS, RECIPE
 from arl.models.model_files import local_copy
 from arl.run.engine_pool import open_engine_pool
 from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.results import Scored, SuiteOutput, locked, model_sha256, protocol_of
+from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
 from arl.run.evaluation.scores import Sample, check_ks, score_samples
 from arl.run.evaluation.suite import Suite, load_suite
 from arl.run.failures import explain_deaths, reported_failures
@@ -49,6 +60,9 @@ from arl.types import StartingVersions
 ALL_PROBLEMS = 10**9  # more than any suite has, and the most that a recipe may name
 NEW_TOKENS = 1024  # of an answer, where neither recipe, task nor flag says otherwise
 LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
+LOWEST_PRIORITY = 19  # niceness
+REWARD_FACTOR = 10  # times as long as in training: the deadline of a reward at the lowest priority
+WAITS = ("startup", "swap", "generate", "step")  # beside a run bounded by deadlines.evaluation alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -288,3 +302,43 @@ def _keeper(file: FileIO, display: ConsoleDisplay, suite: Suite, done: Sequence[
             display.advance(completed=count, detail=detail)
 
     return keep
+
+
+# ---- beside a run
+
+
+def measure_beside(run: Path, version: int, threads: int) -> None:
+    """Measure a version of a run that trains, on one engine.
+
+    Without a GPU it has the lowest priority, so that training has the cores.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # so engine and rewards end first
+    if not visible_devices():
+        os.nice(LOWEST_PRIORITY)
+    recipe = load_recipe(run / RECIPE)
+    deadlines = recipe.deadlines
+    overrides = ["engine.replicas=1", "engine.min_replicas=null", f"engine.threads={threads}"]
+    overrides += [f"deadlines.reward={REWARD_FACTOR * deadlines.reward}"]
+    overrides += [f"deadlines.{wait}={deadlines.evaluation}" for wait in WAITS]
+    request = Request(
+        model=str(run / CHECKPOINTS / f"step_{version}"),
+        suites=recipe.eval.suites,
+        recipe=run / RECIPE,
+        overrides=overrides,
+        defaults={},
+        logs=run / LOGS / "evaluation",
+        output=run / EVALUATIONS / f"step_{version}",
+        version=version,
+    )
+    with stderr_display() as display:
+        evaluate_model(request, display)
+
+
+if __name__ == "__main__":
+    try:
+        measure_beside(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    except ArlError as error:
+        sys.exit(f"arl: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

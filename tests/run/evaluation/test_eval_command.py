@@ -94,8 +94,6 @@ def test_a_directory_holds_one_protocol_and_one_model_and_is_written_by_one_comm
     [
         (("--suite", "running_checksun"), "--suite 'running_checksun': did you mean running_checksum?"),
         ((), "--suite: required without --recipe"),
-        (("--suite", "held_out"), "--suite held_out: these are the problems of a recipe; give --recipe"),
-        (("--suite", "mine:Nothing"), "suite mine:Nothing: has no evaluation problem"),
         (("--suite", "mine:Digits", "--samples", "4", "--k", "8"), "--k 8: pass@8 needs 8 samples or more"),
         (("--suite", "mine:Digits", "--top-p", "1.5"), "suite mine:Digits: eval.top_p = 1.5: must be 1 or less"),
         (("--suite", "mine:Digits"), "--max-new-tokens) 1024, 1028 in all, exceed the model's context of 64: lower"),
@@ -110,14 +108,6 @@ def test_bad_input_is_refused_before_anything_starts(
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
     assert not (place / "refused").exists()
-
-
-def test_a_run_is_no_model_and_its_newest_checkpoint_is_named(place: Path, tmp_path: Path, model: Path) -> None:
-    (tmp_path / "checkpoints" / "step_20").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "step_100").mkdir()
-    done = run_eval(tmp_path, *FLAGS, cwd=place)
-    assert done.returncode == 2
-    assert f"a run, whose newest checkpoint is {tmp_path / 'checkpoints' / 'step_100'}" in done.stderr
 
 
 def test_a_link_is_followed_at_once_because_the_best_checkpoint_of_a_run_changes(

@@ -105,17 +105,6 @@ def test_an_evaluation_that_goes_on_runs_only_what_is_missing_and_has_the_same_s
     assert by_key([*done, *rest]) == by_key(samples)
 
 
-def test_a_problem_that_a_suite_has_twice_is_sampled_twice() -> None:
-    suite = make_suite()
-    twice = Suite(suite.name, suite.recipe, (suite.problems[0], suite.problems[0]))
-    score, kept = evaluate(twice, CountingEngine())
-    first, second = twice.keys()
-    assert second == f"{first}-2"
-    assert score.problems == 2
-    lengths = {key: [s.num_tokens for s in by_key(kept) if s.problem_id == key] for key in (first, second)}
-    assert lengths[first] != lengths[second]
-
-
 @pytest.mark.parametrize(
     ("sampling", "expected"),
     [
