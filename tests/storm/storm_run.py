@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.storm.attempt import Attempt, Marksman
+from tests.storm.attempt import Attempt, follow
 from tests.storm.run_processes import look_for_remains, start_marked
 from tests.storm.shots import Shot, Variant
 
@@ -115,12 +115,12 @@ class StormRun:
         stopped_seconds = STOPPED_FACTOR * self.deadlines["step"]
         process = self._start(output)
         try:
-            marksman = Marksman(attempt, self.mark, output, stopped_seconds, self._source)
-            marksman.follow(process, longest=self.longest_recovery + self.deadlines["startup"])
+            longest = self.longest_recovery + self.deadlines["startup"]
+            follow(attempt, process, self.mark, output, stopped_seconds, longest, self._source)
         finally:
             process.kill()
             process.wait()
-        attempt.left, attempt.seconds_left = look_for_remains(self.mark, self.directory / "tmp", self._patience)
+        attempt.left = look_for_remains(self.mark, self.directory / "tmp", self._patience)
         return attempt
 
     def _start(self, output: Path) -> subprocess.Popen[bytes]:

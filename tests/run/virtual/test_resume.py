@@ -167,22 +167,11 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
     assert (runs / "small" / "checkpoints" / "refused_step_6").is_dir()
 
 
-def test_with_every_checkpoint_damaged_there_is_nothing_to_resume(again: tuple[Path, Path]) -> None:
-    recipe, runs = again
-    for checkpoint in (runs / "small" / "checkpoints").iterdir():
-        (checkpoint / "model.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match=r"no intact checkpoint to resume from; start the run anew"):
-        run(recipe, runs, resume=True)
-
-
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rollout.staleness=3", "rollout.staleness = 3"),
         ("world=wall", r"world = 'wall': .*step_6 was made with 'virtual'"),
-        ("model.tiny.layers=2", r"model.tiny.layers = 2: .*step_6 was made with 1"),
         ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
-        ("engine.replicas=2", "engine.replicas = 2"),
         ("data.options.size=400", "data.options.size = 400"),
     ],
 )
@@ -202,21 +191,12 @@ def resume_in_any_world(recipe: Path, runs: Path, override: str) -> None:
     train(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
 
 
-@pytest.mark.parametrize("file", ["metrics.jsonl", "trace.json", "trajectories/000002.parquet"])
-def test_a_checkpoint_whose_files_were_lost_is_refused_and_the_one_before_is_used(
-    again: tuple[Path, Path], file: str
-) -> None:
+def test_a_run_that_lost_files_that_its_checkpoints_count_on_is_refused(again: tuple[Path, Path]) -> None:
     recipe, runs = again
-    (runs / "small" / file).write_bytes((runs / "small" / file).read_bytes()[:100] if file[-1] != "t" else b"")
-    _, said = run(recipe, runs, resume=True) if file[-1] == "t" else ("", fails(recipe, runs))
-    assert f"{runs / 'small' / file} is missing, or shorter than" in said
-
-
-def fails(recipe: Path, runs: Path) -> str:
-    """What a resume says that finds nothing to go on from."""
-    with pytest.raises(InputError, match="no intact checkpoint") as refused:
+    (runs / "small" / "metrics.jsonl").write_text("")
+    with pytest.raises(InputError, match="no intact checkpoint to resume from; start the run anew") as refused:
         run(recipe, runs, resume=True)
-    return str(refused.value)
+    assert f"{runs / 'small' / 'metrics.jsonl'} is missing, or shorter than" in str(refused.value)
 
 
 def test_checkpoints_do_not_make_policies_fresher(tmp_path: Path) -> None:
@@ -232,15 +212,6 @@ def test_checkpoints_do_not_make_policies_fresher(tmp_path: Path) -> None:
     assert sum(ages[1]) == pytest.approx(sum(ages[0]), rel=0.25)
 
 
-def test_a_finished_run_and_one_that_never_was_are_refused(again: tuple[Path, Path], tmp_path: Path) -> None:
-    recipe, runs = again
-    run(recipe, runs, resume=True)
-    with pytest.raises(InputError, match=r"is finished after 6 steps; see its summary.json, extend it by --set"):
-        run(recipe, runs, resume=True)
-    with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
-        run(recipe, tmp_path / "elsewhere", resume=True)
-
-
 def test_a_run_that_lives_cannot_be_resumed(again: tuple[Path, Path]) -> None:
     recipe, runs = again
     with (runs / "small" / "run.lock").open("w") as lock:
@@ -249,24 +220,21 @@ def test_a_run_that_lives_cannot_be_resumed(again: tuple[Path, Path]) -> None:
             run(recipe, runs, resume=True)
 
 
-def test_a_recipe_in_a_run_directory_means_that_run(again: tuple[Path, Path]) -> None:
-    _, runs = again
-    run(runs / "small" / "recipe.yaml", runs, "name=other")
-    _, said = run(runs / "small" / "recipe.yaml", runs, resume=True)
-    assert f"resuming {runs / 'small'} from step_6" in said
-
-
-def test_a_finished_run_is_extended_by_more_steps(again: tuple[Path, Path]) -> None:
+def test_a_finished_run_is_refused_and_extended_by_more_steps(again: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, runs = again
-    run(recipe, runs, resume=True)
+    with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
+        run(recipe, tmp_path / "elsewhere", resume=True)
+    run(runs / "small" / "recipe.yaml", runs, resume=True)  # a recipe in a run directory means that run
+    with pytest.raises(InputError, match=r"is finished after 6 steps; see its summary.json, extend it by --set"):
+        run(recipe, runs, resume=True)
     before = json.loads((runs / "small" / "summary.json").read_text())
-    _, said = run(recipe, runs, "train.steps=9", resume=True)
+    _, said = run(recipe, runs, "train.steps=8", resume=True)
     assert f"resuming {runs / 'small'} from step_6" in said
     after = json.loads((runs / "small" / "summary.json").read_text())
-    assert (before["steps"], after["steps"]) == (6, 9)
-    assert after["groups"] == {"trained": 36, "in flight": 0}
+    assert (before["steps"], after["steps"]) == (6, 8)
+    assert after["groups"] == {"trained": 32, "in flight": 0}
     assert json.loads((runs / "small" / "summary-step_6.json").read_text()) == before
-    assert load_recipe(runs / "small" / "recipe.yaml").train.steps == 9
+    assert load_recipe(runs / "small" / "recipe.yaml").train.steps == 8
 
 
 def test_a_run_ends_at_its_tokens_and_more_of_them_extend_it(tmp_path: Path) -> None:
