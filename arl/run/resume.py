@@ -8,7 +8,6 @@ Everything that can be refused is refused here, before anything is started or wr
 
 import contextlib
 import glob
-import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -105,16 +104,17 @@ def new_run_directory(recipe: Recipe) -> Path:
         InputError: the directory cannot be written.
     """
     first = recipe.run_directory
-    for number in itertools.count(1):
-        directory = first if number == 1 else first.with_name(f"{first.name}-{number}")
+    directory = first
+    number = 1
+    while True:
         try:
             directory.mkdir(parents=True)
+            return directory
         except FileExistsError:
-            continue
+            number += 1
+            directory = first.with_name(f"{first.name}-{number}")
         except OSError as error:
             raise InputError(f"output.directory {directory.parent}: cannot be written ({error.strerror})") from error
-        return directory
-    raise AssertionError("numbers never end")
 
 
 def run_to_resume(recipe: Recipe, file: Path) -> Path:

@@ -9,7 +9,7 @@ goes on after an interruption samples what the uninterrupted one samples, and tw
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from arl.clock import who_waits
 from arl.config.imports import import_function
@@ -25,6 +25,8 @@ from arl.run.evaluation.scores import Sample, SuiteScore, score_samples
 from arl.run.evaluation.suite import Suite
 from arl.run.rewards import Scorers, evaluation_scorer
 from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem
+
+Job = tuple[Problem, str, int, Session]  # an episode to run: its problem with its name in the suite, its number
 
 OPEN_PER_SLOT = 4  # episodes in progress, so that slots are full while others are scored or wait for an env
 
@@ -65,9 +67,10 @@ async def evaluate_suite(
     async def work() -> None:
         """Run one episode after the other. Consumes jobs, which all workers share; waits for its episode."""
         for job in jobs:
-            open_sessions.add(job.session)
+            session = job[-1]
+            open_sessions.add(session)
             sample = await _run(episodes, suite, job, show_prompt)
-            open_sessions.remove(job.session)
+            open_sessions.remove(session)
             keep(sample)
             samples.append(sample.without_texts)
 
@@ -115,16 +118,7 @@ def _episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, 
     )
 
 
-class _Job(NamedTuple):
-    """Name one episode to run."""
-
-    problem: Problem
-    key: str
-    sample: int
-    session: Session
-
-
-def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Iterator[_Job]:
+def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Iterator[Job]:
     """Yield the episodes that are not done, those of one problem after the other: they share the prefill of a prompt.
 
     Sessions are opened when they are needed, so that there are never more than the open episodes' problems.
@@ -134,25 +128,26 @@ def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Itera
         if missing:
             sessions = episodes.open(f"{suite.name} {key}", problem)
             for i in missing:
-                yield _Job(problem, key, i, sessions[i])
+                yield problem, key, i, sessions[i]
 
 
-async def _run(episodes: Episodes, suite: Suite, job: _Job, show_prompt: Callable[[Problem], str]) -> Sample:
+async def _run(episodes: Episodes, suite: Suite, job: Job, show_prompt: Callable[[Problem], str]) -> Sample:
+    problem, key, sample, session = job
     try:
-        (trajectory,) = await episodes.run(job.problem, [job.session])
+        (trajectory,) = await episodes.run(problem, [session])
     except* Rejected as rejections:
         reason = next(leaves(rejections))
-        trajectory = job.session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
-    response = job.session.seen_by_reward()
+        trajectory = session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
+    response = session.seen_by_reward()
     grade = Grade(trajectory.reward, trajectory.reward_parts)
     versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
     assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
     return Sample(
-        problem_id=job.key,
-        sample=job.sample,
-        prompt=show_prompt(job.problem),
+        problem_id=key,
+        sample=sample,
+        prompt=show_prompt(problem),
         response=response.text,
-        answer=job.problem.answer,
+        answer=problem.answer,
         extracted=suite.extract(response),
         correct=0.0 if trajectory.reward_error else accuracy_of(grade),
         parts=trajectory.reward_parts,

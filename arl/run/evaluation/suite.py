@@ -79,8 +79,9 @@ class Suite:
 
     def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
         """Check that the model can hold the longest prompt with a full answer; see `check_prompts`."""
-        prompts = codec.with_format(recipe_format(self.recipe.data))
-        check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
+        if self.problems:
+            prompts = codec.with_format(recipe_format(self.recipe.data))
+            check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
 
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""

@@ -113,7 +113,7 @@ def test_an_evaluation_that_goes_on_runs_only_what_is_missing_and_has_the_same_s
         ({"temperature": 1.0}, (1.0, 1.0, -1)),
     ],
 )
-def test_the_engine_samples_as_the_section_says(sampling: dict[str, object], expected: tuple[float, ...]) -> None:
+def test_the_engine_samples_as_the_section_says(sampling: dict[str, Any], expected: tuple[float, ...]) -> None:
     engine = CountingEngine()
     evaluate(make_suite(problems=1, max_new_tokens=45, **sampling), engine)
     asked = engine.requests[0].sampling

@@ -254,9 +254,3 @@ def test_a_run_ends_at_its_tokens_and_more_of_them_extend_it(tmp_path: Path) -> 
         run(recipe, tmp_path, "train.tokens=300", resume=True)
     run(recipe, tmp_path, "train.tokens=null", resume=True)
     assert len(trained()) == 6
-
-
-def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "")
-    run(recipe, tmp_path, "output.checkpoint_every=1", "output.keep_checkpoints=2", "train.steps=5")
-    assert sorted(p.name for p in (tmp_path / "small" / "checkpoints").iterdir()) == ["step_4", "step_5"]
