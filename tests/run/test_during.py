@@ -16,7 +16,6 @@ from arl.run.evaluation.during import BackgroundEvaluations
 from arl.run.evaluation.results import SuiteOutput
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.scores import score_samples
-from arl.types import Accuracy
 from tests.metrics.test_recorder import idle_recorder
 from tests.run.evaluation.test_scores import sample
 
@@ -141,20 +140,6 @@ def test_each_due_version_is_measured_once_in_order_and_recorded_as_itself(tmp_p
     assert processes.measured == [10, 20]
     lines = (tmp_path / "evaluations" / "scores.jsonl").read_bytes().splitlines()
     assert [msgspec.json.decode(line)["model"] for line in lines] == ["step_10", "step_20"]
-
-
-def test_the_best_is_the_best_until_another_one_is_better_and_of_equal_ones_the_earlier(tmp_path: Path) -> None:
-    async def body(recorder: Recorder) -> None:
-        beside = Beside(tmp_path, FakeProcesses({10: 0.5, 20: 0.4}), recorder)
-        checkpoints = tmp_path / "checkpoints"
-        (checkpoints / "step_60").mkdir()
-        beside.board.add(checkpoints / "step_60", [Accuracy(0.5, 8, 60)])  # by the run itself, after training
-        assert beside.best == "step_60"
-        beside.save(10, 20)
-        await beside.end()
-        assert beside.best == "step_10"
-
-    in_run(tmp_path, body)
 
 
 def test_of_too_many_that_wait_the_oldest_is_left_out_and_said(tmp_path: Path) -> None:
