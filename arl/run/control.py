@@ -60,7 +60,7 @@ class LiveRun(Struct, frozen=True, kw_only=True):
     is_local: bool  # its processes listen on loopback, so only processes of this host reach them
     weights: str | None  # directory through which they travel, which every engine must see; None: not through files
     versions: StartingVersions  # an engine that joins begins with the oldest
-    model: str  # sha256 of its weights, config and tokenizer, see arl.run.evaluation.model_identity
+    model: str  # sha256 of its weights, config and tokenizer, see arl.run.evaluation.results
     like: Resources  # those of the run's first engine
     engines: list[EngineStatus]
 

@@ -106,6 +106,9 @@ def held_out_suite(recipe: Recipe, problems: Sequence[Problem]) -> Suite:
 def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, field: str = "suite") -> Suite:
     """Open a suite with all of its problems.
 
+    Sampling is what `settings` say, else what differs from the defaults in the recipe's section `eval`, else what the
+    suite's task declares.
+
     Args:
         name: `held_out`, or a task, built in or as `module:attribute`.
         settings: fields of the section `eval` that win over those of the recipe and of the task.
@@ -114,26 +117,6 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
     Raises:
         RecipeError: there is no such task, or the settings are impossible.
         DataError: the suite has no problem.
-    """
-    suite_recipe = recipe_of_suite(recipe, name, settings, field)
-    if suite_recipe.data.task is None:
-        problems = load_problems(suite_recipe.data, suite_recipe.seed).held_out
-    else:
-        seed = suite_recipe.seed if name == HELD_OUT else SUITE_SEED
-        problems = list(open_task(suite_recipe.data).problems("evaluation", seed))
-    if not problems:
-        raise DataError(f"{field} {name}: has no evaluation problem; name another one, or hold out more")
-    return Suite(name, suite_recipe, tuple(problems))
-
-
-def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any], field: str = "suite") -> Recipe:
-    """Return `recipe` with the data, reward and sampling of a suite.
-
-    Sampling is what `settings` say, else what differs from the defaults in the recipe's section `eval`, else what the
-    suite's task declares.
-
-    Raises:
-        RecipeError: see `load_suite`.
     """
     values = recipe.model_dump()
     if name == HELD_OUT:
@@ -148,7 +131,7 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any], fiel
         values["rollout"] |= {"env": None}
         values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
     try:
-        return Recipe.model_validate(values)
+        own = Recipe.model_validate(values)
     except ValidationError as error:
         rules = "; ".join(
             # A rule between fields names them itself.
@@ -158,6 +141,14 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any], fiel
             for mistake in find_mistakes(error, values)
         )
         raise RecipeError(f"{field} {name}: {rules}") from error
+    if own.data.task is None:
+        problems = load_problems(own.data, own.seed).held_out
+    else:
+        seed = own.seed if name == HELD_OUT else SUITE_SEED
+        problems = list(open_task(own.data).problems("evaluation", seed))
+    if not problems:
+        raise DataError(f"{field} {name}: has no evaluation problem; name another one, or hold out more")
+    return Suite(name, own, tuple(problems))
 
 
 def _chosen(recipe: Recipe) -> dict[str, Any]:
