@@ -6,11 +6,13 @@ from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.errors import ProcessDied
-from arl.launch.base import Process
+from arl.errors import ProcessDied, RecipeError
+from arl.launch.base import Node, Process
+from arl.launch.placement import place
 from arl.metrics.recorder import Recorder
 from arl.run.evaluation.during import BackgroundEvaluations
 from arl.run.evaluation.results import SuiteOutput
@@ -205,3 +207,10 @@ def test_a_resumed_run_measures_what_waited_and_records_again_what_its_files_los
     assert [(r["step"], r["eval/held_out/accuracy"]) for r in records] == [(10, 0.9), (20, 0.2)]
     assert processes.measured == [20]
     assert b'"step_40"' not in (tmp_path / "evaluations" / "scores.jsonl").read_bytes()
+
+
+def test_an_evaluation_beside_a_run_needs_devices_of_its_own_on_gpus() -> None:
+    recipe = Recipe.model_validate(RECIPE)
+    assert place(recipe, [Node("n", 8, ("0", "1", "2"))]).evaluation.devices == ("2",)  # type: ignore[union-attr]
+    with pytest.raises(RecipeError, match=r"makes 2, and evaluation during training .* 1 more; there are 2 visible"):
+        place(recipe, [Node("n", 8, ("0", "1"))])
