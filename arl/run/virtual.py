@@ -109,7 +109,7 @@ async def measure_in_process(context: RunContext, suites: Sequence[Suite], model
     codec = load_codec(str(model))
     with unrecorded_spans():  # these engines have the names of the run's own
         async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-            return await measure_suites(suites, engine, codec, rewards, context.plan.context)
+            return await measure_suites(suites, version, engine, codec, rewards, context.plan.context)
 
 
 class TimedRewards:

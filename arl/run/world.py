@@ -44,7 +44,7 @@ from arl.rollout.problem_queue import TailGate, TailRounds
 from arl.rollout.staleness import StalenessGate
 from arl.run.checkpoint import ResumePoint, RunCheckpoints, RunSnapshot
 from arl.run.evaluation.during import Evaluations
-from arl.run.evaluation.evaluate import evaluate_suite
+from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.evaluation.suite import held_out_suite
 from arl.run.preflight import Plan
@@ -203,9 +203,7 @@ def recipe_parts(
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         suite = held_out_suite(recipe, problems)
-        score = await evaluate_suite(suite, engine, codec, held_out_rewards, plan.context)
-        assert score.version == version, f"version {version} was to be measured, and {score.version} was"
-        return score.accuracy
+        return await measure_suite(suite, version, engine, codec, held_out_rewards, plan.context)
 
     def checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> RunCheckpoints:
         directory = context.directory / CHECKPOINTS

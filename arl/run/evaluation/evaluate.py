@@ -46,23 +46,19 @@ async def evaluate_suite(
     """Score the version that the engine serves on `suite`; the engine must not load another one meanwhile.
 
     Args:
-        rewards: call `suite.reward`.
-        context: of the model, tokens.
         keep: is given each sample as soon as it is scored.
         done: samples that need not be run again, because an earlier evaluation of the same version kept them.
-        ks: see `score_samples`.
         show_prompt: writes the prompt of a problem as text, for the samples.
 
     Raises:
         DeadlineError: no token and no score has come for `deadlines.step` seconds, or at most twice as long.
-        EngineError, RewardError, or whatever an env raised.
     """
     episodes = _episodes(suite, engine, codec, rewards, context)
     samples = list(done)
     open_sessions: set[Session] = set()
     jobs = _jobs(episodes, suite, {sample.key for sample in done})
-    slots = suite.recipe.engine.slots * suite.recipe.engine.replicas
-    timeout = suite.recipe.deadlines.step
+    recipe = suite.recipe
+    timeout = recipe.deadlines.step
 
     async def work() -> None:
         """Run one episode after the other. Consumes jobs, which all workers share; waits for its episode."""
@@ -91,10 +87,10 @@ async def evaluate_suite(
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch(), name=f"watch over {suite.name}")
         async with asyncio.TaskGroup() as workers:
-            for _ in range(min(OPEN_PER_SLOT * slots, suite.num_episodes)):
+            for _ in range(min(OPEN_PER_SLOT * recipe.engine.slots * recipe.engine.replicas, suite.num_episodes)):
                 workers.create_task(work())
         watching.cancel()
-    return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)
+    return score_samples(suite.name, samples, suite.sampling.samples, ks, recipe.seed)
 
 
 def _episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, context: int) -> Episodes:
@@ -158,10 +154,19 @@ async def _run(episodes: Episodes, suite: Suite, job: Job, show_prompt: Callable
     )
 
 
+async def measure_suite(
+    suite: Suite, version: int, engine: Engine, codec: TextCodec, rewards: Rewards, context: int
+) -> Accuracy:
+    """Measure `version`, which the engine serves and keeps until this returns; see `evaluate_suite`."""
+    score = await evaluate_suite(suite, engine, codec, rewards, context)
+    assert score.version == version, f"version {version} was to be measured, and {score.version} was"
+    return score.accuracy
+
+
 async def measure_suites(
-    suites: Sequence[Suite], engine: Engine, codec: HuggingFaceCodec, rewards: Scorers, context: int
+    suites: Sequence[Suite], version: int, engine: Engine, codec: HuggingFaceCodec, rewards: Scorers, context: int
 ) -> list[Accuracy]:
-    """Measure the version that the engine serves on one suite after the other; see `evaluate_suite`.
+    """Measure `version` on one suite after the other.
 
     Args:
         codec: of the model; each suite has its own prompt format.
@@ -170,6 +175,6 @@ async def measure_suites(
     accuracies = []
     for suite in suites:
         prompts = codec.with_format(recipe_format(suite.recipe.data))
-        score = await evaluate_suite(suite, engine, prompts, evaluation_scorer(suite.recipe, rewards), context)
-        accuracies.append(score.accuracy)
+        scorer = evaluation_scorer(suite.recipe, rewards)
+        accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context))
     return accuracies
