@@ -20,7 +20,6 @@ from arl.bench.commands import COMMANDS
 from arl.config.command_options import Model, Overrides, RecipePath, not_empty
 from arl.report.commands import COMMANDS as REPORT_COMMANDS
 from arl.run import commands as options
-from arl.run.evaluation.commands import COMMANDS as EVALUATION_COMMANDS
 from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
 from arl.watch.commands import COMMANDS as WATCH_COMMANDS
 
@@ -270,7 +269,7 @@ def serve(
     serve_model(arguments)
 
 
-for function in (options.tasks, *EVALUATION_COMMANDS, *SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):
+for function in (options.tasks, *options.EVALUATION_COMMANDS, *SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):
     command(app)(function)
 
 engines = typer.Typer(help="Change the engines of a run that goes on.", no_args_is_help=True, rich_markup_mode=None)

@@ -5,7 +5,7 @@
                                                                        one file of each: arl.train.training_state
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
-                          manifest.json                                bytes and sha256 of every other file
+                          manifest.json                                sha256 of every other file
     checkpoints/best      a link to the best one, which is never removed: see arl.run.evaluation.scoreboard
 
 copy (the trainer waits) ─► snapshot, one instant of the controller ─► in the background: write, checksum, sync,
@@ -50,7 +50,7 @@ P = ParamSpec("P")
 
 STEPS_BETWEEN = 20  # checkpoints, unless the recipe says otherwise
 STATE = "run.msgpack"
-MANIFEST = "manifest.json"  # {"config.json": {"bytes": 612, "sha256": "…"}, "weights/v3/model.safetensors": …}
+MANIFEST = "manifest.json"  # {"config.json": sha256, "weights/v3/model.safetensors": sha256, …}
 OLDER = "weights"  # directory of the versions before the checkpoint's
 STEP = "step_"  # begins the name of a checkpoint
 
@@ -104,25 +104,19 @@ class ResumePoint:
         """Read the state of `checkpoint`.
 
         Raises:
-            DataError: there is none, or another version of arl wrote it.
+            DataError: another version of arl wrote it.
         """
         try:
-            data = (checkpoint / STATE).read_bytes()
-            return cls(checkpoint, msgpack_arrays.decoder(RunState).decode(data))
-        except FileNotFoundError as error:
-            raise DataError(f"{checkpoint}: {STATE} is missing") from error
+            return cls(checkpoint, msgpack_arrays.decoder(RunState).decode((checkpoint / STATE).read_bytes()))
         except msgspec.DecodeError as error:
             raise DataError(f"{checkpoint}: {STATE} is not of this version of arl ({error})") from error
 
     @property
     def older_versions(self) -> dict[int, str]:
         """Map each older version that engines serve or need to the directory of its weights."""
-        older = {}
-        for path in (self.checkpoint / OLDER).glob("v*"):
-            version = number_after("v", path.name)
-            if version is not None and version >= self.state.controller.loaded_version:
-                older[version] = str(path)
-        return older
+        found = {int(path.name.removeprefix("v")): str(path) for path in (self.checkpoint / OLDER).glob("v*")}
+        loaded = self.state.controller.loaded_version  # engines may have swapped while they were copied
+        return {version: path for version, path in found.items() if version >= loaded}
 
 
 class RunCheckpoints:
@@ -163,15 +157,13 @@ class RunCheckpoints:
         """See Checkpoints. Waits until the previous checkpoint is written, because only one is written at a time."""
         await self._idle.wait()
         self._idle.clear()
+        partial = self._partial(version)
         with span("checkpoints", f"copy of version {version}"):
-            await self._copy(version)
-
-    async def _copy(self, version: int) -> None:
-        for older in self._older(version):
-            update = await self._trainer.weights(older)
-            assert update.version == older, f"version {older} is served, and no longer published"
-            await self._off_the_loop(_copy_model, update, self._partial(version) / OLDER / f"v{older}")
-        await self._trainer.save(self._partial(version))
+            for older in self._older(version):
+                update = await self._trainer.weights(older)
+                assert update.version == older, f"version {older} is served, and no longer published"
+                await self._off_the_loop(_copy_model, update, partial / OLDER / f"v{older}")
+            await self._trainer.save(partial)
 
     def _older(self, version: int) -> range:
         """List the older versions that the checkpoint must hold, because nothing could compute them again.
@@ -211,7 +203,7 @@ class RunCheckpoints:
         run = self._directory.parent
         with writing(partial / STATE):
             (partial / STATE).write_bytes(msgpack_arrays.encoder().encode(state))
-            write_manifest(partial)
+            (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(_sums(partial))))
             run_files = [run / name for name in file_sizes(state.recorder)]
             folders = [path for path in (run / TRAJECTORIES,) if path.is_dir()]
             for path in [*run_files, *folders, *sorted(partial.rglob("*")), partial]:
@@ -249,20 +241,11 @@ class RunCheckpoints:
 
 def next_checkpoint(recipe: Recipe, version: int) -> int:
     """Return the first version after `version` that is saved."""
-    every = steps_between_checkpoints(recipe)
-    if every == 0:
-        return recipe.train.steps
-    next_multiple = (version // every + 1) * every
-    return min(recipe.train.steps, next_multiple)
-
-
-def steps_between_checkpoints(recipe: Recipe) -> int:
-    """Return the interval that the recipe asks for; 0: only the last step is saved."""
-    if recipe.output.checkpoint_every is not None:
-        return recipe.output.checkpoint_every
-    if recipe.world_traits.restarts_at_checkpoints:
-        return 0
-    return STEPS_BETWEEN
+    every = recipe.output.checkpoint_every
+    if every is None:
+        every = 0 if recipe.world_traits.restarts_at_checkpoints else STEPS_BETWEEN
+    last = recipe.train.steps
+    return min(last, (version // every + 1) * every) if every else last
 
 
 def _copy_model(update: WeightUpdate, target: Path) -> None:
@@ -289,7 +272,7 @@ def file_sizes(recorder: RecorderState) -> dict[str, int]:
 
 def checkpoints_in(directory: Path) -> list[Path]:
     """List the checkpoints in a directory, oldest first; none if it is not there."""
-    found = [path for path in directory.glob(f"{STEP}*") if number_after(STEP, path.name) is not None]
+    found = [path for path in directory.glob(f"{STEP}*") if path.name.removeprefix(STEP).isdecimal()]
     return sorted(found, key=step_of)
 
 
@@ -298,14 +281,15 @@ def step_of(checkpoint: Path) -> int:
     return int(checkpoint.name.removeprefix(STEP))
 
 
-def number_after(prefix: str, name: str) -> int | None:
-    """Return the number that follows `prefix` and ends a name; None: there is something else.
-
-    >>> number_after("step_", "step_40"), number_after("step_", "step_4.old")
-    (40, None)
-    """
-    digits = name.removeprefix(prefix)
-    return int(digits) if digits.isdecimal() else None
+def _sums(directory: Path) -> dict[str, str]:
+    """Return the sha256 of every file below a directory but its manifest."""
+    sums = {}
+    for path in sorted(directory.rglob("*")):
+        name = path.relative_to(directory).as_posix()
+        if path.is_file() and name != MANIFEST:
+            with path.open("rb") as file:
+                sums[name] = hashlib.file_digest(file, "sha256").hexdigest()
+    return sums
 
 
 # ---- verify
@@ -339,7 +323,16 @@ def verify(checkpoint: Path) -> ResumePoint:
         DataError: a file is missing, torn or altered, or the state is of another version of arl; names it.
         InputError: a file is there and cannot be read.
     """
-    _check_manifest(checkpoint)
+    try:
+        listed = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, str])
+        there = _sums(checkpoint)
+    except (FileNotFoundError, ValueError) as error:
+        raise DataError(f"{checkpoint}: {MANIFEST} cannot be read ({error})") from error
+    except OSError as error:
+        raise InputError(f"{checkpoint} cannot be read ({error}); it may be whole: see that its disk works") from error
+    for name, expected in listed.items():
+        if there.get(name) != expected:
+            raise DataError(f"{checkpoint}: {name} is missing, torn or altered: its sha256 is not that of {MANIFEST}")
     point = ResumePoint.load(checkpoint)
     run = checkpoint.parent.parent
     for name, size in file_sizes(point.state.recorder).items():
@@ -352,9 +345,8 @@ def verify(checkpoint: Path) -> ResumePoint:
 def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
     """Remove what was half written or half removed; rename what is newer than `checkpoint`, and note the new name."""
     directory = checkpoint.parent
-    for pattern in (".step_*.partial", ".step_*.removed"):
-        for rest in directory.glob(pattern):
-            remove_any(rest)
+    for rest in [*directory.glob(".step_*.partial"), *directory.glob(".step_*.removed")]:
+        remove_any(rest)
     for refused in checkpoints_in(directory):
         if step_of(refused) > step_of(checkpoint):
             aside = directory / f"refused_{refused.name}"
@@ -362,57 +354,5 @@ def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
             refused.rename(aside)
             note(f"{refused} is kept as {aside.name}")
     best = directory / BEST
-    if best.is_symlink() and not best.exists():
-        best.unlink()
-
-
-class FileSum(Struct, frozen=True):
-    """Hold the size of a file and its sum."""
-
-    bytes: int
-    sha256: str
-
-
-def write_manifest(directory: Path) -> None:
-    """List all files below a directory in its manifest.json.
-
-    Raises:
-        OSError: one cannot be read, or the manifest cannot be written.
-    """
-    files = [path for path in sorted(directory.rglob("*")) if path.is_file()]
-    sums = {path.relative_to(directory).as_posix(): _sum(path) for path in files}
-    (directory / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(sums)))
-
-
-def _check_manifest(directory: Path) -> None:
-    """Check that a directory holds what its manifest lists, byte for byte.
-
-    Raises:
-        DataError: a file is missing, torn or altered; names it.
-        InputError: a file is there and cannot be read.
-    """
-    try:
-        sums = msgspec.json.decode((directory / MANIFEST).read_bytes(), type=dict[str, FileSum])
-        for name, expected in sums.items():
-            _compare(directory, name, expected)
-    except (FileNotFoundError, ValueError) as error:
-        raise DataError(f"{directory}: {MANIFEST} cannot be read ({error})") from error
-    except OSError as error:
-        raise InputError(f"{directory} cannot be read ({error}); it may be whole: see that its disk works") from error
-
-
-def _compare(directory: Path, name: str, expected: FileSum) -> None:
-    file = directory / name
-    if not file.is_file():
-        raise DataError(f"{directory}: {name} is missing")
-    size = file.stat().st_size
-    if size != expected.bytes:
-        raise DataError(f"{directory}: {name} is torn: it has {size} bytes, and {expected.bytes} were written")
-    if _sum(file) != expected:
-        raise DataError(f"{directory}: {name} is corrupt: its sha256 is not that of {MANIFEST}")
-
-
-def _sum(file: Path) -> FileSum:
-    with file.open("rb") as stream:
-        digest = hashlib.file_digest(stream, "sha256")
-        return FileSum(stream.tell(), digest.hexdigest())
+    if not best.exists():  # it was one of these
+        best.unlink(missing_ok=True)

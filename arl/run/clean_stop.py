@@ -69,14 +69,15 @@ def _first_signal(begin: Callable[[], object]) -> Iterator[None]:
     """
     loop = asyncio.get_running_loop()
     earlier: dict[int, Handler] = {}
-    arrived: list[int] = []  # the first signal
-    pending: list[int] = []  # the same, until `begin` is called
+    pending: list[int] = []  # the first signal, until `begin` is called
+    has_arrived = False
 
     def handle(number: int, frame: FrameType | None) -> None:
-        if arrived:
+        nonlocal has_arrived
+        if has_arrived:
             earlier[number](number, frame)
             return
-        arrived.append(number)
+        has_arrived = True
         pending.append(number)
         loop.call_soon_threadsafe(begin_if_pending)
 

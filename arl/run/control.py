@@ -60,7 +60,7 @@ class LiveRun(Struct, frozen=True, kw_only=True):
     is_local: bool  # its processes listen on loopback, so only processes of this host reach them
     weights: str | None  # directory through which they travel, which every engine must see; None: not through files
     versions: StartingVersions  # an engine that joins begins with the oldest
-    model: str  # sha256 of its weights, config and tokenizer, see arl.run.evaluation.model_identity
+    model: str  # sha256 of its weights, config and tokenizer, see arl.run.evaluation.results
     like: Resources  # those of the run's first engine
     engines: list[EngineStatus]
 
@@ -178,55 +178,44 @@ class RunControl:
 
 
 @contextlib.asynccontextmanager
-async def serve_control(
-    run: Path, do: Callable[[Request], Awaitable[ControlAnswer]], note: Callable[[str], None]
-) -> AsyncIterator[None]:
+async def serve_control(run: Path, do: Callable[[Request], Awaitable[ControlAnswer]]) -> AsyncIterator[None]:
     """Answer requests while the context lasts; remove the folder at its end, which says that the run takes no more.
 
     Args:
         do: does what a request asks for; raises InputError if it must not be done, RunError if that fails.
-        note: is called with one line when the folder cannot be used, and when it can again.
     """
     folder = run / FOLDER
     shutil.rmtree(folder, ignore_errors=True)  # of a run that was killed
     folder.mkdir(mode=0o700)
     try:
         async with asyncio.TaskGroup() as tasks:
-            serving = tasks.create_task(_serve(folder, do, note), name="control server")
+            serving = tasks.create_task(_serve(folder, do), name="control server")
             yield
             serving.cancel()
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-async def _serve(folder: Path, do: Callable[[Request], Awaitable[ControlAnswer]], note: Callable[[str], None]) -> None:
-    """Answer requests until this is cancelled. A disk that fails costs the run its commands, and nothing else.
+async def _serve(folder: Path, do: Callable[[Request], Awaitable[ControlAnswer]]) -> None:
+    """Answer requests until this is canceled. A disk that fails costs the run its commands, and nothing else.
 
     Consumes files of the folder; waits a second between two looks; unblocked by time alone.
     """
-    failure = ""
     async with asyncio.TaskGroup() as answers:
         while True:
-            before = failure
-            try:
+            with contextlib.suppress(OSError):
                 for name, data in await in_thread(_take_all, folder):
                     answers.create_task(_reply(folder / name, data, do), name=f"control request {name}")
-                failure = ""
-            except OSError as error:
-                failure = f"{folder}: {error.strerror}; `arl engines` cannot reach this run"
-            if failure != before:
-                note(failure or f"{folder} can be used again")
             await asyncio.sleep(POLL_SECONDS)
 
 
 def _take_all(folder: Path) -> list[tuple[str, bytes]]:
     """Read the requests, and remove them."""
     taken = []
-    for file in sorted(path for path in folder.iterdir() if path.suffix == REQUEST):
+    for file in sorted(folder.glob(f"*{REQUEST}")):
         with contextlib.suppress(FileNotFoundError):  # its command has taken it back
-            data = file.read_bytes()
+            taken.append((file.name, file.read_bytes()))
             file.unlink()
-            taken.append((file.name, data))
     return taken
 
 
@@ -236,5 +225,5 @@ async def _reply(request: Path, data: bytes, do: Callable[[Request], Awaitable[C
     except (ArlError, msgspec.DecodeError) as error:
         is_input = not isinstance(error, RunError)
         answer = ControlAnswer(error=short_message(str(error)), is_input=is_input)
-    with contextlib.suppress(OSError):  # the next look at the folder reports it
+    with contextlib.suppress(OSError):
         await in_thread(replace_file, request.with_suffix(ANSWER), msgspec.json.encode(answer))

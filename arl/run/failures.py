@@ -6,7 +6,7 @@ exceptions of many tasks ─► explain_deaths: which process died, or hangs ─
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -38,8 +38,7 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
             raise await _death_or_logs(causes, launcher) or error from error
         for cause in causes:
             if isinstance(cause, DeadlineError):
-                hanging = await _describe_hanging(str(cause), launcher)
-                raise DeadlineError(f"{cause}{hanging}") from error
+                raise DeadlineError(f"{cause}{await _describe_hanging(launcher)}") from error
         raise
 
 
@@ -57,9 +56,10 @@ async def _death_or_logs(causes: Sequence[BaseException], launcher: Launcher) ->
         return await dead.died()
     for cause in causes:
         if isinstance(cause, EngineError):
-            return EngineError(f"{cause}.{_log_ends(launcher.processes, 'engine')}")
+            engines = [process for process in launcher.processes if process.role.startswith("engine-")]
+            return EngineError("\n".join([f"{cause}.", *(engine.log_tail() for engine in engines)]))
         if isinstance(cause, TrainerError) and isinstance(cause.__cause__, DeadlineError):
-            return TrainerError(f"{cause}{await _describe_hanging(str(cause), launcher)}")
+            return TrainerError(f"{cause}{await _describe_hanging(launcher)}")
     return None
 
 
@@ -77,39 +77,18 @@ async def _first_death(processes: Sequence[Process], seconds: float) -> Process 
     finally:
         for ending in endings:
             ending.cancel()
-    killed = [process for process in dead if _was_killed(process)]
+    killed = [process for process in dead if (process.exit_code or 0) < 0]
     return next(iter(killed or dead), None)
 
 
-def _was_killed(process: Process) -> bool:
-    code = process.exit_code
-    return code is not None and code < 0
-
-
-def _log_ends(processes: Iterable[Process], side: str) -> str:
-    """Return the last lines of the logs of the processes whose role is `side` and a number, such as engine-0."""
-    ends = [process.log_tail() for process in processes if process.role.startswith(f"{side}-")]
-    return "".join(f"\n{end}" for end in ends)
-
-
-async def _describe_hanging(message: str, launcher: Launcher) -> str:
-    """Describe the processes that cannot run, else those of the trainer, with the ends of their logs.
-
-    Of a process that the message names already, by its id, only what keeps it from running is said.
-    """
+async def _describe_hanging(launcher: Launcher) -> str:
+    """Describe the processes that cannot run, else those of the trainer, with the ends of their logs."""
     running = [process for process in launcher.processes if process.exit_code is None]
     states = await asyncio.gather(*(process.state() for process in running))
     phrases = dict(zip(running, states, strict=True))
     blocked = [process for process, phrase in phrases.items() if phrase != RUNS]
     shown = blocked or [process for process in running if process.role.startswith("trainer-")]
-    lines = []
-    for process in shown[:SHOWN]:
-        place = str(process).removeprefix(process.role).strip()  # its id, and its node if there are several
-        if place not in message:
-            lines.append(f"\n{process} {phrases[process]}.\n{process.log_tail()}")
-        elif process in blocked:
-            lines.append(f"\n{process} {phrases[process]}.")
-    return "".join(lines)
+    return "".join(f"\n{process} {phrases[process]}.\n{process.log_tail()}" for process in shown[:SHOWN])
 
 
 @contextlib.contextmanager

@@ -49,16 +49,13 @@ def check_prompts(
     total = len(ids) + max_new_tokens
     if total > limits.context:
         field = "rollout.max_new_tokens" if suite is None else "eval.max_new_tokens (--max-new-tokens)"
-        remedies = []
-        if len(ids) < limits.context:
-            remedies.append(f"lower {field} to {limits.context - len(ids)}")
-        if suite is None and max_new_tokens < limits.context:
-            max_prompt = limits.context - max_new_tokens
-            remedies.append(f"leave out long prompts of training with data.max_prompt_tokens {max_prompt}")
+        left = max(limits.context - len(ids), 0)
+        max_prompt = max(limits.context - max_new_tokens, 0)
         raise InputError(
             f"{name}a prompt of {len(ids)} tokens and {field} {max_new_tokens}, {total} in all, exceed the model's "
-            f"context of {limits.context}: {', or '.join(remedies) or 'use a model with a longer context'}. The "
-            f"longest is problem {encoded[ids].id}, {_excerpt(encoded[ids])!r}"
+            f"context of {limits.context}: lower {field} to {left}, or leave out long prompts of training with "
+            f"data.max_prompt_tokens {max_prompt}, or use a model with a longer context. The longest is problem "
+            f"{encoded[ids].id}, {_excerpt(encoded[ids])!r}"
         )
     return total
 
@@ -77,17 +74,12 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     _check_stops(recipe, codec, limits.vocab_size)
     what = f"a prompt of {longest - sampled} tokens and rollout.max_new_tokens {sampled}, {longest} in all"
     train = recipe.train
-    if longest > train.capacity:
+    held = train.packing_count if train.packing == "fixed" else 1  # trajectories of a micro-batch
+    if held * longest > train.capacity:
+        fewer = "" if held == 1 else f", or lower train.packing_count from {held}"
         raise InputError(
-            f"train.capacity {train.capacity}: a micro-batch must hold the longest trajectory, {what}: raise "
-            f"train.capacity to {longest} or more, or lower rollout.max_new_tokens"
-        )
-    tokens = train.packing_count * longest
-    if train.packing == "fixed" and tokens > train.capacity:
-        raise InputError(
-            f"train.packing_count {train.packing_count}: with train.packing fixed a micro-batch must hold so many "
-            f"trajectories, also of the longest, {what}: raise train.capacity from {train.capacity} to {tokens} or "
-            f"more, or lower train.packing_count to {train.capacity // longest}"
+            f"train.capacity {train.capacity}: a micro-batch must hold {held} of the longest trajectory, {what}: raise "
+            f"train.capacity to {held * longest} or more, or lower rollout.max_new_tokens{fewer}"
         )
     return longest
 
@@ -98,15 +90,11 @@ def _check_stops(recipe: Recipe, codec: TextCodec, vocab_size: int) -> None:
     Raises:
         InputError: a stop token that the model does not have, or a string that no text of the tokenizer contains.
     """
-    ids = f"the model's ids run from 0 to {vocab_size - 1}"
     for token in recipe.rollout.stop_token_ids:
         if token >= vocab_size:
-            raise InputError(f"rollout.stop_token_ids {token}: {ids}; give ids of its tokenizer")
-    for token in codec.stop_token_ids:
-        if token >= vocab_size:
             raise InputError(
-                f"model.path {recipe.model.path}: its generation_config.json has the end token {token}, and {ids}: "
-                "correct eos_token_id there"
+                f"rollout.stop_token_ids {token}: the model's ids run from 0 to {vocab_size - 1}; give ids of its "
+                "tokenizer"
             )
     for string in recipe.rollout.stop:
         written = codec.encode(string)

@@ -8,9 +8,8 @@ Everything that can be refused is refused here, before anything is started or wr
 
 import contextlib
 import glob
-import itertools
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from arl.errors import DataError, InputError
 from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
-from arl.run.checkpoint import ResumePoint, checkpoints_in, clear_after, newest_intact, number_after
+from arl.run.checkpoint import ResumePoint, clear_after, newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.preflight import Plan, preflight
 from arl.run.world import RunContext
@@ -86,15 +85,12 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
             yield RunContext(recipe=recipe, plan=plan, directory=resumed, display=display, resumed=point)
         return
     plan = preflight(recipe)
-    unfinished = _unfinished(recipe)
     directory = new_run_directory(recipe)
     with _locked(directory):
         _write_recipe(recipe, directory)
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
         for note in plan.notes:
             display.note(note)
-        if unfinished:
-            display.note(f"an earlier run is not finished{_how_to_resume(unfinished)}")
         yield RunContext(recipe=recipe, plan=plan, directory=directory, display=display)
 
 
@@ -107,16 +103,17 @@ def new_run_directory(recipe: Recipe) -> Path:
         InputError: the directory cannot be written.
     """
     first = recipe.run_directory
-    for number in itertools.count(1):
-        directory = first if number == 1 else first.with_name(f"{first.name}-{number}")
+    directory = first
+    number = 1
+    while True:
         try:
             directory.mkdir(parents=True)
+            return directory
         except FileExistsError:
-            continue
+            number += 1
+            directory = first.with_name(f"{first.name}-{number}")
         except OSError as error:
             raise InputError(f"output.directory {directory.parent}: cannot be written ({error.strerror})") from error
-        return directory
-    raise AssertionError("numbers never end")
 
 
 def run_to_resume(recipe: Recipe, file: Path) -> Path:
@@ -136,28 +133,16 @@ def run_to_resume(recipe: Recipe, file: Path) -> Path:
 def _runs(recipe: Recipe) -> list[Path]:
     """Return the runs of the recipe's name, oldest first."""
     first = recipe.run_directory
-    named = {1: first}
+    found = [(1, first)] if _is_run(first) else []
     for path in first.parent.glob(f"{glob.escape(first.name)}-*"):
-        number = number_after(f"{first.name}-", path.name)
-        if number is not None and number > 1:
-            named[number] = path
-    return [named[number] for number in sorted(named) if _is_run(named[number])]
+        number = path.name.removeprefix(f"{first.name}-")
+        if number.isdecimal() and _is_run(path):
+            found.append((int(number), path))
+    return [path for _, path in sorted(found)]
 
 
 def _is_run(directory: Path) -> bool:
     return (directory / LOCK).exists()
-
-
-def _unfinished(recipe: Recipe) -> list[Path]:
-    """Return those of the recipe's runs that have a checkpoint and no summary: killed, or still going on."""
-    return [run for run in _runs(recipe) if checkpoints_in(run / CHECKPOINTS) and not (run / SUMMARY).exists()]
-
-
-def _how_to_resume(unfinished: Sequence[Path]) -> str:
-    """Say how to continue the newest unfinished run, if there is one."""
-    if not unfinished:
-        return ""
-    return f"; `arl train {unfinished[-1]}/{RECIPE} --resume` continues {unfinished[-1]}"
 
 
 def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> ResumePoint:
@@ -183,11 +168,6 @@ def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay
 
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:
-    """Write or replace the recipe of a run.
-
-    Raises:
-        DiskError: it cannot be written; an older one stays.
-    """
     file = directory / RECIPE
     with writing(file):
         replace_file(file, dump_recipe(recipe).encode())
@@ -208,7 +188,7 @@ def _refuse_nothing_left(recipe: Recipe, directory: Path, point: ResumePoint) ->
             more = f"train.tokens=N with N > {tokens}"
         raise InputError(
             f"--resume: {directory} is finished after {version} steps; see its {SUMMARY}, extend it by "
-            f"--set {more}, or start a new run{_how_to_resume(_unfinished(recipe))}"
+            f"--set {more}, or start a new run"
         )
     if recipe.rollout.lag is not None and recipe.train.tokens != state.recipe["train"]["tokens"]:
         raise InputError(
@@ -280,21 +260,20 @@ def pin_sources(recipe: Recipe, resumed: Path | None = None) -> tuple[Recipe, li
         if source is None or COMMIT.fullmatch(source.revision):
             continue
         before = None if recorded is None else _source(recorded, field)
-        if before is not None and (before.repo, before.pattern) == (source.repo, source.pattern):
-            commit: str | None = before.revision
-            if source.revision not in (MAIN, commit):
+        if before is not None and structs.replace(before, revision=source.revision) == source:
+            pinned = before
+            if source.revision not in (MAIN, before.revision):
                 notes.append(f"{field} {_path(source)}: the run goes on with {_path(before)}, which it began with")
         else:
             commit = hub_commit(source.repo, "dataset" if source.pattern else "model", source.revision)
-        if commit is None:
-            notes.append(
-                f"{field} {_path(source)}: neither the hub nor the cache says which commit it is, so it is not pinned, "
-                "and a resumed run may read another one"
-            )
-            continue
+            pinned = source if commit is None else structs.replace(source, revision=commit)
+            if commit is None:
+                notes.append(
+                    f"{field} {_path(source)}: neither the hub nor the cache says which commit it is, so it is not "
+                    "pinned, and a resumed run may read another one"
+                )
         section, _, name = field.partition(".")
-        path = _path(structs.replace(source, revision=commit))
-        changed = getattr(recipe, section).model_copy(update={name: path})
+        changed = getattr(recipe, section).model_copy(update={name: _path(pinned)})
         recipe = recipe.model_copy(update={section: changed})
     return recipe, notes
 

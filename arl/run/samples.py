@@ -14,9 +14,6 @@ import pyarrow.compute as pc
 from msgspec import Struct
 
 from arl.errors import InputError
-from arl.files import is_locked
-from arl.metrics.names import number
-from arl.metrics.run_files import LOCK, METRICS_FILE, SUMMARY, read_records
 from arl.metrics.run_status import require_run
 from arl.metrics.sampled_episode import SampledEpisode, sample_of
 from arl.metrics.trajectory_files import read_batches, read_trajectories, trajectory_files
@@ -53,13 +50,13 @@ def read_samples(run: Path, wanted: Wanted) -> tuple[list[SampledEpisode], str]:
             "checkpoint and at the end of the run"
         )
     newest = max(map(_last_step_in, files))
-    coverage = _coverage(run, newest)
+    coverage = f"steps 1 to {newest} are in complete files"
     if wanted.problem is None:
         step = newest if wanted.step is None else wanted.step
         chosen = (pc.field("trained_at") == step - 1) & (pc.field("fate") == TRAINED)
         rows = sorted(_read(files, chosen), key=lambda row: row["sample"])  # one of each problem before a second one
         if not rows:
-            raise InputError(f"--step {step}: {run} has steps 1 to {newest} in complete files; {coverage}")
+            raise InputError(f"--step {step}: of {run} {coverage}")
     else:
         chosen = pc.field("problem_id") == wanted.problem
         if wanted.step is not None:
@@ -99,15 +96,3 @@ def _matches(sample: SampledEpisode, outcome: Outcome) -> bool:
     if outcome == "truncated":
         return sample.truncated
     return sample.is_right is (outcome == "right")
-
-
-def _coverage(run: Path, newest: int) -> str:
-    """Say whether the run lives, and which of its steps are in complete files."""
-    steps = [int(number(record, "step")) for record in read_records(run / METRICS_FILE) if "tokens/trained" in record]
-    trained = steps[-1] if steps else 0
-    if (run / SUMMARY).exists():
-        return f"the run is finished after {trained} steps"
-    covered = f"steps 1 to {newest} of {trained} are in complete files"
-    if is_locked(run / LOCK):
-        return f"the run is going on, and {covered} so far"
-    return f"the run has ended without a summary, and {covered}; `arl train --resume` continues it"

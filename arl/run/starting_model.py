@@ -6,6 +6,7 @@ several nodes: what lies in a cache of the controller's node ─► the run dire
 """
 
 import asyncio
+import contextlib
 import hashlib
 import inspect
 import itertools
@@ -13,12 +14,9 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import msgspec
-from msgspec import DecodeError, Struct
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
@@ -37,21 +35,10 @@ from arl.tasks.registry import open_task, task_class
 WARMUP_SECONDS = 1800.0  # for the whole warm-up
 
 
-class _Progress(Struct, frozen=True):
-    """Hold one line of the warm-up's output."""
-
-    stage: str
-    step: int
-    accuracy: float
-    seconds: float
-
-
 def cache_directory() -> Path:
     """Return ARL_CACHE, or the user's cache directory."""
-    if "ARL_CACHE" in os.environ:
-        return Path(os.environ["ARL_CACHE"])
     users = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return users / "arl"
+    return Path(os.environ.get("ARL_CACHE", users / "arl"))
 
 
 def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
@@ -127,14 +114,19 @@ async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, di
     Raises:
         ProcessDied: the warm-up did not reach its target.
     """
-    found = await _find_or_make(recipe, directory, launcher, display)
-    if len(launcher.nodes) == 1 or _names_directory(recipe):
+    path = recipe.model.path
+    if path is not None:
+        found = local_copy(path)
+    elif recipe.warmup:
+        found = await _warmed_up(recipe, directory, launcher, display)
+    else:
+        assert recipe.model.tiny is not None
+        found = directory / "model"
+        with writing(found):
+            make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, found)
+    if len(launcher.nodes) == 1 or (path is not None and os.path.isdir(path)):  # noqa: ASYNC240 - a local directory
         return found
     return share_with_nodes(found, directory, display)
-
-
-def _names_directory(recipe: Recipe) -> bool:
-    return recipe.model.path is not None and os.path.isdir(recipe.model.path)
 
 
 def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> Path:
@@ -150,32 +142,27 @@ def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> P
     return shared
 
 
-async def _find_or_make(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
-    if recipe.model.path is not None:
-        return local_copy(recipe.model.path)
-    assert recipe.model.tiny is not None
-    if not recipe.warmup:
-        with writing(directory / "model"):
-            make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, directory / "model")
-        return directory / "model"
+async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
+    """Return the warmed-up model from the cache; of several runs that need it, one makes it."""
     job = _job(recipe)
-    cached = cache_directory() / "warmup" / _digest(job, warmup_stages(recipe))
+    stages = warmup_stages(recipe)
+    cached = cache_directory() / "warmup" / _digest(job, stages)
     with writing(cached):
         cached.parent.mkdir(parents=True, exist_ok=True)
     with require_lock(cached.with_suffix(".lock")) as lock:
         async with deadline(WARMUP_SECONDS, "run", f"another run's warm-up of {cached}"):
-            while not try_lock(lock):  # noqa: ASYNC110 - of several runs that need it, one makes it
+            while not try_lock(lock):  # noqa: ASYNC110 - no event tells of another process
                 await asyncio.sleep(1.0)
         if os.path.exists(cached):  # noqa: ASYNC240 - a local directory
             display.note(f"warm-up: cached in {cached}")
         else:
-            await _warm_up(recipe, job, cached, directory, launcher, display)
+            await _warm_up(job, stages, cached, directory, launcher, display)
     return cached
 
 
 async def _warm_up(
-    recipe: Recipe,
     job: dict[str, Any],
+    stages: Sequence[WarmupStage],
     cached: Path,
     directory: Path,
     launcher: Launcher,
@@ -187,13 +174,18 @@ async def _warm_up(
     with writing(file):
         remove_any(made)  # of a run that was killed
         file.write_text(json.dumps(job | {"output": str(made)}))
-    stages = warmup_stages(recipe)
     *starts, total = itertools.accumulate((stage.steps for stage in stages), initial=0)
     steps_before = {stage.name: start for stage, start in zip(stages, starts, strict=True)}
     display.begin("warm-up", total)
 
     def show(line: str) -> None:
-        show_progress(line, steps_before, display)
+        with contextlib.suppress(ValueError, KeyError, TypeError):  # a task may print other lines
+            said = json.loads(line)
+            display.advance(
+                completed=steps_before[said["stage"]] + said["step"],
+                detail=f"warm-up {said['step']:4d}  {said['stage']}: accuracy {said['accuracy']:.3f}  "
+                f"{said['seconds']:.0f} s",
+            )
 
     command = Command((sys.executable, "-m", "arl.train.sft", str(file)))
     resources = Resources(job["threads"], launcher.nodes[0].devices)
@@ -203,24 +195,6 @@ async def _warm_up(
         for path in made.iterdir():
             sync_to_disk(path)  # so that a crash of the machine leaves no part of a model under its name
         made.rename(cached)
-
-
-def show_progress(line: str, steps_before: Mapping[str, int], display: ConsoleDisplay) -> None:
-    """Show the progress that a line of the warm-up's output reports. A task may print other lines there.
-
-    Args:
-        steps_before: name of a stage -> optimizer steps of all stages before it.
-    """
-    try:
-        progress: _Progress = msgspec.json.decode(line, type=_Progress)
-    except DecodeError:
-        return
-    if progress.stage in steps_before:
-        display.advance(
-            completed=steps_before[progress.stage] + progress.step,
-            detail=f"warm-up {progress.step:4d}  {progress.stage}: accuracy {progress.accuracy:.3f}  "
-            f"{progress.seconds:.0f} s",
-        )
 
 
 def _job(recipe: Recipe) -> dict[str, Any]:
@@ -242,7 +216,5 @@ def _digest(job: dict[str, Any], stages: Sequence[WarmupStage]) -> str:
     settings = [
         (stage.name, stage.steps, stage.learning_rate, stage.schedule, stage.target_accuracy) for stage in stages
     ]
-    module = task_class(job["task"]).__module__
-    code = inspect.getsource(sys.modules[module])
-    hashed = f"{json.dumps(job, sort_keys=True)}\n{settings}\n{code}"
-    return hashlib.sha256(hashed.encode()).hexdigest()[:16]
+    code = inspect.getsource(sys.modules[task_class(job["task"]).__module__])
+    return hashlib.sha256(f"{json.dumps(job, sort_keys=True)}\n{settings}\n{code}".encode()).hexdigest()[:16]

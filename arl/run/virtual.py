@@ -7,10 +7,11 @@ There are no threads, no other processes and no random order, so two runs of one
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -92,17 +93,11 @@ def evaluations_in_place(
 ) -> Callable[[Scoreboard], InPlaceEvaluations]:
     """Return what makes the evaluations of a run in one process; `save` writes the trainer's weights."""
 
-    def make(board: Scoreboard) -> InPlaceEvaluations:
-        return InPlaceEvaluations(
-            context.directory,
-            context.recipe,
-            save,
-            lambda model, version: measure_in_process(context, context.plan.measured, model, version),
-            board,
-            context.display.note,
-        )
+    def measure(model: Path, version: int) -> Coroutine[Any, Any, list[Accuracy]]:
+        return measure_in_process(context, context.plan.measured, model, version)
 
-    return make
+    note = context.display.note
+    return lambda board: InPlaceEvaluations(context.directory, context.recipe, save, measure, board, note)
 
 
 async def measure_in_process(context: RunContext, suites: Sequence[Suite], model: Path, version: int) -> list[Accuracy]:
@@ -113,9 +108,7 @@ async def measure_in_process(context: RunContext, suites: Sequence[Suite], model
     codec = load_codec(str(model))
     with unrecorded_spans():  # these engines have the names of the run's own
         async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-            return await measure_suites(
-                suites, version, engine, codec, rewards, context.plan.context, recipe.deadlines.step
-            )
+            return await measure_suites(suites, version, engine, codec, rewards, context.plan.context)
 
 
 class TimedRewards:

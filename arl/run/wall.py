@@ -107,7 +107,7 @@ async def _start_processes(
             async with (
                 open_rewards(recipe, launcher.logs, note) as rewards,
                 open_engine_pool(servers, started, note, trainer, others) as pool,
-                serve_control(context.directory, answer, note),
+                serve_control(context.directory, answer),
             ):
                 parts = recipe_parts(
                     context,

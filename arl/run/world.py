@@ -193,7 +193,7 @@ def recipe_parts(
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         suite = held_out_suite(recipe, problems)
-        return await measure_suite(suite, version, engine, codec, held_out_rewards, plan.context, recipe.deadlines.step)
+        return await measure_suite(suite, version, engine, codec, held_out_rewards, plan.context)
 
     def checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> RunCheckpoints:
         directory = context.directory / CHECKPOINTS

@@ -7,9 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
-import msgspec
 import psutil
 import pyarrow.parquet as pq
 import pytest
@@ -18,7 +16,7 @@ from arl import clock
 from arl.config.recipe_file import load_recipe
 from arl.launch.spawn import RUNNER
 from arl.metrics.console import ConsoleDisplay
-from arl.run.evaluation.beside import LOWEST_PRIORITY
+from arl.run.evaluation.evaluate_model import LOWEST_PRIORITY
 from arl.run.preflight import preflight
 from arl.run.virtual import measure_in_process
 from arl.run.world import RunContext
@@ -28,32 +26,35 @@ from tests.run.test_train import Command, start
 __all__ = ["start"]
 
 
-def test_a_run_measures_exactly_the_versions_that_it_says_and_trains_no_token_of_it(
+def test_a_run_measures_the_versions_that_it_says_but_one_whose_evaluation_is_killed(
     start: Callable[..., Command], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reward is the length, which training changes a lot, so that every version has a score of its own."""
+    gate = 32 + 16 * 4
     settings = ("train.steps=6", "train.learning_rate=0.01", "eval.every=2", "output.keep_checkpoints=1")
-    command = start(*settings, is_forked=False)
-    command.read_until("step    3")
+    command = start(*settings, gates=[gate])
+    command.read_until("step    2")
     processes = [process for _, process in command.processes()]
+    process_of(command, "arl.run.evaluation.evaluate_model").kill()
+    command.open_gate(gate)
     assert command.end() == 0, command.output
     assert not survivors(processes)
+    assert re.findall(r"version (\d) is not evaluated: evaluation .* killed", command.output) == ["2"]
     monkeypatch.chdir(command.directory)
     monkeypatch.setitem(sys.modules, "mine", module_from(command.directory / "mine.py"))
-    recipe = load_recipe(command.run / "recipe.yaml", ["output.directory=elsewhere"])
     scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in command.metrics() if "loss" not in r}
-    assert scores.keys() == {0, 2, 4, 6}
+    assert scores.keys() == {0, 4, 6}
     best = max((score, version) for version, score in scores.items() if version)[1]
     link = command.run / "checkpoints" / "best"
     assert link.readlink() == Path(f"step_{best}")
     assert {path.name for path in link.parent.iterdir()} == {"best", f"step_{best}", "step_6"}
+    recipe = load_recipe(command.run / "recipe.yaml", ["output.directory=elsewhere"])
     plan = preflight(recipe)
     at_best = RunContext(recipe=recipe, plan=plan, directory=command.run, display=ConsoleDisplay(), first_model=link)
     (again,) = clock.run(lambda: measure_in_process(at_best, plan.measured, link.resolve(), best), virtual=True)
     others = [abs(score - again.mean_reward) for version, score in scores.items() if version != best]
     assert abs(scores[best] - again.mean_reward) < 0.1 * min(others)  # a last bit of a logit may change a token
     assert len(pq.read_table(command.run / "trajectories")) == 6 * 16
-    assert json_of(command.run / "summary.json")["groups"] == {"trained": 24, "in flight": 0}
 
 
 def module_from(file: Path) -> ModuleType:
@@ -64,23 +65,6 @@ def module_from(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def json_of(file: Path) -> Any:
-    return msgspec.json.decode(file.read_bytes())
-
-
-def test_a_killed_evaluation_costs_the_run_one_version_and_nothing_else(start: Callable[..., Command]) -> None:
-    gate = 32 + 16 * 4
-    command = start("train.steps=8", "eval.every=2", gates=[gate])
-    command.read_until("step    2")
-    process_of(command, "arl.run.evaluation.beside").kill()
-    command.open_gate(gate)
-    assert command.end() == 0, command.output
-    left_out = re.findall(r"version (\d) is not evaluated \(1 so far\): evaluation .* killed", command.output)
-    assert left_out == ["2"]
-    measured = [r["policy_version"] for r in command.metrics() if "loss" not in r]
-    assert sorted(measured) == [0, 4, 6, 8]
 
 
 @pytest.mark.slow

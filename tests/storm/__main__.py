@@ -12,7 +12,6 @@ import random
 import shutil
 import sys
 import tempfile
-import time
 import traceback
 from collections import Counter
 from collections.abc import Sequence
@@ -37,19 +36,13 @@ def main() -> None:
     parser.add_argument("--out", type=Path, required=True)
     options = parser.parse_args()
     with_own_shared_memory()
-    records = run_all(options)
-    sys.exit(any(record["violations"] for record in records))
-
-
-def run_all(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """Run the runs that are asked for, and write the records after each."""
     drawn = draw_runs(options.seed, options.trials, options.kinds)
-    records: list[dict[str, Any]] = []
+    records = []
     for number in range(len(drawn)) if options.only is None else options.only:
-        variant, shots = drawn[number]
-        records.append(run_one(number, variant, shots, options.seed, options.patience))
-        write(options.out, options.seed, records)
-    return records
+        records.append(run_one(number, *drawn[number], options.seed, options.patience))
+        document = {"seed": options.seed, **summary(records), "runs": records}
+        options.out.write_text(json.dumps(document, indent=1) + "\n")
+    sys.exit(any(record["violations"] for record in records))
 
 
 def run_one(number: int, variant: Variant, shots: Sequence[Shot], seed: int, patience: float) -> dict[str, Any]:
@@ -57,14 +50,12 @@ def run_one(number: int, variant: Variant, shots: Sequence[Shot], seed: int, pat
     print(f"run {number}: {variant}", flush=True)
     directory = Path(tempfile.mkdtemp(prefix=f"arl-storm-{number}-"))
     run = StormRun(directory / "run", variant, shots, patience, random.Random(f"{seed} {number}"))
-    began = time.monotonic()
     found: list[str] = []
     try:
         run.to_the_end()
         found = violations(run)
     except Exception:
         found = [traceback.format_exc()]
-    seconds = round(time.monotonic() - began, 1)
     attempts = [record_of(attempt) for attempt in run.attempts]
     for attempt in attempts:
         print(f"    {json.dumps(attempt)}", flush=True)
@@ -72,7 +63,7 @@ def run_one(number: int, variant: Variant, shots: Sequence[Shot], seed: int, pat
         print(f"run {number}: see {directory}: {found}", flush=True)
     else:
         shutil.rmtree(directory)
-    return {"run": number, "variant": str(variant), "seconds": seconds, "attempts": attempts, "violations": found}
+    return {"run": number, "variant": str(variant), "attempts": attempts, "violations": found}
 
 
 def record_of(attempt: Attempt) -> dict[str, Any]:
@@ -81,20 +72,11 @@ def record_of(attempt: Attempt) -> dict[str, Any]:
         "shot": None if attempt.shot is None else str(attempt.shot),
         "signal": None if attempt.shot is None else f"{attempt.shot.action} {attempt.shot.role}",
         "victim": None if attempt.victim is None else str(attempt.victim),
-        "was_training": attempt.was_training,
         "code": attempt.code,
         "seconds_after_signal": attempt.seconds,
-        "seconds": attempt.whole_seconds,
         "steps": attempt.steps,
-        "seconds_until_nothing_was_left": attempt.seconds_left,
         "diagnosis": "" if attempt.has_finished else attempt.diagnosis[:600],
     }
-
-
-def write(out: Path, seed: int, unsorted: Sequence[dict[str, Any]]) -> None:
-    """Write the records and their summary."""
-    records = sorted(unsorted, key=lambda record: record["run"])
-    out.write_text(json.dumps({"seed": seed, **summary(records), "runs": records}, indent=1) + "\n")
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """Follow one start of a run, send its signal at the drawn moment, and wait for the end."""
 
+import contextlib
 import random
 import re
 import signal
@@ -36,7 +37,6 @@ class Attempt:
         seconds: from the signal to the end.
         steps: the first one that it has shown, and the last.
         left: what there was one second after the end.
-        seconds_left: until nothing was left.
     """
 
     number: int
@@ -45,11 +45,9 @@ class Attempt:
     was_training: bool = False
     code: int | None = None
     seconds: float = 0.0
-    whole_seconds: float = 0.0
     steps: tuple[int, int] | None = None
     output: str = ""
     left: list[str] = field(default_factory=list)
-    seconds_left: float = 0.0
     is_overdue: bool = False
 
     @property
@@ -63,83 +61,71 @@ class Attempt:
         at = f"\n{self.output}".rfind("\narl: ")
         return self.output[at:] if at >= 0 else ""
 
+    def read(self, output: Path) -> None:
+        """Read what the controller has printed."""
+        self.output = output.read_text(errors="replace")
+        steps = [int(step) for step in STEP_LINE.findall(self.output)]
+        self.steps = (steps[0], steps[-1]) if steps else None
 
-class Marksman:
-    """Send one signal to a process of a run.
+
+def follow(
+    attempt: Attempt,
+    process: "subprocess.Popen[bytes]",
+    mark: str,
+    output: Path,
+    stopped_seconds: float,
+    longest: float,
+    source: random.Random,
+) -> None:
+    """Send the signal of an attempt, and wait until the run has ended. Unblocked by the clock alone.
 
     Args:
         mark: of the run's processes.
         output: file with what the controller prints.
         stopped_seconds: after which a controller that was stopped goes on, because nobody could end it.
+        longest: seconds after which the run is killed.
         source: chooses among processes of one role.
     """
-
-    def __init__(
-        self, attempt: Attempt, mark: str, output: Path, stopped_seconds: float, source: random.Random
-    ) -> None:
-        self._attempt = attempt
-        self._mark = mark
-        self._output = output
-        self._stopped_seconds = stopped_seconds
-        self._source = source
-        self._seen_at: float | None = None  # when a process of the role was there
-        self._fired_at: float | None = None
-        self._goes_on_at: float | None = None
-
-    def follow(self, process: subprocess.Popen[bytes], longest: float) -> None:
-        """Wait until the run has ended, or kill it after so many seconds. Unblocked by the clock alone."""
-        began = time.monotonic()
-        attempt = self._attempt
-        while process.poll() is None:
-            self._read_steps()
-            if self._fired_at is None and attempt.shot is not None:
-                self._fire_if_due(attempt.shot)
-            if self._goes_on_at is not None and time.monotonic() > self._goes_on_at:
-                self._let_go_on()
-            if time.monotonic() - began > longest:
-                attempt.is_overdue = True
-                process.kill()
-            time.sleep(POLL_SECONDS)
-        ended = time.monotonic()
-        self._read_steps()
-        attempt.code = process.wait()
-        attempt.whole_seconds = round(ended - began, 1)
-        attempt.seconds = 0.0 if self._fired_at is None else round(ended - self._fired_at, 1)
-
-    def _read_steps(self) -> None:
-        self._attempt.output = self._output.read_text(errors="replace")
-        steps = [int(step) for step in STEP_LINE.findall(self._attempt.output)]
-        self._attempt.steps = (steps[0], steps[-1]) if steps else None
-
-    def _fire_if_due(self, shot: Shot) -> None:
-        """Send the signal if its moment has come and somebody has the role."""
-        steps = self._attempt.steps
-        if shot.phase == "training" and (steps is None or steps[1] - steps[0] + 1 < shot.step):
-            return
-        found = [each for each in processes_of_run(self._mark) if each.role == shot.role]
-        if not found:
-            return
+    began = time.monotonic()
+    seen_at: float | None = None  # when a process of the role was there
+    fired_at = began
+    goes_on_at: float | None = None
+    while process.poll() is None:
+        time.sleep(POLL_SECONDS)
         now = time.monotonic()
-        self._seen_at = self._seen_at or now
-        if shot.phase == "start-up" and now - self._seen_at < shot.delay:
-            return
-        victim = self._source.choice(found)
-        try:
+        attempt.read(output)
+        if now - began > longest:
+            attempt.is_overdue = True
+            process.kill()
+        if goes_on_at is not None and now > goes_on_at and attempt.victim is not None:
+            goes_on_at = None
+            with contextlib.suppress(psutil.NoSuchProcess):  # the run has replaced it meanwhile
+                attempt.victim.process.send_signal(signal.SIGCONT)
+        shot = attempt.shot
+        if shot is None or attempt.victim is not None or not _has_trained(attempt, shot):
+            continue
+        found = [each for each in processes_of_run(mark) if each.role == shot.role]
+        if found and seen_at is None:
+            seen_at = now
+        if not found or seen_at is None or now - seen_at < shot.delay:
+            continue
+        victim = source.choice(found)
+        with contextlib.suppress(psutil.NoSuchProcess):
             victim.process.send_signal(SIGNALS[shot.action])
-        except psutil.NoSuchProcess:
-            return
-        self._attempt.victim = victim
-        self._attempt.was_training = steps is not None
-        self._fired_at = now
-        if shot.action == "pause":
-            self._goes_on_at = now + shot.seconds
-        elif shot.action == "stop" and shot.role == "controller":
-            self._goes_on_at = now + self._stopped_seconds
+            attempt.victim = victim
+            attempt.was_training = attempt.steps is not None
+            fired_at = now
+            if shot.action == "pause":
+                goes_on_at = now + shot.seconds
+            elif shot.action == "stop" and shot.role == "controller":
+                goes_on_at = now + stopped_seconds
+    attempt.read(output)
+    attempt.code = process.wait()
+    attempt.seconds = round(time.monotonic() - fired_at, 1)
 
-    def _let_go_on(self) -> None:
-        self._goes_on_at = None
-        assert self._attempt.victim is not None
-        try:
-            self._attempt.victim.process.send_signal(signal.SIGCONT)
-        except psutil.NoSuchProcess:  # the run has replaced it meanwhile
-            return
+
+def _has_trained(attempt: Attempt, shot: Shot) -> bool:
+    """Return whether an attempt has trained the steps after which it is hit; at start-up there are none."""
+    if shot.phase == "start-up":
+        return True
+    return attempt.steps is not None and attempt.steps[1] - attempt.steps[0] + 1 >= shot.step

@@ -9,9 +9,10 @@ import random
 import subprocess
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
-from tests.storm.attempt import Attempt, Marksman
+from tests.storm.attempt import Attempt, follow
 from tests.storm.run_processes import look_for_remains, start_marked
 from tests.storm.shots import Shot, Variant
 
@@ -61,11 +62,11 @@ class StormRun:
         self, directory: Path, variant: Variant, shots: Sequence[Shot], patience: float, source: random.Random
     ) -> None:
         self.directory = directory
+        self.mark = str(directory)  # of the run's processes
         self.variant = variant
         self.attempts: list[Attempt] = []
         self.steps = STEPS_OF_AN_ATTEMPT
-        startup = SGLANG_STARTUP if variant.kind == "sglang" else DEADLINES["startup"]
-        waits = {**DEADLINES, "startup": startup}
+        waits = DEADLINES | ({"startup": SGLANG_STARTUP} if variant.kind == "sglang" else {})
         self.deadlines = {name: seconds * patience for name, seconds in waits.items()}
         self._patience = patience
         self._shots = list(shots)
@@ -78,20 +79,9 @@ class StormRun:
         return self.directory / "runs" / "storm"
 
     @property
-    def mark(self) -> str:
-        """Return what marks the processes of this run."""
-        return str(self.directory)
-
-    @property
     def has_finished(self) -> bool:
         """Return whether the last attempt has trained every step."""
         return bool(self.attempts) and self.attempts[-1].has_finished
-
-    @property
-    def longest_recovery(self) -> float:
-        """Return the seconds after which an attempt has ended, whatever has happened to it."""
-        waits = self.deadlines
-        return 3 * waits["startup"] + 3 * waits["step"] + 2 * waits["swap"] + waits["generate"]
 
     def to_the_end(self) -> None:
         """Run, resume and extend until every shot was fired and the run has finished."""
@@ -112,15 +102,16 @@ class StormRun:
         attempt = Attempt(len(self.attempts), shot)
         self.attempts.append(attempt)
         output = self.directory / f"output-{attempt.number}.txt"
-        stopped_seconds = STOPPED_FACTOR * self.deadlines["step"]
+        waits = self.deadlines
+        stopped_seconds = STOPPED_FACTOR * waits["step"]
         process = self._start(output)
         try:
-            marksman = Marksman(attempt, self.mark, output, stopped_seconds, self._source)
-            marksman.follow(process, longest=self.longest_recovery + self.deadlines["startup"])
+            longest = 4 * waits["startup"] + 3 * waits["step"] + 2 * waits["swap"] + waits["generate"]
+            follow(attempt, process, self.mark, output, stopped_seconds, longest, self._source)
         finally:
             process.kill()
             process.wait()
-        attempt.left, attempt.seconds_left = look_for_remains(self.mark, self.directory / "tmp", self._patience)
+        attempt.left = look_for_remains(self.mark, self.directory / "tmp", self._patience)
         return attempt
 
     def _start(self, output: Path) -> subprocess.Popen[bytes]:
@@ -133,18 +124,13 @@ class StormRun:
         return start_marked(argv, self.mark, self.directory, output)
 
     def _recipe(self) -> str:
-        variant = self.variant
         return RECIPE.format(
-            mode=variant.mode,
-            kind=variant.kind,
-            transport=variant.transport,
-            ranks=variant.ranks,
-            replicas=variant.replicas,
+            **asdict(self.variant),
             problems=PROBLEMS,
             group=GROUP,
             bound=BOUND,
             steps=self.steps,
-            evaluated=EVALUATED if variant.evaluates else 0,
-            every=EVALUATE_EVERY if variant.evaluates else 0,
+            evaluated=EVALUATED if self.variant.evaluates else 0,
+            every=EVALUATE_EVERY if self.variant.evaluates else 0,
             deadlines=", ".join(f"{name}: {seconds}" for name, seconds in self.deadlines.items()),
         )

@@ -7,16 +7,15 @@
 
     one process    step ─► weights are saved ─► another event loop, in virtual time of its own ─► Scoreboard
 
-The process does what `arl eval` does (arl.run.evaluation.beside). The weights come from the checkpoint's files, so a
-score is of exactly its version, with every transport and backend. Nothing of this is seen by the controller: no token
-reaches the buffer, the ledger or the trajectories, and a failure leaves out a version, and never ends the run.
+The process does what `arl eval` does (arl.run.evaluation.evaluate_model). The weights come from the checkpoint's files,
+so a score is of exactly its version, with every transport and backend. Nothing of this is seen by the controller: no
+token reaches the buffer, the ledger or the trajectories, and a failure leaves out a version, and never ends the run.
 
 In one process the run's loop stands still meanwhile. Its clock, its tasks and its weights do not see the evaluation, so
 a run with eval.every equals the run without it to the last bit, but for the records of the evaluations.
 """
 
 import asyncio
-import math
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from arl import clock
-from arl.clock import budget, now
+from arl.clock import budget
 from arl.config.recipe import Recipe
 from arl.errors import RunError, leaves
 from arl.files import remove_any, writing
@@ -35,24 +34,9 @@ from arl.run.evaluation.results import SCORES, read_scores
 from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult, StepWaits
 
-MODULE = "arl.run.evaluation.beside"  # measures one version
+MODULE = "arl.run.evaluation.evaluate_model"  # measures one version
 PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone, from which no run is resumed
-NO_TIME = "no time is left after training"
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
-AFTER_TRAINING = 600.0  # seconds in which a run measures what still waits when it is done, at most
-
-
-def is_measured(recipe: Recipe, version: int, is_last: bool) -> bool:
-    """Return whether a version is measured during training, which takes eval.every.
-
-    The last one always is, unless the run itself measures all of it after training.
-
-    Args:
-        is_last: the run ends with it, by `train.steps` or earlier by `train.tokens`.
-    """
-    if is_last:
-        return not recipe.eval.only_held_out
-    return version % recipe.eval.every == 0
 
 
 class Evaluations:
@@ -99,17 +83,41 @@ class SteppedObserver:
         self._stepped(result.version)
 
 
-class BackgroundEvaluations(Evaluations):
-    """Evaluate checkpoints, each by a process beside the run.
+class _DueEvaluations(Evaluations):
+    """Know which versions are measured, and note which are left out.
 
     Args:
         run: directory of the run.
-        recipe: its `eval` and deadlines count.
+        board: keeps the scores.
+        note: is called with one line about what is not measured.
+    """
+
+    def __init__(self, run: Path, recipe: Recipe, board: Scoreboard, note: Callable[[str], None]) -> None:
+        self._run = run
+        self._recipe = recipe
+        self._board = board
+        self._note = note
+
+    def _is_missing(self, version: int, is_last: bool) -> bool:
+        """Return whether a version is to be measured. The last one is, unless the run itself measures all of it."""
+        evaluation = self._recipe.eval
+        is_due = not evaluation.only_held_out if is_last else version % evaluation.every == 0
+        return is_due and not self._board.measured(version)
+
+    def _failed(self, version: int, error: Exception) -> None:
+        """Leave out a version; whatever the error is, an evaluation does not end a run."""
+        cause = next(leaves(error))
+        why = str(cause) if isinstance(cause, RunError) else f"{type(cause).__name__}: {cause}"
+        self._note(f"version {version} is not evaluated: {why}")
+
+
+class BackgroundEvaluations(_DueEvaluations):
+    """Evaluate checkpoints, each by a process beside the run.
+
+    Args:
         begins: the version that the run begins with; due checkpoints up to it that have no scores are evaluated first.
         is_done: it is the last version as well: a run is resumed whose steps were all trained.
         start: starts the process that measures a version.
-        board: keeps the scores.
-        note: is called with one line about what is not measured.
     """
 
     def __init__(
@@ -122,17 +130,12 @@ class BackgroundEvaluations(Evaluations):
         board: Scoreboard,
         note: Callable[[str], None],
     ) -> None:
-        self._run = run
-        self._recipe = recipe
+        super().__init__(run, recipe, board, note)
         self._start = start
-        self._board = board
-        self._note = note
         self._queue: deque[int] = deque()
         self._current: int | None = None  # the version that is being measured
         self._changed = asyncio.Event()  # the queue has grown, or has ended
-        self._timeout: asyncio.Timeout | None = None  # of the version that is being measured
-        self._end = math.inf  # of all evaluations, on the clock; known when training is done
-        self.num_left_out = 0
+        self._has_ended = False
         for version in range(1, begins + 1):
             if self._model(version).exists():
                 self.saved(version, is_last=is_done and version == begins)
@@ -144,27 +147,22 @@ class BackgroundEvaluations(Evaluations):
 
     def due(self, version: int) -> bool:
         """See Evaluations."""
-        return is_measured(self._recipe, version, is_last=False)
+        return self._is_missing(version, is_last=False)
 
     def saved(self, version: int, is_last: bool) -> None:
         """See Evaluations. Of too many that wait, the oldest is left out, because the newest says most."""
-        if not is_measured(self._recipe, version, is_last):
-            return
-        if version in self.waiting or self._board.measured(version):
+        if version in self.waiting or not self._is_missing(version, is_last):
             return
         self._queue.append(version)
         if len(self.waiting) > 1 + MAX_WAITING:
-            self._leave_out(self._queue.popleft(), f"{MAX_WAITING} newer versions wait; raise eval.every")
+            oldest = self._queue.popleft()
+            self._note(f"version {oldest} is not evaluated: {MAX_WAITING} newer versions wait; raise eval.every")
         self._changed.set()
 
     def finish(self) -> None:
-        """See Evaluations. What still waits is measured, for AFTER_TRAINING at most."""
-        self._end = now() + min(AFTER_TRAINING, self._recipe.deadlines.evaluation)
+        """See Evaluations."""
+        self._has_ended = True
         self._changed.set()
-        if self._timeout is not None:
-            when = self._timeout.when()
-            assert when is not None
-            self._timeout.reschedule(min(when, self._end))
         if self.waiting:
             versions = ", ".join(str(version) for version in sorted(self.waiting))
             self._note(f"training is done; versions that are still evaluated: {versions}")
@@ -175,28 +173,21 @@ class BackgroundEvaluations(Evaluations):
         Consumes saved versions, in order. Waits for the next one and for its scores, within deadlines.evaluation.
         Unblocked by `saved`, by `finish`, and by the process.
         """
-        while await self._next():
+        while self._queue or not self._has_ended:
+            if not self._queue:  # training has deadlines of its own
+                self._changed.clear()
+                await self._changed.wait()
+                continue
             version = self._queue.popleft()
             self._current = version
             try:
                 with span("evaluation", f"version {version}"):
                     accuracies = await self._measure(version)
-            except Exception as error:  # whatever it is, an evaluation does not end a run
-                cause = next(leaves(error))
-                why = str(cause) if isinstance(cause, RunError) else f"{type(cause).__name__}: {cause}"
-                self._leave_out(version, NO_TIME if now() >= self._end else why)
+            except Exception as error:
+                self._failed(version, error)
             else:
                 self._board.add(self._model(version), accuracies)
             self._current = None
-
-    async def _next(self) -> bool:
-        """Wait until a version waits to be measured; return False if none will. Training has deadlines of its own."""
-        while not self._queue and self._end == math.inf:
-            self._changed.clear()
-            await self._changed.wait()
-        while self._queue and now() >= self._end:
-            self._leave_out(self._queue.popleft(), NO_TIME)
-        return bool(self._queue)
 
     async def _measure(self, version: int) -> Sequence[Accuracy]:
         """Have one version measured by a process of its own, whose children end with it.
@@ -206,39 +197,30 @@ class BackgroundEvaluations(Evaluations):
         """
         directory = self._run / EVALUATIONS / self._model(version).name
         remove_any(directory)  # of an evaluation that was interrupted, perhaps before the step was trained again
+        deadlines = self._recipe.deadlines
         process = await self._start(version)
-        seconds = min(self._recipe.deadlines.evaluation, self._end - now())
         try:
-            async with budget(seconds, "evaluation", f"the scores of version {version}") as self._timeout:
+            async with budget(deadlines.evaluation, "evaluation", f"the scores of version {version}"):
                 died = await process.died()
         finally:
-            self._timeout = None
-            await process.stop(self._recipe.deadlines.shutdown)
+            await process.stop(deadlines.shutdown)
         if process.exit_code != 0:
             raise died
-        accuracies = [scored.score.accuracy for scored in read_scores(directory / SCORES)]
-        assert {accuracy.version for accuracy in accuracies} == {version}
-        return accuracies
-
-    def _leave_out(self, version: int, why: str) -> None:
-        self.num_left_out += 1
-        self._note(f"version {version} is not evaluated ({self.num_left_out} so far): {why}")
+        return [scored.score.accuracy for scored in read_scores(directory / SCORES)]
 
     def _model(self, version: int) -> Path:
         return self._run / CHECKPOINTS / f"step_{version}"
 
 
-class InPlaceEvaluations(Evaluations):
+class InPlaceEvaluations(_DueEvaluations):
     """Evaluate each due version before the next event of the run.
 
     No checkpoint is wanted for it, because that would change the schedule. Held-out problems of the last version are
     evaluated by the run itself, after training.
 
     Args:
-        run: directory of the run.
         save: writes the trainer's present weights to a directory, for `from_pretrained`.
         measure: returns the accuracy of a directory's weights, which are this version.
-        note: is called with one line about a version that is not measured.
     """
 
     def __init__(
@@ -250,29 +232,25 @@ class InPlaceEvaluations(Evaluations):
         board: Scoreboard,
         note: Callable[[str], None],
     ) -> None:
+        super().__init__(run, recipe, board, note)
         self._checkpoints = run / CHECKPOINTS
-        self._recipe = recipe
         self._save = save
         self._measure = measure
-        self._board = board
-        self._note = note
         self.finish()
 
     def stepped(self, version: int, is_last: bool) -> None:
         """See Evaluations."""
-        if self._board.measured(version) or not is_measured(self._recipe, version, is_last):
+        if not self._is_missing(version, is_last):
             return
         model = self._checkpoints / f"{PREFIX}{version}"
         with writing(model):
-            self._checkpoints.mkdir(exist_ok=True)
             self._save(model)
         try:
             # A thread, because a thread has at most one running loop; only one of the two computes at any time.
             with ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation") as thread:
                 accuracies = thread.submit(clock.run, lambda: self._measure(model, version), virtual=True).result()
-        except Exception as error:  # whatever it is, an evaluation does not end a run
-            cause = next(leaves(error))
-            self._note(f"version {version} is not evaluated: {type(cause).__name__}: {cause}")
+        except Exception as error:
+            self._failed(version, error)
         else:
             self._board.add(model, accuracies)
         self.finish()
@@ -280,6 +258,6 @@ class InPlaceEvaluations(Evaluations):
     def finish(self) -> None:
         """See Evaluations. Remove every directory of weights but the best one, and what a kill left half written."""
         best = self._board.best
-        for model in [*sorted(self._checkpoints.glob(f"{PREFIX}*")), *sorted(self._checkpoints.glob(f".{PREFIX}*"))]:
+        for model in [*self._checkpoints.glob(f"{PREFIX}*"), *self._checkpoints.glob(f".{PREFIX}*")]:
             if best is None or model.name != best.model:
                 remove_any(model)

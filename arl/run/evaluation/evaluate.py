@@ -1,7 +1,7 @@
 """Run the episodes of a suite on the version that an engine serves, a bounded number at a time, and score them.
 
-    Suite ─► (problem, sample) … ─► at_once workers ─► Episodes: env, reward ─► Sample ─► keep: progress, files
-                                                                                  └─► all of them ─► SuiteScore
+    Suite ─► (problem, sample) … ─► workers ─► Episodes: env, reward ─► Sample ─► keep: progress, files
+                                                                           └─► all of them ─► SuiteScore
 
 What an episode samples depends on (recipe's seed, suite, problem, sample) and the weights alone. So an evaluation that
 goes on after an interruption samples what the uninterrupted one samples, and two versions are compared on equal draws.
@@ -9,9 +9,7 @@ goes on after an interruption samples what the uninterrupted one samples, and tw
 
 import asyncio
 from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NamedTuple, NoReturn
-
-import msgspec
+from typing import NoReturn
 
 from arl.clock import who_waits
 from arl.config.imports import import_function
@@ -27,42 +25,18 @@ from arl.run.evaluation.suite import Suite
 from arl.run.rewards import Scorers, evaluation_scorer
 from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem
 
+Job = tuple[Problem, str, int, Session]  # an episode to run: its problem with its name in the suite, its number
+
 OPEN_PER_SLOT = 4  # episodes in progress, so that slots are full while others are scored or wait for an env
 
 
-def suite_episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, max_length: int) -> Episodes:
-    """Build the episodes of a suite: `sampling.samples` for each problem.
-
-    Args:
-        rewards: call `suite.reward`.
-        max_length: of an episode with its prompt, tokens.
-    """
-    sampling = suite.sampling
-    is_greedy = sampling.temperature == 0
-    changes = {
-        "group_size": sampling.samples,
-        "temperature": 1.0 if is_greedy else sampling.temperature,
-        "max_new_tokens": suite.max_new_tokens,
-    }
-    return Episodes(
-        engine,
-        codec,
-        rewards,
-        env=import_function(suite.env, "rollout.env"),
-        rollout=suite.recipe.rollout.model_copy(update=changes),
-        seed=suite.recipe.seed,
-        max_length=max_length,
-        top_p=sampling.top_p,
-        top_k=1 if is_greedy else sampling.top_k or -1,
-    )
-
-
 async def evaluate_suite(
-    episodes: Episodes,
     suite: Suite,
+    engine: Engine,
+    codec: TextCodec,
+    rewards: Rewards,
+    context: int,
     *,
-    timeout: float,
-    at_once: int | None = None,
     keep: Callable[[Sample], None] = lambda sample: None,
     done: Collection[Sample] = (),
     ks: Sequence[int] = (),
@@ -71,33 +45,32 @@ async def evaluate_suite(
     """Score the version that the engine serves on `suite`; the engine must not load another one meanwhile.
 
     Args:
-        timeout: seconds without any new token or score, after which the evaluation is given up; see deadlines.step.
-        at_once: episodes in progress, at most; None: as many as keep all slots of the engines busy.
         keep: is given each sample as soon as it is scored.
         done: samples that need not be run again, because an earlier evaluation of the same version kept them.
-        ks: see `score_samples`.
         show_prompt: writes the prompt of a problem as text, for the samples.
 
     Raises:
-        DeadlineError: nothing has happened for `timeout` seconds or longer.
-        EngineError, RewardError, or whatever an env raised.
+        DeadlineError: no token and no score has come for `deadlines.step` seconds, or at most twice as long.
     """
+    episodes = _episodes(suite, engine, codec, rewards, context)
     samples = list(done)
     open_sessions: set[Session] = set()
     jobs = _jobs(episodes, suite, {sample.key for sample in done})
-    slots = suite.recipe.engine.slots * suite.recipe.engine.replicas
+    recipe = suite.recipe
+    timeout = recipe.deadlines.step
 
     async def work() -> None:
         """Run one episode after the other. Consumes jobs, which all workers share; waits for its episode."""
         for job in jobs:
-            open_sessions.add(job.session)
+            session = job[-1]
+            open_sessions.add(session)
             sample = await _run(episodes, suite, job, show_prompt)
-            open_sessions.remove(job.session)
+            open_sessions.remove(session)
             keep(sample)
-            samples.append(msgspec.structs.replace(sample, prompt="", response=""))  # texts may be gigabytes
+            samples.append(sample.without_texts)
 
     async def watch() -> NoReturn:
-        """Raise DeadlineError when nothing has happened for `timeout` seconds, or at most twice as long."""
+        """Raise DeadlineError when nothing happens between two looks."""
         before = None
         while True:
             num_ended = len(samples) - len(done)
@@ -113,51 +86,63 @@ async def evaluate_suite(
     async with asyncio.TaskGroup() as tasks:
         watching = tasks.create_task(watch(), name=f"watch over {suite.name}")
         async with asyncio.TaskGroup() as workers:
-            for _ in range(min(at_once or OPEN_PER_SLOT * slots, suite.num_episodes)):
+            for _ in range(min(OPEN_PER_SLOT * recipe.engine.slots * recipe.engine.replicas, suite.num_episodes)):
                 workers.create_task(work())
         watching.cancel()
-    return score_samples(suite.name, samples, suite.sampling.samples, ks, suite.recipe.seed)
+    return score_samples(suite.name, samples, suite.sampling.samples, ks, recipe.seed)
 
 
-class _Job(NamedTuple):
-    """Name one episode to run."""
+def _episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, context: int) -> Episodes:
+    sampling = suite.sampling
+    is_greedy = sampling.temperature == 0
+    changes = {
+        "group_size": sampling.samples,
+        "temperature": 1.0 if is_greedy else sampling.temperature,
+        "max_new_tokens": suite.max_new_tokens,
+    }
+    return Episodes(
+        engine,
+        codec,
+        rewards,
+        env=import_function(suite.env, "rollout.env"),
+        rollout=suite.recipe.rollout.model_copy(update=changes),
+        seed=suite.recipe.seed,
+        max_length=context,
+        top_p=sampling.top_p,
+        top_k=1 if is_greedy else sampling.top_k or -1,
+    )
 
-    problem: Problem
-    key: str
-    sample: int
-    session: Session
 
-
-def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Iterator[_Job]:
+def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Iterator[Job]:
     """Yield the episodes that are not done, those of one problem after the other: they share the prefill of a prompt.
 
     Sessions are opened when they are needed, so that there are never more than the open episodes' problems.
     """
     for key, problem in zip(suite.keys(), suite.problems, strict=True):
         missing = [i for i in range(suite.sampling.samples) if (key, i) not in done]
-        if not missing:
-            continue
-        sessions = episodes.open(f"{suite.name} {key}", problem)
-        for i in missing:
-            yield _Job(problem, key, i, sessions[i])
+        if missing:
+            sessions = episodes.open(f"{suite.name} {key}", problem)
+            for i in missing:
+                yield problem, key, i, sessions[i]
 
 
-async def _run(episodes: Episodes, suite: Suite, job: _Job, show_prompt: Callable[[Problem], str]) -> Sample:
+async def _run(episodes: Episodes, suite: Suite, job: Job, show_prompt: Callable[[Problem], str]) -> Sample:
+    problem, key, sample, session = job
     try:
-        (trajectory,) = await episodes.run(job.problem, [job.session])
+        (trajectory,) = await episodes.run(problem, [session])
     except* Rejected as rejections:
         reason = next(leaves(rejections))
-        trajectory = job.session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
-    response = job.session.seen_by_reward()
+        trajectory = session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
+    response = session.seen_by_reward()
     grade = Grade(trajectory.reward, trajectory.reward_parts)
     versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
     assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
     return Sample(
-        problem_id=job.key,
-        sample=job.sample,
-        prompt=show_prompt(job.problem),
+        problem_id=key,
+        sample=sample,
+        prompt=show_prompt(problem),
         response=response.text,
-        answer=job.problem.answer,
+        answer=problem.answer,
         extracted=suite.extract(response),
         correct=0.0 if trajectory.reward_error else accuracy_of(grade),
         parts=trajectory.reward_parts,
@@ -169,40 +154,18 @@ async def _run(episodes: Episodes, suite: Suite, job: _Job, show_prompt: Callabl
 
 
 async def measure_suite(
-    suite: Suite,
-    version: int,
-    engine: Engine,
-    codec: TextCodec,
-    rewards: Rewards,
-    context: int,
-    timeout: float,
+    suite: Suite, version: int, engine: Engine, codec: TextCodec, rewards: Rewards, context: int
 ) -> Accuracy:
-    """Measure `version`, which the engine serves and keeps until this returns.
-
-    Args:
-        rewards: call `suite.reward`.
-        context: of the model, tokens.
-        timeout: seconds without any new token or score.
-
-    Raises:
-        DeadlineError, EngineError, RewardError: see `evaluate_suite`.
-    """
-    episodes = suite_episodes(suite, engine, codec, rewards, context)
-    score = await evaluate_suite(episodes, suite, timeout=timeout)
+    """Measure `version`, which the engine serves and keeps until this returns; see `evaluate_suite`."""
+    score = await evaluate_suite(suite, engine, codec, rewards, context)
     assert score.version == version, f"version {version} was to be measured, and {score.version} was"
     return score.accuracy
 
 
 async def measure_suites(
-    suites: Sequence[Suite],
-    version: int,
-    engine: Engine,
-    codec: HuggingFaceCodec,
-    rewards: Scorers,
-    context: int,
-    timeout: float,
+    suites: Sequence[Suite], version: int, engine: Engine, codec: HuggingFaceCodec, rewards: Scorers, context: int
 ) -> list[Accuracy]:
-    """Measure `version` on one suite after the other; see `measure_suite`.
+    """Measure `version` on one suite after the other.
 
     Args:
         codec: of the model; each suite has its own prompt format.
@@ -212,5 +175,5 @@ async def measure_suites(
     for suite in suites:
         prompts = codec.with_format(recipe_format(suite.recipe.data))
         scorer = evaluation_scorer(suite.recipe, rewards)
-        accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context, timeout))
+        accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context))
     return accuracies

@@ -2,16 +2,27 @@
 
 Request ─► prepare: suites, protocols, output directories ─► refused, or finished already
               └─► serve the model ─► suite after suite: samples ─► files ─► scores.json
+
+A run starts this module as a process, to measure one version while it trains (arl.run.evaluation.during):
+
+python -m arl.run.evaluation.evaluate_model RUN VERSION THREADS
+checkpoints/step_VERSION ─► evaluations/step_VERSION/scores.json
 """
 
 import contextlib
+import os
 import shutil
+import signal
+import sys
 import tempfile
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field, replace
+from io import FileIO
 from pathlib import Path
 from time import monotonic
 from typing import Any
+
+import msgspec
 
 from arl import clock
 from arl.config.cluster_section import Cluster
@@ -24,23 +35,18 @@ from arl.data.model_limits import model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
 from arl.engine.backend import probe_backend
 from arl.engine.base import Engine
-from arl.errors import InputError
+from arl.errors import ArlError, InputError
 from arl.launch.base import Resources, make_launcher
+from arl.launch.devices import visible_devices
 from arl.launch.placement import place
 from arl.launch.run_secrets import run_secrets
-from arl.metrics.console import ConsoleDisplay
+from arl.metrics.console import ConsoleDisplay, stderr_display
+from arl.metrics.run_files import LOGS, RECIPE
 from arl.models.model_files import local_copy
 from arl.run.engine_pool import open_engine_pool
-from arl.run.evaluation.evaluate import evaluate_suite, suite_episodes
-from arl.run.evaluation.results import (
-    Scored,
-    SuiteOutput,
-    append_sample,
-    default_directory,
-    identify,
-    locked,
-    protocol_of,
-)
+from arl.run.evaluation.evaluate import evaluate_suite
+from arl.run.evaluation.results import Scored, SuiteOutput, locked, model_sha256, protocol_of
+from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
 from arl.run.evaluation.scores import Sample, check_ks, score_samples
 from arl.run.evaluation.suite import Suite, load_suite
 from arl.run.failures import explain_deaths, reported_failures
@@ -53,6 +59,9 @@ from arl.types import StartingVersions
 ALL_PROBLEMS = 10**9  # more than any suite has, and the most that a recipe may name
 NEW_TOKENS = 1024  # of an answer, where neither recipe, task nor flag says otherwise
 LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
+LOWEST_PRIORITY = 19  # niceness
+REWARD_FACTOR = 10  # times as long as in training: the deadline of a reward at the lowest priority
+WAITS = ("startup", "swap", "generate", "step")  # beside a run bounded by deadlines.evaluation alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +78,6 @@ class Request:
     defaults: dict[str, Any] = field(default_factory=lambda: {"problems": ALL_PROBLEMS})  # of `eval`, but for held_out
     logs: Path | None = None  # directory of logs; None: a temporary one, which is kept after a failure
     version: int = 0  # of the policy that the model is
-    adapt: Callable[[Recipe], Recipe] = lambda recipe: recipe  # changes the recipe once it is read
 
 
 @dataclass(frozen=True)
@@ -85,12 +93,11 @@ class Assignment:
 class Evaluation:
     """Hold everything that `prepare` has checked."""
 
+    request: Request
     recipe: Recipe
     model: Path
     context: int  # tokens
-    request: Request
     assignments: list[Assignment]
-    note: str | None = None  # about where the model is
 
 
 def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
@@ -100,17 +107,35 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
         InputError: something is known to fail; nothing was started.
         RunError: the evaluation failed; what was sampled is kept, and the same command continues.
     """
-    evaluation = prepare(request)
-    if evaluation.note is not None:
-        display.note(evaluation.note)
+    evaluation = prepare(request, display.note)
     with contextlib.ExitStack() as stack:
         for directory in dict.fromkeys(each.output.directory for each in evaluation.assignments):
             stack.enter_context(locked(directory))
-        return _evaluate_missing(evaluation, display)
+        scored = {}
+        missing = []
+        for each in evaluation.assignments:
+            suite = each.suite
+            done = each.output.begin()
+            if len(done) < suite.num_episodes:
+                missing.append((each, done))
+                continue
+            display.note(f"{suite.name}: finished already, in {each.output.directory}")
+            score = score_samples(suite.name, done, suite.sampling.samples, request.ks, suite.recipe.seed)
+            scored[suite.name] = each.output.finish(score)
+        if missing:
+            logs = request.logs or Path(tempfile.mkdtemp(prefix="arl-eval-"))
+            logs.mkdir(exist_ok=True)
+            scored |= clock.run(lambda: _evaluate_missing(evaluation, missing, logs, display))
+            if request.logs is None:
+                shutil.rmtree(logs)  # after a failure they are kept, because the message names them
+    return [scored[each.suite.name] for each in evaluation.assignments]
 
 
-def prepare(request: Request) -> Evaluation:
+def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     """Check everything that is known to fail. Nothing is started or written.
+
+    Args:
+        note: is called with a line about where the model is.
 
     Raises:
         InputError: unknown suites, impossible settings, a model that is nowhere, prompts that do not fit, an engine
@@ -127,29 +152,29 @@ def prepare(request: Request) -> Evaluation:
     if given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
         request = replace(request, model=str(given.resolve()))
     names = _names(request)
-    recipe = for_evaluation(request.adapt(_base_recipe(request, names)))
-    note = check_model_source(request.model)
-    settings = request.defaults | request.sampling
+    recipe = for_evaluation(_base_recipe(request, names))
+    if (cached := check_model_source(request.model)) is not None:
+        note(cached)
     suites = []
     for name in names:
-        suite = load_suite(recipe, name, request.sampling if name == HELD_OUT else settings).shortened()
+        settings = request.sampling if name == HELD_OUT else request.defaults | request.sampling
+        suite = load_suite(recipe, name, settings).shortened()
         check_ks(request.ks, suite.sampling.samples)
         suites.append(suite)
     installed = probe_backend(recipe)
     _engine_resources(recipe)
     model = local_copy(request.model)
-    identity = identify(request.model, model)
-    codec = load_codec(str(model))
+    identity = {"name": request.model, "sha256": model_sha256(model)}
+    model_codec = load_codec(str(model))
     limits = model_limits(str(model))
     assignments = []
     for suite in suites:
-        suite.check_prompts(codec, limits)
-        suite_codec = codec.with_format(recipe_format(suite.recipe.data))
-        protocol = protocol_of(suite, installed, suite_codec)
-        output = SuiteOutput(request.output or default_directory(identity, protocol), protocol, identity)
+        codec = model_codec.with_format(recipe_format(suite.recipe.data))
+        suite.check_prompts(model_codec, limits)
+        output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
-        assignments.append(Assignment(suite, suite_codec, output))
-    return Evaluation(recipe, model, limits.context, request, assignments, note)
+        assignments.append(Assignment(suite, codec, output))
+    return Evaluation(request, recipe, model, limits.context, assignments)
 
 
 def _names(request: Request) -> list[str]:
@@ -171,11 +196,7 @@ def _names(request: Request) -> list[str]:
 
 
 def _base_recipe(request: Request, names: Sequence[str]) -> Recipe:
-    """Read the recipe, or make one for the model.
-
-    Raises:
-        RecipeError: it, or an override, is wrong.
-    """
+    """Read the recipe, or make one for the model."""
     if request.recipe is not None:
         quoted = request.model.replace("'", "''")
         return load_recipe(request.recipe, [*request.overrides, "warmup=false", f"model.path='{quoted}'"])
@@ -217,114 +238,106 @@ def _engine_resources(recipe: Recipe) -> list[Resources]:
     return [replace(resources, takes_turns=False) for resources in shared.engines]
 
 
+async def _evaluate_missing(
+    evaluation: Evaluation, missing: Sequence[tuple[Assignment, list[Sample]]], logs: Path, display: ConsoleDisplay
+) -> dict[str, Scored]:
+    """Run one suite after the other; what was sampled is kept, whatever happens."""
+    scored = {}
+    async with _serve(evaluation, logs, display.note) as engine:
+        for assignment, done in missing:
+            suite = assignment.suite
+            with assignment.output.samples_file.open("ab", buffering=0) as file:
+                async with open_rewards(suite.recipe, logs, display.note) as rewards:
+                    score = await evaluate_suite(
+                        suite,
+                        engine,
+                        assignment.codec,
+                        evaluation_scorer(suite.recipe, rewards),
+                        evaluation.context,
+                        keep=_keeper(file, display, suite, done),
+                        done=done,
+                        ks=evaluation.request.ks,
+                        show_prompt=assignment.codec.prompts.text,
+                    )
+            scored[suite.name] = assignment.output.finish(score)
+    return scored
+
+
 @contextlib.asynccontextmanager
 async def _serve(evaluation: Evaluation, logs: Path, note: Callable[[str], None]) -> AsyncIterator[Engine]:
-    """Start the engines with the model.
+    """Start the engines with the model; no process is left when the block has ended.
 
     Args:
         logs: directory of their logs.
         note: is called with one line for each engine that is replaced.
-
-    Raises:
-        InputError, RunError: see arl.run.train.train; no process is left.
     """
     recipe = evaluation.recipe
     async with reported_failures(), make_launcher(recipe, logs) as launcher, explain_deaths(launcher):
         with run_secrets(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
-            servers = EngineServers(
-                recipe=recipe,
-                versions=StartingVersions(str(evaluation.model), evaluation.request.version),
-                resources=_engine_resources(recipe),
-                launcher=launcher,
-                trust=trust,
-            )
+            versions = StartingVersions(str(evaluation.model), evaluation.request.version)
+            servers = EngineServers(recipe, versions, _engine_resources(recipe), launcher, trust)
             async with open_engine_pool(servers, await servers.start_all(), note) as pool:
                 yield pool.router
 
 
-def _evaluate_missing(evaluation: Evaluation, display: ConsoleDisplay) -> list[Scored]:
-    """Evaluate what is not finished, and score what is from its file."""
-    scored: dict[str, Scored] = {}
-    missing: list[tuple[Assignment, list[Sample]]] = []
-    for each in evaluation.assignments:
-        suite = each.suite
-        done = each.output.begin()
-        if len(done) < suite.num_episodes:
-            missing.append((each, done))
-            continue
-        display.note(f"{suite.name}: finished already, in {each.output.directory}")
-        score = score_samples(suite.name, done, suite.sampling.samples, evaluation.request.ks, suite.recipe.seed)
-        scored[suite.name] = each.output.finish(score)
-
-    async def evaluate() -> None:
-        async with _serve(evaluation, logs, display.note) as engine:
-            for each, done in missing:
-                scored[each.suite.name] = await _evaluate_one(evaluation, each, done, engine, logs, display)
-
-    if missing:
-        given = evaluation.request.logs
-        logs = given or Path(tempfile.mkdtemp(prefix="arl-eval-"))
-        logs.mkdir(exist_ok=True)
-        clock.run(evaluate)
-        if given is None:
-            shutil.rmtree(logs)  # after a failure they are kept, because the message names them
-    return [scored[each.suite.name] for each in evaluation.assignments]
-
-
-async def _evaluate_one(
-    evaluation: Evaluation,
-    assignment: Assignment,
-    done: Sequence[Sample],
-    engine: Engine,
-    logs: Path,
-    display: ConsoleDisplay,
-) -> Scored:
-    """Run one suite to its end; what was sampled is kept, whatever happens."""
-    suite = assignment.suite
-    show_progress = _progress(display, suite, done)
-    with assignment.output.samples_file.open("ab") as file:
-
-        def keep(sample: Sample) -> None:
-            append_sample(file, sample)
-            show_progress(sample)
-
-        async with open_rewards(suite.recipe, logs, display.note) as rewards:
-            scorer = evaluation_scorer(suite.recipe, rewards)
-            score = await evaluate_suite(
-                suite_episodes(suite, engine, assignment.codec, scorer, evaluation.context),
-                suite,
-                timeout=evaluation.recipe.deadlines.step,
-                keep=keep,
-                done=done,
-                ks=evaluation.request.ks,
-                show_prompt=assignment.codec.prompts.text,
-            )
-    return assignment.output.finish(score)
-
-
-def _progress(display: ConsoleDisplay, suite: Suite, done: Sequence[Sample]) -> Callable[[Sample], None]:
-    """Return what shows how far the evaluation of a suite is: episodes, score so far, tokens a second."""
+def _keeper(file: FileIO, display: ConsoleDisplay, suite: Suite, done: Sequence[Sample]) -> Callable[[Sample], None]:
+    """Return what writes a sample, and shows how far the evaluation of a suite is."""
     total = suite.num_episodes
     count = len(done)
     correct = sum(sample.correct for sample in done)
-    tokens = 0  # sampled here
-    began = next_line = monotonic()
+    next_line = monotonic()
     display.begin(suite.name, total)
     if done:
         display.note(f"{suite.name}: {count:,} of {total:,} episodes are kept from before")
 
-    def add(sample: Sample) -> None:
-        """Count a sample, and update the bar; without a terminal, print a line every few seconds."""
-        nonlocal count, correct, tokens, next_line
+    def keep(sample: Sample) -> None:
+        nonlocal count, correct, next_line
+        file.write(msgspec.json.encode(sample) + b"\n")  # at once: a killed evaluation goes on behind it
         count += 1
         correct += sample.correct
-        tokens += sample.num_tokens
-        now = monotonic()
-        if not display.is_live and now < next_line:
-            return
-        next_line = now + LINE_SECONDS
-        rate = tokens / max(now - began, 1e-9)
-        detail = f"{suite.name}: {count:,} of {total:,} episodes, {correct / count:.3f} right, {rate:,.0f} tok/s"
-        display.advance(completed=count, detail=detail)
+        if display.is_live or monotonic() >= next_line:
+            next_line = monotonic() + LINE_SECONDS
+            detail = f"{suite.name}: {count:,} of {total:,} episodes, {correct / count:.3f} right"
+            display.advance(completed=count, detail=detail)
 
-    return add
+    return keep
+
+
+# ---- beside a run
+
+
+def measure_beside(run: Path, version: int, threads: int) -> None:
+    """Measure a version of a run that trains, on one engine.
+
+    Without a GPU it has the lowest priority, so that training has the cores.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # so engine and rewards end first
+    if not visible_devices():
+        os.nice(LOWEST_PRIORITY)
+    recipe = load_recipe(run / RECIPE)
+    deadlines = recipe.deadlines
+    overrides = ["engine.replicas=1", "engine.min_replicas=null", f"engine.threads={threads}"]
+    overrides += [f"deadlines.reward={REWARD_FACTOR * deadlines.reward}"]
+    overrides += [f"deadlines.{wait}={deadlines.evaluation}" for wait in WAITS]
+    request = Request(
+        model=str(run / CHECKPOINTS / f"step_{version}"),
+        suites=recipe.eval.suites,
+        recipe=run / RECIPE,
+        overrides=overrides,
+        defaults={},
+        logs=run / LOGS / "evaluation",
+        output=run / EVALUATIONS / f"step_{version}",
+        version=version,
+    )
+    with stderr_display() as display:
+        evaluate_model(request, display)
+
+
+if __name__ == "__main__":
+    try:
+        measure_beside(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
+    except ArlError as error:
+        sys.exit(f"arl: {error}")
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -15,7 +15,6 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
-from arl.errors import DataError
 from arl.files import remove_any, replace_file, writing
 from arl.metrics.recorder import Recorder
 from arl.types import Accuracy
@@ -32,11 +31,6 @@ class Scores(Struct, frozen=True):
     version: int
     model: str  # name of its directory below checkpoints/
     accuracies: tuple[Accuracy, ...]  # one of each suite
-
-    def of(self, suite: str) -> float | None:
-        """Return the accuracy on one suite; None: it was not measured."""
-        found = [accuracy.mean_reward for accuracy in self.accuracies if accuracy.suite == suite]
-        return found[0] if found else None
 
 
 class Scoreboard:
@@ -57,11 +51,10 @@ class Scoreboard:
         self._decides = decides
         self._recorder = recorder
         self._note = note
-        self._scores = {scores.version: scores for scores in _read(self._file) if scores.version <= version}
+        lines = self._file.read_bytes() if self._file.exists() else b""
+        known = msgspec.json.Decoder(Scores).decode_lines(lines)
+        self._scores = {scores.version: scores for scores in known if scores.version <= version}
         self._write()
-        for scores in self._scores.values():
-            self._record(scores.accuracies)
-        self._keep_best()
 
     @property
     def best(self) -> Scores | None:
@@ -69,13 +62,13 @@ class Scoreboard:
 
         A version whose checkpoint is gone is none.
         """
-        known = [(scores.of(self._decides), scores) for scores in self._scores.values()]
-        ranked = [
-            (value, -scores.version)
-            for value, scores in known
-            if value is not None and (self._checkpoints / scores.model).exists()
-        ]
-        return self._scores[-max(ranked)[1]] if ranked else None
+        ranked = {
+            (accuracy.mean_reward, -scores.version): scores
+            for scores in self._scores.values()
+            for accuracy in scores.accuracies
+            if accuracy.suite == self._decides and (self._checkpoints / scores.model).exists()
+        }
+        return ranked[max(ranked)] if ranked else None
 
     def measured(self, version: int) -> bool:
         """Return whether this version has scores."""
@@ -90,21 +83,21 @@ class Scoreboard:
         version = accuracies[0].version
         assert not self.measured(version), f"version {version} was measured before"
         self._scores[version] = Scores(version, model.name, tuple(accuracies))
-        self._write()  # first: what it holds is recorded, now or when the run is resumed
-        self._record(accuracies)
-        self._keep_best()
-        best = self.best
-        is_best = best is not None and best.version == version
+        self._write()
+        is_best = self.best is self._scores[version]
         text = ", ".join(f"{accuracy.suite} {accuracy.mean_reward:.3f}" for accuracy in accuracies)
         self._note(f"evaluation of version {version}: {text}{' (the best so far)' if is_best else ''}")
 
-    def _record(self, accuracies: Sequence[Accuracy]) -> None:
-        for accuracy in accuracies:
-            if not self._recorder.has_evaluated(accuracy):
-                self._recorder.evaluated(accuracy)
-
-    def _keep_best(self) -> None:
-        """Make checkpoints/best the best version, or remove it."""
+    def _write(self) -> None:
+        """Write the file; then record what is not recorded, now or by a run that is resumed; then choose the best."""
+        with writing(self._file):
+            self._file.parent.mkdir(exist_ok=True)
+            self._checkpoints.mkdir(exist_ok=True)
+            replace_file(self._file, msgspec.json.Encoder().encode_lines(self._scores.values()))
+        for scores in self._scores.values():
+            for accuracy in scores.accuracies:
+                if not self._recorder.has_evaluated(accuracy):
+                    self._recorder.evaluated(accuracy)
         link = self._checkpoints / BEST
         best = self.best
         if best is None:
@@ -115,18 +108,3 @@ class Scoreboard:
             remove_any(new)
             new.symlink_to(best.model)
             new.rename(link)
-
-    def _write(self) -> None:
-        with writing(self._file):
-            self._file.parent.mkdir(exist_ok=True)
-            self._checkpoints.mkdir(exist_ok=True)
-            replace_file(self._file, msgspec.json.Encoder().encode_lines(self._scores.values()))
-
-
-def _read(file: Path) -> list[Scores]:
-    if not file.exists():
-        return []
-    try:
-        return msgspec.json.Decoder(Scores).decode_lines(file.read_bytes())
-    except (OSError, msgspec.MsgspecError) as error:
-        raise DataError(f"{file}: cannot be read ({error}); remove it, and its versions are measured again") from error

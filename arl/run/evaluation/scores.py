@@ -8,6 +8,7 @@ of the credit.
 
 from collections.abc import Collection, Mapping, Sequence
 
+import msgspec
 import numpy as np
 from msgspec import Struct
 
@@ -56,6 +57,11 @@ class Sample(Struct, frozen=True, kw_only=True):
     def key(self) -> tuple[str, int]:
         """Return what no other sample of the suite has."""
         return self.problem_id, self.sample
+
+    @property
+    def without_texts(self) -> "Sample":
+        """Return it without prompt and response, which may be gigabytes together."""
+        return msgspec.structs.replace(self, prompt="", response="")
 
 
 class SuiteScore(Struct, frozen=True, kw_only=True):
@@ -108,7 +114,6 @@ def score_samples(
     for sample in sorted(samples, key=lambda sample: sample.key):
         by_problem.setdefault(sample.problem_id, []).append(sample)
     correct = np.array([[sample.correct for sample in group] for group in by_problem.values()])
-    assert correct.shape == (len(by_problem), num_samples), "every problem has all of its samples"
     votes = [
         majority([sample.extracted for sample in group], [sample.correct for sample in group])
         for group in by_problem.values()
@@ -119,6 +124,7 @@ def score_samples(
     estimates = estimate(columns, seed)
     versions = {sample.policy_version for sample in samples} - {NOT_SAMPLED}
     assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
+    parts = sorted({name for sample in samples for name in sample.parts})
     tokens = [sample.num_tokens for sample in samples]
     p50, p95 = np.percentile(tokens, [50, 95])
     return SuiteScore(
@@ -132,7 +138,7 @@ def score_samples(
         lengths=Lengths(float(np.mean(tokens)), float(p50), float(p95), max(tokens)),
         truncated=sum(sample.truncated for sample in samples) / len(samples),
         errors=sum(bool(sample.error) for sample in samples),
-        parts=_mean_parts(samples),
+        parts={name: _mean([sample.parts[name] for sample in samples if name in sample.parts]) for name in parts},
     )
 
 
@@ -145,15 +151,11 @@ def check_ks(ks: Sequence[int], num_samples: int) -> list[int]:
     for k in ks:
         if not 1 <= k <= num_samples:
             raise InputError(f"--k {k}: pass@{k} needs {k} samples or more, and --samples is {num_samples}; raise it")
-    return sorted(set(ks)) or powers_of_two(num_samples)
+    return sorted(set(ks)) or [1 << i for i in range(num_samples.bit_length())]
 
 
-def _mean_parts(samples: Collection[Sample]) -> dict[str, float]:
-    values: dict[str, list[float]] = {}
-    for sample in samples:
-        for name, value in sample.parts.items():
-            values.setdefault(name, []).append(value)
-    return {name: sum(of_part) / len(of_part) for name, of_part in sorted(values.items())}
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
@@ -181,15 +183,6 @@ def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
     return scores
 
 
-def powers_of_two(n: int) -> list[int]:
-    """List 1, 2, 4, … up to n.
-
-    >>> powers_of_two(6)
-    [1, 2, 4]
-    """
-    return [1 << i for i in range(n.bit_length())]
-
-
 def majority(answers: Sequence[str], correct: Sequence[float]) -> float:
     """Score the answer that most samples of one problem gave: maj@n.
 
@@ -208,8 +201,7 @@ def majority(answers: Sequence[str], correct: Sequence[float]) -> float:
     if not groups:
         return 0.0
     largest = max(len(group) for group in groups.values())
-    winners = [sum(group) / largest for group in groups.values() if len(group) == largest]
-    return sum(winners) / len(winners)
+    return _mean([_mean(group) for group in groups.values() if len(group) == largest])
 
 
 def estimate(columns: Mapping[str, np.ndarray], seed: int) -> dict[str, Estimate]:

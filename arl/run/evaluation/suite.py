@@ -17,7 +17,7 @@ from pydantic import ValidationError
 
 from arl.config.data_section import task_evaluation
 from arl.config.eval_section import HELD_OUT, Eval
-from arl.config.mistakes import Mistake, find_mistakes
+from arl.config.mistakes import find_mistakes
 from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
 from arl.data.problems import ProblemSets, load_problems
@@ -77,15 +77,10 @@ class Suite:
         return replace(self, problems=self.problems[: self.sampling.problems])
 
     def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
-        """Check that the model can hold the longest prompt with a full answer.
-
-        Raises:
-            DataError, InputError: see `check_prompts`.
-        """
-        if not self.problems:
-            return
-        prompts = codec.with_format(recipe_format(self.recipe.data))
-        check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
+        """Check that the model can hold the longest prompt with a full answer; see `check_prompts`."""
+        if self.problems:
+            prompts = codec.with_format(recipe_format(self.recipe.data))
+            check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
 
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""
@@ -110,6 +105,9 @@ def held_out_suite(recipe: Recipe, problems: Sequence[Problem]) -> Suite:
 def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, field: str = "suite") -> Suite:
     """Open a suite with all of its problems.
 
+    Sampling is what `settings` say, else what differs from the defaults in the recipe's section `eval`, else what the
+    suite's task declares.
+
     Args:
         name: `held_out`, or a task, built in or as `module:attribute`.
         settings: fields of the section `eval` that win over those of the recipe and of the task.
@@ -119,55 +117,37 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         RecipeError: there is no such task, or the settings are impossible.
         DataError: the suite has no problem.
     """
-    suite_recipe = recipe_of_suite(recipe, name, settings, field)
-    if suite_recipe.data.task is None:
-        problems = load_problems(suite_recipe.data, suite_recipe.seed).held_out
-    else:
-        seed = suite_recipe.seed if name == HELD_OUT else SUITE_SEED
-        problems = list(open_task(suite_recipe.data).problems("evaluation", seed))
-    if not problems:
-        raise DataError(f"{field} {name}: has no evaluation problem; name another one, or hold out more")
-    return Suite(name, suite_recipe, tuple(problems))
-
-
-def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any], field: str = "suite") -> Recipe:
-    """Return `recipe` with the data, reward and sampling of a suite.
-
-    Sampling is what `settings` say, else what differs from the defaults in the recipe's section `eval`, else what the
-    suite's task declares.
-
-    Raises:
-        RecipeError: see `load_suite`.
-    """
     values = recipe.model_dump()
     if name == HELD_OUT:
         values["eval"] |= settings
     else:
         task_class(name, field)
         is_own = recipe.data.task == name
-        values["data"] = _prompting(recipe) | {"task": name, "options": recipe.data.options if is_own else {}}
+        kept = {"system", "chat_template", *(["suffix"] if recipe.data.suffix else [])}  # else the task brings a suffix
+        values["data"] = recipe.data.model_dump(include=kept)
+        values["data"] |= {"task": name, "options": recipe.data.options if is_own else {}}
         values["reward"] |= {"function": None, "weights": None}
         values["rollout"] |= {"env": None}
         values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
     try:
-        return Recipe.model_validate(values)
+        own = Recipe.model_validate(values)
     except ValidationError as error:
-        rules = "; ".join(_explain(mistake) for mistake in find_mistakes(error, values))
+        rules = "; ".join(
+            # A rule between fields names them itself.
+            mistake.rule
+            if mistake.kind == "value_error"
+            else f"{'.'.join(map(str, mistake.key))} = {mistake.value!r}: {mistake.rule}"
+            for mistake in find_mistakes(error, values)
+        )
         raise RecipeError(f"{field} {name}: {rules}") from error
-
-
-def _explain(mistake: Mistake) -> str:
-    """Write a mistake with its field and value, which a rule between fields names itself."""
-    if mistake.kind == "value_error":
-        return mistake.rule
-    return f"{'.'.join(map(str, mistake.key))} = {mistake.value!r}: {mistake.rule}"
-
-
-def _prompting(recipe: Recipe) -> dict[str, Any]:
-    """Return the recipe's settings of prompts; without a suffix of its own, the suite's task brings one."""
-    data = recipe.data
-    fields: dict[str, Any] = {"system": data.system, "chat_template": data.chat_template}
-    return fields | ({"suffix": data.suffix} if data.suffix else {})
+    if own.data.task is None:
+        problems = load_problems(own.data, own.seed).held_out
+    else:
+        seed = own.seed if name == HELD_OUT else SUITE_SEED
+        problems = list(open_task(own.data).problems("evaluation", seed))
+    if not problems:
+        raise DataError(f"{field} {name}: has no evaluation problem; name another one, or hold out more")
+    return Suite(name, own, tuple(problems))
 
 
 def _chosen(recipe: Recipe) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
-from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -24,7 +24,7 @@ from arl.rollout.ledger import GateMeter
 from arl.rollout.staleness import StalenessGate
 from arl.run.replay.recording import RecordedGroup
 from arl.sync.virtual_publisher import ROUNDING
-from arl.train.base import Trainer
+from arl.train.in_process import InProcessTrainer
 from arl.types import (
     REJECTED,
     TRAINED,
@@ -118,48 +118,36 @@ class RecordedSchedule(RecordedGate):
         return recorded if loaded_version < recorded <= version else None
 
 
-class PacedTrainer:
-    """Implement Trainer over another one, for groups that wait for its versions.
+class PacedTrainer(InProcessTrainer):
+    """Train in this process, for groups that wait for its versions.
 
-    Args:
-        seconds: recorded seconds that each step takes on top of its own; none: only its own.
+    Its steps may take recorded seconds instead of the time of the cost model.
     """
 
-    def __init__(self, trainer: Trainer, seconds: Sequence[float] = ()) -> None:
-        self._trainer = trainer
-        self._seconds = seconds
+    seconds: Sequence[float] = ()  # of each step; none: the cost model's
+
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self._version = 0
-        self._stepping = False
+        self._is_stepping = False
         self._idle_since = now()  # the end of the last step
         self._stepped = asyncio.Event()
 
     async def step(self, batch: Batch) -> StepResult:
         """See Trainer."""
-        self._stepping = True
-        if self._seconds:
-            await asyncio.sleep(self._seconds[batch.version])
-        result = await self._trainer.step(batch)
-        if self._seconds:
-            timed = result.metrics | {"time/train_s": self._seconds[batch.version]}
+        self._is_stepping = True
+        if self.seconds:
+            await asyncio.sleep(self.seconds[batch.version])
+        result = await super().step(batch)
+        if self.seconds:
+            timed = result.metrics | {"time/train_s": self.seconds[batch.version]}
             result = msgspec.structs.replace(result, metrics=timed)
         self._version = result.version
         self._idle_since = now()
-        self._stepping = False
+        self._is_stepping = False
         self._stepped.set()
         self._stepped = asyncio.Event()
         return result
-
-    async def weights(self, version: int) -> WeightUpdate:
-        """See Trainer."""
-        return await self._trainer.weights(version)
-
-    async def save(self, path: Path) -> None:
-        """See Trainer."""
-        await self._trainer.save(path)
-
-    async def saved(self) -> None:
-        """See Trainer."""
-        await self._trainer.saved()
 
     async def reached(self, version: int, timeout: float) -> bool:
         """Wait until `version` exists, and return True; False if nothing was trained for `timeout` seconds.
@@ -167,7 +155,7 @@ class PacedTrainer:
         Unblocked by the end of a step.
         """
         while self._version < version:
-            left = timeout if self._stepping else self._idle_since + timeout - now()
+            left = timeout if self._is_stepping else self._idle_since + timeout - now()
             if left <= ROUNDING:
                 return False
             with contextlib.suppress(DeadlineError):
@@ -213,8 +201,7 @@ class RecordedEngine:
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
         """See Engine."""
         begin = now()
-        times = [at for version, at in self._loaded.items() if version >= update.version]
-        served = min(times, default=begin)
+        served = min((at for version, at in self._loaded.items() if version >= update.version), default=begin)
         await asyncio.sleep(max(self._load_seconds, served - begin))
         self.loaded_version = update.version
         return SwapReport(update.version, self._load_seconds, now() - begin)
@@ -309,16 +296,15 @@ class RecordedGroups:
 
     async def _wait(self, recorded: RecordedGroup) -> None:
         finished = recorded.fate == TRAINED or (recorded.fate == REJECTED and recorded.is_scored)
-        if self._bound is None or not finished:
-            await asyncio.sleep(recorded.group.arrival_time - now())
-            if recorded.fate != TRAINED:
-                raise Lost(recorded.fate)
-            return
+        bound = self._bound if finished else None
         oldest, newest = recorded.versions
-        loaded = self._engine.loaded_version
-        is_bounded = self._bound < UNREACHED_AGE
-        if is_bounded and (oldest < loaded or newest > loaded + self._bound):
-            raise Lost(TOO_OLD)
+        if bound is not None and bound < UNREACHED_AGE:
+            loaded = self._engine.loaded_version
+            if oldest < loaded or newest > loaded + bound:
+                raise Lost(TOO_OLD)
         await asyncio.sleep(recorded.group.arrival_time - now())
-        if not await self._trainer.reached(newest, self._timeout):
-            raise Lost(TOO_NEW)
+        if bound is not None:
+            if not await self._trainer.reached(newest, self._timeout):
+                raise Lost(TOO_NEW)
+        elif recorded.fate != TRAINED:
+            raise Lost(recorded.fate)

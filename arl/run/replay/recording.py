@@ -7,7 +7,6 @@ metrics.jsonl ─► the accuracy before training
 import json
 import math
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -70,13 +69,6 @@ class Recording(Struct, frozen=True):
     load_seconds: float  # median
     before: Accuracy | None  # the evaluation before training
 
-    @property
-    def seconds(self) -> float:
-        """Return the time from the first admission to the last arrival or swap."""
-        arrivals = [recorded.group.arrival_time for recorded in self.groups]
-        last = max([*arrivals, *self.loaded.values()])
-        return last - self.start
-
 
 def read_recording(run: Path, recipe: Recipe) -> Recording:
     """Read the finished run in directory `run`, of which `recipe` is the recipe.
@@ -113,11 +105,8 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
 
 def _first_accuracy(file: Path) -> Accuracy | None:
     """Read the evaluation before training; None: there was none."""
-    try:
-        with file.open() as lines:
-            first: dict[str, Any] = json.loads(next(lines))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{file}: cannot be read ({error}); record the run again") from error
+    with file.open() as lines:
+        first: dict[str, Any] = json.loads(next(lines))
     if ACCURACY not in first:
         return None
     return Accuracy(mean_reward=first[ACCURACY], problems=int(first[PROBLEMS]), version=first["step"])
@@ -138,26 +127,12 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
                 "problems it was recorded with"
             )
     rows: dict[int, list[dict[str, Any]]] = {}
-    for row in _rows(table):
+    for i, row in enumerate(table.drop_columns(list(TOKENS)).to_pylist()):
+        row |= {name: table[name][i].values.to_numpy(zero_copy_only=False) for name in TOKENS}
         rows.setdefault(row["group_id"], []).append(row)
     taken: Counter[int] = Counter()
     groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
     return [groups.get(group_id) or lost_at_once(group_id) for group_id in range(max(groups) + 1)]
-
-
-def _rows(table: pa.Table) -> Iterator[dict[str, Any]]:
-    tokens = {name: _arrays(table.column(name).combine_chunks()) for name in TOKENS}
-    rest = table.drop_columns(list(TOKENS))
-    for i, row in enumerate(rest.to_pylist()):
-        arrays = {name: column[i] for name, column in tokens.items()}
-        yield row | arrays
-
-
-def _arrays(column: pa.ListArray) -> list[np.ndarray]:
-    """Return one array for each row of a column of lists."""
-    ends = np.cumsum(column.value_lengths().to_numpy())
-    values = column.flatten().to_numpy(zero_copy_only=False)
-    return np.split(values, ends[:-1])
 
 
 def _group(
@@ -186,20 +161,16 @@ def _group(
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:
-    tokens = {name: row[name] for name in TOKENS}
+    reward, unshaped = (math.nan if row[name] is None else row[name] for name in ("reward", "unshaped_reward"))
     return Trajectory(
         prompt_length=row["prompt_length"],
-        reward=_nan_if_null(row["reward"]),
-        unshaped_reward=_nan_if_null(row["unshaped_reward"]),
+        reward=reward,
+        unshaped_reward=unshaped,
         truncated=row["truncated"],
         reward_parts=dict(row["reward_parts"]),
         reward_error=row["reward_error"],
-        **tokens,
+        **{name: row[name] for name in TOKENS},
     )
-
-
-def _nan_if_null(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def lost_at_once(group_id: int) -> RecordedGroup:

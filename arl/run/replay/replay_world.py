@@ -35,6 +35,7 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import keep_all
 from arl.run.checkpoint import RunSnapshot, next_checkpoint
 from arl.run.evaluation.during import Evaluations
+from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.evaluation.suite import held_out_suite
 from arl.run.replay.recorded import (
     PacedTrainer,
@@ -50,7 +51,6 @@ from arl.run.virtual import evaluations_in_place, measure_in_process, repeatable
 from arl.run.world import Parts, RunContext, recipe_filter, recipe_lease
 from arl.sync.publication_directory import publication_directory
 from arl.train.base import Trainer
-from arl.train.in_process import InProcessTrainer
 from arl.types import Accuracy, Problem, StartingVersions
 
 # Fields that a replay may change without a change of the schedule: each step trains what it trained.
@@ -85,8 +85,10 @@ class Replay(Struct, frozen=True):
     @property
     def timeout(self) -> float:
         """Return the seconds after which all recorded groups have arrived, and all trained versions are loaded."""
+        recording = self.recording
+        arrivals = [recorded.group.arrival_time for recorded in recording.groups]
         costs = self.recipe.virtual
-        return self.recording.seconds + costs.publish + costs.load + 1.0
+        return max([*arrivals, *recording.loaded.values()]) - recording.start + costs.publish + costs.load + 1.0
 
 
 def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
@@ -163,8 +165,7 @@ class ReplayWorld:
     def known_accuracy(self, context: RunContext) -> Accuracy | None:
         """See World. Not measured on the clock of the recording, because that would shift the schedule."""
         recorded = self._plan.recording.before
-        problems = context.plan.held_out
-        if recorded is not None or not problems:
+        if recorded is not None or not context.plan.held_out:
             return recorded
         return clock.run(lambda: _measure(context, context.model, version=0), virtual=True)
 
@@ -172,18 +173,26 @@ class ReplayWorld:
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World."""
         recipe = context.recipe
-        directory = context.directory
-        lags = context.plan.lags
-        transport = context.plan.transport
-        with publication_directory(recipe, context.model, directory, lags, transport) as publications:
-            yield self._parts(context, self._make_trainer(context, publications))
-
-    def _parts(self, context: RunContext, learning: InProcessTrainer) -> Parts:
         plan = self._plan
         recording = plan.recording
-        trainer = PacedTrainer(learning, recording.step_seconds if plan.paced else ())
-        engine = RecordedEngine(recording.loaded, context.recipe.virtual.load)
-        models = SavedModels(context.directory / "checkpoints", context.recipe, trainer)
+        lags = context.plan.lags
+        if plan.paced:  # steps take their recorded seconds, on top of these
+            recipe = recipe.model_copy(update={"virtual": recipe.virtual.model_copy(update={"train_step": 0.0})})
+        with publication_directory(
+            recipe, context.model, context.directory, lags, context.plan.transport
+        ) as publications:
+            versions = StartingVersions(str(context.model))
+            trainer = PacedTrainer(recipe, versions, publications, context.directory / LOGS, lags)
+            if plan.paced:
+                trainer.seconds = recording.step_seconds
+            yield self._parts(context, trainer)
+
+    def _parts(self, context: RunContext, trainer: PacedTrainer) -> Parts:
+        plan = self._plan
+        recording = plan.recording
+        recipe = context.recipe
+        engine = RecordedEngine(recording.loaded, recipe.virtual.load)
+        models = SavedModels(context.directory / CHECKPOINTS, recipe, trainer)
 
         async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
             del problems  # they are the plan's
@@ -193,47 +202,31 @@ class ReplayWorld:
             del snapshot, evaluations  # only models are saved, and evaluations save their own
             return models
 
-        deadlines = context.recipe.deadlines
+        deadlines = recipe.deadlines
         # What the controller waits for may be as far off as the recording is long.
         longer = {"step": deadlines.step + plan.timeout, "swap": deadlines.swap + plan.timeout}
-        codec = load_codec(str(context.model), recipe_format(context.recipe.data))
-        groups = RecordedGroups(
-            recording.groups,
-            engine,
-            codec=codec,
-            trainer=trainer,
-            timeout=plan.timeout,
-            bound=None if plan.as_recorded else context.recipe.rollout.max_age,
-        )
+        codec = load_codec(str(context.model), recipe_format(recipe.data))
+        bound = None if plan.as_recorded else recipe.rollout.max_age
+        groups = RecordedGroups(recording.groups, engine, codec, trainer, plan.timeout, bound)
         return Parts(
             engine=engine,
             trainer=trainer,
             groups=groups,
             problems=RecordedOrder(recording.groups),
-            lease=recipe_lease(context.recipe, engine, groups.drain),
+            lease=recipe_lease(recipe, engine, groups.drain),
             gate_meter=groups.gate_meter,
-            drain=None if context.recipe.sync.interrupt else groups.drain,
-            tokens=context.recipe.train.tokens,
+            drain=None if recipe.sync.interrupt else groups.drain,
+            tokens=recipe.train.tokens,
             deadlines=deadlines.model_copy(update=longer),
             steps=len(recording.step_seconds),
             display=QuietDisplay(context.display),
             make_checkpoints=make_checkpoints,
-            make_evaluations=evaluations_in_place(context, learning.save_model),
+            make_evaluations=evaluations_in_place(context, trainer.save_model),
             evaluate=measure,
             is_recorded=True,
             codec=codec,
             **recorded_rules(plan),
         )
-
-    def _make_trainer(self, context: RunContext, publications: Path) -> InProcessTrainer:
-        """Make a trainer whose steps take the time of the cost model, or none where they are `paced` as recorded."""
-        recipe = context.recipe
-        if self._plan.paced:
-            free_steps = recipe.virtual.model_copy(update={"train_step": 0.0})
-            recipe = recipe.model_copy(update={"virtual": free_steps})
-        versions = StartingVersions(str(context.model))
-        logs = context.directory / LOGS
-        return InProcessTrainer(recipe, versions, publications, logs, context.plan.lags)
 
 
 class SavedModels:

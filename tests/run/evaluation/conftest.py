@@ -50,10 +50,6 @@ class Digits(Task):
             open(gate).close()  # waits until the test has opened it
         return {"correct": float(response.text[:1] in (problem.answer, "1", "2", "3")), "format": 1.0}
 
-class Nothing(Digits):
-    def problems(self, split, seed):
-        return []
-
 class Long(Digits):
     def problems(self, split, seed):
         return [Problem("7" * 80, answer="7")]

@@ -2,26 +2,28 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Collection
+from typing import Any
 
 import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import DeadlineError, leaves
-from arl.rollout.episodes import Episodes
-from arl.run.evaluation.evaluate import evaluate_suite, suite_episodes
+from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.scores import Sample, SuiteScore
 from arl.run.evaluation.suite import Suite, held_out_suite
 from arl.types import GenerateRequest, Grade, Increment, Problem, Response
 from tests.fakes import NullCodec, NullEngine
 
 
-def make_suite(problems: int = 6, **sampling: object) -> Suite:
+def make_suite(problems: int = 6, slots: int = 2, **sampling: Any) -> Suite:
     values = {
         "model": {"tiny": {}},
         "data": {"task": "running_checksum"},
         "rollout": {"max_new_tokens": 50},
         "eval": {"samples": 3} | sampling,
+        "engine": {"slots": slots},
+        "deadlines": {"step": 30.0},
     }
     return held_out_suite(Recipe.model_validate(values), [Problem(f"{i}") for i in range(problems)])
 
@@ -61,15 +63,14 @@ class LengthRewards:
 def evaluate(
     suite: Suite,
     engine: CountingEngine,
-    at_once: int,
     done: Collection[Sample] = (),
     rewards: LengthRewards | None = None,
 ) -> tuple[SuiteScore, list[Sample]]:
     kept: list[Sample] = []
-    episodes = suite_episodes(suite, engine, NullCodec(), rewards or LengthRewards(), max_length=100)
 
     async def main() -> SuiteScore:
-        return await evaluate_suite(episodes, suite, at_once=at_once, timeout=1000.0, keep=kept.append, done=done)
+        scorer = rewards or LengthRewards()
+        return await evaluate_suite(suite, engine, NullCodec(), scorer, 100, keep=kept.append, done=done)
 
     return clock.run(main, virtual=True), kept
 
@@ -80,39 +81,28 @@ def by_key(samples: Collection[Sample]) -> list[Sample]:
 
 def test_no_more_episodes_are_open_than_are_allowed_and_all_are_run() -> None:
     engine = CountingEngine()
-    score, kept = evaluate(make_suite(), engine, at_once=4)
+    score, kept = evaluate(make_suite(slots=1), engine)
     assert engine.most == 4
     assert len({sample.key for sample in kept}) == len(kept) == 18
     assert (score.problems, score.samples) == (6, 3)
 
 
 def test_what_is_sampled_depends_neither_on_how_many_are_open_nor_on_which_problems_are_beside() -> None:
-    _, alone = evaluate(make_suite(problems=2), CountingEngine(), at_once=1)
-    _, beside = evaluate(make_suite(problems=6), CountingEngine(), at_once=100)
+    _, alone = evaluate(make_suite(problems=2, slots=1), CountingEngine())
+    _, beside = evaluate(make_suite(problems=6, slots=32), CountingEngine())
     keys = {sample.key for sample in alone}
     assert by_key(alone) == by_key([sample for sample in beside if sample.key in keys])
 
 
 def test_an_evaluation_that_goes_on_runs_only_what_is_missing_and_has_the_same_score() -> None:
     suite = make_suite()
-    whole, samples = evaluate(suite, CountingEngine(), at_once=5)
+    whole, samples = evaluate(suite, CountingEngine())
     done = samples[:11]
     engine = CountingEngine()
-    continued, rest = evaluate(suite, engine, at_once=5, done=done)
+    continued, rest = evaluate(suite, engine, done=done)
     assert continued == whole
     assert len(engine.requests) == 18 - 11
     assert by_key([*done, *rest]) == by_key(samples)
-
-
-def test_a_problem_that_a_suite_has_twice_is_sampled_twice() -> None:
-    suite = make_suite()
-    twice = Suite(suite.name, suite.recipe, (suite.problems[0], suite.problems[0]))
-    score, kept = evaluate(twice, CountingEngine(), at_once=10)
-    first, second = twice.keys()
-    assert second == f"{first}-2"
-    assert score.problems == 2
-    lengths = {key: [s.num_tokens for s in by_key(kept) if s.problem_id == key] for key in (first, second)}
-    assert lengths[first] != lengths[second]
 
 
 @pytest.mark.parametrize(
@@ -123,16 +113,16 @@ def test_a_problem_that_a_suite_has_twice_is_sampled_twice() -> None:
         ({"temperature": 1.0}, (1.0, 1.0, -1)),
     ],
 )
-def test_the_engine_samples_as_the_section_says(sampling: dict[str, object], expected: tuple[float, ...]) -> None:
+def test_the_engine_samples_as_the_section_says(sampling: dict[str, Any], expected: tuple[float, ...]) -> None:
     engine = CountingEngine()
-    evaluate(make_suite(problems=1, max_new_tokens=45, **sampling), engine, at_once=1)
+    evaluate(make_suite(problems=1, max_new_tokens=45, **sampling), engine)
     asked = engine.requests[0].sampling
     assert [asked.temperature, asked.top_p, asked.top_k] == list(expected)
     assert asked.max_new_tokens == 45
 
 
 def test_the_part_correct_is_the_score_and_a_sample_that_could_not_be_scored_counts_0() -> None:
-    score, kept = evaluate(make_suite(), CountingEngine(), at_once=10, rewards=LengthRewards(broken="3"))
+    score, kept = evaluate(make_suite(), CountingEngine(), rewards=LengthRewards(broken="3"))
     even = [sample for sample in kept if sample.num_tokens % 2 == 0 and sample.prompt != "3"]
     assert score.average.value == pytest.approx(len(even) / 18)
     assert score.errors == 3
@@ -147,13 +137,8 @@ def test_an_evaluation_that_stands_still_is_given_up_with_what_it_waited_for() -
             yield Increment((1,), (-1.0,), (0,))
             await asyncio.Event().wait()
 
-    episodes: Episodes = suite_episodes(suite, StuckEngine(), NullCodec(), LengthRewards(), max_length=100)
-
-    async def main() -> SuiteScore:
-        return await evaluate_suite(episodes, suite, at_once=1, timeout=30.0)
-
     with pytest.raises(ExceptionGroup) as raised:
-        clock.run(main, virtual=True)
+        evaluate(suite, StuckEngine())
     (cause,) = leaves(raised.value)
     assert isinstance(cause, DeadlineError)
     assert "waited 30 s for a token or a score of suite held_out, after 0 episodes" in str(cause)

@@ -13,7 +13,6 @@ from tests.run.virtual.test_virtual import Ran
 
 __all__ = ["record"]
 WORLDS = {
-    "disaggregated": "",
     "two replicas, cache kept": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05",
     "collocated, in segments": "mode=collocated output.checkpoint_every=3",
     "many ties": "virtual.train_step=0.01 virtual.trained_token=0 virtual.snapshot=0 virtual.engine_pass=0.01 "
@@ -58,16 +57,6 @@ def test_a_run_that_its_tokens_end_measures_its_last_version_on_every_suite(reco
     assert last < 6
     scores = [(r["policy_version"], r.keys()) for r in records(run, of_training=False)]
     assert any(version == last and "eval/arithmetic/accuracy" in names for version, names in scores)
-
-
-def test_each_score_is_of_the_version_that_a_run_of_so_many_steps_ends_with(record: Record) -> None:
-    """A run that ends there has a staleness gate that looks ahead, so only at staleness 0 are its weights the same."""
-    run = record("rollout.staleness=0", "eval.every=2")
-    shorter = record("rollout.staleness=0", "train.steps=4", "train.decay_to=1", "name=shorter")
-    scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in records(run, of_training=False)}
-    (_, last) = records(shorter, of_training=False)
-    assert scores[4] == last["eval/held_out/accuracy"]
-    assert len(set(scores.values())) == len(scores)
 
 
 @pytest.mark.parametrize("num_kills", [1, pytest.param(4, marks=pytest.mark.slow)])

@@ -13,8 +13,21 @@ from arl.config.recipe_file import load_recipe
 from arl.errors import DiskError
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
-from tests.run.small_run import RECIPE, RUN
 
+RUN = "small"
+RECIPE = f"""\
+name: {RUN}
+world: virtual
+model:
+  tiny: {{hidden_size: 16, layers: 1, heads: 2, intermediate_size: 16, context: 64}}
+data: {{task: running_checksum, options: {{size: 100}}}}
+reward: {{function: "tests.run.virtual.test_virtual:ones"}}
+rollout: {{problems_per_step: 2, group_size: 2, staleness: 2, max_new_tokens: 8}}
+train: {{steps: 6, minibatches: 1}}
+engine: {{slots: 4, stream_interval: 4}}
+output: {{checkpoint_every: 2, keep_checkpoints: 9}}
+eval: {{problems: 0}}
+"""
 KILOBYTE = 1024
 HAS_CHECKPOINT = 0.7  # share of a run's bytes with which its first checkpoint is complete
 

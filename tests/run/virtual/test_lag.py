@@ -8,7 +8,6 @@ import pytest
 
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError
-from arl.metrics.summary import render
 from arl.rollout.exact_lag import load_lags
 from tests.run.virtual.test_virtual import Ran, Start, recipe_file, start
 
@@ -34,19 +33,11 @@ def lags_by_step(ran: Ran) -> list[list[int]]:
     return [sorted(age for (at, _), ages in groups.items() if at == step for age in ages) for step in range(6)]
 
 
-@pytest.mark.parametrize("speed", ["virtual.train_step=0.001", "virtual.train_step=5", "virtual.engine_pass=0.1"])
+@pytest.mark.parametrize("speed", ["virtual.train_step=0.001", "virtual.train_step=5"])
 def test_every_token_is_exactly_as_old_as_the_lag_whoever_is_faster(start: Start, speed: str) -> None:
     ran = start(EXACT, "rollout.lag=2", speed)
     assert ages_by_step(ran) == [{0}, {1}, {2}, {2}, {2}, {2}]
     assert ran.summary.trajectories_spanning_versions == 0
-
-
-def test_two_runs_are_bit_identical_and_the_recipe_of_one_loads_again(start: Start) -> None:
-    one, two = start(EXACT, "rollout.lag=2", "engine.replicas=2"), start(EXACT, "rollout.lag=2", "engine.replicas=2")
-    assert one.bytes() == two.bytes()
-    recipe = load_recipe(one.directory / "recipe.yaml")
-    assert (recipe.rollout.lag, recipe.rollout.staleness) == (2, None)
-    assert "by an older policy (exact lag)" in render(one.summary, recipe)
 
 
 def test_a_publisher_slower_than_the_trainer_still_writes_every_version(start: Start) -> None:
@@ -78,14 +69,7 @@ def test_a_trace_reproduces_the_lags_of_a_recorded_run_at_another_speed(start: S
     assert len(set(staleness.values())) > 1
 
 
-@pytest.mark.parametrize("transport", ["file", "memory"])
-def test_versions_that_have_no_room_are_refused_by_name(
-    start: Start, monkeypatch: pytest.MonkeyPatch, transport: str
-) -> None:
-    class Full:
-        free = 0
-
-    monkeypatch.setattr("arl.sync.publication_directory.shutil.disk_usage", lambda _: Full)
+def test_versions_that_have_no_room_are_refused_by_name(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("arl.sync.publication_directory.free_memory", lambda: 0)
     with pytest.raises(InputError, match=r"for 5 versions at a time \(rollout.lag \+ 2\); make room, or lower rollout"):
-        start(EXACT, "rollout.lag=3", f"sync.transport={transport}")
+        start(EXACT, "rollout.lag=3", "sync.transport=memory")

@@ -4,13 +4,11 @@ import fcntl
 import io
 import json
 import random
-import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
@@ -148,52 +146,32 @@ def again(killed: Path, tmp_path: Path) -> tuple[Path, Path]:
     return killed / "recipe.yaml", tmp_path / "runs"
 
 
-DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
-    "torn": ("optimizer.safetensors", lambda f: f.write_bytes(f.read_bytes()[:-7]), "is torn"),
-    "altered": (
-        "model.safetensors",
-        lambda f: f.write_bytes(f.read_bytes()[:-1] + bytes([f.read_bytes()[-1] ^ 1])),
-        "is corrupt",
-    ),
-    "missing": ("run.msgpack", lambda f: f.unlink(), "is missing"),
-    "without its manifest": ("manifest.json", lambda f: f.unlink(), "manifest.json cannot be read"),
-}
+def flip(file: Path) -> None:
+    content = file.read_bytes()
+    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
 
-@pytest.mark.parametrize("damage", DAMAGE)
+@pytest.mark.parametrize(
+    ("name", "damage"),
+    [("model.safetensors", flip), ("run.msgpack", Path.unlink), ("manifest.json", Path.unlink)],
+)
 def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
-    again: tuple[Path, Path], damage: str
+    killed: Path, again: tuple[Path, Path], name: str, damage: Callable[[Path], None]
 ) -> None:
     recipe, runs = again
-    name, do, message = DAMAGE[damage]
-    expected = pq.read_table(runs / "small" / "trajectories").to_pylist()
-    do(runs / "small" / "checkpoints" / "step_6" / name)
-    sha256, said = run(recipe, runs, resume=True)
+    damage(runs / "small" / "checkpoints" / "step_6" / name)
+    _, said = run(recipe, runs, resume=True)
     assert f"step_6: {name}" in said
-    assert message in said
-    assert "resuming" in said
     assert "from step_4" in said
-    assert sha256 == run(recipe, runs, "name=whole")[0]
-    assert pq.read_table(runs / "small" / "trajectories").to_pylist() == expected
+    assert contents(str(runs / "small")) == contents(str(killed / "runs" / "small"))
     assert (runs / "small" / "checkpoints" / "refused_step_6").is_dir()
-
-
-def test_with_every_checkpoint_damaged_there_is_nothing_to_resume(again: tuple[Path, Path]) -> None:
-    recipe, runs = again
-    for checkpoint in (runs / "small" / "checkpoints").iterdir():
-        (checkpoint / "model.safetensors").write_bytes(b"")
-    with pytest.raises(InputError, match=r"no intact checkpoint to resume from; start the run anew"):
-        run(recipe, runs, resume=True)
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("rollout.staleness=3", "rollout.staleness = 3"),
         ("world=wall", r"world = 'wall': .*step_6 was made with 'virtual'"),
-        ("model.tiny.layers=2", r"model.tiny.layers = 2: .*step_6 was made with 1"),
         ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
-        ("engine.replicas=2", "engine.replicas = 2"),
         ("data.options.size=400", "data.options.size = 400"),
     ],
 )
@@ -213,21 +191,12 @@ def resume_in_any_world(recipe: Path, runs: Path, override: str) -> None:
     train(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
 
 
-@pytest.mark.parametrize("file", ["metrics.jsonl", "trace.json", "trajectories/000002.parquet"])
-def test_a_checkpoint_whose_files_were_lost_is_refused_and_the_one_before_is_used(
-    again: tuple[Path, Path], file: str
-) -> None:
+def test_a_run_that_lost_files_that_its_checkpoints_count_on_is_refused(again: tuple[Path, Path]) -> None:
     recipe, runs = again
-    (runs / "small" / file).write_bytes((runs / "small" / file).read_bytes()[:100] if file[-1] != "t" else b"")
-    _, said = run(recipe, runs, resume=True) if file[-1] == "t" else ("", fails(recipe, runs))
-    assert f"{runs / 'small' / file} is missing, or shorter than" in said
-
-
-def fails(recipe: Path, runs: Path) -> str:
-    """What a resume says that finds nothing to go on from."""
-    with pytest.raises(InputError, match="no intact checkpoint") as refused:
+    (runs / "small" / "metrics.jsonl").write_text("")
+    with pytest.raises(InputError, match="no intact checkpoint to resume from; start the run anew") as refused:
         run(recipe, runs, resume=True)
-    return str(refused.value)
+    assert f"{runs / 'small' / 'metrics.jsonl'} is missing, or shorter than" in str(refused.value)
 
 
 def test_checkpoints_do_not_make_policies_fresher(tmp_path: Path) -> None:
@@ -243,29 +212,6 @@ def test_checkpoints_do_not_make_policies_fresher(tmp_path: Path) -> None:
     assert sum(ages[1]) == pytest.approx(sum(ages[0]), rel=0.25)
 
 
-def test_a_finished_run_and_one_that_never_was_are_refused(again: tuple[Path, Path], tmp_path: Path) -> None:
-    recipe, runs = again
-    run(recipe, runs, resume=True)
-    with pytest.raises(InputError, match=r"is finished after 6 steps; see its summary.json, extend it by --set"):
-        run(recipe, runs, resume=True)
-    with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
-        run(recipe, tmp_path / "elsewhere", resume=True)
-
-
-def test_an_unfinished_run_is_named_when_another_one_begins_and_when_only_that_is_finished(
-    again: tuple[Path, Path],
-) -> None:
-    recipe, runs = again
-    remedy = f"`arl train {runs / 'small'}/recipe.yaml --resume` continues {runs / 'small'}"
-    _, said = run(recipe, runs)
-    assert f"an earlier run is not finished; {remedy}" in said
-    with pytest.raises(InputError, match=f"small-2 is finished after 6 steps.*{re.escape(remedy)}"):
-        run(recipe, runs, resume=True)
-    run(runs / "small" / "recipe.yaml", runs, resume=True)
-    _, said = run(recipe, runs)
-    assert "an earlier run" not in said
-
-
 def test_a_run_that_lives_cannot_be_resumed(again: tuple[Path, Path]) -> None:
     recipe, runs = again
     with (runs / "small" / "run.lock").open("w") as lock:
@@ -274,24 +220,21 @@ def test_a_run_that_lives_cannot_be_resumed(again: tuple[Path, Path]) -> None:
             run(recipe, runs, resume=True)
 
 
-def test_a_recipe_in_a_run_directory_means_that_run(again: tuple[Path, Path]) -> None:
-    _, runs = again
-    run(runs / "small" / "recipe.yaml", runs, "name=other")
-    _, said = run(runs / "small" / "recipe.yaml", runs, resume=True)
-    assert f"resuming {runs / 'small'} from step_6" in said
-
-
-def test_a_finished_run_is_extended_by_more_steps(again: tuple[Path, Path]) -> None:
+def test_a_finished_run_is_refused_and_extended_by_more_steps(again: tuple[Path, Path], tmp_path: Path) -> None:
     recipe, runs = again
-    run(recipe, runs, resume=True)
+    with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
+        run(recipe, tmp_path / "elsewhere", resume=True)
+    run(runs / "small" / "recipe.yaml", runs, resume=True)  # a recipe in a run directory means that run
+    with pytest.raises(InputError, match=r"is finished after 6 steps; see its summary.json, extend it by --set"):
+        run(recipe, runs, resume=True)
     before = json.loads((runs / "small" / "summary.json").read_text())
-    _, said = run(recipe, runs, "train.steps=9", resume=True)
+    _, said = run(recipe, runs, "train.steps=8", resume=True)
     assert f"resuming {runs / 'small'} from step_6" in said
     after = json.loads((runs / "small" / "summary.json").read_text())
-    assert (before["steps"], after["steps"]) == (6, 9)
-    assert after["groups"] == {"trained": 36, "in flight": 0}
+    assert (before["steps"], after["steps"]) == (6, 8)
+    assert after["groups"] == {"trained": 32, "in flight": 0}
     assert json.loads((runs / "small" / "summary-step_6.json").read_text()) == before
-    assert load_recipe(runs / "small" / "recipe.yaml").train.steps == 9
+    assert load_recipe(runs / "small" / "recipe.yaml").train.steps == 8
 
 
 def test_a_run_ends_at_its_tokens_and_more_of_them_extend_it(tmp_path: Path) -> None:
@@ -311,9 +254,3 @@ def test_a_run_ends_at_its_tokens_and_more_of_them_extend_it(tmp_path: Path) -> 
         run(recipe, tmp_path, "train.tokens=300", resume=True)
     run(recipe, tmp_path, "train.tokens=null", resume=True)
     assert len(trained()) == 6
-
-
-def test_the_newest_checkpoints_are_kept(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "")
-    run(recipe, tmp_path, "output.checkpoint_every=1", "output.keep_checkpoints=2", "train.steps=5")
-    assert sorted(p.name for p in (tmp_path / "small" / "checkpoints").iterdir()) == ["step_4", "step_5"]
