@@ -120,12 +120,11 @@ def _last_versions(runs: Sequence[tuple[int, int]], count: int) -> tuple[int, ..
     (3, 3, 4)
     """
     versions: list[int] = []
-    for version, length in reversed(runs):
-        take = min(count - len(versions), length)
-        versions += [version] * take
-    if len(versions) != count:
+    for version, length in runs:
+        versions += [version] * length
+    if len(versions) < count:
         raise EngineError(f"the versions cover {len(versions)} of {count} tokens")
-    return tuple(reversed(versions))
+    return tuple(versions[len(versions) - count :])
 
 
 class BatchSender:

@@ -7,20 +7,17 @@ import os
 import re
 import shutil
 import subprocess
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
 from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
-from arl.engine.backend import Installation, ServerSpec
-from arl.engine.base import ReplicaEngine
+from arl.engine.backend import HttpBackend, Installation, ServerSpec
 from arl.engine.sglang import server_command
 from arl.errors import InputError
 from arl.launch.base import Command
 from arl.launch.torch_build import last_line, run_code
-from arl.sync.group_sender import GroupSender
 
 TESTED = "0.5.20"
 OLDEST = (0, 5, 20)  # it says which version sampled which token, and has what server_process.py hooks into
@@ -84,7 +81,7 @@ def find_sglang(python: str | None) -> Installation:
     return Installation("SGLang", version, path, SGLangBackend.capabilities, note, tuple(lacking))
 
 
-class SGLangBackend:
+class SGLangBackend(HttpBackend):
     """Serve SGLang; see arl.engine.backend."""
 
     capabilities = Capabilities(
@@ -122,11 +119,3 @@ class SGLangBackend:
         """See Backend.command."""
         python = interpreter(server.recipe.engine.python)
         return Command(tuple(server_command.command(server, python)), server_command.environment(server, python))
-
-    def connect(
-        self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
-    ) -> AbstractAsyncContextManager[ReplicaEngine]:
-        """See Backend.connect."""
-        from arl.engine.http.engine_client import connect_http  # importing aiohttp takes a tenth of a second
-
-        return connect_http(url, server, key, sender)
