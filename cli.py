@@ -253,20 +253,20 @@ def serve(
     host: Annotated[
         str | None, typer.Option(help="Default: loopback. Beyond it, the key must be given in ARL_RUN_KEY.")
     ] = None,
-    port: Annotated[int, typer.Option(help="0: any free one.")] = 30000,
-    slots: Annotated[int, typer.Option(help="Requests decoded together.")] = 32,
+    port: Annotated[int, typer.Option(help="0: any free one.", min=0, max=65535)] = 30000,
+    slots: Annotated[int, typer.Option(help="Requests decoded together.", min=1)] = 32,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, or auto: bfloat16 on a GPU.")] = "auto",
 ) -> None:
     """Serve a model with the embedded engine.
 
     It speaks SGLang's HTTP protocol, to those who show its key: the one in ARL_RUN_KEY, or a new one, which it prints.
     """
-    from arl.engine.embedded.server import serve_model
+    from arl.engine.embedded.server import main as serve_embedded
 
     arguments = ["--model", model, "--port", str(port), "--slots", str(slots), "--dtype", dtype]
     if host is not None:
         arguments += ["--host", host]
-    serve_model(arguments)
+    serve_embedded(arguments)
 
 
 for function in (options.tasks, *options.EVALUATION_COMMANDS, *SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):

@@ -32,7 +32,6 @@ LONG_ROOMS = ("/cluster/", "/run/", "/engine/", "/sweep/", "/train/")
 ON_ONE_SERVER = {
     "test_agreement.py",
     "test_contract.py",
-    "test_collocated_handles.py",
     "test_transport.py",
 }
 
@@ -144,4 +143,4 @@ def pytest_unconfigure() -> None:
 @pytest.fixture(scope="session")
 def sglang_python() -> str:
     """Return the interpreter that has SGLang. Tests that need it are not run where there is none."""
-    return find_sglang(None).path
+    return find_sglang(None).place

@@ -44,8 +44,6 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     reserved_variables: Mapping[str, str] = {}
     """Environment variables that arl gives to its servers, with the value and the reason; engine.environment may add
     any others."""
-    remedies: Mapping[str, str] = {}
-    """recipe field ─► why this backend cannot do it, and what to do instead; read by `validate_supported`."""
 
     @property
     def keeps_cache(self) -> bool:
@@ -61,7 +59,7 @@ def validate_supported(recipe: "Recipe", can: Capabilities, who: str) -> None:
     """
     for field, value, is_possible, remedy in _requests(recipe, can):
         if not is_possible:
-            raise ValueError(f"{field} {value}: {who} {can.remedies.get(field, remedy)}")
+            raise ValueError(f"{field} {value}: {who} {remedy}")
     reserved = can.reserved_flags or {}
     for argument in recipe.engine.args:
         flag = argument.partition("=")[0]

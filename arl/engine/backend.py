@@ -127,6 +127,18 @@ class Backend(Protocol):
         """
 
 
+class HttpBackend:
+    """Connect to servers that speak SGLang's protocol, as `Backend.connect` says."""
+
+    def connect(
+        self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
+    ) -> AbstractAsyncContextManager[ReplicaEngine]:
+        """See Backend.connect."""
+        from arl.engine.http.engine_client import connect_http  # importing aiohttp takes a tenth of a second
+
+        return connect_http(url, server, key, sender)
+
+
 class InProcessBackend(Backend, Protocol):
     """Represent a backend that can also generate in this process: one whose capabilities say `in_process`."""
 

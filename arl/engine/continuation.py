@@ -42,8 +42,9 @@ class Continuation:
         return self._sampled.tolist()
 
     @property
-    def num_sampled(self) -> int:
-        return len(self._sampled)
+    def num_tokens(self) -> int:
+        """Return the length of the prompt with what was sampled."""
+        return len(self.request.input_ids) + len(self._sampled)
 
     @property
     def budget(self) -> int:
@@ -66,14 +67,7 @@ class Continuation:
         Args:
             reason: what the last call ended with; None: it broke off
         """
-        if reason == "stop" or self._has_stopped:
+        has_stopped = self._sampled and self._sampled[-1] in self.request.sampling.stop_token_ids
+        if reason == "stop" or has_stopped:
             return "stop"
-        if self.budget == 0:
-            return "length"
-        return reason
-
-    @property
-    def _has_stopped(self) -> bool:
-        if not self._sampled:
-            return False
-        return self._sampled[-1] in self.request.sampling.stop_token_ids
+        return "length" if self.budget == 0 else reason

@@ -12,14 +12,15 @@ Torch-free.
 
 import asyncio
 import contextlib
+import math
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeVar
 
 from arl.clock import now
-from arl.engine.base import ReplicaEngine
+from arl.engine.base import IDLE, Load, ReplicaEngine
 from arl.engine.continuation import Continuation
-from arl.engine.replicas import Replica, Replicas
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.metrics.spans import add_span, span
 from arl.sync.group_sender import GroupSender
@@ -31,11 +32,43 @@ DEATH_SECONDS = 3.0  # an engine may answer with errors, and break connections, 
 
 
 @dataclass(eq=False)
-class _Home:
-    """Remember where a group's requests go."""
+class Replica:
+    """Count what one engine is given, from the moment it takes a slot until it is lost."""
 
-    replica: Replica
-    open: int  # requests of the group there
+    engine: ReplicaEngine
+    slot: int
+    name: str  # role of its process
+    is_external: bool  # somebody else started it: an error of it is its loss, and never the run's end
+    counted: float  # of its busy seconds, those that the router has counted
+    since: float = field(default_factory=now)  # clock seconds at which it took its slot
+    open: int = 0  # requests
+    groups: Counter[str] = field(default_factory=Counter)  # affinity -> open requests
+    load: Load = IDLE  # as it reported
+    reported_at: float = -math.inf
+    requests: int = 0  # given to it since, less those that have ended
+    tokens: int = 0  # given to it since
+    cut_short: int = 0  # requests that went on elsewhere when it was lost
+    loss: RunError | None = None
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def free(self) -> float:
+        """Return the free share of its capacity; see Load.free."""
+        unreported = self.open - self.load.running - self.load.waiting  # a report may lack what was just sent
+        requests = max(self.requests, unreported)
+        return self.load.free(requests, self.tokens)
+
+    @property
+    def has_reported(self) -> bool:
+        """Return whether `load` is its own, and not what is assumed of one that was never asked."""
+        return self.load is not IDLE
+
+    async def ask(self) -> None:
+        """Ask for its load; what was given to it before is part of that."""
+        self.load = await self.engine.report()
+        self.reported_at = now()
+        self.requests = 0
+        self.tokens = 0
 
 
 class Router:
@@ -49,11 +82,13 @@ class Router:
     """
 
     def __init__(self, replicas: Sequence[ReplicaEngine | None], *, sender: GroupSender | None = None) -> None:
-        assert replicas, "a router needs at least one replica"
-        self._recovers = None in replicas
         self._sender = sender
-        self._slots = Replicas(replicas)
-        self._homes: dict[str, _Home] = {}  # by affinity
+        self._slots: dict[int, Replica | None] = {}  # None: empty. A number is never used again
+        self._next_slot = 0
+        self._were_filled: set[int] = set()
+        self.restarts = 0  # how often a slot was filled again
+        self._busy_seconds = 0.0  # counted when the slots last changed
+        self._homes: dict[str, Replica] = {}  # affinity -> where requests of the group go, while one is open
         self._oldest_loaded = 0  # loaded_version when a replica was last lost
         self._newest: WeightUpdate | None = None  # what every replica has, or is being given
         self._paused = False
@@ -65,8 +100,11 @@ class Router:
         self._ending: set[int] = set()  # slots whose replica was lost, while something of it may be left
         self._settled = asyncio.Event()  # a slot has left `_starting` or `_ending`
         self._any_live = asyncio.Event()
-        if self._live:
-            self._any_live.set()
+        for engine in replicas:
+            slot = self.open_slot()
+            if engine is not None:
+                self._seat(slot, engine, None)
+        self._recovers = None in replicas
 
     @property
     def loaded_version(self) -> int:
@@ -76,13 +114,15 @@ class Router:
 
     @property
     def busy_seconds(self) -> float:
-        """Return the mean over the slots; an empty one is idle."""
-        return self._slots.busy_seconds
+        """Return the mean over the slots that there were at each moment; an empty one is idle. It never decreases."""
+        since = sum(replica.engine.busy_seconds - replica.counted for replica in self._live)
+        return self._busy_seconds + since / max(len(self._slots), 1)
 
-    @property
-    def restarts(self) -> int:
-        """Return how often a slot was filled again."""
-        return self._slots.restarts
+    def _count_busy(self) -> None:
+        """Count what the replicas were busy so far, because the slots are about to change."""
+        self._busy_seconds = self.busy_seconds
+        for replica in self._live:
+            replica.counted = replica.engine.busy_seconds
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         """See Engine.generate. The loss of a replica is invisible but for the time, and perhaps the versions."""
@@ -142,23 +182,20 @@ class Router:
     async def _load(self, update: WeightUpdate, start: float) -> list[SwapReport]:
         """Load `update` into all live replicas at once. Those that are lost meanwhile report nothing."""
         replicas = self._live
-        async with contextlib.AsyncExitStack() as stack:
-            swap = None
-            if self._sender is not None:
-                swap = await stack.enter_async_context(self._sender.together(len(replicas)))
+        together = contextlib.nullcontext() if self._sender is None else self._sender.together(len(replicas))
+        async with together as swap:
 
             async def load(replica: Replica) -> SwapReport:
                 try:
-                    if replica.engine.loaded_version < update.version:
-                        report = await replica.engine.update_weights(update)
-                        paused = f"paused for version {update.version}"
-                        add_span(replica.name, "interruptions", paused, now() - report.pause_seconds, now())
-                        return report
+                    if replica.engine.loaded_version >= update.version:  # it started with these weights
+                        return SwapReport(update.version, now() - start, now() - start)
+                    report = await replica.engine.update_weights(update)
+                    paused = f"paused for version {update.version}"
+                    add_span(replica.name, "interruptions", paused, now() - report.pause_seconds, now())
+                    return report
                 finally:
                     if swap is not None:
                         swap.leave()
-                elapsed = now() - start
-                return SwapReport(update.version, elapsed, elapsed)  # it started with these weights
 
             return await self._each(load, replicas)
 
@@ -167,14 +204,19 @@ class Router:
     def open_slot(self) -> int:
         """Add an empty slot, and return its number: an engine beyond those of the start will be put there."""
         self._recovers = True
-        return self._slots.open()
+        self._count_busy()
+        slot = self._next_slot
+        self._next_slot += 1
+        self._slots[slot] = None
+        return slot
 
     def close_slot(self, slot: int, why: RunError) -> None:
         """Take a slot away, together with what it holds. Its open requests go on elsewhere, and keep their tokens."""
-        replica = self._slots.replica(slot)
+        replica = self._slots[slot]
         if replica is not None:
             self.lose(replica, why)
-        self._slots.close(slot)
+        self._count_busy()
+        del self._slots[slot]
         self._starting.discard(slot)
         self._ending.discard(slot)
         self._settled.set()
@@ -212,22 +254,33 @@ class Router:
                 await engine.pause()
             if engine.loaded_version < self.loaded_version:
                 raise EngineError(f"it serves version {engine.loaded_version}, and the others {self.loaded_version}")
-            replica = self._slots.fill(slot, engine, external)
-            self._any_live.set()
+            replica = self._seat(slot, engine, external)
             self._starting.discard(slot)
             self._settled.set()
             return replica
 
+    def _seat(self, slot: int, engine: ReplicaEngine, external: str | None) -> Replica:
+        self._count_busy()
+        name = external or f"engine-{slot}"
+        replica = Replica(engine, slot, name, is_external=external is not None, counted=engine.busy_seconds)
+        self._slots[slot] = replica
+        self.restarts += slot in self._were_filled
+        self._were_filled.add(slot)
+        self._any_live.set()
+        return replica
+
     def replica(self, slot: int) -> Replica | None:
         """Return what serves in `slot`; None: nothing, or there is no such slot."""
-        return self._slots.replica(slot)
+        return self._slots.get(slot)
 
     def lose(self, replica: Replica, why: RunError) -> None:
         """Give `replica` no more requests. Its open ones go on elsewhere as soon as it ends them. Idempotent."""
         if replica.lost.is_set():
             return
         self._oldest_loaded = self.loaded_version  # it holds even if no replica is left
-        self._ending.add(self._slots.empty(replica))
+        self._count_busy()
+        self._slots[replica.slot] = None
+        self._ending.add(replica.slot)
         replica.loss = why
         replica.lost.set()
         if not self._live:
@@ -257,7 +310,8 @@ class Router:
 
     @property
     def _live(self) -> list[Replica]:
-        return self._slots.live
+        """Return the replicas that have a slot."""
+        return [replica for replica in self._slots.values() if replica is not None]
 
     async def _each(self, ask: Callable[[Replica], Awaitable[T]], replicas: Sequence[Replica] | None = None) -> list[T]:
         """Ask `replicas`, or all live ones, at once; return the answers of those that are not lost meanwhile.
@@ -289,8 +343,8 @@ class Router:
         """Choose the replica of `request`, and count the request in."""
         replica = await self._choose(request.affinity)
         if request.affinity:
-            home = self._homes.setdefault(request.affinity, _Home(replica, 0))
-            home.open += 1
+            self._homes[request.affinity] = replica
+            replica.groups[request.affinity] += 1
         replica.open += 1
         replica.requests += 1
         replica.tokens += len(request.input_ids)
@@ -306,28 +360,20 @@ class Router:
         while True:
             await self._any_live.wait()
             home = self._homes.get(affinity)
-            if home is not None and not home.replica.lost.is_set():
-                return home.replica
-            if len(self._live) == 1 or not self._unreported(good_from):
-                self._homes.pop(affinity, None)
+            if home is not None and not home.lost.is_set():
+                return home
+            if len(self._live) == 1 or min(replica.reported_at for replica in self._live) >= good_from:
                 return max(self._live, key=lambda replica: replica.free)
             async with self._asking:
-                await self._each(self._ask, self._unreported(good_from))
-
-    def _unreported(self, since: float) -> list[Replica]:
-        """Return the live replicas that have not reported `since` then."""
-        return [replica for replica in self._live if replica.reported_at < since]
-
-    async def _ask(self, replica: Replica) -> None:
-        replica.record(await replica.engine.report())
+                unreported = [replica for replica in self._live if replica.reported_at < good_from]
+                await self._each(Replica.ask, unreported)
 
     def _leave(self, affinity: str, replica: Replica) -> None:
         """Count a request out. A group without open requests is forgotten: its next request may go anywhere."""
         replica.open -= 1
         replica.requests -= 1
-        home = self._homes.get(affinity)
-        if home is None or home.replica is not replica:
-            return  # the group has moved, because its replica was lost
-        home.open -= 1
-        if home.open == 0:
-            del self._homes[affinity]
+        replica.groups[affinity] -= 1
+        if replica.groups[affinity] <= 0:
+            del replica.groups[affinity]
+            if self._homes.get(affinity) is replica:  # else the group has moved, because its replica was lost
+                del self._homes[affinity]

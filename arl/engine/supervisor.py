@@ -6,16 +6,14 @@ start ─► ready ─► connect ─► Router.fill ─► it serves ─► it 
 """
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from arl.clock import now
 from arl.engine.base import ReplicaEngine
-from arl.engine.replicas import Replica
-from arl.engine.router import DEATH_SECONDS, Router
+from arl.engine.router import DEATH_SECONDS, Replica, Router
 from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError
 from arl.launch.base import Process
 from arl.launch.spawn import RUNS
@@ -34,6 +32,7 @@ class _End:
     replica: Replica | None  # None: it had not served
 
 
+@dataclass
 class EngineSupervisor:
     """Watch over one engine server, and start those that replace it.
 
@@ -47,28 +46,16 @@ class EngineSupervisor:
         has_served: is set when a server first serves.
     """
 
-    def __init__(
-        self,
-        router: Router,
-        slot: int,
-        start: Callable[[], Awaitable[Process]],
-        connect: Callable[[str], AbstractAsyncContextManager[ReplicaEngine]],
-        startup_seconds: float,
-        max_restarts: int,
-        note: Callable[[str], None],
-        has_served: asyncio.Event | None = None,
-    ) -> None:
-        self._router = router
-        self._slot = slot
-        self._start = start
-        self._connect = connect
-        self._startup_seconds = startup_seconds
-        self._max_restarts = max_restarts
-        self._losses: deque[float] = deque()  # clock seconds, within RESTART_WINDOW
-        self._limit = f"engine.max_restarts {max_restarts} allows no more in {RESTART_WINDOW:g} s"
-        self._note = note
-        self._last: _End | None = None  # of a server that had served
-        self.has_served = has_served or asyncio.Event()
+    router: Router
+    slot: int
+    start: Callable[[], Awaitable[Process]]
+    connect: Callable[[str], AbstractAsyncContextManager[ReplicaEngine]]
+    startup_seconds: float
+    max_restarts: int
+    note: Callable[[str], None]
+    has_served: asyncio.Event = field(default_factory=asyncio.Event)
+    _losses: list[float] = field(default_factory=list)  # clock seconds, within RESTART_WINDOW
+    _last: _End | None = None  # of a server that had served
 
     async def supervise(self, server: Process) -> NoReturn:
         """Replace `server`, and each that follows it, when it ends.
@@ -80,29 +67,22 @@ class EngineSupervisor:
         """
         while True:
             end = await self._run_to_end(server)
-            self._count(end)
+            # Servers that were lost before they served belong to the loss before them, however long their starts took:
+            # a server that can never be started again must come to an end.
+            if end.replica is not None:
+                self._last = end
+                self._losses = [loss for loss in self._losses if loss > end.time - RESTART_WINDOW]
+            self._losses.append(end.time)
             was_killed = end.by_itself and (server.exit_code or 0) < 0
             gave_up = not (self.has_served.is_set() or was_killed)  # a new one would give up its start as well
-            if gave_up or len(self._losses) > self._max_restarts:
-                limit = "" if gave_up else f"; {self._limit}"
+            if gave_up or len(self._losses) > self.max_restarts:
+                limit = f"; engine.max_restarts {self.max_restarts} allows no more in {RESTART_WINDOW:g} s"
                 reason = "" if end.by_itself else f" {end.why}."
-                raise ProcessDied(f"{end.how}{limit}.{reason}\n{server.log_tail()}") from end.why
+                raise ProcessDied(f"{end.how}{'' if gave_up else limit}.{reason}\n{server.log_tail()}") from end.why
             if end.replica is None:
-                self._note(f"{end.how} before it served")
-            await self._router.may_start(self._slot)
-            server = await self._start()
-
-    def _count(self, end: _End) -> None:
-        """Count a loss, and forget those before the window.
-
-        Servers that were lost before they served belong to the loss before them, however long their starts took: a
-        server that can never be started again must come to an end.
-        """
-        if end.replica is not None:
-            self._last = end
-            while self._losses and self._losses[0] <= end.time - RESTART_WINDOW:
-                self._losses.popleft()
-        self._losses.append(end.time)
+                self.note(f"{end.how} before it served")
+            await self.router.may_start(self.slot)
+            server = await self.start()
 
     async def _run_to_end(self, server: Process) -> _End:
         """Put in a server that was started, wait until it is lost, and kill what is left of it.
@@ -112,9 +92,9 @@ class EngineSupervisor:
         """
         replica = None
         try:
-            url = await server.ready(self._startup_seconds)
-            async with self._connect(url) as engine:
-                replica = await self._router.fill(self._slot, engine)
+            url = await server.ready(self.startup_seconds)
+            async with self.connect(url) as engine:
+                replica = await self.router.fill(self.slot, engine)
                 self._report_recovery(replica)
                 await self._raise_loss(server, replica)
         except RunError as error:  # the client has ended what was open by now
@@ -138,7 +118,7 @@ class EngineSupervisor:
         try:
             await asyncio.wait({died, lost}, return_when=asyncio.FIRST_COMPLETED)
             if died.done():
-                self._router.lose(replica, died.result())
+                self.router.lose(replica, died.result())
         finally:
             died.cancel()
             lost.cancel()
@@ -151,7 +131,7 @@ class EngineSupervisor:
         if self._last is None or self._last.replica is None:
             return
         seconds = now() - self._last.time
-        self._note(
+        self.note(
             f"{self._last.how}; restarted in {seconds:.1f} s at version {replica.engine.loaded_version}; "
             f"{self._last.replica.cut_short} requests resumed"
         )

@@ -16,8 +16,7 @@ from typing import NoReturn
 import msgspec
 
 from arl.clock import now, outer_deadline
-from arl.engine.replicas import Replica
-from arl.engine.router import Router
+from arl.engine.router import Replica, Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import DeadlineError, EngineLost, InputError, ProcessDied, RunError
 from arl.launch.base import Process, Resources

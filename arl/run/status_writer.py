@@ -20,7 +20,7 @@ from msgspec import structs
 
 from arl.clock import current_waits, in_thread, now
 from arl.config.recipe import Recipe, Train
-from arl.engine.replicas import Replica
+from arl.engine.router import Replica
 from arl.errors import RunStopped
 from arl.launch.base import Launcher, Process
 from arl.launch.spawn import resident_bytes, started_at

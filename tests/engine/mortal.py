@@ -7,8 +7,7 @@ import random
 from collections.abc import AsyncIterator
 
 from arl.engine.base import Load
-from arl.engine.replicas import Replica
-from arl.engine.router import Router
+from arl.engine.router import Replica, Router
 from arl.errors import EngineLost, RunError
 from arl.types import Completion, GenerateRequest, Increment, SwapReport, WeightUpdate
 from tests.engine.conftest import ask, complete

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from arl.errors import EngineLost
 from arl.types import Completion, WeightUpdate
 from tests.engine.conftest import ask, complete, within
 from tests.engine.scripted_server import DONE, SGLANG, event, refuse, streamed, talking_to
@@ -86,11 +85,7 @@ def test_a_request_aborted_in_the_servers_line_repeats_no_token() -> None:
 
 
 RELEASE = "/release_memory_occupation"
-
-
 RESUME = "/resume_memory_occupation"
-
-
 PAUSE = ["/flush_cache", RELEASE]
 
 
@@ -142,19 +137,3 @@ def test_nothing_reaches_a_server_that_a_pause_has_emptied() -> None:
 
     for turns in range(12):
         within(lambda turns=turns: scenario(turns))  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
-def test_a_closed_client_tells_its_loss_to_whoever_was_in_the_middle_of_a_swap(kv_policy: str) -> None:
-    """A supervisor sees its server dead and closes the client, while the router pauses it, and goes on with others."""
-
-    async def nothing(_: dict[str, Any], response: web.StreamResponse) -> None: ...
-
-    async def scenario() -> None:
-        async with talking_to(nothing, kv_policy=kv_policy) as (engine, _):
-            await engine.aclose()
-            for asked in (engine.update_weights(WeightUpdate(1, "somewhere")), engine.report()):
-                with pytest.raises(EngineLost, match="the client was closed"):
-                    await asked
-
-    within(scenario)

@@ -28,25 +28,15 @@ def test_logprobs_and_ids_are_those_of_the_model(opened: Opened, old: Weights) -
 
     async def scenario() -> list[Completion]:
         async with opened() as engine:
-            requests = [ask(f"r{i}", prompt, 40, seed=i) for i, prompt in enumerate(PROMPTS)]
+            requests = [ask(f"r{i}", prompt, 40, seed=i, temperature=0.5 + i % 2) for i, prompt in enumerate(PROMPTS)]
             answers = await asyncio.gather(*(complete(engine, request) for request in requests))
             assert {v for a in answers for v in a.policy_versions} == {engine.loaded_version}
             return answers
 
-    for prompt, answer in zip(PROMPTS, within(scenario), strict=True):
+    for i, (prompt, answer) in enumerate(zip(PROMPTS, within(scenario), strict=True)):
         assert len(answer.token_ids) == 40
         assert answer.finish_reason == "length"
-        assert_close(answer.logprobs, old.logprobs(prompt, answer.token_ids))
-
-
-@pytest.mark.parametrize("temperature", [0.5, 2.0])
-def test_logprobs_are_scaled_by_the_temperature(opened: Opened, old: Weights, temperature: float) -> None:
-    async def scenario() -> Completion:
-        async with opened() as engine:
-            return await complete(engine, ask("hot", temperature=temperature))
-
-    answer = within(scenario)
-    assert_close(answer.logprobs, old.logprobs((1, 2, 3), answer.token_ids, temperature))
+        assert_close(answer.logprobs, old.logprobs(prompt, answer.token_ids, 0.5 + i % 2))
 
 
 def test_a_stop_token_ends_a_request_and_is_its_last_token(opened: Opened, repeatable: dict[str, Any]) -> None:
@@ -63,20 +53,6 @@ def test_a_stop_token_ends_a_request_and_is_its_last_token(opened: Opened, repea
     assert stopped.finish_reason == "stop"
 
 
-def test_greedy_decoding_is_top_k_1(opened: Opened, old: Weights) -> None:
-    """Truncation changes what is sampled, not the logprobs recorded."""
-
-    async def scenario() -> Completion:
-        async with opened() as engine:
-            return await complete(engine, ask("greedy", top_k=1))
-
-    answer = within(scenario)
-    assert_close(answer.logprobs, old.logprobs((1, 2, 3), answer.token_ids))
-    for i, token in enumerate(answer.token_ids):
-        others = [old.logprobs((1, 2, 3), (*answer.token_ids[:i], t))[-1] for t in range(VOCAB)]
-        assert np.argmax(others) == token
-
-
 def test_a_request_draws_the_same_tokens_alone_and_in_a_crowd(opened: Opened, repeatable: dict[str, Any]) -> None:
     """64 requests through 16 slots: whatever shares the batch, a request's sample is its own."""
 
@@ -86,21 +62,6 @@ def test_a_request_draws_the_same_tokens_alone_and_in_a_crowd(opened: Opened, re
             together = await asyncio.gather(*(complete(engine, request) for request in crowd))
             for i in (0, 17, 63):
                 assert (await complete(engine, crowd[i])).token_ids == together[i].token_ids
-
-    within(scenario)
-
-
-def test_closing_the_iterator_keeps_what_was_said_and_frees_the_id(opened: Opened, repeatable: dict[str, Any]) -> None:
-    async def scenario() -> None:
-        async with opened() as engine:
-            request = ask("cut", tokens=400, **repeatable)
-            iterator = engine.generate(request)
-            first = await anext(iterator)
-            assert first.token_ids
-            assert first.finish_reason is None
-            await iterator.aclose()  # type: ignore[attr-defined]
-            again = await complete(engine, ask("cut", tokens=len(first.token_ids), **repeatable))
-            assert again.token_ids == first.token_ids
 
     within(scenario)
 
@@ -231,28 +192,11 @@ def test_a_swap_may_start_at_any_moment_of_a_call(opened: Opened, old: Weights) 
     within(scenario)
 
 
-def test_a_swap_while_paused_leaves_the_engine_paused(opened: Opened, new: Weights) -> None:
-    async def scenario() -> None:
-        async with opened() as engine:
-            await engine.pause()
-            waiting = asyncio.create_task(complete(engine, ask("patient", tokens=5)))
-            version = engine.loaded_version + 1
-            await engine.update_weights(WeightUpdate(version, new.path))
-            assert not waiting.done()
-            await engine.resume()
-            assert set((await waiting).policy_versions) == {version}
-
-    within(scenario)
-
-
 IMPOSSIBLE = {
+    "this id is open already": ask("good"),
     "empty": ask("bad", ()),
     "outside the vocabulary": ask("bad", (1, VOCAB)),
     "exceed the model's context": ask("bad", (1,) * (CONTEXT - 9), 10),
-    "max_new_tokens": ask("bad", tokens=0),
-    "temperature": ask("bad", temperature=0.0),
-    "top_p": ask("bad", top_p=1.5),
-    "top_k": ask("bad", top_k=0),
 }
 
 
@@ -261,7 +205,8 @@ def test_an_impossible_request_is_refused_by_name_and_harms_no_other(opened: Ope
     async def scenario() -> None:
         async with opened() as engine:
             good = asyncio.create_task(complete(engine, ask("good", (1,) * (CONTEXT - 10), 10)))
-            with pytest.raises(EngineError, match=f"request bad: .*{rule}"):
+            await asyncio.sleep(0)
+            with pytest.raises(EngineError, match=f"request {IMPOSSIBLE[rule].request_id}: .*{rule}"):
                 await complete(engine, IMPOSSIBLE[rule])
             assert len((await good).token_ids) == 10
 
@@ -299,37 +244,17 @@ async def settled(engine: EmbeddedEngine | HttpEngine, requests: int) -> Load:
     return load
 
 
-def test_an_id_that_is_open_is_refused(opened: Opened) -> None:
-    async def scenario() -> None:
-        async with opened() as engine:
-            first = asyncio.create_task(complete(engine, ask("twin", tokens=30)))
-            await asyncio.sleep(0)
-            with pytest.raises(EngineError, match="request twin: this id is open already"):
-                await complete(engine, ask("twin"))
-            assert len((await first).token_ids) == 30
-
-    within(scenario)
-
-
 def test_weights_that_cannot_be_loaded_leave_the_old_ones_in_use(opened: Opened, old: Weights) -> None:
     async def scenario() -> Completion:
         async with opened() as engine:
             with pytest.raises(EngineError, match="nowhere"):
                 await engine.update_weights(WeightUpdate(engine.loaded_version + 1, old.path + "/nowhere"))
+            with pytest.raises(EngineError, match="older"):
+                await engine.update_weights(WeightUpdate(engine.loaded_version - 1, old.path))
             return await complete(engine, ask("after"))
 
     answer = within(scenario)
     assert_close(answer.logprobs, old.logprobs((1, 2, 3), answer.token_ids))
-
-
-def test_older_weights_are_refused(opened: Opened, old: Weights) -> None:
-    async def scenario() -> None:
-        async with opened() as engine:
-            await engine.update_weights(WeightUpdate(engine.loaded_version + 2, old.path))
-            with pytest.raises(EngineError, match="older"):
-                await engine.update_weights(WeightUpdate(engine.loaded_version - 1, old.path))
-
-    within(scenario)
 
 
 @pytest.mark.parametrize("kv_policy", ["recompute", "keep"])

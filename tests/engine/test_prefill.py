@@ -4,13 +4,11 @@ import asyncio
 import copy
 
 import numpy as np
-import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
 
-from arl.engine.embedded import batching as embedded
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.models.attention import ATTENTION
 from arl.models.load import load_model
@@ -134,22 +132,3 @@ def test_a_resumed_group_shares_its_prompts_prefill(old: Weights) -> None:
     for i, answer in enumerate(answers):
         reference = old.logprobs(prompts[i % 2], answer.token_ids)
         np.testing.assert_allclose(answer.logprobs, reference, rtol=0, atol=1e-4)
-
-
-def test_a_prompt_longer_than_a_pass_may_prefill_is_prefilled_alone(
-    old: Weights, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(embedded, "PREFILL_TOKENS", 10)
-    prefills: list[int] = []
-
-    def cost(prefill: int, _: int) -> float:
-        prefills.append(prefill)
-        return 0.0
-
-    async def scenario() -> None:
-        async with EmbeddedEngine(load_model(old.path, "float32"), step_cost=cost) as engine:
-            requests = [ask(f"r{i}", prompt, 3) for i, prompt in enumerate([(1,) * 26, (1, 2), (1, 3), (2,) * 8])]
-            await asyncio.gather(*(complete(engine, request) for request in requests))
-
-    within(scenario)
-    assert prefills[:3] == [26, 3, 8]

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.engine.replicas import Replica
-from arl.engine.router import Router
+from arl.engine.router import Replica, Router
 from arl.errors import DeadlineError, EngineLost
 from arl.types import GenerateRequest, WeightUpdate
 from tests.engine.conftest import ask, complete

@@ -37,18 +37,6 @@ for argv in json.load(sys.stdin):
 print()
 print(json.dumps(found))
 """
-JOIN = """
-import os, sys
-sys.path.insert(0, sys.argv[1])
-import server_process
-
-
-def make_group(backend, init_method, timeout=None):
-    print(backend, timeout.total_seconds(), os.environ["TORCH_NCCL_BLOCKING_WAIT"])
-
-
-server_process.join_in_time(make_group, backend="nccl", init_method="tcp://127.0.0.1:1", timeout=None)
-"""
 ONE = Resources(1, ("0",))
 TWO = Resources(1, ("0", "1"))
 SHARED = Resources(1, ("0", "1"), takes_turns=True, memory_share=0.55)
@@ -99,16 +87,3 @@ def test_sglang_accepts_every_command_line_of_a_cuda_server_and_takes_from_it_wh
         assert found["disable_overlap_schedule"] == (engine.get("kv_policy") == "keep")
         assert found["enable_memory_saver"] == share.takes_turns
         assert share.memory_share is None or found["mem_fraction_static"] == share.memory_share
-
-
-def test_the_group_of_a_broadcast_raises_when_nobody_answers_instead_of_ending_the_server(sglang_python: str) -> None:
-    done = subprocess.run(
-        [sglang_python, "-P", "-c", JOIN, str(server_command.CHILD.parent)],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=300,
-        env={**os.environ, "ARL_BROADCAST_SECONDS": "30"},
-        cwd=Path("/"),
-    )
-    assert done.stdout.strip().splitlines()[-1] == "nccl 30.0 1"

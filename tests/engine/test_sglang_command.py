@@ -2,19 +2,15 @@
 
 import json
 from itertools import pairwise
-from typing import Literal
 
 import msgspec
 import pytest
 from pydantic import ValidationError
 
-from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.backend import ServerSpec
 from arl.engine.http.wire import sampling_of
 from arl.engine.sglang import server_command
-from arl.engine.sglang.server_command import refuse_contradictions
-from arl.errors import RecipeError
 from arl.launch.base import Resources
 from arl.models.tiny import make_tiny_model
 from arl.tasks.running_checksum import CHARACTERS
@@ -56,29 +52,6 @@ def test_a_server_asks_itself_directly_however_the_user_spells_what_needs_no_pro
     assert env["no_proxy"] == env["NO_PROXY"] == "127.0.0.1,example.com"
 
 
-@pytest.mark.parametrize(("dtype", "told"), [("float32", ["triton"]), ("bfloat16", [])])
-def test_float32_on_a_gpu_asks_for_an_attention_that_takes_it(
-    model: str, dtype: Literal["float32", "bfloat16"], told: list[str]
-) -> None:
-    argv = server_command.command(spec(model, Resources(1, ("0",)), dtype=dtype), "python")
-    assert [value for flag, value in pairwise(argv) if flag == "--attention-backend"] == told
-
-
-@pytest.mark.parametrize(
-    ("share", "expected"),
-    [
-        (Resources(1, ("0", "1"), True), "false"),
-        (Resources(1, ("0", "1")), None),
-        (Resources(1, ("0",), True), None),
-    ],
-)
-def test_workers_beside_ranks_that_load_do_not_compare_their_free_memory(
-    model: str, share: Resources, expected: str | None
-) -> None:
-    env = server_command.environment(spec(model, share), "python")
-    assert env.get("SGLANG_ENABLE_TP_MEMORY_INBALANCE_CHECK") == expected
-
-
 def test_expandable_segments_of_the_shell_do_not_reach_a_server_that_releases_its_memory(
     monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
@@ -99,41 +72,8 @@ def test_logprobs_are_those_of_the_temperature_whatever_the_shell_says(
         spec(model, Resources(1), environment={"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"})
 
 
-@pytest.mark.parametrize(
-    ("engine", "rule"),
-    [
-        ({"args": ["--config", "server.yaml"]}, "engine.args --config: a file could contradict"),
-        ({"kv_policy": "keep", "args": ["--pp-size", "2"]}, "engine.args --pp-size: with engine.kv_policy keep"),
-        ({"kv_policy": "keep", "args": ["--enable-prefill-delayer"]}, "only with overlapped scheduling"),
-        ({"args": ["--enable-symm-mem"]}, r"--enable-symm-mem: SGLang then sets NCCL_CUMEM_ENABLE=1 for itself"),
-        ({"args": ["--enable-nccl-nvls"], "environment": {"NCCL_NVLS_ENABLE": "0"}}, "sets NCCL_NVLS_ENABLE=1"),
-    ],
-)
-def test_flags_that_break_what_a_run_needs_are_refused(
-    monkeypatch: pytest.MonkeyPatch, engine: dict[str, object], rule: str
-) -> None:
-    monkeypatch.delenv("NCCL_CUMEM_ENABLE", raising=False)
-    with pytest.raises(RecipeError, match=rule):
-        refuse_contradictions(EngineConfig.model_validate({"kind": "sglang", **engine}))
-
-
-def test_flags_that_agree_with_what_a_run_needs_are_accepted() -> None:
-    refuse_contradictions(EngineConfig(kind="sglang", args=("--pp-size", "2", "--context-length", "9")))
-    both = {"NCCL_CUMEM_ENABLE": "1", "NCCL_NVLS_ENABLE": "1"}
-    refuse_contradictions(EngineConfig(kind="sglang", args=("--enable-symm-mem",), environment=both))
-
-
 @pytest.mark.parametrize("seed", [0, 42, 2**63 - 1])
 def test_every_request_carries_its_own_seed_even_if_that_is_0(seed: int) -> None:
     """SGLang's deterministic mode gives 42 to all requests without one, and a group would sample alike."""
     sent = json.loads(msgspec.json.encode(sampling_of(SamplingParams(8, seed=seed))))
     assert sent["sampling_seed"] == seed
-
-
-@pytest.mark.parametrize(("head", "expected"), [("float32", True), ("auto", False)])
-def test_one_setting_widens_the_logits_of_both_sides(model: str, head: str, expected: bool) -> None:
-    server = spec(model, Resources(1))
-    train = server.recipe.train.model_copy(update={"head": head})
-    recipe = server.recipe.model_copy(update={"train": train})
-    argv = server_command.command(msgspec.structs.replace(server, recipe=recipe), "python")
-    assert ("--enable-fp32-lm-head" in argv) == expected

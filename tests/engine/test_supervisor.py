@@ -1,94 +1,146 @@
-"""Replace real servers that are killed, stopped or terminated, or end the run with the reason."""
+"""Replace servers that are killed, fall silent or exit, or end the run with the reason. Whole runs kill real ones."""
 
 import asyncio
-import re
-import signal
-from collections.abc import Awaitable, Callable
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any, cast
 
-import psutil
 import pytest
 
+from arl import clock
 from arl.engine.router import Router
-from arl.errors import ProcessDied, leaves
-from arl.types import GenerateRequest
-from tests.engine.conftest import Weights, ask, complete, within
-from tests.engine.forked import Servers
-
-LONG = ask("long", tokens=400)
+from arl.engine.supervisor import EngineSupervisor
+from arl.errors import DeadlineError, EngineLost, ProcessDied, RunError, leaves
+from tests.engine.conftest import ask, complete
+from tests.engine.mortal import Mortal, opened, uninterrupted
 
 
-def raised(scenario: Callable[[], Awaitable[None]]) -> str:
-    with pytest.raises(ExceptionGroup) as caught:
-        within(scenario)
-    causes = list(leaves(caught.value))  # of several servers more than one may fail before the first stops the others
-    assert all(isinstance(cause, ProcessDied) for cause in causes)
-    return "\n".join(map(str, causes))
+class FakeProcess:
+    """Stand for the process of a server, which its engine does not outlive."""
+
+    role = "engine-0"
+
+    def __init__(self, pid: int, engine: Mortal, exit_code: int | None = None) -> None:
+        self.pid, self.engine, self.exit_code = pid, engine, exit_code
+
+    def __str__(self) -> str:
+        return f"{self.role} (pid {self.pid})"
+
+    def end(self, code: int) -> None:
+        self.exit_code = code
+        self.engine.die()
+
+    async def ready(self, seconds: float) -> str:
+        if self.exit_code is not None:
+            raise await self.died()
+        return str(self.pid)
+
+    async def ended(self) -> str:
+        while self.exit_code is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        return f"{self} " + ("was killed by SIGKILL" if self.exit_code == -9 else f"exited with code {self.exit_code}")
+
+    async def died(self) -> ProcessDied:
+        return ProcessDied(await self.ended())
+
+    async def wait_then_kill_group(self, seconds: float) -> bool:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.ended()
+                return True
+        self.end(-9)
+        return False
+
+    async def state(self) -> str:
+        return "is stopped by a signal"
+
+    def log_tail(self) -> str:
+        return "It has no log."
 
 
-async def disturbed(
-    router: Router, request: GenerateRequest, servers: Servers, number: signal.Signals
-) -> tuple[int, ...]:
-    """Return the tokens of a request whose server gets signal `number` once it has sent some and has stopped."""
-    tokens: tuple[int, ...] = ()
-    async for increment in router.generate(request):
-        if not tokens:
-            while psutil.Process(servers.running[0].pid).status() != psutil.STATUS_STOPPED:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-            servers.kill(0, number)
-        tokens += increment.token_ids
-    return tokens
+class Servers:
+    """Run a router over one server that is replaced when it ends."""
+
+    def __init__(self, max_restarts: int = 1000, exit_code: int | None = None) -> None:
+        self.processes: list[FakeProcess] = []
+        self.notes: list[str] = []
+        self.max_restarts, self.exit_code = max_restarts, exit_code
+
+    async def start(self) -> FakeProcess:
+        self.processes.append(FakeProcess(len(self.processes) + 1, Mortal(), self.exit_code))
+        return self.processes[-1]
+
+    @contextlib.asynccontextmanager
+    async def connect(self, url: str) -> AsyncIterator[Mortal]:
+        yield self.processes[int(url) - 1].engine
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[Router]:
+        router = Router([None])
+        start = cast(Any, self.start)
+        supervisor = EngineSupervisor(router, 0, start, self.connect, 300, self.max_restarts, self.notes.append)
+        async with asyncio.TaskGroup() as tasks:
+            task = tasks.create_task(supervisor.supervise(await start()))
+            await supervisor.has_served.wait()
+            yield router
+            task.cancel()
+
+
+LONG = ask("long", tokens=40)
+SILENT = DeadlineError("engine client waited 5 s for it. Waiting: nobody else")
 
 
 @pytest.mark.parametrize(
-    ("number", "how"),
+    ("code", "error", "how"),
     [
-        (signal.SIGKILL, "was killed by SIGKILL"),
-        (signal.SIGTERM, "exited with code 0"),
+        (-9, None, "was killed by SIGKILL"),
+        (0, None, "exited with code 0"),
+        (None, EngineLost("reset"), "broke its connection and was killed"),
         (
-            signal.SIGSTOP,
-            r"is stopped by a signal \(SIGSTOP\?\), did not answer in time \(engine client waited 5 s for \S+, request "
-            r"long and 0 more\) and was killed",
+            None,
+            SILENT,
+            "is stopped by a signal, did not answer in time (engine client waited 5 s for it) and was killed",
         ),
     ],
 )
 def test_however_a_server_ends_its_requests_go_on_as_if_it_had_not(
-    old: Weights, number: signal.Signals, how: str
+    code: int | None, error: RunError | None, how: str
 ) -> None:
-    async def scenario() -> None:
-        silence = 5.0 if number == signal.SIGSTOP else 30.0
-        servers = Servers(old.path, count=1, generate_seconds=silence, stopping=1)
+    async def main() -> None:
+        servers = Servers()
         async with servers.open() as router:
-            servers.generate_seconds = 30.0
-            pid = servers.running[0].pid
-            tokens = await disturbed(router, LONG, servers, number)
-            assert tokens == (await complete(router, LONG)).token_ids
+            (task,) = await opened(router, LONG)
+            await asyncio.sleep(10)
+            (process,) = servers.processes
+            process.engine.die(error)
+            if code is not None:
+                process.end(code)
+            assert (await task).token_ids == uninterrupted(LONG)
             (note,) = servers.notes
-            assert re.match(rf"engine-0 \(pid {pid}\) {how}; restarted in ", note), note
+            assert note.startswith(f"engine-0 (pid 1) {how}; restarted in ")
             assert note.endswith(" s at version 0; 1 requests resumed")
             assert router.restarts == 1
 
-    within(scenario)
+    clock.run(main, virtual=True)
 
 
-def test_one_death_too_many_ends_it(old: Weights) -> None:
-    async def scenario() -> None:
-        servers = Servers(old.path, count=1, max_restarts=1, stopping=2)
+@pytest.mark.parametrize(
+    ("exit_code", "reason"),
+    [
+        (None, "was killed by SIGKILL; engine.max_restarts 1 allows no more in 3600 s.\nIt has no log."),
+        (2, "exited with code 2.\nIt has no log."),  # it never comes up
+    ],
+)
+def test_one_end_too_many_ends_the_run(exit_code: int | None, reason: str) -> None:
+    async def main() -> None:
+        servers = Servers(max_restarts=1, exit_code=exit_code)
         async with servers.open() as router:
-            kills = 0
-            async for _ in router.generate(LONG):
-                if kills == len(servers.notes):  # the first word of another server
-                    servers.kill(0)
-                    kills += 1
+            call = asyncio.create_task(complete(router, LONG))
+            for _ in range(2):
+                await asyncio.sleep(10)
+                servers.processes[-1].end(-9)
+            await call
 
-    assert "was killed by SIGKILL; engine.max_restarts 1 allows no more in 3600 s.\nIt has no log." in raised(scenario)
-
-
-def test_a_server_that_never_comes_up_ends_it_at_once(old: Weights) -> None:
-    servers = Servers("/nowhere", count=2)
-
-    async def scenario() -> None:
-        async with servers.open():
-            raise AssertionError("it opened")
-
-    assert "exited with code 2" in raised(scenario)
-    assert not servers.notes
+    with pytest.raises(ExceptionGroup) as caught:
+        clock.run(main, virtual=True)
+    assert [reason in str(cause) for cause in leaves(caught.value)] == [True]

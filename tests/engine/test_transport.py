@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import os
 import signal
 from collections.abc import Iterator
@@ -12,15 +11,12 @@ import msgspec
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError, EngineLost
-from arl.models.load import DTYPES
-from arl.sync.buckets import ITEM_BYTES, TensorSpec, bucket_bytes_of, checksums, make_buckets
-from arl.sync.loading import read_weights, specs_of, unflatten
+from arl.sync.buckets import checksums
+from arl.sync.loading import read_weights
 from arl.types import Transport, WeightUpdate
 from tests.engine.conftest import (
     CARRIED,
@@ -36,33 +32,6 @@ from tests.engine.conftest import (
     within,
 )
 from tests.sync.sender import ThreadSender
-
-SPECS = st.lists(st.integers(1, 60), min_size=1, max_size=30).map(
-    lambda sizes: [TensorSpec(str(i), "bfloat16", (size,)) for i, size in enumerate(sizes)]
-)
-
-
-@given(SPECS, st.integers(1, 100))
-def test_buckets_hold_every_tensor_once_in_order_and_none_could_have_taken_more(
-    specs: list[TensorSpec], limit: int
-) -> None:
-    buckets = make_buckets(specs, limit)
-    assert [spec for bucket in buckets for spec in bucket] == specs
-    for bucket in buckets:
-        assert len(bucket) == 1 or sum(spec.num_bytes for spec in bucket) <= limit
-    for bucket, following in itertools.pairwise(buckets):
-        assert sum(spec.num_bytes for spec in bucket) + following[0].num_bytes > limit
-
-
-@given(SPECS, st.sampled_from(sorted(ITEM_BYTES)))
-def test_a_flat_bucket_gives_its_tensors_back(specs: list[TensorSpec], dtype: str) -> None:
-    state = {spec.name: torch.randn(spec.shape).to(DTYPES[dtype]) for spec in specs}
-    bucket = specs_of(state)
-    flat = torch.cat([tensor.view(torch.uint8) for tensor in state.values()])
-    assert len(flat) == bucket_bytes_of(bucket)
-    back = unflatten(flat, bucket)
-    assert list(back) == list(state)
-    assert all(torch.equal(back[name], state[name]) for name in state)
 
 
 @pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
@@ -135,12 +104,12 @@ def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
     within(scenario)
 
 
-BLOCKED = 6.0  # seconds: half of the deadline, which only the engine that stops uses up
+BLOCKED = 4.0  # seconds: half of the deadline, which only the engine that stops uses up
 
 
 @pytest.fixture
 def servers(old: Weights, tmp_path: Path) -> Iterator[list[ServerProcess]]:
-    running = [start_server(old.path, tmp_path / f"log{i}", broadcast_seconds=BLOCKED) for i in range(4)]
+    running = [start_server(old.path, tmp_path / f"log{i}", broadcast_seconds=BLOCKED) for i in range(3)]
     yield running
     for server in running:
         server.process.kill()
@@ -149,7 +118,7 @@ def servers(old: Weights, tmp_path: Path) -> Iterator[list[ServerProcess]]:
 
 @pytest.mark.parametrize(
     ("number", "loss", "count"),
-    [(signal.SIGKILL, EngineLost, 2), (signal.SIGKILL, EngineLost, 4), (signal.SIGSTOP, DeadlineError, 3)],
+    [(signal.SIGKILL, EngineLost, 3), (signal.SIGSTOP, DeadlineError, 3)],
 )
 def test_an_engine_lost_in_mid_broadcast_is_given_up_and_the_others_get_the_version_in_a_new_group(
     number: signal.Signals,
@@ -217,10 +186,3 @@ def test_checked_weights_pass_when_equal_and_name_the_tensor_that_is_not(
                 await engine.update_weights(msgspec.structs.replace(bad, checksums=expected))
 
     within(scenario)
-
-
-def test_checksums_are_of_the_engines_dtype(new: Weights) -> None:
-    state = read_weights(new.path)
-    rounded = {name: tensor.bfloat16() for name, tensor in state.items()}
-    assert checksums(state, torch.bfloat16) == checksums(rounded, torch.bfloat16)
-    assert checksums(state, torch.float32) != checksums(rounded, torch.float32)

@@ -129,7 +129,7 @@ class Changes:
     def _end(self, slot: int, how: str) -> None:
         engine = self._engines[slot]
         router = self._world.engine
-        replica = router._slots.replica(slot)
+        replica = router.replica(slot)
         engine.go()  # if it is not noticed, the next request finds out, or the next swap
         if how == "remove":
             router.close_slot(slot, EngineLost("it was removed"))
@@ -140,7 +140,7 @@ class Changes:
     def _close_lost_slots(self) -> None:
         router = self._world.engine
         for slot in list(self._engines):
-            if router._slots.replica(slot) is None:
+            if router.replica(slot) is None:
                 router.close_slot(slot, EngineLost("it is gone for good"))
                 del self._engines[slot]
 

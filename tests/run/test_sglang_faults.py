@@ -58,12 +58,6 @@ def test_an_interpreter_without_sglang_is_refused_with_the_commands_that_install
     assert not (tmp_path / "runs").exists()
 
 
-def test_keep_is_refused_by_name_where_sglang_is_too_old_for_it(tmp_path: Path) -> None:
-    code, output = train(tmp_path, f"engine.python={make_fake_sglang(tmp_path, '0.5.17')}", "engine.kv_policy=keep")
-    assert code == 2
-    assert "engine.kv_policy keep: SGLang 0.5.17" in output
-
-
 @pytest.mark.parametrize(
     ("fault", "message", "last_line"),
     [

@@ -84,7 +84,6 @@ class FakeServer:
         self.url = f"http://server-{number}"
         self.weights: dict[str, int] = {}  # name -> version
         self.version = 0
-        self.refuses = False
         self._network = network
         self._number = number
         self._stages = stages
@@ -108,8 +107,6 @@ class FakeServer:
 
     async def receive_bucket(self, group: str, bucket: Sequence[TensorSpec], version: int | None) -> None:
         self._count()
-        if self.refuses:
-            raise EngineError("it has no such parameter")
         held = self._staged if self._stages else self.weights
         for spec in bucket:
             held[spec.name] = await self._network.receive(group, self._number)

@@ -3,7 +3,6 @@
 import pytest
 
 from arl.bench import sync_bench as sync
-from arl.errors import InputError
 
 
 @pytest.mark.slow
@@ -17,8 +16,3 @@ def test_each_transport_is_measured_beside_a_plain_copy(monkeypatch: pytest.Monk
         for measured in found.values():
             assert measured["swap_ms"] > 0  # of so few bytes the rate itself rounds to 0 on a busy machine
             assert measured["pause_under_load_ms"] > 0
-
-
-def test_a_size_that_is_not_measured_is_refused() -> None:
-    with pytest.raises(InputError, match=r"--size 7B: choose from 0\.4M, 25M, 135M"):
-        sync.bench_sync(repeats=1, sizes=["7B"], note=print)

@@ -11,7 +11,6 @@ from arl.sync.loading import specs_of
 from arl.sync.process_group import Receiver
 from tests.sync.sender import publish
 
-HOST = "127.0.0.1"
 BUCKET_BYTES = 100
 SECONDS = 30.0
 
@@ -42,48 +41,26 @@ class QueueLink:
         self.closed.put(True)
 
 
-class Controller:
-    """Hold the links of all threads by the name of their group; the listener's is `listener`."""
-
-    def __init__(self, target: BroadcastTarget, *groups: str, seconds: float = SECONDS) -> None:
-        self.listener = QueueLink()
-        self.links = {group: QueueLink() for group in groups}
-        start_broadcast_threads(target, self._connect, HOST, seconds)
-
-    def _connect(self, group: str | None) -> QueueLink:
-        return self.listener if group is None else self.links[group]
-
-    def open(self, group: str) -> Rendezvous:
-        self.listener.requests.put(GroupRequest(group, world_size=2))
-        return self.links[group].rendezvous.get(timeout=SECONDS)
-
-
-def join(group: str, at: Rendezvous, seconds: float = SECONDS) -> Receiver:
-    receiver = Receiver(seconds)
-    receiver.join(group, at.host, at.port, 1, 2, at.backend)
-    return receiver
-
-
-def receive(receiver: Receiver, group: str, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    for bucket in make_buckets(specs_of(state), BUCKET_BYTES):
-        receiver.receive(group, bucket)
-    return receiver.take(group)
-
-
 def test_each_engine_receives_the_version_that_it_asks_for_and_its_thread_ends_when_it_leaves() -> None:
     target = BroadcastTarget(BUCKET_BYTES)
     published = {version: {name: torch.randn(20) for name in "abc"} for version in (1, 2)}
     for version, state in published.items():
         publish(target, BUCKET_BYTES, version, state)
-    controller = Controller(target, "first", "second")
+    links = {name: QueueLink() for name in (None, "first", "second")}
+    start_broadcast_threads(target, links.__getitem__, "127.0.0.1", SECONDS)
     for group, version in (("first", 2), ("second", 1)):
-        receiver = join(group, controller.open(group))
-        link = controller.links[group]
+        link = links[group]
+        links[None].requests.put(GroupRequest(group, world_size=2))
+        at = link.rendezvous.get(timeout=SECONDS)
+        receiver = Receiver(SECONDS)
+        receiver.join(group, at.host, at.port, 1, 2, at.backend)
         link.versions.put(version)
-        received = receive(receiver, group, published[version])
+        for bucket in make_buckets(specs_of(published[version]), BUCKET_BYTES):
+            receiver.receive(group, bucket)
+        received = receiver.take(group)
         assert link.answers.get(timeout=SECONDS) == ""
         assert received.keys() == published[version].keys()
         assert all(torch.equal(received[name], tensor) for name, tensor in published[version].items())
         link.versions.put(None)
         assert link.closed.get(timeout=SECONDS)
-    controller.listener.requests.put(None)
+    links[None].requests.put(None)

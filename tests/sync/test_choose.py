@@ -41,15 +41,11 @@ def collocated(ranks: int = 1, **engine: object) -> Recipe:
         (recipe(), ALL, False, "file"),
         (recipe(), ALL, True, "broadcast"),
         (recipe(), FILES, True, "file"),
-        (recipe(engine=SGLANG | {"tensor_parallel": 2}), ALL, True, "broadcast"),
         (recipe(rollout={"lag": 1}), ALL, True, "file"),
         (collocated(), NO_IPC, True, "file"),
         (collocated(), ALL, True, "ipc"),
         (collocated(replicas=2), ALL, True, "file"),
-        (collocated(tensor_parallel=2), ALL, True, "file"),
-        (collocated(ranks=8, replicas=8), ALL, True, "ipc"),
         (collocated(ranks=8, replicas=4, tensor_parallel=2), ALL, True, "ipc"),
-        (collocated(ranks=8, replicas=3, tensor_parallel=2), ALL, True, "ipc"),
         (collocated(ranks=8, replicas=3, tensor_parallel=4), ALL, True, "file"),
         (recipe(sync={"transport": "broadcast"}), ALL, False, "broadcast"),
         (recipe(sync={"transport": "ipc"}, engine=SGLANG), ALL, False, "ipc"),
@@ -59,13 +55,6 @@ def test_auto_suits_the_devices_and_the_backend_and_a_wish_is_granted_where_it_c
     given: Recipe, can: set[Transport], on_gpus: bool, transport: str
 ) -> None:
     assert chosen(given, can, on_gpus) == transport
-
-
-def test_engines_in_the_trainers_process_are_given_the_tensors_unless_files_are_asked_for() -> None:
-    can: set[Transport] = {"file", "memory"}
-    for transport, expected in (("auto", "memory"), ("file", "file")):
-        given = recipe(world="virtual", sync={"transport": transport})
-        assert choose_transport(given, backend_transports=can, one_process=True, on_gpus=False) == expected
 
 
 def test_without_a_common_file_system_weights_are_broadcast_or_the_run_is_refused() -> None:
@@ -92,12 +81,6 @@ def test_on_several_nodes_weights_are_broadcast_or_travel_as_files(
     assert chosen(given, ALL, on_gpus, shares_memory=False) == transport
 
 
-def test_handles_of_memory_cross_no_nodes() -> None:
-    by_handles = recipe(sync={"transport": "ipc"}, engine=SGLANG)
-    with pytest.raises(InputError, match=r"sync\.transport ipc: the run is on several nodes, .*; use auto"):
-        chosen(by_handles, ALL, on_gpus=False, shares_memory=False)
-
-
 @pytest.mark.parametrize(
     ("given", "rule"),
     [
@@ -113,21 +96,3 @@ def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str
     with pytest.raises(InputError, match=rule):
         chosen(given, ALL, on_gpus=True)
     assert chosen(given, ALL, on_gpus=False) == given.sync.transport
-
-
-@pytest.mark.parametrize(
-    ("sections", "rule"),
-    [
-        ({"sync": {"transport": "memory"}}, "sync.transport memory: in this world engines are processes of their own"),
-        ({"sync": {"transport": "broadcast"}, "world": "virtual"}, "engines are in the trainer's process; use memory"),
-        ({"sync": {"transport": "broadcast"}, "rollout": {"lag": 0}}, "with rollout.lag checkpoints copy the files"),
-        ({"sync": {"transport": "ipc"}}, "the backend embedded takes weights by broadcast, file, memory; use auto"),
-        (
-            {"sync": {"check": True}, "engine": SGLANG | {"tensor_parallel": 2}},
-            "sync.check true: weights are compared whole",
-        ),
-    ],
-)
-def test_what_nothing_could_carry_or_check_is_no_recipe(sections: dict[str, object], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
-        recipe(**sections)

@@ -38,16 +38,3 @@ def test_only_transports_that_write_weights_to_files_need_room_for_them(
     else:
         with opened as directory:
             assert directory.parent == tmp_path
-
-
-@pytest.mark.parametrize("transport", ["file", "broadcast"])
-def test_on_several_nodes_files_are_published_where_all_of_them_see_it(transport: Transport, tmp_path: Path) -> None:
-    recipe = Recipe.model_validate(
-        {"data": {"task": "running_checksum"}, "model": {"tiny": {}}, "train": {"dtype": "float32"}}
-    )
-    model = tmp_path / "model"
-    make_tiny_model(TinyModel(), "01", 0, model)
-    opened = directories.publication_directory(recipe, model, tmp_path, None, transport, several_nodes=True)
-    with opened as directory:
-        assert (directory.parent == tmp_path) == (transport == "file")
-    assert not directory.exists()

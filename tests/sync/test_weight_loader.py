@@ -9,7 +9,7 @@ import pytest
 from arl.errors import EngineError
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import GroupSender, Rendezvous
-from arl.sync.weight_loader import MemoryTag, WeightLoader
+from arl.sync.weight_loader import MemoryTag, WeightLoader, _handles
 from arl.types import WeightUpdate
 
 BUCKET = [TensorSpec("a", "float32", (2, 3))]
@@ -47,7 +47,7 @@ class Recorded:
         self._record("resume_memory")
 
     async def checksums(self) -> dict[str, str]:
-        return {"a": "1"}
+        return {}
 
     def _record(self, name: str, version: int | None = None) -> None:
         self.sent.append(name if version is None else f"{name} {version}")
@@ -56,25 +56,16 @@ class Recorded:
 
 
 class Sender:
-    """Stand for a trainer whose broadcasts fail if `is_broken`."""
+    """Stand for a trainer."""
 
-    def __init__(self, is_broken: bool = False) -> None:
-        self.buckets: Sequence[Sequence[TensorSpec]] = [BUCKET, LAST]
-        self.joined: list[str] = []
-        self.left: list[str] = []
-        self._is_broken = is_broken
+    buckets: Sequence[Sequence[TensorSpec]] = [BUCKET, LAST]
 
     async def join(self, group: str, world_size: int) -> Rendezvous:
-        assert world_size == 2
-        self.joined.append(group)
         return Rendezvous("host", 1, "gloo")
 
-    async def send(self, group: str, version: int) -> None:
-        if self._is_broken:
-            raise EngineError("the group broke")
+    async def send(self, group: str, version: int) -> None: ...
 
-    async def leave(self, group: str) -> None:
-        self.left.append(group)
+    async def leave(self, group: str) -> None: ...
 
 
 def commands_of(update: WeightUpdate) -> list[str]:
@@ -96,6 +87,9 @@ def test_handles_are_sent_by_buckets_and_the_last_one_has_the_version(tmp_path: 
     for number in (1, 2):
         (tmp_path / "0" / f"{number}.handles").write_bytes(b"handles")
     assert commands_of(WeightUpdate(3, str(tmp_path), "ipc")) == ["|", "map_bucket", "map_bucket 3"]
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "1.handles").write_bytes(b"of rank 1")
+    assert _handles(WeightUpdate(3, str(tmp_path), "ipc"), first_rank=1, workers=1) == [(b"of rank 1",)]
     (tmp_path / "empty").mkdir()
     with pytest.raises(EngineError, match="there are no handles of version 3"):
         commands_of(WeightUpdate(3, str(tmp_path / "empty"), "ipc"))
@@ -120,10 +114,3 @@ def test_a_bucket_of_handles_that_is_refused_leaves_mixed_weights_until_a_versio
         assert not loader.is_mixed
 
     asyncio.run(scenario())
-
-
-def test_checksums_are_compared() -> None:
-    loader = WeightLoader(Recorded(), None, workers=1)
-    asyncio.run(loader.check(WeightUpdate(3, checksums={"a": "1"})))
-    with pytest.raises(EngineError, match="a of version 3 is not what the trainer published"):
-        asyncio.run(loader.check(WeightUpdate(3, checksums={"a": "2"})))

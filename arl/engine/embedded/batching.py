@@ -11,11 +11,9 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from itertools import islice
-from types import TracebackType
 from typing import Literal, Self
 
 import numpy as np
-from torch import Tensor
 from transformers import PreTrainedModel
 
 from arl.clock import now
@@ -25,12 +23,10 @@ from arl.engine.embedded.request_rows import OpenRequest, Rows, Stream
 from arl.engine.meters import BusyMeter, PauseTimer
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
-from arl.sync.buckets import TensorSpec, checksums, refuse_difference
-from arl.sync.loading import load_state, read_weights, refuse_foreign_tensors
+from arl.sync.buckets import checksums, refuse_difference
+from arl.sync.loading import load_state, read_weights
 from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
 
-PauseMode = Literal["abort", "in_place", "retract"]
-MAX_OPEN = 1 << 16  # requests
 PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; a shared token counts once
 
 
@@ -60,13 +56,14 @@ class EmbeddedEngine:
         load_seconds: float = 0.0,
     ) -> None:
         config = model.config.get_text_config()
+        self.model = model
         self.vocab_size: int = config.vocab_size
         self.context: int = config.max_position_embeddings
         self._slots = slots
         self._interval = stream_interval
         self._step_cost = step_cost
         self._load_seconds = load_seconds
-        self._default_mode: PauseMode = "retract" if kv_policy == "recompute" else "in_place"
+        self._keeps_cache = kv_policy == "keep"
         self._runner = ModelRunner(model, slots)
         self._rows = Rows(slots, self.context)
         self._waiting: deque[OpenRequest] = deque()
@@ -85,9 +82,7 @@ class EmbeddedEngine:
         self._task = asyncio.create_task(self.run(), name="embedded engine")
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         assert self._task is not None
         self._task.cancel()
         await asyncio.wait([self._task])
@@ -108,7 +103,7 @@ class EmbeddedEngine:
         return len(self._open)
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
-        """See Engine.generate. A pause in mode "abort" ends it with finish reason "abort"."""
+        """See Engine.generate."""
         stream = self.submit([request])
         try:
             while True:
@@ -129,8 +124,6 @@ class EmbeddedEngine:
         """
         if self._ended is not None:
             raise self._ended
-        if len(self._open) + len(requests) > MAX_OPEN:
-            raise EngineError(f"{len(self._open)} requests are open, and {MAX_OPEN} may be: wait until some end")
         names: set[str] = set()
         for request in requests:
             name = request.request_id
@@ -138,43 +131,38 @@ class EmbeddedEngine:
             if name in self._open or name in names:
                 raise EngineError(f"request {name}: this id is open already: ids must be unique")
             names.add(name)
-        stream = Stream([request.request_id for request in requests])
+        stream = Stream()
         for index, request in enumerate(requests):
             sequence = np.array(request.input_ids, np.int32)
             opened = OpenRequest(request, stream, index, sequence)
+            stream.requests.append(opened)
             self._open[request.request_id] = opened
             self._waiting.append(opened)
         self._meter.opened(len(requests))
         self._wake.set()
         return stream
 
-    def abort(self, request_ids: Iterable[str]) -> None:
-        """End requests with what they have, after the pass under way; ids that are not open are ignored."""
-        self._abort(self._open[name] for name in request_ids if name in self._open)
-
-    def abort_all(self) -> None:
-        """End every open request; see abort."""
-        self.abort(list(self._open))
+    def abort(self, request_id: str | None = None) -> None:
+        """End a request with what it has, after the pass under way; None: end every open one. Others are ignored."""
+        self._abort([opened for name, opened in self._open.items() if request_id in (None, name)])
 
     def leave(self, stream: Stream) -> None:
-        """End what is open of a stream that nobody reads any more; others may have opened requests of the same ids."""
-        own = [self._open[name] for name in stream.names if name in self._open]
-        self._abort(opened for opened in own if opened.stream is stream)
+        """End what is open of a stream that nobody reads any more."""
+        self._abort(stream.requests)
 
     def _abort(self, requests: Iterable[OpenRequest]) -> None:
         for opened in requests:
-            opened.aborted = True
-            self._any_aborted = True
+            if self._open.get(opened.request.request_id) is opened:  # it has not ended
+                opened.aborted = True
+                self._any_aborted = True
         if not self._boundary.locked():
             self._close_aborted()
         self._wake.set()
 
-    async def pause(self, mode: PauseMode | None = None) -> None:
+    async def pause(self) -> None:
         """Stop after the pass under way; what was generated is streamed. Idempotent.
 
-        Args:
-            mode: "abort" ends open requests with what they have; "in_place" keeps them and their cache;
-                "retract" keeps them and drops the cache, to be rebuilt at resume. None: as kv_policy says
+        Open requests keep their cache, or it is dropped and rebuilt at resume, as kv_policy says.
         """
         async with self._boundary:
             if self._paused_since is None:
@@ -184,11 +172,7 @@ class EmbeddedEngine:
             for row in range(rows.count):
                 if rows.sent[row] < rows.length[row]:
                     rows.emit(row, None)
-            mode = mode or self._default_mode
-            if mode == "abort":
-                self.abort_all()
-                self._close_aborted()
-            elif mode == "retract":
+            if not self._keeps_cache:
                 self._retract()
 
     async def resume(self) -> None:
@@ -233,32 +217,15 @@ class EmbeddedEngine:
         async with self._boundary:
             if update.version < self._version:
                 raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
-            state = self.read_weights(update.path) if update.state is None else update.state
-            load_state(self._runner.model, state, update.path or f"version {update.version}")
+            state = read_weights(update.path, self.model) if update.state is None else update.state
+            load_state(self.model, state, update.path or f"version {update.version}")
             if self._load_seconds:
                 await asyncio.sleep(self._load_seconds)
             self._version = update.version
 
     def checksums(self) -> dict[str, str]:
         """Return the sha256 of each weight, in the dtype of the model."""
-        return checksums(dict(self._runner.model.named_parameters()), self._runner.model.dtype)
-
-    def read_weights(self, directory: str) -> dict[str, Tensor]:
-        """Read a published version of this model.
-
-        Raises:
-            EngineError: it cannot be read, or is one of another model.
-        """
-        return read_weights(directory, self._runner.model)
-
-    def refuse_foreign_tensors(self, bucket: Sequence[TensorSpec]) -> None:
-        """Check that the model has every parameter of `bucket`, in its shape.
-
-        Raises:
-            EngineError: it lacks one, or has another shape.
-        """
-        shapes = {spec.name: spec.shape for spec in bucket}
-        refuse_foreign_tensors(self._runner.model, shapes, "what is to be broadcast")
+        return checksums(dict(self.model.named_parameters()), self.model.dtype)
 
     async def report(self) -> Load:
         """See ReplicaEngine.report."""
@@ -302,7 +269,7 @@ class EmbeddedEngine:
         """Fail every open request with `error`, so that nobody waits for an engine that has ended."""
         self._ended = self._ended or error
         for opened in self._open.values():
-            opened.stream.fail(self._ended)
+            opened.stream.put(opened.index, self._ended)
         self._meter.opened(-len(self._open))
         self._open.clear()
 
@@ -318,7 +285,8 @@ class EmbeddedEngine:
         if self._step_cost is not None:
             prefilled = 0 if prompts is None else len(prompts.token_ids)
             await asyncio.sleep(self._step_cost(prefilled, decoded))
-        self._take_effect(ids, logprobs)
+        gone = self._rows.record(ids, logprobs, self._version, self._interval)
+        self._remove(gone)
         return True
 
     def _admit(self) -> PrefixTree | None:
@@ -332,21 +300,6 @@ class EmbeddedEngine:
         for _ in sequences:
             self._rows.add(self._waiting.popleft())
         return prefix_tree(sequences)
-
-    def _take_effect(self, ids: np.ndarray, logprobs: np.ndarray) -> None:
-        """Append one token to each of the n rows, and stream what is due. ids (n,) int64, logprobs (n,) float32."""
-        rows = self._rows
-        n = rows.count
-        ends = rows.record(ids, logprobs, self._version)
-        gone = ends.any
-        unsent = rows.length[:n] - rows.sent[:n]
-        due = gone | (unsent >= self._interval)
-        for row in np.flatnonzero(due).tolist():
-            if ends.failed[row]:
-                rows.fail(row)
-            else:
-                rows.emit(row, ends.reason(row))
-        self._remove(gone)
 
     def _remove(self, gone: np.ndarray) -> None:
         """Close the requests of the rows in mask `gone` (n,), and fill their slots with the last rows."""
@@ -366,19 +319,16 @@ class EmbeddedEngine:
         if not self._any_aborted:
             return
         self._any_aborted = False
-        self._close_aborted_waiting()
+        waiting = [opened for opened in self._waiting if opened.aborted]
+        self._waiting = deque(opened for opened in self._waiting if not opened.aborted)
+        for opened in waiting:
+            opened.stream.put(opened.index, Increment((), (), (), "abort"))
+            del self._open[opened.request.request_id]
+        self._meter.opened(-len(waiting))
         gone = np.array([opened.aborted for opened in self._rows.opened], bool)
         for row in np.flatnonzero(gone).tolist():
             self._rows.emit(row, "abort")
         self._remove(gone)
-
-    def _close_aborted_waiting(self) -> None:
-        gone = [opened for opened in self._waiting if opened.aborted]
-        self._waiting = deque(opened for opened in self._waiting if not opened.aborted)
-        for opened in gone:
-            opened.stream.put(opened.index, Increment((), (), (), "abort"))
-            del self._open[opened.request.request_id]
-        self._meter.opened(-len(gone))
 
     def _retract(self) -> None:
         """Put every row back at the head of the line, as a longer prompt.

@@ -7,17 +7,16 @@ from importlib import metadata
 from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
-from arl.engine.backend import Installation, ServerSpec
+from arl.engine.backend import HttpBackend, Installation, ServerSpec
 from arl.engine.base import ReplicaEngine
 from arl.errors import InputError
 from arl.launch.base import Command
-from arl.sync.group_sender import GroupSender
 from arl.types import StartingVersions
 
 SERVER_MODULE = "arl.engine.embedded.server"
 
 
-class EmbeddedBackend:
+class EmbeddedBackend(HttpBackend):
     """Serve arl's own engine; see arl.engine.backend."""
 
     capabilities = Capabilities(
@@ -62,14 +61,6 @@ class EmbeddedBackend:
         for name, value in options.items():
             argv += [name, str(value)]
         return Command(tuple(argv))
-
-    def connect(
-        self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
-    ) -> AbstractAsyncContextManager[ReplicaEngine]:
-        """See Backend.connect."""
-        from arl.engine.http.engine_client import connect_http  # importing aiohttp takes a tenth of a second
-
-        return connect_http(url, server, key, sender)
 
     def open_in_process(self, recipe: Recipe, versions: StartingVersions) -> AbstractAsyncContextManager[ReplicaEngine]:
         """See InProcessBackend.open_in_process."""

@@ -105,7 +105,7 @@ class ModelRunner:
     """Hold a model with the cache of its slots; numpy in and out, whatever the device."""
 
     def __init__(self, model: PreTrainedModel, slots: int) -> None:
-        self.model = model
+        self._model = model
         self._device = model.device
         self._cache = SlotCache(model.config, slots, model.dtype, model.device)
 
@@ -136,7 +136,7 @@ class ModelRunner:
             keep = self._tensor(scored)
         longest = int(lengths.max(initial=0))
         self._cache.plan(self._tensor(cached), longest, prompts)
-        output = self.model(
+        output = self._model(
             input_ids=self._tensor(ids)[None].long(),
             position_ids=self._tensor(positions)[None],
             use_cache=False,
@@ -153,10 +153,10 @@ class ModelRunner:
         uniform = self._tensor(uniforms(seeds, lengths))
         temperature = self._tensor(rows.temperature[:n])
         truncation = None
-        if rows.truncating:
-            top_k = self._tensor(rows.top_k[:n])
-            top_p = self._tensor(rows.top_p[:n])
-            truncation = (top_k, top_p)
+        top_k = rows.top_k[:n]
+        top_p = rows.top_p[:n]
+        if (top_k >= 0).any() or (top_p < 1).any():
+            truncation = (self._tensor(top_k), self._tensor(top_p))
         ids, logprobs = sample(logits, temperature, uniform, truncation)
         return ids.cpu().numpy(), logprobs.cpu().numpy()
 

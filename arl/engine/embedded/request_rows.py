@@ -1,10 +1,7 @@
 """Keep the open requests that hold a slot as columns of arrays, which one vectorized update a pass changes."""
 
 import asyncio
-from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,16 +12,11 @@ Event = tuple[int, Increment | EngineError]  # index of the request in its strea
 
 
 class Stream:
-    """Hand on the increments of requests that were submitted together.
+    """Hand on the increments of requests that were submitted together."""
 
-    Args:
-        names: of the requests; another stream may have the same, once these have ended
-    """
-
-    def __init__(self, names: Sequence[str]) -> None:
-        self.names = names
-        self._events: deque[Event] = deque()
-        self._error: EngineError | None = None
+    def __init__(self) -> None:
+        self.requests: list[OpenRequest] = []
+        self._events: list[Event] = []
         self._arrived = asyncio.Event()
 
     def put(self, index: int, event: Increment | EngineError) -> None:
@@ -32,26 +24,15 @@ class Stream:
         self._events.append((index, event))
         self._arrived.set()
 
-    def fail(self, error: EngineError) -> None:
-        """End the stream with `error`, which `take` raises once it has returned every increment."""
-        self._error = error
-        self._arrived.set()
-
     async def take(self) -> list[Event]:
         """Wait for events, and return all that have arrived.
 
-        It needs no deadline, because an engine that ends fails its streams.
-
-        Raises:
-            EngineError: the engine has ended.
+        It needs no deadline, because an engine that ends fails its requests.
         """
         await self._arrived.wait()
-        if not self._events and self._error is not None:
-            raise EngineError(str(self._error)) from self._error
-        taken = list(self._events)
-        self._events.clear()
-        if self._error is None:
-            self._arrived.clear()
+        self._arrived.clear()
+        taken = self._events
+        self._events = []
         return taken
 
 
@@ -65,42 +46,12 @@ class OpenRequest:
     sequence: np.ndarray  # (L,) int32: the prompt and, when interrupted, what was generated and streamed so far
     aborted: bool = False
 
-    @property
-    def limit(self) -> int:
-        """Return the length, prompt included, at which the budget is spent."""
-        return len(self.request.input_ids) + self.request.sampling.max_new_tokens
-
-    @property
-    def truncates(self) -> bool:
-        """Return whether it asks for top-k or top-p."""
-        sampling = self.request.sampling
-        return sampling.top_k >= 0 or sampling.top_p < 1
-
-
-class RowEnds(NamedTuple):
-    """Hold masks of the n rows that end with the token just sampled, each (n,) bool."""
-
-    stopped: np.ndarray  # by a stop token
-    spent: np.ndarray  # their budget
-    failed: np.ndarray  # their logits are not finite: the weights are broken
-
-    @property
-    def any(self) -> np.ndarray:
-        return np.asarray(self.stopped | self.spent | self.failed)
-
-    def reason(self, row: int) -> FinishReason | None:
-        """Return why a row has ended; a stop token wins over a spent budget."""
-        if self.stopped[row]:
-            return "stop"
-        return "length" if self.spent[row] else None
-
 
 class Rows:
     """Describe the open requests that hold a slot: row i is slot i of the cache, and rows 0 … count−1 are in use."""
 
     def __init__(self, slots: int, context: int) -> None:
         self.count = 0
-        self.truncating = 0  # rows that ask for top-k or top-p
         self.opened: list[OpenRequest] = []
         self.tokens = np.zeros((slots, context), np.int32)
         self.logprobs = np.zeros((slots, context), np.float32)
@@ -122,30 +73,28 @@ class Rows:
         self.tokens[i, :length] = opened.sequence
         self.length[i] = length
         self.sent[i] = length
-        self.limit[i] = opened.limit
+        self.limit[i] = len(opened.request.input_ids) + sampling.max_new_tokens
         self.seed[i] = sampling.seed & (2**64 - 1)
         self.temperature[i] = sampling.temperature
         self.top_k[i] = sampling.top_k
         self.top_p[i] = sampling.top_p
-        self._set_stops(i, sampling.stop_token_ids)
-        self.truncating += opened.truncates
+        width = len(sampling.stop_token_ids)
+        extra = width - self.stops.shape[1]
+        if extra > 0:  # the column is too narrow for these stop tokens
+            self.stops = np.pad(self.stops, ((0, 0), (0, extra)), constant_values=-1)
+        self.stops[i] = -1
+        self.stops[i, :width] = sampling.stop_token_ids
         self.opened.append(opened)
         self.count += 1
 
-    def _set_stops(self, row: int, token_ids: tuple[int, ...]) -> None:
-        """Set the stop tokens of `row`, after widening the column if it has too little room for them."""
-        width = len(token_ids)
-        extra = width - self.stops.shape[1]
-        if extra > 0:
-            self.stops = np.pad(self.stops, ((0, 0), (0, extra)), constant_values=-1)
-        self.stops[row] = -1
-        self.stops[row, :width] = token_ids
+    def record(self, tokens: np.ndarray, logprobs: np.ndarray, version: int, interval: int) -> np.ndarray:
+        """Append one token to each row, and stream what is due: every `interval` tokens, and at the end.
 
-    def record(self, tokens: np.ndarray, logprobs: np.ndarray, version: int) -> "RowEnds":
-        """Append one token to each row; tokens (n,) int64, logprobs (n,) float32.
+        Args:
+            tokens, logprobs: (n,) int64 and (n,) float32
 
         Returns:
-            which rows end now, and why
+            mask (n,) of the rows that have ended
         """
         n = self.count
         rows = np.arange(n)
@@ -156,14 +105,20 @@ class Rows:
         ends += 1
         stopped = (self.stops[:n] == tokens[:, None]).any(axis=1)
         spent = ends >= self.limit[:n]
-        failed = ~np.isfinite(logprobs)
-        return RowEnds(stopped, spent, failed)
-
-    def fail(self, row: int) -> None:
-        """End `row` with an error. Its tokens that were not streamed yet are lost."""
-        opened = self.opened[row]
-        name = opened.request.request_id
-        opened.stream.put(opened.index, EngineError(f"request {name}: the model's logits are not finite numbers"))
+        failed = ~np.isfinite(logprobs)  # the weights are broken
+        gone = stopped | spent | failed
+        due = gone | (ends - self.sent[:n] >= interval)
+        for row in np.flatnonzero(due).tolist():
+            if failed[row]:
+                opened = self.opened[row]
+                name = opened.request.request_id
+                error = EngineError(f"request {name}: the model's logits are not finite numbers")
+                opened.stream.put(opened.index, error)
+            elif stopped[row]:
+                self.emit(row, "stop")
+            else:
+                self.emit(row, "length" if spent[row] else None)
+        return np.asarray(gone)
 
     def emit(self, row: int, reason: FinishReason | None) -> None:
         """Stream the tokens of `row` that were not streamed yet."""
@@ -186,18 +141,9 @@ class Rows:
         Returns:
             the rows (k,) int64 that moved, and the rows (k,) int64 where they are now
         """
-        for row in np.flatnonzero(gone).tolist():
-            self.truncating -= self.opened[row].truncates
         left = int((~gone).sum())
         target = np.flatnonzero(gone[:left])
         source = left + np.flatnonzero(~gone[left:])
-        self._copy(source, target)
-        del self.opened[left:]
-        self.count = left
-        return source, target
-
-    def _copy(self, source: np.ndarray, target: np.ndarray) -> None:
-        """Copy rows `source` (k,) to rows `target` (k,)."""
         longest = int(self.length[source].max(initial=0))
         for tokenwise in (self.tokens, self.logprobs, self.versions):
             tokenwise[target, :longest] = tokenwise[source, :longest]
@@ -206,3 +152,6 @@ class Rows:
             column[target] = column[source]
         for i, j in zip(source.tolist(), target.tolist(), strict=True):
             self.opened[j] = self.opened[i]
+        del self.opened[left:]
+        self.count = left
+        return source, target

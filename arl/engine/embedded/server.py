@@ -5,7 +5,6 @@ command line ─► listening socket ─► model ─► EmbeddedEngine and its 
 Every request must show a key: that in ARL_RUN_KEY, or a new one, which is printed behind the url and nowhere else.
 """
 
-import argparse
 import asyncio
 import hmac
 import os
@@ -13,117 +12,82 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Literal
 
 import msgspec
 import torch
 from aiohttp import web
+from msgspec import Struct
 
-from arl.data.model_limits import end_token_ids
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.embedded.routes import EngineRoutes
-from arl.engine.http import wire
 from arl.errors import ArlError, EngineError, InputError, short_message
 from arl.launch.child import RUN_KEY, exit_immediately
-from arl.launch.network import TLS, free_listener, is_loopback, listening_address, new_key, server_context, tls_folder
-from arl.models.load import DTYPES, load_model
+from arl.launch.network import is_loopback, listening_address, new_key, server_context, tls_folder
+from arl.models.load import load_model
 
 SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
-MAX_CHARACTERS = 1800  # of an error
 BACKLOG = 1024  # connections that the kernel holds until they are accepted
-RANGES = {"port": (0, 65_535), "slots": (1, 2**31 - 1)}  # of what `arl serve` takes; a recipe checks the rest
+MAX_BYTES = 1 << 30  # of a request's body: after a pause one holds the tokens of every open request
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
-class ListeningPlace(NamedTuple):
-    """Hold where and for whom a server listens."""
+class ServerOptions(Struct, kw_only=True, forbid_unknown_fields=True):
+    """Hold the options of one server, each of which is given as `--name value`."""
 
-    listener: socket.socket
-    key: str
-    tls: ssl.SSLContext | None
-    shows_key: bool = False  # it is new, and printed when ready
+    model: str  # directory with config.json and model.safetensors
+    host: str = ""  # address to listen on; empty: that of this node in the run, else loopback
+    port: int = 30000  # 0: any free one, printed when ready
+    slots: int = 256  # requests decoded together
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"  # auto: bfloat16 on a GPU
+    head: Literal["auto", "float32"] = "auto"  # precision of logits: train.head
+    threads: int = 0  # 0: as torch chooses
+    stream_interval: int = 16  # tokens between two increments
+    version: int = 0  # policy version of these weights
+    broadcast_seconds: float = 60.0  # after which a broadcast that does not move is given up
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> None:
     """Serve the model that the command line names; an error is one line, and exit code 2."""
+    given = sys.argv[1:] if arguments is None else arguments
+    names = [name.removeprefix("--").replace("-", "_") for name in given[::2]]
     try:
-        serve_model(arguments)
-    except ArlError as error:
+        options = dict(zip(names, given[1::2], strict=True))
+        serve_model(msgspec.convert(options, ServerOptions, strict=False))
+    except (ArlError, ValueError) as error:
         print(error, file=sys.stderr)
         sys.exit(2)
 
 
-def serve_model(arguments: list[str] | None) -> None:
-    """Serve the model that the command line names, until SIGTERM or SIGINT.
+def serve_model(options: ServerOptions) -> None:
+    """Serve a model until SIGTERM or SIGINT.
 
     Raises:
-        InputError: it cannot be served: the model, an option or the address is wrong.
+        InputError: it cannot be served: the model, the key or the address is wrong.
     """
-    options = parse(arguments)
-    torch.set_num_threads(options.threads)
-    place = _listening_place(options.host, options.port)
+    if options.threads:
+        torch.set_num_threads(options.threads)
+    host = options.host or listening_address()
+    key = os.environ.get(RUN_KEY)
+    if not key and not is_loopback(host):
+        raise InputError(f"--host {host} is beyond loopback: set {RUN_KEY}, or leave --host out")
+    folder = tls_folder(host)
+    tls = None if folder is None else server_context(folder)
+    listener = _listen(host, options.port)
     on_gpu = torch.cuda.is_available()
     best = "bfloat16" if on_gpu else "float32"
     dtype = best if options.dtype == "auto" else options.dtype
     model = load_model(options.model, dtype, "cuda" if on_gpu else "cpu", options.head)
     engine = EmbeddedEngine(
-        model, slots=options.slots, stream_interval=options.stream_interval, version=options.version
+        model,
+        slots=options.slots,
+        kv_policy="keep",  # clients with another policy take back their requests before a swap
+        stream_interval=options.stream_interval,
+        version=options.version,
     )
-    eos = end_token_ids(options.model)
-    routes = EngineRoutes(engine, str(Path(options.model)), eos, options.broadcast_seconds)
-    asyncio.run(serve(routes, engine, place))
-
-
-def parse(arguments: list[str] | None) -> argparse.Namespace:
-    """Read the command line; None: this process's own.
-
-    Raises:
-        InputError: a value cannot be served; says which can.
-        SystemExit: it is no command line, as argparse has said.
-    """
-    parser = argparse.ArgumentParser("arl.engine.embedded.server", description="Serve the embedded engine over HTTP.")
-    parser.add_argument("--model", required=True, help="directory with config.json and model.safetensors")
-    parser.add_argument("--host", default=listening_address(), help="address to listen on")
-    parser.add_argument("--port", type=int, default=30000, help="0: any free one, printed when ready")
-    parser.add_argument("--slots", type=int, default=256, help="requests decoded together")
-    parser.add_argument("--dtype", choices=("auto", *DTYPES), default="auto", help="auto: bfloat16 on a GPU")
-    parser.add_argument("--head", choices=("auto", "float32"), default="auto", help="precision of logits: train.head")
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--stream-interval", type=int, default=16, help="tokens between two increments")
-    parser.add_argument("--version", type=int, default=0, help="policy version of these weights")
-    parser.add_argument(
-        "--broadcast-seconds", type=float, default=60, help="after which a broadcast that does not move is given up"
-    )
-    options = parser.parse_args(arguments)
-    for name, (least, most) in RANGES.items():
-        value = getattr(options, name)
-        if not least <= value <= most:
-            raise InputError(f"--{name.replace('_', '-')} {value} must be from {least} to {most}")
-    if os.path.exists(options.model) and not os.path.isdir(options.model):  # what is not there may be a name of the Hub
-        raise InputError(
-            f"--model {options.model} is no directory: give the one that config.json and model.safetensors are in"
-        )
-    return options
-
-
-def _listening_place(host: str, port: int) -> ListeningPlace:
-    """Open the listening socket, with the key and the certificate of the environment.
-
-    Raises:
-        InputError: the address is not this machine's, or not free; beyond loopback there is no key; or the certificate
-            cannot be read.
-    """
-    key = os.environ.get(RUN_KEY)
-    if not key and not is_loopback(host):
-        raise InputError(f"--host {host} is beyond loopback: set {RUN_KEY}, or exit_immediately --host out")
-    folder = tls_folder(host)
-    try:
-        context = None if folder is None else server_context(folder)
-    except OSError as error:
-        raise InputError(f"{TLS} {folder}: no certificate.pem with its key.pem: {error}") from error
-    return ListeningPlace(_listen(host, port), key or new_key(), context, shows_key=not key)
+    routes = EngineRoutes(engine, options.model, options.broadcast_seconds)
+    asyncio.run(_serve(routes, engine, listener, key, tls))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -134,12 +98,9 @@ def _listen(host: str, port: int) -> socket.socket:
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        if port == 0:
-            return free_listener(host)  # the server listens on it
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
-    except (OSError, ValueError, UnicodeError) as error:  # ValueError, UnicodeError: no name of any host
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot listen on {host}:{port}: {why}; choose another --port, or --host") from error
+    except (OSError, OverflowError, ValueError) as error:  # OverflowError: the port; ValueError: no name of any host
+        raise InputError(f"cannot listen on {host}:{port}: {error}; choose another --port, or --host") from error
 
 
 def _make_runner(routes: Iterable[web.RouteDef], key: str) -> web.AppRunner:
@@ -154,48 +115,40 @@ def _make_runner(routes: Iterable[web.RouteDef], key: str) -> web.AppRunner:
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         shown = request.headers.get("Authorization", "").encode(errors="surrogateescape")
         if not hmac.compare_digest(shown, token):
-            return _error_answer(401, "this server needs its run key: Authorization: Bearer <key>")
+            return web.Response(status=401, text="this server needs its run key: Authorization: Bearer <key>")
         try:
             return await handler(request)
         except (EngineError, msgspec.DecodeError) as error:
-            return _error_answer(400, str(error))
-        except web.HTTPRequestEntityTooLarge:
-            return _error_answer(413, f"a body may have {wire.MAX_BYTES} bytes: send several")
-        except web.HTTPException as error:  # there is no such path, or it takes another method
-            return _error_answer(error.status, error.reason)
+            return web.Response(status=400, text=short_message(str(error)))
 
-    app = web.Application(middlewares=[guard], client_max_size=wire.MAX_BYTES)
+    app = web.Application(middlewares=[guard], client_max_size=MAX_BYTES)
     app.add_routes(routes)
     # A handler ends when its caller has gone.
     return web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
 
 
-def _error_answer(status: int, reason: str) -> web.Response:
-    """Answer with an error as JSON, which names what is wrong in a few lines."""
-    message = short_message(reason)[:MAX_CHARACTERS]
-    body = msgspec.json.encode({"error": {"message": message, "code": status}})
-    return web.Response(status=status, body=body, content_type="application/json")
-
-
-async def serve(routes: EngineRoutes, engine: EmbeddedEngine, place: ListeningPlace) -> None:
-    """Serve at `place` until SIGTERM or SIGINT, or until the engine fails."""
+async def _serve(
+    routes: EngineRoutes, engine: EmbeddedEngine, listener: socket.socket, key: str | None, tls: ssl.SSLContext | None
+) -> None:
+    """Serve until SIGTERM or SIGINT, or until the engine fails. Without a `key`, make one and print it when ready."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ended.set)
-    address, port = place.listener.getsockname()[:2]
-    runner = _make_runner(routes.routes(), place.key)
+    address, port = listener.getsockname()[:2]
+    made = new_key()
+    runner = _make_runner(routes.routes(), key or made)
     await runner.setup()
     try:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(engine.run())
-            await web.SockSite(runner, place.listener, ssl_context=place.tls, backlog=BACKLOG).start()
+            await web.SockSite(runner, listener, ssl_context=tls, backlog=BACKLOG).start()
             host = f"[{address}]" if ":" in address else address  # of IPv6
-            scheme = "http" if place.tls is None else "https"
-            shown = f" with Authorization: Bearer {place.key}" if place.shows_key else ""
+            scheme = "http" if tls is None else "https"
+            shown = "" if key else f" with Authorization: Bearer {made}"
             print(f"ready {scheme}://{host}:{port}{shown}", flush=True)
             await ended.wait()
-            await engine.pause("abort")
+            engine.abort()
             running.cancel()
     finally:
         await runner.cleanup()

@@ -10,21 +10,17 @@ Pending calls are not sent while paused, so callers see of a pause only a silenc
 import asyncio
 import contextlib
 import itertools
-import math
 import secrets
 from collections import deque
-from collections.abc import Coroutine, Iterator, Sequence
+from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from arl.clock import deadline, now
 from arl.engine.continuation import Continuation
-from arl.engine.http import wire
 from arl.engine.http.sglang_protocol import Piece, SGLangProtocol
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError, short_message
 from arl.types import FinishReason, GenerateRequest, Increment
-
-ROUNDING = 1e-3  # by which a server's logprob may exceed 0: SGLang takes the log of rounded probabilities
 
 
 @dataclass(eq=False)
@@ -46,19 +42,18 @@ class Call:
     def request_id(self) -> str:
         return self.continuation.request.request_id
 
-    @property
-    def num_tokens(self) -> int:
-        """Return the length of its prompt with what was sampled."""
-        return len(self.continuation.request.input_ids) + self.continuation.num_sampled
-
     def put(self, event: Increment | RunError) -> None:
         """Hand an increment, or the error that ends the call, to the caller."""
         self.events.append(event)
         self.arrived.set()
 
-    def fail(self, url: str, reason: object, kind: type[EngineError]) -> None:
-        """End the call with an error of `kind` that names the server and the request."""
-        self.put(kind(f"{url}: request {self.request_id}: {short_message(str(reason))}"))
+    def fail(self, url: str, error: Exception) -> None:
+        """End the call with an error that names the server and the request."""
+        if not isinstance(error, DeadlineError):
+            kind = EngineLost if isinstance(error, EngineLost) else EngineError
+            reason = str(error) if isinstance(error, EngineError) else repr(error)
+            error = kind(f"{url}: request {self.request_id}: {short_message(reason)}")
+        self.put(error)
 
     def take(self, piece: Piece, paused: bool, swapped: bool, newest: int) -> bool:
         """Take one increment; return whether a pause cut the call short, so that the rest is to be asked for.
@@ -75,9 +70,16 @@ class Call:
         """
         self.is_known = self.is_known or bool(piece.token_ids)
         self.unsettled_ids += piece.token_ids
+        # SGLang takes the log of rounded probabilities, which may exceed 0.
         self.unsettled_logprobs += [min(logprob, 0.0) for logprob in piece.logprobs]
         self.continuation.add(piece.token_ids)
-        reason = self._finish(piece)
+        reason = None if piece.finish is None else self.continuation.finish(piece.finish)
+        budget = self.continuation.budget
+        if reason == "length" and budget > 0:
+            raise EngineError(
+                f"the server ended it {budget} tokens short of its budget: its context or its cache "
+                "(--context-length, --max-total-tokens) is too small"
+            )
         ends = reason is not None and reason != "abort"
         if piece.is_exact or not swapped or reason is not None:
             self._settle(piece, swapped, newest, reason if ends else None)
@@ -87,19 +89,6 @@ class Call:
             raise EngineError(f"the server aborted it without being asked to: {piece.message}")
         self.sent.clear()
         return True
-
-    def _finish(self, piece: Piece) -> FinishReason | None:
-        """Return why the request ended; "abort": a part of it is left; None: the server goes on."""
-        if piece.finish is None:
-            return None
-        finish = self.continuation.finish(piece.finish)
-        budget = self.continuation.budget
-        if finish == "length" and budget > 0:
-            raise EngineError(
-                f"the server ended it {budget} tokens short of its budget: its context or its cache "
-                "(--context-length, --max-total-tokens) is too small"
-            )
-        return finish
 
     def _settle(self, piece: Piece, swapped: bool, newest: int, reason: FinishReason | None) -> None:
         """Hand on the unsettled tokens with the versions that `piece` names, and why the request has ended.
@@ -114,9 +103,7 @@ class Call:
         self.unsettled_ids = []
         self.unsettled_logprobs = []
         if ids and swapped and not piece.is_exact:
-            raise EngineError(
-                "it does not report which version sampled a token: engine.kv_policy keep needs SGLang 0.5.18"
-            )
+            raise EngineError("it does not report which version sampled a token, as engine.kv_policy keep needs")
         versions = _last_versions(piece.versions, len(ids))
         if versions and max(versions) > newest:
             raise EngineError(f"version {max(versions)} is said to have sampled a token, and {newest} is the newest")
@@ -133,12 +120,11 @@ def _last_versions(runs: Sequence[tuple[int, int]], count: int) -> tuple[int, ..
     (3, 3, 4)
     """
     versions: list[int] = []
-    for version, length in reversed(runs):
-        take = min(count - len(versions), length)
-        versions += [version] * take
-    if len(versions) != count:
+    for version, length in runs:
+        versions += [version] * length
+    if len(versions) < count:
         raise EngineError(f"the versions cover {len(versions)} of {count} tokens")
-    return tuple(reversed(versions))
+    return tuple(versions[len(versions) - count :])
 
 
 class BatchSender:
@@ -149,19 +135,17 @@ class BatchSender:
         silence_seconds: longest silence of a server that has open calls, while not paused
         keys_cache: name the version with each call, so that the server's prefix cache, which a swap keeps, never
             serves a prefix of other weights
-        vocab_size: of the model
     """
 
-    def __init__(self, protocol: SGLangProtocol, silence_seconds: float, keys_cache: bool, vocab_size: int) -> None:
+    def __init__(self, protocol: SGLangProtocol, silence_seconds: float, keys_cache: bool) -> None:
         self._protocol = protocol
         self._silence_seconds = silence_seconds
         self._keys_cache = keys_cache
-        self._vocab_size = vocab_size
         self.version = 0  # that the server has loaded
         self.newest_version = 0  # that it was given, before it answers that it is loaded
         self.idle = asyncio.Event()  # no POST is in flight
         self.idle.set()
-        self._recomputed_tokens = 0  # by the server, because pauses have cut calls short
+        self.recomputed_tokens = 0  # by the server, because pauses have cut calls short
         self._pending: list[Call] = []
         self._is_scheduled = False  # _send_pending
         self._is_paused = False
@@ -170,7 +154,6 @@ class BatchSender:
         self._silences: list[asyncio.Timeout] = []  # one for each POST in flight
         self._last_heard = now()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._failure: BaseException | None = None  # the first of a task
         self._prefix = secrets.token_hex(4)  # of names, which are unique at a server that has several clients
         self._serials = itertools.count()
 
@@ -191,19 +174,13 @@ class BatchSender:
         """Send nothing more; what is in flight may be silent for as long as it likes."""
         self._num_pauses += 1
         self._is_paused = True
-        self._extend_all()
+        self._move_silences()
 
     def resume(self) -> None:
         """Send again, first what the pause handed back."""
         self._is_paused = False
-        self._extend_all()
+        self._move_silences()
         self._schedule()
-
-    def take_recomputed(self) -> int:
-        """Return the tokens that the server computes again because of pauses since the last call."""
-        recomputed = self._recomputed_tokens
-        self._recomputed_tokens = 0
-        return recomputed
 
     async def close(self) -> None:
         """Cancel what is in flight."""
@@ -212,11 +189,6 @@ class BatchSender:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-
-    def raise_failure(self) -> None:
-        """Raise what a task of this sender has raised: an abort that could not be delivered to a live server."""
-        if self._failure is not None:
-            raise self._failure
 
     def _enqueue(self, call: Call) -> None:
         """Have the call sent, for the first time or for what is left of it."""
@@ -235,24 +207,18 @@ class BatchSender:
             # The server serves in order of arrival, and a pause hands back waiting calls before running ones.
             calls = sorted(self._pending, key=lambda call: call.serial)
             self._pending = []
-            for batch in _batches(calls):
-                self._spawn(self._post(batch, self._num_pauses))  # a pause may come before the task runs
+            self._spawn(self._post(calls, self._num_pauses))  # a pause may come before the task runs
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._reap)
-
-    def _reap(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            self._failure = self._failure or task.exception()
+        task.add_done_callback(self._tasks.discard)
 
     async def _abort(self, call: Call) -> None:
-        """Have the server end a call once it knows of it."""
+        """Have the server end a call once it knows of it. A server that cannot be asked will not answer others."""
         await call.sent.wait()  # set by _post, whose deadline bounds it
         if call.name:  # else it was never sent
-            with contextlib.suppress(EngineLost):  # a dead server has nothing left to abort
+            with contextlib.suppress(RunError):
                 await self._protocol.abort(call.name)
 
     async def _post(self, calls: list[Call], num_pauses: int) -> None:
@@ -278,14 +244,9 @@ class BatchSender:
                 await self._converse(calls, left, silence)
             if left:
                 raise EngineError("the answer ended early")
-        except DeadlineError as error:
-            for call in left.values():
-                call.put(error)
         except Exception as error:  # whatever it was, every caller that waits needs an answer
-            reason = str(error) if isinstance(error, EngineError) else repr(error)
-            kind = EngineLost if isinstance(error, EngineLost) else EngineError
             for call in left.values():
-                call.fail(url, reason, kind)
+                call.fail(url, error)
         finally:
             for call in left.values():
                 call.sent.set()
@@ -312,7 +273,7 @@ class BatchSender:
         self._silences.append(silence)
         self.idle.clear()
         try:
-            self._extend(silence)
+            self._move_silences()
             async with self._protocol.generate(names, rests, cache_key) as answers:
                 for call in calls:
                     call.sent.set()
@@ -334,57 +295,25 @@ class BatchSender:
         """
         if piece.index not in left:
             raise EngineError(f"an increment is said to be of request {piece.index}, which has ended or never was")
-        self._refuse_impossible(piece)
         call = left[piece.index]
         paused = num_pauses != self._num_pauses
         cut_short = call.take(piece, paused, swapped=version != self.version, newest=self.newest_version)
         if piece.finish is not None:
             del left[piece.index]
         if cut_short:
-            self._recomputed_tokens += call.num_tokens if call.is_known else 0
+            if call.is_known:
+                self.recomputed_tokens += call.continuation.num_tokens
             self._enqueue(call)
-
-    def _refuse_impossible(self, piece: Piece) -> None:
-        """Check the values of new tokens, which would break or poison a training step.
-
-        Raises:
-            EngineError: an id is outside the vocabulary, or a logprob is no logarithm of a probability.
-        """
-        for token in piece.token_ids:
-            if not 0 <= token < self._vocab_size:
-                raise EngineError(f"id {token} is outside the vocabulary of {self._vocab_size}")
-        for logprob in piece.logprobs:
-            if not -math.inf < logprob <= ROUNDING:  # NaN fails, too
-                raise EngineError(f"logprob {logprob} must be a finite number, at most 0")
 
     def _hear(self) -> None:
         """Move every silence deadline, because a server that sends anything is alive: other calls may wait in it."""
         if now() - self._last_heard > self._silence_seconds / 10:  # seldom, because there are many events
             self._last_heard = now()
-            self._extend_all()
+            self._move_silences()
 
-    def _extend_all(self) -> None:
-        for silence in self._silences:
-            self._extend(silence)
-
-    def _extend(self, silence: asyncio.Timeout) -> None:
-        """Move one silence deadline; while paused there is none. One that has passed just now stays so."""
-        if silence.expired():
-            return
+    def _move_silences(self) -> None:
+        """Set every silence deadline anew; while paused there is none. One that has passed just now stays so."""
         deadline_at = None if self._is_paused else now() + self._silence_seconds
-        silence.reschedule(deadline_at)
-
-
-def _batches(calls: Sequence[Call]) -> Iterator[list[Call]]:
-    """Cut calls, in their order, into batches that the embedded server takes; nearly always one."""
-    batch: list[Call] = []
-    tokens = 0
-    for call in calls:
-        size = call.num_tokens + len(call.continuation.request.sampling.stop_token_ids)
-        if batch and (len(batch) == wire.MAX_REQUESTS or tokens + size > wire.MAX_TOKENS):
-            yield batch
-            batch = []
-            tokens = 0
-        batch.append(call)
-        tokens += size
-    yield batch
+        for silence in self._silences:
+            if not silence.expired():
+                silence.reschedule(deadline_at)

@@ -18,27 +18,6 @@ PREFIX = b"data: "  # of an event
 SEPARATOR = b"\n\n"  # between events
 
 
-def _explain(error: aiohttp.ClientError, where: str) -> EngineError:
-    """Return the error of the seam that an error of aiohttp means."""
-    if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        return EngineError(f"{where}: who answers shows another certificate than the one of this run: {error}")
-    message = f"{where}: {type(error).__name__}: {short_message(str(error))}"
-    if isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError):
-        return EngineLost(message)
-    return EngineError(message)
-
-
-def _refuse_open_key(url: str, key: str | None, is_encrypted: bool, certificate: str | None) -> None:
-    """Check that the key goes to a server of the run, and that nobody on the way can read it."""
-    if is_encrypted and certificate is None:
-        raise EngineError(f"{url}: its certificate is not known, so anybody may answer there; give the run's own")
-    if key and not is_encrypted and not is_loopback(urlsplit(url).hostname or ""):
-        raise EngineError(
-            f"{url}: the run's key would cross the network in the clear; a server beyond loopback must serve TLS with "
-            "the certificate in the directory ARL_TLS, and print its address with https"
-        )
-
-
 class Http:
     """Talk to one server. Construct it inside a running loop, and `close` it.
 
@@ -54,9 +33,16 @@ class Http:
 
     def __init__(self, url: str, key: str | None, seconds: float, certificate: str | None = None) -> None:
         self.url = url.rstrip("/")
-        is_encrypted = urlsplit(self.url).scheme == "https"
-        _refuse_open_key(self.url, key, is_encrypted, certificate)
         self._seconds = seconds
+        place = urlsplit(self.url)
+        is_encrypted = place.scheme == "https"
+        if is_encrypted and certificate is None:
+            raise EngineError(f"{url}: its certificate is not known, so anybody may answer there; give the run's own")
+        if key and not is_encrypted and not is_loopback(place.hostname or ""):
+            raise EngineError(
+                f"{url}: the run's key would cross the network in the clear; a server beyond loopback must serve TLS "
+                "with the certificate in the directory ARL_TLS, and print its address with https"
+            )
         headers = {"Content-Type": "application/json"}
         if key:
             headers["Authorization"] = f"Bearer {key}"
@@ -73,11 +59,6 @@ class Http:
     async def close(self) -> None:
         await self._session.close()
 
-    def _address(self, path: str) -> str:
-        if self._session.closed:  # a task that saw the server end has closed it, while this one still used it
-            raise EngineLost(f"{self.url}{path}: the client was closed")
-        return self.url + path
-
     async def command(self, path: str, body: Any = None) -> bytes:
         """POST `body`, or GET without one, and expect 200.
 
@@ -93,18 +74,11 @@ class Http:
 
     async def ask(self, path: str, body: Any = None) -> tuple[int, bytes]:
         """Do what `command` does, but return any status, with the body."""
-        method = "GET"
-        data = None
-        if body is not None:
-            method = "POST"
-            data = msgspec.json.encode(body)
-        address = self._address(path)
-        async with deadline(self._seconds, "engine client", f"{self.url}{path}"):
-            try:
-                async with self._session.request(method, address, data=data, allow_redirects=False) as response:
-                    return response.status, await response.read()
-            except aiohttp.ClientError as error:
-                raise _explain(error, address) from error
+        async with (
+            deadline(self._seconds, "engine client", f"{self.url}{path}"),
+            self._request(path, body) as response,
+        ):
+            return response.status, await response.read()
 
     @contextlib.asynccontextmanager
     async def stream(self, path: str, body: Any) -> AsyncIterator[AsyncIterator[list[bytes]]]:
@@ -116,16 +90,29 @@ class Http:
             EngineError: refused, or not server-sent events.
             EngineLost: no connection, or it broke, or was closed.
         """
-        address = self._address(path)
-        data = msgspec.json.encode(body)
+        async with self._request(path, body) as response:
+            if response.status != 200:
+                raise EngineError(f"{path} answered {response.status}: {_quote(await response.read())}")
+            yield _events(response.content)
+
+    @contextlib.asynccontextmanager
+    async def _request(self, path: str, body: Any) -> AsyncIterator[aiohttp.ClientResponse]:
+        """Send one request, and raise aiohttp's errors as those of the seam."""
+        if self._session.closed:  # a task that saw the server end has closed it, while this one still used it
+            raise EngineLost(f"{self.url}{path}: the client was closed")
+        method = "GET" if body is None else "POST"
+        data = None if body is None else msgspec.json.encode(body)
         try:
-            async with self._session.post(address, data=data, allow_redirects=False) as response:
-                if response.status != 200:
-                    answer = await response.read()
-                    raise EngineError(f"{path} answered {response.status}: {_quote(answer)}")
-                yield _events(response.content)
+            async with self._session.request(method, self.url + path, data=data, allow_redirects=False) as response:
+                yield response
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise EngineError(
+                f"{self.url}{path}: who answers shows another certificate than the one of this run: {error}"
+            ) from error
         except aiohttp.ClientError as error:
-            raise _explain(error, path) from error
+            is_loss = isinstance(error, aiohttp.ClientConnectionError | aiohttp.ClientPayloadError)
+            kind = EngineLost if is_loss else EngineError
+            raise kind(f"{self.url}{path}: {type(error).__name__}: {short_message(str(error))}") from error
 
 
 def _quote(answer: bytes) -> str:

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import KW_ONLY, dataclass
-from types import TracebackType
 from typing import Self
 
 from arl.clock import deadline, now
@@ -64,7 +63,7 @@ class HttpEngine:
         releases_memory: from pause() to resume(), for the trainer that uses the device meanwhile; only with recompute
         key: sent as a bearer token
         certificate: file of the only one that a server with TLS may show
-        vocab_size, context: of the model; None asks the server, which SGLang does not answer
+        vocab_size, context: of the model; 0 asks the server, which SGLang does not answer
         sender: of weights that are broadcast, shared by the engines of a run
         workers: processes of the server that hold a part of the weights
         first_rank: the trainer's rank on the device of the first worker; the others follow
@@ -78,16 +77,14 @@ class HttpEngine:
     releases_memory: bool = False
     key: str | None = None
     certificate: str | None = None
-    vocab_size: int | None = None
-    context: int | None = None
+    vocab_size: int = 0
+    context: int = 0
     sender: GroupSender | None = None
     workers: int = 1
     first_rank: int = 0
 
     def __post_init__(self) -> None:
-        assert self.kv_policy == "recompute" or not self.releases_memory, "a cache that is kept cannot be released"
         self.url = self.url.rstrip("/")
-        self._version = 0
         self._calls: dict[str, Call] = {}
         self._closed = False
         self._lock = asyncio.Lock()  # one of pause, resume and update at a time
@@ -98,36 +95,36 @@ class HttpEngine:
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self.key, self.swap_seconds, self.certificate)
         try:
-            await self._introduce()
+            self._protocol = SGLangProtocol(self._http)
+            model, version = await self._protocol.introduce()
         except BaseException:
             await self._http.close()
             raise
+        self.vocab_size = self.vocab_size or model.vocab_size
+        self.context = self.context or model.context_length
+        self._batches = BatchSender(self._protocol, self.generate_seconds, keys_cache=self.kv_policy == "keep")
+        self._loader = WeightLoader(self._protocol, self.sender, self.workers, self.first_rank)
+        self._loader.loaded = WeightUpdate(version, model.model_path)
+        self._set_version(version)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End every task and fail every open call.
-
-        Raises:
-            RunError: an abort could not be delivered to a live server.
-        """
+        """End every task and fail every open call."""
         self._closed = True
         try:
             await self._batches.close()
             for call in self._calls.values():
-                call.fail(self.url, "the client was closed", EngineLost)
+                call.fail(self.url, EngineLost("the client was closed"))
             await self._loader.close()
         finally:
             await self._http.close()
-        self._batches.raise_failure()
 
     @property
     def loaded_version(self) -> int:
-        return self._version
+        return self._batches.version
 
     @property
     def busy_seconds(self) -> float:
@@ -141,10 +138,7 @@ class HttpEngine:
             EngineLost: the connection broke, or the client was closed.
             DeadlineError: the server sent nothing for generate_seconds.
         """
-        try:
-            refuse_impossible(request, self._vocab_size, self._context)
-        except EngineError as error:
-            raise EngineError(f"{self.url}: {error}") from None
+        refuse_impossible(request, self.vocab_size, self.context)
         if self._closed:
             raise EngineLost(f"{self.url}: request {request.request_id} came after the client was closed")
         if request.request_id in self._calls:
@@ -191,8 +185,8 @@ class HttpEngine:
                 has loaded a part of them: then it stays paused. Or what it holds is not what was published.
             EngineLost, DeadlineError: it is gone, or did not receive them in time.
         """
-        if update.version < self._version:
-            raise EngineError(f"version {update.version} is older than the loaded version {self._version}")
+        if update.version < self.loaded_version:
+            raise EngineError(f"version {update.version} is older than the loaded version {self.loaded_version}")
         async with self._lock:
             start = now()
             self._batches.newest_version = update.version  # before the server answers that it is loaded
@@ -212,9 +206,9 @@ class HttpEngine:
                 raise
             if pauses_itself:
                 await self._resume()
-            report = SwapReport(
-                update.version, now() - since, now() - start, self._batches.take_recomputed(), parts=self._timer.parts
-            )
+            recomputed = self._batches.recomputed_tokens
+            self._batches.recomputed_tokens = 0
+            report = SwapReport(update.version, now() - since, now() - start, recomputed, parts=self._timer.parts)
             await self._loader.check(update)
             return report
 
@@ -222,59 +216,38 @@ class HttpEngine:
         """See ReplicaEngine.report."""
         return await self._protocol.load()
 
-    async def _introduce(self) -> None:
-        """Ask the server for its version and its limits.
-
-        Raises:
-            EngineError: it does not report what is needed.
-        """
-        self._protocol = SGLangProtocol(self._http)
-        server = await self._protocol.introduce()
-        self._vocab_size = self.vocab_size or server.vocab_size
-        self._context = self.context or server.context
-        if not self._vocab_size or not self._context:
-            raise EngineError(f"{self.url} does not report its vocabulary and context: give vocab_size and context")
-        keys_cache = self.kv_policy == "keep"
-        self._batches = BatchSender(self._protocol, self.generate_seconds, keys_cache, self._vocab_size)
-        self._loader = WeightLoader(self._protocol, self.sender, self.workers, self.first_rank)
-        self._loader.loaded = WeightUpdate(server.version, server.model_path)
-        self._set_version(server.version)
-
     def _set_version(self, version: int) -> None:
         """Remember the version that the server has loaded."""
-        self._version = version
         self._batches.version = version
         self._batches.newest_version = version
 
     async def _pause(self) -> None:
+        """Have the server stop generating: with its open requests in place, or by handing all of them back."""
         if self._paused_since is not None:
             return
         self._paused_since = now()
         self._timer = PauseTimer()
         self._meter.pause(True)
         self._batches.pause()
-        await self._stop()
-
-    async def _stop(self) -> None:
-        """Have the server stop generating: with its open requests in place, or by handing all of them back."""
         if self.kv_policy == "keep":
             with self._timer.part("drain"):
                 await self._protocol.pause_in_place()
             return
-        with self._timer.part("drain"):
-            await self._abort_all()
-        with self._timer.part("flush"):
-            await self._flush_cache()  # also a barrier: an abort that is still on its way would end what is sent next
-
-    async def _abort_all(self) -> None:
-        """Have the server hand back all open requests."""
         idle = self._batches.idle
         async with deadline(self.swap_seconds, "engine client", f"{self.url} to hand back its open requests"):
-            while not idle.is_set():
-                await self._protocol.abort_all()
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(ABORT_AGAIN_SECONDS):
-                        await idle.wait()
+            with self._timer.part("drain"):
+                while not idle.is_set():
+                    await self._protocol.abort_all()
+                    with contextlib.suppress(TimeoutError):
+                        async with asyncio.timeout(ABORT_AGAIN_SECONDS):
+                            await idle.wait()
+            # Prefixes of the old weights go as soon as the server's scheduler is idle. This is also a barrier: an abort
+            # that is still on its way would end what is sent next.
+            with self._timer.part("flush"):
+                is_flushed = await self._protocol.flush_cache()
+                while not is_flushed:
+                    await asyncio.sleep(FLUSH_AGAIN_SECONDS)
+                    is_flushed = await self._protocol.flush_cache()
 
     async def _resume(self) -> None:
         if self._paused_since is None:
@@ -286,11 +259,3 @@ class HttpEngine:
         self._paused_since = None
         self._meter.pause(False)
         self._batches.resume()
-
-    async def _flush_cache(self) -> None:
-        """Drop prefixes of the old weights, as soon as the server's scheduler is idle."""
-        async with deadline(self.swap_seconds, "engine client", f"{self.url}/flush_cache to succeed"):
-            is_flushed = await self._protocol.flush_cache()
-            while not is_flushed:
-                await asyncio.sleep(FLUSH_AGAIN_SECONDS)
-                is_flushed = await self._protocol.flush_cache()

@@ -1,91 +1,75 @@
 """Define SGLang's HTTP protocol as typed messages, for arl's server and arl's client alike. Torch-free.
 
-   {"input_ids": [[1, 2], [3]], "rid": ["a", "b"], "sampling_params": {…}, "stream": true, …}
-─► data: {"index": 1, "output_ids": [7], "meta_info": {"id": "b", "output_token_logprobs": [[-0.4, 7, null]],
+   {"input_ids": [[1, 2], [3]], "rid": ["a", "b"], "sampling_params": [{…}, {…}], "stream": true, …}
+─► data: {"index": 1, "output_ids": [7], "meta_info": {"output_token_logprobs": [[-0.4, 7, null]],
           "weight_version": "3", "completion_tokens": 1, "finish_reason": null, …}}
 ─► data: [DONE]
+
+Fields that arl never sets have the one value that arl needs; of answers there are only the fields that arl reads.
 """
 
-import re
 from itertools import groupby
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Struct
 
-from arl.engine.base import IDLE, MIN_TEMPERATURE, Load
+from arl.engine.base import IDLE, Load
 from arl.sync.weight_loader import MemoryTag
 from arl.types import SamplingParams
 
 DONE = b"[DONE]"
-MAX_BYTES = 32 << 20  # of a request's body
-MAX_REQUESTS = 4096  # in one POST
-MAX_TOKENS = 1 << 21  # in one POST; even with eight digits each they fit MAX_BYTES
-
-MAX_VERSION = 2**31 - 1  # engines and trajectories keep the version of each token in an int32
-BUCKETS = "flattened_bucket"  # SGLang's load format for tensors that lie one after the other in one tensor of bytes
-DEFAULT_GROUP = "weight_update_group"  # SGLang's
-
-Int32 = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 
 
 class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """Hold sampling parameters under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there.
 
-    `sampling_seed` has no number as its default, because a default is left out of the message: under
+    `sampling_seed` has no default, because a default is left out of the message: under
     --enable-deterministic-inference SGLang then takes 42, and a whole group samples alike.
     """
 
-    max_new_tokens: Int32 = 128
+    max_new_tokens: int
+    sampling_seed: int
     temperature: float = 1.0
     top_p: float = 1.0
-    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] = -1
-    stop_token_ids: list[Int32] | None = None
+    top_k: int = -1
+    stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
-    sampling_seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
 
-    def params(self, eos: tuple[int, ...]) -> SamplingParams:
-        """Return them as arl's own type, for a model whose stop tokens are `eos`.
-
-        A temperature of 0, or one so low that only the likeliest token is left, is greedy, as there.
-        """
-        stops: tuple[int, ...] = ()
-        if not self.ignore_eos:
-            own = self.stop_token_ids or ()
-            stops = (*own, *eos)
-        is_greedy = 0 <= self.temperature < MIN_TEMPERATURE
+    @property
+    def params(self) -> SamplingParams:
+        """Return them as arl's own type."""
         return SamplingParams(
             max_new_tokens=self.max_new_tokens,
-            temperature=1.0 if is_greedy else self.temperature,
+            temperature=self.temperature,
             top_p=self.top_p,
-            top_k=1 if is_greedy else self.top_k,
-            stop_token_ids=stops,
-            seed=self.sampling_seed or 0,
+            top_k=self.top_k,
+            stop_token_ids=self.stop_token_ids,
+            seed=self.sampling_seed,
         )
 
 
 def sampling_of(params: SamplingParams) -> Sampling:
     """Translate arl's sampling parameters; a request without stop tokens ignores those of the model as well."""
-    stops = list(params.stop_token_ids)
     return Sampling(
         max_new_tokens=params.max_new_tokens,
+        sampling_seed=params.seed,
         temperature=params.temperature,
         top_p=params.top_p,
         top_k=params.top_k,
-        stop_token_ids=stops or None,
-        ignore_eos=not stops,
-        sampling_seed=params.seed,
+        stop_token_ids=params.stop_token_ids,
+        ignore_eos=not params.stop_token_ids,
     )
 
 
-class Generate(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Ask for one request, or for a batch when `input_ids` holds lists."""
+class Generate(Struct, forbid_unknown_fields=True):
+    """Ask for a batch of requests, to be answered as a stream."""
 
-    input_ids: list[Int32 | list[Int32]]
-    rid: str | list[str] | None = None
-    sampling_params: Sampling | list[Sampling] | None = None
-    stream: bool = False
-    return_logprob: bool | None = False
-    extra_key: str | list[str] | None = None  # separates prefixes in SGLang's cache; the embedded engine keeps none
+    input_ids: list[tuple[int, ...]]
+    rid: list[str]
+    sampling_params: list[Sampling]
+    extra_key: list[str] | None = None  # separates prefixes in SGLang's cache; the embedded engine keeps none
+    stream: bool = True
+    return_logprob: bool = True
 
 
 class Span(Struct):
@@ -100,8 +84,6 @@ class Finish(Struct, omit_defaults=True):
     """Say why a request has ended."""
 
     type: Literal["stop", "length", "abort"]
-    length: int | None = None
-    matched: int | str | None = None
     message: str | None = None
 
 
@@ -111,16 +93,14 @@ class MetaInfo(Struct, omit_defaults=True):
     SGLang sends `weight_versions` with the last increment only, for all tokens of the call; before 0.5.18, never.
     """
 
-    id: str
-    finish_reason: Finish | None
+    completion_tokens: int
+    finish_reason: Finish | None = None
     weight_versions: list[Span] | None = None
     output_token_logprobs: list[tuple[float, int, Any]] = []
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
     weight_version: str = ""
 
 
-class Chunk(Struct, omit_defaults=True):
+class Chunk(Struct):
     """Carry one increment of one request of a batch."""
 
     output_ids: list[int]
@@ -128,30 +108,26 @@ class Chunk(Struct, omit_defaults=True):
     index: int = 0
 
 
-class Pause(Struct, forbid_unknown_fields=True):
-    """Stop generating; the mode says what becomes of open requests, see EmbeddedEngine.pause."""
+class Pause(Struct):
+    """Stop generating between two passes; open requests keep their cache."""
 
-    mode: Literal["abort", "in_place", "retract"] = "abort"
+    mode: Literal["in_place"] = "in_place"
 
 
-class Abort(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class Abort(Struct):
     """End one request, or all. SGLang ends every request whose id begins with `rid`."""
 
     rid: str = ""
     abort_all: bool = False
 
 
-class Nothing(Struct):
-    """Send an object in which nothing counts."""
-
-
 class ModelInfo(Struct):
-    """Describe the server's model. The last three fields are ours; SGLang leaves them out."""
+    """Describe the server's model. The last two fields are ours; SGLang leaves them out."""
 
     model_path: str
     weight_version: str
-    vocab_size: int | None = None
-    context_length: int | None = None
+    vocab_size: int = 0
+    context_length: int = 0
 
 
 class RankLoad(Struct):
@@ -204,73 +180,61 @@ def spans(versions: tuple[int, ...]) -> list[Span]:
     return runs
 
 
-def version_number(text: str) -> int:
-    """Return the number of a version, which SGLang's protocol carries as text.
-
-    Raises:
-        ValueError: it is none that fits.
-    """
-    if not re.fullmatch("[0-9]{1,10}", text) or int(text) > MAX_VERSION:
-        raise ValueError(f"version {text[:40]!r} must be an integer from 0 to {MAX_VERSION}, as a string")
-    return int(text)
-
-
 # ---- weights
 
 
-class Memory(Struct, forbid_unknown_fields=True):
+class Memory(Struct):
     """Name the memory that a server releases, or takes again."""
 
-    tags: list[MemoryTag] | None = None  # all of it
+    tags: list[MemoryTag]
 
 
-class UpdateFromDisk(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class UpdateFromDisk(Struct):
     """Load the weights of a directory."""
 
     model_path: str
-    weight_version: str | None = None  # the server keeps the one it has
-    flush_cache: bool = True
-    load_format: Literal["auto", "safetensors"] | None = None
+    weight_version: str
+    flush_cache: bool = False
 
 
-class InitGroup(Struct, forbid_unknown_fields=True):
+class InitGroup(Struct):
     """Join a process group whose rank 0 is the trainer's."""
 
+    group_name: str
     master_address: str
     master_port: int
     rank_offset: int  # of the server's first worker
     world_size: int
-    group_name: str = DEFAULT_GROUP
-    backend: Literal["gloo", "nccl"] = "nccl"
+    backend: Literal["gloo", "nccl"]
 
 
-class LeaveGroup(Struct, forbid_unknown_fields=True):
+class LeaveGroup(Struct):
     """Leave a process group, and drop what was received in it without its version."""
 
-    group_name: str = DEFAULT_GROUP
+    group_name: str
 
 
-class UpdateFromDistributed(Struct, forbid_unknown_fields=True, omit_defaults=True):
+class UpdateFromDistributed(Struct):
     """Receive one bucket. The last one carries the version."""
 
+    group_name: str
     names: list[str]
     dtypes: list[str]
-    shapes: list[list[int]]
-    group_name: str = DEFAULT_GROUP
-    load_format: str | None = None
-    weight_version: str | None = None
-    flush_cache: bool = True
+    shapes: list[tuple[int, ...]]
+    weight_version: str | None
+    load_format: str = "flattened_bucket"  # tensors that lie one after the other in one tensor of bytes
+    flush_cache: bool = False
 
 
-class UpdateFromTensor(Struct, omit_defaults=True):
+class UpdateFromTensor(Struct):
     """Map one bucket of shared memory. Only SGLang understands it."""
 
     serialized_named_tensors: list[bytes]  # base64 in JSON; one for each of the server's workers
-    weight_version: str | None = None
-    flush_cache: bool = True
+    weight_version: str | None
+    flush_cache: bool = False
 
 
-class CheckWeights(Struct, forbid_unknown_fields=True):
+class CheckWeights(Struct):
     """Ask for the checksums of all weights."""
 
     action: Literal["checksum"] = "checksum"

@@ -21,7 +21,6 @@ import os
 import runpy
 import shutil
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -41,18 +40,6 @@ CHECKSUMS = "sglang.srt.utils.weight_checker.WeightChecker._compute_checksum"
 LOADS = "sglang.srt.managers.load_snapshot.shm_path_for"
 GROUPS = "sglang.srt.model_executor.model_runner_components.weight_updater.init_custom_process_group"
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
-
-
-def hold(host: str) -> socket.socket:
-    """Open a socket on a free port.
-
-    While it is open the kernel gives the port to nobody. SGLang, which takes seconds to get there, may still listen.
-    """
-    try:
-        held: socket.socket = NETWORK["free_listener"](host)
-    except OSError as error:
-        sys.exit(f"cannot listen on {host}: {error.strerror}")
-    return held
 
 
 def announce(host: str, port: int, certificate: Path | None) -> None:
@@ -139,7 +126,9 @@ def main() -> None:
     """Prepare this process for SGLang's server, and run it."""
     host = sys.argv[sys.argv.index("--host") + 1]
     at = sys.argv.index("--port") + 1
-    held = hold(host)
+    # While this socket is open the kernel gives its port to nobody. SGLang, which takes seconds to get there, may still
+    # listen.
+    held = NETWORK["free_listener"](host)
     port = held.getsockname()[1]
     sys.argv[at] = str(port)
     sys.argv += ["--api-key", os.environ["ARL_RUN_KEY"]]

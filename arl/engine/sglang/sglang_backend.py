@@ -7,28 +7,20 @@ import os
 import re
 import shutil
 import subprocess
-from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-
-from msgspec import Struct
-from msgspec.structs import replace
 
 from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
-from arl.engine.backend import Installation, ServerSpec
-from arl.engine.base import ReplicaEngine
+from arl.engine.backend import HttpBackend, Installation, ServerSpec
 from arl.engine.sglang import server_command
-from arl.engine.sglang.server_command import refuse_contradictions
 from arl.errors import InputError
 from arl.launch.base import Command
 from arl.launch.torch_build import last_line, run_code
-from arl.sync.group_sender import GroupSender
 
 TESTED = "0.5.20"
-FIRST_WITH_SPANS = (0, 5, 18)  # it reports which version sampled which token
-FIRST_WITH_HOOKS = (0, 5, 20)  # the hooks of server_process.py were seen to work
+OLDEST = (0, 5, 20)  # it says which version sampled which token, and has what server_process.py hooks into
 PROBE_SECONDS = 60.0
 # Packages that SGLang imports on GPUs only; it names the versions that fit among its own requirements.
 GPU_PACKAGES = ("sglang-kernel", "flashinfer_python", "torch_memory_saver")
@@ -56,28 +48,6 @@ Without, in a clone of arl, which then finds it by itself:
 REMEDY = f"Give an interpreter that has it, or {INSTALL}"
 
 
-class Interpreter(Struct, frozen=True):
-    """Describe a Python that has SGLang."""
-
-    path: str
-    version: str  # of SGLang
-    lacking: tuple[str, ...] = ()  # requirements of SGLang that only GPUs need, and that are not met
-
-    @property
-    def reports_spans(self) -> bool:
-        return self._numbers >= FIRST_WITH_SPANS
-
-    @property
-    def reports_checksums(self) -> bool:
-        return self._numbers >= FIRST_WITH_HOOKS
-
-    @property
-    def _numbers(self) -> tuple[int, ...]:
-        """Return the release that the version belongs to: 0.5.20rc1 is (0, 5, 20)."""
-        numbers = re.findall(r"\d+", self.version)
-        return tuple(int(number) for number in numbers[:3])
-
-
 def interpreter(python: str | None) -> str:
     """Return the path of `python`; None: of ARL_SGLANG_PYTHON, or of the environment that .ci/sglang builds."""
     environment = os.environ.get("ARL_SGLANG_ENV", Path.home() / ".cache" / "arl" / "sglang")
@@ -88,42 +58,30 @@ def interpreter(python: str | None) -> str:
     return os.path.abspath(found)
 
 
-def find_sglang(python: str | None) -> Interpreter:
+def find_sglang(python: str | None) -> Installation:
     """Ask `interpreter(python)` for the version of its SGLang, and for what it lacks on GPUs.
 
     Raises:
         InputError: no such interpreter, or no SGLang in it; says how to install it.
     """
     path = interpreter(python)
-    done = _run(path, PROBE)
+    try:
+        done = run_code(path, PROBE, PROBE_SECONDS)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise InputError(f"engine.python {path}: cannot be run ({error}). {REMEDY}") from error
     words = done.stdout.split()
     version = words[-1] if words else ""  # a wrapper may print something first
     if done.returncode or not version[:1].isdecimal():
         raise InputError(f"engine.python {path}: there is no SGLang in it ({last_line(done)}). {REMEDY}")
+    release = tuple(int(number) for number in re.findall(r"\d+", version)[:3])  # of 0.5.20rc1: (0, 5, 20)
+    if release < OLDEST:
+        raise InputError(f"engine.python {path}: arl needs SGLang {TESTED} or newer, and this is {version}. {REMEDY}")
+    note = "" if version == TESTED else f"arl is tested with {TESTED}"
     lacking = [line.removeprefix(LACKS) for line in done.stdout.splitlines() if line.startswith(LACKS)]
-    return Interpreter(path, version, tuple(lacking))
+    return Installation("SGLang", version, path, SGLangBackend.capabilities, note, tuple(lacking))
 
 
-def _run(path: str, code: str) -> subprocess.CompletedProcess[str]:
-    """Have the interpreter at `path` run `code`.
-
-    Raises:
-        InputError: it cannot be run, or takes longer than a minute.
-    """
-    try:
-        return run_code(path, code, PROBE_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"engine.python {path}: cannot be run ({error}). {REMEDY}") from error
-
-
-REMEDIES = {
-    "engine.kv_policy": "reports only the last version of a request, not which one sampled each token; use recompute, "
-    "or SGLang 0.5.18 or newer",
-    "sync.check": "cannot be made to report checksums of its weights; leave it out, or use SGLang 0.5.20 or newer",
-}
-
-
-class SGLangBackend:
+class SGLangBackend(HttpBackend):
     """Serve SGLang; see arl.engine.backend."""
 
     capabilities = Capabilities(
@@ -137,16 +95,11 @@ class SGLangBackend:
         own_interpreter=True,
         reserved_flags=server_command.RESERVED_FLAGS,
         reserved_variables=server_command.RESERVED_VARIABLES,
-        remedies=REMEDIES,
     )
 
     def probe(self, config: EngineConfig) -> Installation:
-        """See Backend.probe. It runs the interpreter that `config.python` names, and checks `config.args`."""
-        refuse_contradictions(config)
-        found = find_sglang(config.python)
-        can = replace(self.capabilities, versions_per_token=found.reports_spans, checksums=found.reports_checksums)
-        note = "" if found.version == TESTED else f"arl is tested with {TESTED}"
-        return Installation("SGLang", found.version, found.path, can, note, found.lacking)
+        """See Backend.probe. It runs the interpreter that `config.python` names."""
+        return find_sglang(config.python)
 
     def refuse_model(self, path: str, recipe: Recipe) -> None:
         """See Backend.refuse_model."""
@@ -166,11 +119,3 @@ class SGLangBackend:
         """See Backend.command."""
         python = interpreter(server.recipe.engine.python)
         return Command(tuple(server_command.command(server, python)), server_command.environment(server, python))
-
-    def connect(
-        self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
-    ) -> AbstractAsyncContextManager[ReplicaEngine]:
-        """See Backend.connect."""
-        from arl.engine.http.engine_client import connect_http  # importing aiohttp takes a tenth of a second
-
-        return connect_http(url, server, key, sender)
