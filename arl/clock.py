@@ -178,23 +178,19 @@ class _Wait:
     who: str
     what: str | Callable[[], str]
     since: float
-    bound: "asyncio.Timeout | OuterBound"
-    loop: asyncio.AbstractEventLoop
-    is_known: bool  # outer deadlines leave it time to fire
+    scope: asyncio.Timeout | None  # that outer deadlines leave the time to fire; None: they do not wait for it
 
     def describe(self) -> str:
-        if isinstance(self.what, str):
-            return self.what
-        return self.what()
+        return self.what if isinstance(self.what, str) else self.what()
 
 
-_waits: dict[int, _Wait] = {}
+_waits: list[_Wait] = []
 
 
 def current_waits() -> list[tuple[str, str, float]]:
     """Return every wait in progress in this process: who waits, for what, and for how many seconds."""
     time = now()
-    return [(wait.who, wait.describe(), time - wait.since) for wait in list(_waits.values())]
+    return [(wait.who, wait.describe(), time - wait.since) for wait in _waits]
 
 
 def who_waits() -> str:
@@ -226,20 +222,9 @@ class OuterBound:
             self._timer.cancel()
 
     def _end(self) -> None:
-        latest = _latest_known_deadline()
-        self._scope.reschedule(now() if latest is None else latest + MARGIN)
-
-
-def _latest_known_deadline() -> float | None:
-    """Return when the last of the running deadlines that know more passes; None: there is none."""
-    loop = asyncio.get_running_loop()
-    ends = []
-    for wait in _waits.values():
-        if wait.is_known and wait.loop is loop and isinstance(wait.bound, asyncio.Timeout):
-            end = wait.bound.when()
-            if end is not None:
-                ends.append(end)
-    return max(ends, default=None)
+        ends = [wait.scope.when() for wait in _waits if wait.scope is not None]
+        latest = max((end + MARGIN for end in ends if end is not None), default=now())
+        self._scope.reschedule(latest)
 
 
 @contextlib.asynccontextmanager
@@ -255,19 +240,15 @@ async def deadline(seconds: float, who: str, what: str | Callable[[], str]) -> A
         DeadlineError: the time is over. The message lists every wait of this process.
     """
     scope = asyncio.timeout(seconds)
-    async with _recorded(who, what, scope, scope, seconds, is_known=True):
+    async with _recorded(_Wait(who, what, now(), scope), scope, seconds):
         yield scope
 
 
 @contextlib.asynccontextmanager
 async def budget(seconds: float, who: str, what: str) -> AsyncIterator[asyncio.Timeout]:
-    """Bound work beside the run as `deadline` does. Outer deadlines do not wait for it. Yields asyncio's timeout.
-
-    Raises:
-        DeadlineError: the time is over. The message lists every wait of this process.
-    """
+    """Bound work beside the run as `deadline` does. Outer deadlines do not wait for it."""
     scope = asyncio.timeout(seconds)
-    async with _recorded(who, what, scope, scope, seconds, is_known=False):
+    async with _recorded(_Wait(who, what, now(), None), scope, seconds):
         yield scope
 
 
@@ -277,13 +258,10 @@ async def outer_deadline(seconds: float, who: str, what: str | Callable[[], str]
 
     When `seconds` have passed, it waits for the deadlines that are running then, and for MARGIN. Yields the bound,
     which can be rescheduled.
-
-    Raises:
-        DeadlineError: the time is over. The message lists every wait of this process.
     """
     scope = asyncio.timeout(None)
     bound = OuterBound(scope)
-    async with _recorded(who, what, scope, bound, seconds, is_known=True):
+    async with _recorded(_Wait(who, what, now(), None), scope, seconds):
         bound.reschedule(now() + seconds)
         try:
             yield bound
@@ -292,27 +270,19 @@ async def outer_deadline(seconds: float, who: str, what: str | Callable[[], str]
 
 
 @contextlib.asynccontextmanager
-async def _recorded(
-    who: str,
-    what: str | Callable[[], str],
-    scope: asyncio.Timeout,
-    bound: asyncio.Timeout | OuterBound,
-    seconds: float,
-    *,
-    is_known: bool,
-) -> AsyncIterator[None]:
+async def _recorded(wait: _Wait, scope: asyncio.Timeout, seconds: float) -> AsyncIterator[None]:
     """Run the block within `scope`, as a wait that messages list."""
-    wait = _Wait(who, what, now(), bound, asyncio.get_running_loop(), is_known)
-    _waits[id(wait)] = wait
+    _waits.append(wait)
     try:
         async with scope:
             yield
     except TimeoutError as error:
         if not scope.expired():
             raise
-        raise DeadlineError(f"{who} waited {seconds:g} s for {wait.describe()}. Waiting: {who_waits()}") from error
+        message = f"{wait.who} waited {seconds:g} s for {wait.describe()}. Waiting: {who_waits()}"
+        raise DeadlineError(message) from error
     finally:
-        del _waits[id(wait)]
+        _waits.remove(wait)
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -320,26 +290,14 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
     The thread is a daemon: one that hangs does not keep the process from exiting.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def finish(future: Future[T]) -> None:
-        if done.done():
-            return  # the caller was canceled and waits no longer
-        error = future.exception()
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(future.result())
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()  # so that the thread may set it when the caller waits no longer
 
     def run() -> None:
-        outcome: Future[T] = Future()
         try:
             outcome.set_result(work(*args, **kwargs))
         except BaseException as error:
             outcome.set_exception(error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
-            loop.call_soon_threadsafe(finish, outcome)
 
     threading.Thread(target=run, name=work.__name__, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(outcome)

@@ -64,7 +64,7 @@ async def join_run(
         servers = EngineServers(
             recipe=recipe.model_copy(update={"seed": recipe.seed + secrets.randbelow(1 << 20)}),
             versions=state.versions,
-            resources=resources,
+            resources=dict(enumerate(resources)),
             launcher=launcher,
             trust=trust,
             side=f"engine-{platform.node()}-{secrets.token_hex(2)}",

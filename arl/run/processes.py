@@ -49,7 +49,7 @@ class EngineServers:
 
     recipe: Recipe
     versions: StartingVersions
-    resources: list[Resources] | dict[int, Resources]
+    resources: dict[int, Resources]
     launcher: Launcher
     trust: RunSecrets
     side: str = "engine"
@@ -69,7 +69,7 @@ class EngineServers:
 
     async def start_all(self) -> list[Process]:
         """Start every server."""
-        return [await self.start(i) for i in range(len(self.resources))]
+        return [await self.start(i) for i in self.resources]
 
     def connect(
         self, url: str, sender: GroupSender | None = None, replica: int = 0

@@ -88,7 +88,7 @@ async def _start_processes(
     note = context.display.note
     placement = plan.placement
     versions = context.versions
-    servers = EngineServers(recipe, versions, placement.engines, launcher, trust)
+    servers = EngineServers(recipe, versions, dict(enumerate(placement.engines)), launcher, trust)
     started = await servers.start_all()
     async with open_trainer(
         recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport

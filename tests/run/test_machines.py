@@ -40,6 +40,6 @@ def test_what_is_no_number_of_gpus_is_refused_with_an_example(text: str) -> None
 
 
 def test_messages_name_gpus_by_kind_size_and_option() -> None:
-    assert describe_gpus(*named_nodes("8x24GB", 1)) == "8 GPUs of 24 GB (--gpus 8x24GB)"
+    assert describe_gpus(*named_nodes("8x24GB", 1)) == "8 GPU of 24 GB (--gpus 8x24GB)"
     assert describe_gpus(*named_nodes("8xH800", 1)) == "8 H800 of 80 GB (--gpus 8xH800)"
     assert describe_gpus(Node("box", 8, ("0",), "NVIDIA L4")) == "1 NVIDIA L4 of box"

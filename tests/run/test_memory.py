@@ -4,8 +4,6 @@ import re
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.config.recipe import Recipe
 from arl.data.model_limits import ModelShape
@@ -16,13 +14,11 @@ from arl.run.memory import (
     CONTEXT,
     MemoryInputs,
     MemoryPlan,
-    grown_capacity,
     plan_memory,
     refuse_overfull,
 )
 from arl.sync.choose import choose_transport
 from arl.train.rank_bytes import ParameterCounts, workload
-from tests.examples import examples
 from tests.published_models import PUBLISHED
 
 GIGABYTE = 10**9
@@ -54,7 +50,6 @@ class Machine:
     def __init__(self, model: str = SEVEN, gigabytes: int = 80, gpus: int = 8) -> None:
         self.node = Node("a machine", 64, tuple(map(str, range(gpus))), "GPU", gigabytes * GIGABYTE)
         self.model = model
-        self.host_bytes: int | None = None
 
     def __call__(self, tried: Recipe) -> MemoryPlan:
         placement = place(tried, [self.node])
@@ -73,22 +68,21 @@ class Machine:
             longest=longest,
             kept=2,
             device_bytes=self.node.device_bytes,
-            host_bytes=self.host_bytes,
-            hardware="a machine",
+            host_bytes=None,
         )
         return plan_memory(tried, placement, transport, sizes)
 
 
 def parts(memory: MemoryPlan, budget: int) -> dict[str, int]:
-    return {part.name: part.bytes for part in memory.budgets[budget].parts}
+    return memory.budgets[budget].parts
 
 
 def test_7b_with_all_activations_on_two_ranks_is_refused_with_its_largest_part() -> None:
     with pytest.raises(InputError) as raised:
-        refuse_overfull(Machine()(recipe(train={"ranks": 2})), "; one more sentence")
+        refuse_overfull(Machine()(recipe(train={"ranks": 2})), "a machine", "; one more sentence")
     message = str(raised.value)
     assert re.search(r"each trainer GPU needs 2\d\d\.\d GB at its peak, in the loss, and has 80.0 GB", message)
-    assert re.search(r"the largest parts in GB: activations \(trainer\) 1\d\d\.\d", message)
+    assert re.search(r"the largest parts in GB: activations 1\d\d\.\d", message)
     assert "Set, in this order, train.checkpointing full, a smaller train.capacity" in message
     assert message.endswith("; one more sentence")
 
@@ -101,14 +95,7 @@ def test_weights_gradients_and_moments_are_those_of_the_model() -> None:
     assert trainer["AdamW's moments"] == 2 * total
     assert trainer["gathered weights"] == 2 * total
     assert trainer["gradients"] == 4 * total
-    assert parts(memory, 1)["weights"] == 2 * total
-
-
-def test_a_trainer_gpu_that_is_planned_almost_full_is_noted() -> None:
-    settings = recipe(train={"checkpointing": "full"})
-    needed = Machine()(settings).budgets[0].needed
-    assert len(list(Machine(gigabytes=needed // GIGABYTE + 1)(settings).notes())) == 1
-    assert not list(Machine(gigabytes=200)(settings).notes())
+    assert parts(memory, 1)["engine's weights"] == 2 * total
 
 
 def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_it() -> None:
@@ -116,8 +103,10 @@ def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_i
     memory = Machine()(settings)
     share = engine_share(80 * GIGABYTE, memory.rank_resident)
     generates = parts(memory, 1)
-    assert generates["weights"] + generates["KV cache"] == pytest.approx(share * (80 * GIGABYTE - CONTEXT), abs=1)
-    assert memory.budgets[1].fits
+    assert generates["engine's weights"] + generates["KV cache"] == pytest.approx(
+        share * (80 * GIGABYTE - CONTEXT), abs=1
+    )
+    assert memory.budgets[1].needed <= 80 * GIGABYTE
 
 
 def test_an_update_stores_the_prompt_of_a_group_once_where_its_packing_does() -> None:
@@ -131,19 +120,3 @@ def test_an_update_stores_the_prompt_of_a_group_once_where_its_packing_does() ->
     assert tokens(packing="algorithm1") == 2 * 4 * 1100
     assert tokens(capacity=2000) == 2000
     assert tokens(ranks=2, minibatches=2) == 1100  # never less than one trajectory
-
-
-@examples(1)
-@given(longest=st.integers(1, 40_000), context=st.integers(64, 40_000))
-def test_a_slot_grows_to_what_the_engines_cache_reserves(longest: int, context: int) -> None:
-    from transformers import LlamaConfig
-
-    from arl.models.slot_cache import SlotCache
-
-    torch = pytest.importorskip("torch")
-    config = LlamaConfig(
-        hidden_size=4, num_attention_heads=1, num_hidden_layers=1, head_dim=4, max_position_embeddings=context
-    )
-    cache = SlotCache(config, slots=1, dtype=torch.float32, device=torch.device("meta"))
-    cache._reserve(longest)
-    assert grown_capacity(longest, context) == cache._capacity

@@ -96,7 +96,7 @@ def test_a_server_that_is_never_ready_ends_the_run_with_its_deadline(
     async def main() -> None:
         async with reported_failures(), LocalLauncher(tmp_path, 2.0) as processes, explain_deaths(processes):
             versions = StartingVersions(str(tmp_path / "model"))
-            servers = EngineServers(recipe, versions, [Resources(1)], processes, RunSecrets(new_key()))
+            servers = EngineServers(recipe, versions, {0: Resources(1)}, processes, RunSecrets(new_key()))
             async with open_engine_pool(servers, await servers.start_all(), print):
                 raise AssertionError("it opened")
 

@@ -235,7 +235,7 @@ async def _serve(evaluation: Evaluation, logs: Path, note: Callable[[str], None]
             servers = EngineServers(
                 recipe=recipe,
                 versions=StartingVersions(str(evaluation.model), evaluation.request.version),
-                resources=_engine_resources(recipe),
+                resources=dict(enumerate(_engine_resources(recipe))),
                 launcher=launcher,
                 trust=trust,
             )
