@@ -21,7 +21,7 @@ from arl.engine.supervisor import EngineSupervisor
 from arl.errors import DeadlineError, EngineLost, InputError, ProcessDied, RunError
 from arl.launch.base import Process, Resources
 from arl.launch.placement import another_place
-from arl.run.control import ControlAnswer, DescribeRun, EngineStatus, JoinEngine, LiveRun, RemoveEngine, Request
+from arl.run.control import ControlAnswer, DescribeRun, EngineStatus, JoinEngine, LiveRun, RemoveEngine, Request, State
 from arl.run.processes import EngineServers
 from arl.sync.group_sender import GroupSender, WeightSender
 
@@ -275,7 +275,7 @@ class EnginePool:
     def _status(self, member: Member) -> EngineStatus:
         replica = self.router.replica(member.slot)
         if replica is None:
-            state = "restarting" if member.serves.is_set() else "starting"
+            state: State = "restarting" if member.serves.is_set() else "starting"
             return EngineStatus(member.name, member.node, member.pid, state)
         return EngineStatus(
             name=member.name,

@@ -115,13 +115,34 @@ async def open_trainer(
         lags: exact lag of each problem, if the recipe has one.
         transport: how weights are published.
     """
-    init = _init(recipe, versions, weights, ranks[0], launcher, lags, transport)
+    deadlines = recipe.deadlines
+    init = Init(
+        model_path=versions.model,
+        train=recipe.train.model_copy(update={"threads": ranks[0].threads}).model_dump(mode="json"),
+        objective=recipe.objective.model_dump(mode="json"),
+        temperature=recipe.rollout.temperature,
+        version=versions.version,
+        resumed=versions.version > 0,
+        publish_directory=str(weights),
+        kept_versions=kept_versions(recipe, lags),
+        collective_seconds=deadlines.collective,
+        buffer_seconds=deadlines.blocked_buffer,
+        shutdown_seconds=deadlines.shutdown,
+        evidence=str(launcher.logs),
+        every_version=lags is not None,
+        transport=transport,
+        for_nodes=len(launcher.nodes) > 1,
+        sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
+        broadcast_seconds=deadlines.blocked_broadcast,
+        checked_as=recipe.engine.dtype if recipe.sync.check else None,
+        takes_turns=ranks[0].takes_turns,
+    )
     client = TrainerClient(
         init,
         recipe.advantage,
         len(ranks),
         trust,
-        recipe.deadlines,
+        deadlines,
         host=launcher.nodes[0].address,
         published=versions.older,
         records=recipe.output.trajectories,
@@ -171,39 +192,6 @@ def rank_environment(recipe: Recipe, transport: Transport) -> dict[str, str]:
     if transport == "ipc" or is_given:
         return environment
     return environment | EXPANDABLE
-
-
-def _init(
-    recipe: Recipe,
-    versions: StartingVersions,
-    weights: Path,
-    resources: Resources,
-    launcher: Launcher,
-    lags: np.ndarray | None,
-    transport: Transport,
-) -> Init:
-    train = recipe.train.model_copy(update={"threads": resources.threads})
-    return Init(
-        model_path=versions.model,
-        train=train.model_dump(mode="json"),
-        objective=recipe.objective.model_dump(mode="json"),
-        temperature=recipe.rollout.temperature,
-        version=versions.version,
-        resumed=versions.version > 0,
-        publish_directory=str(weights),
-        kept_versions=kept_versions(recipe, lags),
-        collective_seconds=recipe.deadlines.collective,
-        buffer_seconds=recipe.deadlines.blocked_buffer,
-        shutdown_seconds=recipe.deadlines.shutdown,
-        evidence=str(launcher.logs),
-        every_version=lags is not None,
-        transport=transport,
-        for_nodes=len(launcher.nodes) > 1,
-        sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
-        broadcast_seconds=recipe.deadlines.blocked_broadcast,
-        checked_as=recipe.engine.dtype if recipe.sync.check else None,
-        takes_turns=resources.takes_turns,
-    )
 
 
 @contextlib.contextmanager

@@ -15,9 +15,8 @@ the checkpoint's files, as a resumed run is, so that the two cannot differ.
 """
 
 import asyncio
-import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -34,7 +33,7 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import Meters
-from arl.metrics.run_files import SUMMARY
+from arl.metrics.run_files import LOGS, SUMMARY
 from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary, TrainerMemory, mean_idle, mean_pause, weights_sha256
 from arl.metrics.trackers import make_trackers
@@ -109,7 +108,7 @@ def _make_starting_model(context: RunContext) -> Path:
     """Make version 0, on the wall clock in every world, because a warm-up is a process."""
 
     async def make(status: StatusWriter) -> Path:
-        async with make_launcher(context.recipe, context.directory / "logs") as launcher, explain_deaths(launcher):
+        async with make_launcher(context.recipe, context.directory / LOGS) as launcher, explain_deaths(launcher):
             return await starting_model(context.recipe, context.directory, launcher, context.display)
 
     return _on_clock(context, "making the starting model", make)
@@ -181,21 +180,18 @@ class SegmentRun:
 
     async def run(self, known: Accuracy | None) -> Outcome:
         """Run it; `known` is the accuracy before training, if nobody has to measure it."""
+        context = self.context
         self.status.parts = self.parts
-        before = await self._evaluate_before(known)
+        if context.resumed is not None:
+            known = context.resumed.state.before
+        elif known is None:
+            self.status.stage = "evaluation before training"
+            known = await self._evaluate(context.version, "before training")
         self.status.stage = "waiting for the trainer to be ready"
         await self.parts.ready()
-        outcome = await self._train_and_record(before)
+        outcome = await self._train_and_record(known)
         self.status.end = f"stopped at version {outcome.version}" if outcome.is_stopped else "finished"
         return outcome
-
-    async def _evaluate_before(self, known: Accuracy | None) -> Accuracy | None:
-        if self.context.resumed is not None:
-            return self.context.resumed.state.before
-        if known is not None:
-            return known
-        self.status.stage = "evaluation before training"
-        return await self._evaluate(self.context.version, "before training")
 
     async def _evaluate(self, version: int, when: str) -> Accuracy | None:
         problems = self.context.plan.held_out
@@ -224,8 +220,12 @@ class SegmentRun:
         ) as recorder:
             if before is not None and restored is None:
                 recorder.evaluated(before)
-            board = self._open_board(recorder)
-            evaluations = Evaluations() if board is None else parts.make_evaluations(board)
+            board = None
+            evaluations = Evaluations()
+            if recipe.eval.every:
+                decides = recipe.eval.decides
+                board = Scoreboard(context.directory, decides, context.version, recorder, context.display.note)
+                evaluations = parts.make_evaluations(board)
             snapshot = RunSnapshot(recipe, context.plan.sha256(recipe.train.steps), before, recorder)
             checkpoints = parts.make_checkpoints(snapshot, evaluations)
             controller = Controller(
@@ -272,27 +272,28 @@ class SegmentRun:
             loaded_version=parts.engine.loaded_version,
         )
 
-    def _open_board(self, recorder: Recorder) -> Scoreboard | None:
-        """Open the scores of evaluations during training; None: the recipe has none."""
-        context = self.context
-        evaluation = context.recipe.eval
-        if not evaluation.every:
-            return None
-        return Scoreboard(context.directory, evaluation.decides, context.version, recorder, context.display.note)
-
     async def _train(self, controller: Controller, recorder: Recorder) -> float:
         """Train until the end of the segment, or of the data; return the seconds that this took.
+
+        The first signal stops the controller; in virtual time it ends everything at once.
 
         Raises:
             RunError: a recording had not enough groups for one step.
             RunStopped: the user has stopped the run, and it could not be saved in time.
         """
-        display = self.context.display
-        display.begin("replaying" if self.parts.is_recorded else "training", self.context.recipe.train.steps)
-        async with self._stopped_by_user(controller):
+        context = self.context
+        note = context.display.note
+        context.display.begin("replaying" if self.parts.is_recorded else "training", context.recipe.train.steps)
+        if context.recipe.world_traits.virtual_time:
             await controller.run()
+        else:
+            seconds = context.recipe.deadlines.stop
+            async with stopped_by_signals(
+                controller.stop, note, seconds, late=lambda: not_saved(context.directory, controller.version, seconds)
+            ):
+                await controller.run()
         if num_diverged := self.parts.num_diverged():
-            display.note(f"{num_diverged} resumed episodes went another way than was recorded")
+            note(f"{num_diverged} resumed episodes went another way than was recorded")
         if controller.version == self.until or controller.has_ended() or controller.is_stopping:
             return recorder.seconds
         assert self.parts.is_recorded, f"ended at version {controller.version} of {self.until}"
@@ -302,32 +303,16 @@ class SegmentRun:
                 "Replay with a bound and rules that are nearer to the recorded ones"
             )
         await controller.save()
-        display.note(f"the recording had no batch left after {controller.version} of {self.until} steps")
+        note(f"the recording had no batch left after {controller.version} of {self.until} steps")
         return number(recorder.records.newest[-1], "time_s")
-
-    @contextlib.asynccontextmanager
-    async def _stopped_by_user(self, controller: Controller) -> AsyncIterator[None]:
-        """Stop the controller at the first signal. In virtual time a signal ends everything at once."""
-        recipe = self.context.recipe
-        if recipe.world_traits.virtual_time:
-            yield
-            return
-        seconds = recipe.deadlines.stop
-        async with stopped_by_signals(
-            controller.stop,
-            self.context.display.note,
-            seconds,
-            late=lambda: not_saved(self.context.directory, controller.version, seconds),
-        ):
-            yield
 
     async def _evaluate_after(
         self, controller: Controller, recorder: Recorder, board: Scoreboard | None
     ) -> Accuracy | None:
         """Evaluate the last version and record it; it may be the best as well."""
-        self.status.stage = "evaluation after training"
         if not self.is_last or controller.is_stopping:
             return None
+        self.status.stage = "evaluation after training"
         after = await self._evaluate(controller.version, "after training")
         if after is None:
             return None
@@ -386,6 +371,5 @@ def _trainer_memory(context: RunContext, steps: list[Record]) -> TrainerMemory |
     plan = context.plan
     if context.recipe.world_traits.one_process or not measured:
         return None
-    if plan.memory is None or not plan.placement.on_gpus:
-        return TrainerMemory(max(measured), predicted=None)
-    return TrainerMemory(max(measured), predicted=plan.memory.rank_peak / 1e9)
+    predicted = plan.memory.rank_peak / 1e9 if plan.memory is not None and plan.placement.on_gpus else None
+    return TrainerMemory(max(measured), predicted)

@@ -11,6 +11,7 @@ Four worlds differ in what they open, and one assembly runs them all:
     null     arl/bench/null.py           measured  answers at once      learns nothing    generated, meaningless
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
@@ -155,12 +156,15 @@ class World(Protocol):
 
     def process_settings(self) -> AbstractContextManager[None]:
         """Enter settings of this process, such as its number of threads, that the whole run needs."""
+        return contextlib.nullcontext()
 
     def known_accuracy(self, context: RunContext) -> Accuracy | None:
         """Return the accuracy of a new run's first version if it is known; None: the run measures it.
 
         Called before the clock starts.
         """
+        del context
+        return None
 
     def open(self, context: RunContext) -> AbstractAsyncContextManager[Parts]:
         """Open everything that one segment needs, on the running clock, and close it afterwards."""
