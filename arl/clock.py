@@ -20,7 +20,7 @@ import itertools
 import selectors
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -52,10 +52,10 @@ class _WallLoop(asyncio.SelectorEventLoop):
     Otherwise every deadline would have passed when a process that was stopped goes on, although nobody else was late.
     """
 
-    def __init__(self, start: float) -> None:
+    def __init__(self, start: float, on_pause: Callable[[float], object] | None) -> None:
         self._last = time.monotonic()
         self._zero = self._last - start
-        self.on_pause: list[Callable[[float], object]] = []
+        self._on_pause = on_pause
         super().__init__(_BeatingSelector())
 
     def time(self) -> float:
@@ -64,26 +64,9 @@ class _WallLoop(asyncio.SelectorEventLoop):
         self._last = at
         if gap > LATE_SECONDS:
             self._zero += gap - BEAT_SECONDS
-            for notice in self.on_pause:
-                self.call_soon(notice, gap)
+            if self._on_pause is not None:
+                self.call_soon(self._on_pause, gap)
         return at - self._zero
-
-
-@contextlib.contextmanager
-def pauses_noticed(notice: Callable[[float], object]) -> Iterator[None]:
-    """Have `notice` called with the seconds of each pause in which this process could not run.
-
-    Virtual time has no pauses.
-    """
-    loop = asyncio.get_running_loop()
-    if not isinstance(loop, _WallLoop):
-        yield
-        return
-    loop.on_pause.append(notice)
-    try:
-        yield
-    finally:
-        loop.on_pause.remove(notice)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -160,14 +143,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jump.elapsed
 
 
-def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False, start: float = 0.0) -> T:
+def run(
+    main: Callable[[], Coroutine[Any, Any, T]],
+    virtual: bool = False,
+    start: float = 0.0,
+    on_pause: Callable[[float], object] | None = None,
+) -> T:
     """Run `main()` to its end on the wall clock, or in virtual time, and return its result.
 
     Args:
         start: what `now()` returns at the beginning, seconds.
+        on_pause: is called with the seconds of each pause in which this process could not run. Virtual time has none.
     """
-    loop_class = VirtualLoop if virtual else _WallLoop
-    with asyncio.Runner(loop_factory=lambda: loop_class(start)) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(start) if virtual else _WallLoop(start, on_pause)) as runner:
         return runner.run(main())
 
 

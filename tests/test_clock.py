@@ -104,14 +104,13 @@ def stop_for_a_while(loop_is_stopped: Connection) -> None:
     pauses: list[float] = []
 
     async def main() -> None:
-        with clock.pauses_noticed(pauses.append):
-            loop_is_stopped.send("waiting")
-            with contextlib.suppress(DeadlineError):
-                async with clock.deadline(3.0, "somebody", "nothing"):
-                    await wait_forever()
+        loop_is_stopped.send("waiting")
+        with contextlib.suppress(DeadlineError):
+            async with clock.deadline(3.0, "somebody", "nothing"):
+                await wait_forever()
 
     began = time.monotonic()
-    clock.run(main)
+    clock.run(main, on_pause=pauses.append)
     loop_is_stopped.send((time.monotonic() - began, pauses))
 
 

@@ -38,9 +38,8 @@ class Member:
     external: JoinEngine | None = None  # as it introduced itself; None: the run has started it
     process: Process | None = None  # the newest one; None: it is being started, could not be, or is external
     task: asyncio.Task[None] | None = None  # keeps it
-    serves: asyncio.Event = field(default_factory=asyncio.Event)  # set for good when it first serves
-    given_up: RunError | None = None
-    is_leaving: bool = False
+    serves: asyncio.Event = field(default_factory=asyncio.Event)  # set when it first serves, or never will
+    given_up: RunError | None = None  # why the run goes on without it
 
     @property
     def pid(self) -> int | None:
@@ -73,12 +72,11 @@ class EnginePool:
         self._nodes = list(servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
         self.router = Router([None] * len(servers.resources), sender=sender)
 
-    async def begin(self, started: Sequence[Process]) -> None:
+    async def keep_started(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each slot, and wait until all of them serve."""
         for slot, process in enumerate(started):
             member = Member(process.role, slot, self._node_name(slot), process=process)
-            work = self._supervise(member, process)
-            self._keep(member, work)
+            self._keep(member, self._supervise(member, process))
         for member in list(self._members.values()):
             await member.serves.wait()  # or its task ends the group, within the deadlines of a start
 
@@ -131,14 +129,10 @@ class EnginePool:
         slot = self.router.open_slot()
         self._servers.resources[slot] = Resources(threads=1)  # only where it runs they are known, and granted
         member = Member(engine.name, slot, engine.node, external=engine)
-        keeping = self._keep(member, self._keep_external(member, engine.url))
-        serving = asyncio.create_task(member.serves.wait())
-        try:
-            await asyncio.wait({serving, keeping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            serving.cancel()
-        if not member.serves.is_set():
-            raise member.given_up or EngineLost(f"{member.name} was removed before it served")
+        self._keep(member, self._keep_external(member, engine.url))
+        await member.serves.wait()
+        if member.given_up is not None:
+            raise member.given_up
         self._note(f"{member} joined and serves version {self.router.loaded_version}; {self._count()}")
         return member.name
 
@@ -149,15 +143,15 @@ class EnginePool:
             InputError: there is no such engine, or none would be left.
         """
         member = self._members.get(name)
-        if member is None or member.is_leaving:
+        if member is None or member.given_up is not None:
             names = ", ".join(other.name for other in self._staying())
             raise InputError(f"{name}: the run has no such engine; it has {names}")
         if self._staying() == [member]:
             raise InputError(f"{name}: is the run's only engine; have another one join first")
-        member.is_leaving = True
+        member.given_up = EngineLost(f"{name} was removed")
         replica = self.router.replica(member.slot)
         num_moved = 0 if replica is None else replica.open
-        self.router.close_slot(member.slot, EngineLost(f"{name} was removed"))
+        self.router.close_slot(member.slot, member.given_up)
         if member.task is not None:
             member.task.cancel()
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
@@ -169,10 +163,9 @@ class EnginePool:
 
     # ---- what keeps a member
 
-    def _keep(self, member: Member, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    def _keep(self, member: Member, work: Coroutine[None, None, None]) -> None:
         self._members[member.name] = member
         member.task = self._tasks.create_task(work, name=f"watcher of {member.name}")
-        return member.task
 
     async def _supervise(self, member: Member, process: Process) -> None:
         """Watch over a server that the launcher has started."""
@@ -191,7 +184,7 @@ class EnginePool:
         except ProcessDied as death:
             self._give_up(member, death)
         except RunError:
-            if not member.is_leaving:  # else nobody asks any more what it answers
+            if member.given_up is None:  # else nobody asks any more what it answers
                 raise
 
     async def _start(self, member: Member) -> Process:
@@ -241,6 +234,8 @@ class EnginePool:
                 raise replica.loss
         except RunError as why:
             self._give_up(member, why)
+        finally:
+            member.serves.set()
 
     def _give_up(self, member: Member, why: RunError) -> None:
         """Go on without a member, or end the run.
@@ -248,13 +243,13 @@ class EnginePool:
         Raises:
             RunError: the run cannot go on without it.
         """
-        if member.is_leaving:
+        if member.given_up is not None:
             return
         has_served = member.serves.is_set()
         if member.external is None and not has_served:  # the run does not begin without it
             raise why
         member.given_up = why
-        left = len(self._staying()) - 1
+        left = len(self._staying())
         fewest = self._recipe.engine.fewest_replicas if has_served else 1
         if left < fewest:
             raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
@@ -266,7 +261,7 @@ class EnginePool:
 
     def _staying(self) -> list[Member]:
         """Return the members that serve, or that are being started."""
-        return [member for member in self._members.values() if not member.is_leaving]
+        return [member for member in self._members.values() if member.given_up is None]
 
     def _count(self) -> str:
         num_members = len(self._staying())
@@ -309,7 +304,7 @@ async def open_engine_pool(
     async with asyncio.TaskGroup() as tasks:
         pool = EnginePool(servers, others, note, sender, tasks)
         try:
-            await pool.begin(started)
+            await pool.keep_started(started)
             yield pool
         finally:
             pool.end()

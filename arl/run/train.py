@@ -43,7 +43,7 @@ from arl.run.checkpoint import ResumePoint, RunSnapshot, next_checkpoint
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import Evaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
-from arl.run.failures import explain_deaths, pauses_told, reported_failures
+from arl.run.failures import describe_pause, explain_deaths, reported_failures
 from arl.run.machines import fit_to_what_is_left, resolve_auto
 from arl.run.resume import begin, pin_sources, run_to_resume
 from arl.run.starting_model import starting_model
@@ -145,11 +145,11 @@ def _on_clock(
     """Run `work` on a clock that begins at `start`, with status.json written and one failure reported."""
 
     async def main() -> T:
-        with pauses_told(context.display.note):
-            async with reported_failures(), written_status(context, stage) as status:
-                return await work(status)
+        async with reported_failures(), written_status(context, stage) as status:
+            return await work(status)
 
-    return clock.run(main, virtual=is_virtual, start=start)
+    note = context.display.note
+    return clock.run(main, is_virtual, start, on_pause=lambda seconds: note(describe_pause(seconds)))
 
 
 # ---- a segment
