@@ -22,7 +22,6 @@ from arl.types import Transport
 
 MIN_SHARED = 1_000_000_000  # bytes that NVIDIA advises for NCCL: docker run --shm-size=1g
 NO_SHARED_MEMORY = "NCCL_SHM_DISABLE"
-NOT_LOOKED = "NVML does not answer: not looked at whether other processes use the GPUs, and how they are connected"
 
 
 class Finding(Struct, frozen=True):
@@ -99,10 +98,7 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
     for finding in gpu_checks([backend], uses_nccl, transport == "broadcast"):
         if not finding.good:
             raise InputError(f"missing: {finding.what}; {finding.remedy}")
-    found = find_gpus()
-    if found is None:
-        return [NOT_LOOKED]
-    used = named_gpus(found, names)
+    used = named_gpus(find_gpus() or (), names)
     notes = [note for gpu in used for note in refuse_busy(gpu)]
     return notes + _slow_pairs(used)
 
@@ -114,15 +110,13 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
         visible: GPUs that torch sees.
         backends: see `gpu_checks`.
     """
-    gpus = find_gpus()
+    gpus = find_gpus() or []
     if not gpus and not visible:
         return
-    if gpus is None:
-        yield Finding(True, NOT_LOOKED)
-    for gpu in gpus or ():
+    for gpu in gpus:
         users = ", ".join(map(str, gpu.processes)) or "no process computes on it"
         yield Finding(True, f"{gpu}, {gpu.used_bytes / 1e9:.1f} GB used, driver {driver_version()}; {users}")
-    for slow in _slow_pairs(gpus or ()):
+    for slow in _slow_pairs(gpus):
         yield Finding(True, slow)
     ours = own_torch()
     yield Finding(ours.cuda is not None, f"the trainer's {ours}")

@@ -8,7 +8,6 @@ from arl.run.preflight import Plan
 from arl.tasks.registry import SINGLE_TURN, env_name
 
 WIDTH = 12  # characters before the text of a line
-MAX_NAMED = 4  # nodes; of more, the first and the last are named
 
 
 def render_plan(recipe: Recipe, plan: Plan) -> str:
@@ -125,8 +124,4 @@ def _count(number: int, one: str, many: str | None = None) -> str:
 
 
 def _names(side: Sequence[Resources], plan: Plan) -> str:
-    """Name the nodes of a side; of many, the first and the last."""
-    names = [plan.nodes[number].name for number in sorted({resources.node for resources in side})]
-    if len(names) <= MAX_NAMED:
-        return ", ".join(names)
-    return f"{names[0]}, …, {names[-1]} ({len(names)} nodes)"
+    return ", ".join(plan.nodes[number].name for number in sorted({resources.node for resources in side}))

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from arl.config.recipe import Recipe
-from arl.engine.backend import Backend, ServerSpec, find_backend
+from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.run_secrets import RunSecrets
@@ -56,7 +56,7 @@ class EngineServers:
 
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
-        command = self._backend.command(self._spec(i))
+        command = find_backend(self.recipe.engine.kind).command(self._spec(i))
         environment = {
             **self.recipe.engine.environment,
             **nccl_settings(self.recipe),
@@ -75,11 +75,8 @@ class EngineServers:
         self, url: str, sender: GroupSender | None = None, replica: int = 0
     ) -> AbstractAsyncContextManager[ReplicaEngine]:
         """Connect to server number `replica`, which is ready at `url`."""
-        return self._backend.connect(url, self._spec(replica), self.trust.key, sender)
-
-    @property
-    def _backend(self) -> Backend:
-        return find_backend(self.recipe.engine.kind)
+        backend = find_backend(self.recipe.engine.kind)
+        return backend.connect(url, self._spec(replica), self.trust.key, sender)
 
     def _spec(self, i: int) -> ServerSpec:
         return ServerSpec(

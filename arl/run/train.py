@@ -38,7 +38,6 @@ from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary, TrainerMemory, mean_idle, mean_pause, weights_sha256
 from arl.metrics.trackers import make_trackers
 from arl.rollout.controller import Controller
-from arl.rollout.ledger import Ledger
 from arl.run.checkpoint import ResumePoint, RunSnapshot, next_checkpoint
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import Evaluations, SteppedObserver
@@ -93,11 +92,11 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
         while world.traits.restarts_at_checkpoints and not context.is_done:
             until = next_checkpoint(recipe, context.version)
             outcome, _ = _run_segment(world, context, until, is_last=False, began=began)
-            checkpoint = context.directory / CHECKPOINTS / f"step_{outcome.version}"
+            checkpoint = context.directory / CHECKPOINTS / f"step_{outcome.controller.version}"
             context = replace(context, resumed=ResumePoint.load(checkpoint))
         outcome, end = _run_segment(world, context, recipe.train.steps, is_last=True, began=began)
-        if outcome.is_stopped:
-            raise stopped(context.directory, outcome.version)
+        if outcome.controller.is_stopping:
+            raise stopped(context.directory, outcome.controller.version)
         summary = _summarize(context, outcome, end - world.traits.start_time)
     if world.traits.virtual_time:
         display.note(f"computed in {perf_counter() - began:.1f} real seconds")
@@ -161,11 +160,9 @@ class Outcome:
 
     before: Accuracy | None
     after: Accuracy | None
-    version: int  # the last one that was trained
     training_seconds: float  # of the clock, from the first admission to the last swap
     recorder: Recorder
-    ledger: Ledger
-    is_stopped: bool  # by the user, before its end
+    controller: Controller
 
 
 @dataclass(frozen=True)
@@ -190,7 +187,8 @@ class SegmentRun:
         self.status.stage = "waiting for the trainer to be ready"
         await self.parts.ready()
         outcome = await self._train_and_record(known)
-        self.status.end = f"stopped at version {outcome.version}" if outcome.is_stopped else "finished"
+        is_stopped = outcome.controller.is_stopping
+        self.status.end = f"stopped at version {outcome.controller.version}" if is_stopped else "finished"
         return outcome
 
     async def _evaluate(self, version: int, when: str) -> Accuracy | None:
@@ -246,15 +244,7 @@ class SegmentRun:
                 else:
                     evaluations.finish()
             await checkpoints.prune()
-        return Outcome(
-            before=before,
-            after=after,
-            version=controller.version,
-            training_seconds=seconds,
-            recorder=recorder,
-            ledger=controller.ledger,
-            is_stopped=controller.is_stopping,
-        )
+        return Outcome(before=before, after=after, training_seconds=seconds, recorder=recorder, controller=controller)
 
     def _read_meters(self, controller: Controller) -> Meters:
         """Read what the run has counted."""
@@ -336,7 +326,7 @@ def _summarize(context: RunContext, outcome: Outcome, seconds: float) -> Summary
     before = outcome.before
     after = outcome.after
     recorder = outcome.recorder
-    ledger = outcome.ledger
+    ledger = outcome.controller.ledger
     steps = [record for record in recorder.read_records() if "tokens/trained" in record]
     summary = Summary(
         directory=str(context.directory),
@@ -356,7 +346,7 @@ def _summarize(context: RunContext, outcome: Outcome, seconds: float) -> Summary
         idle_trainer=mean_idle(steps, "trainer"),
         idle_engine=mean_idle(steps, "engine"),
         pause=mean_pause(steps),
-        weights_sha256=weights_sha256(context.directory / CHECKPOINTS / f"step_{outcome.version}"),
+        weights_sha256=weights_sha256(context.directory / CHECKPOINTS / f"step_{outcome.controller.version}"),
         trainer_memory=_trainer_memory(context, steps),
     )
     file = context.directory / SUMMARY

@@ -93,9 +93,6 @@ async def _start_processes(
             trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
             hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
 
-            async def ready() -> None:
-                await trainer_start
-
             async def answer(request: Request) -> ControlAnswer:
                 return await pool.answer(request, _describe(context, weights, servers, await hashing))
 
@@ -114,7 +111,7 @@ async def _start_processes(
                 )
                 yield replace(
                     parts,
-                    ready=ready,
+                    ready=lambda: trainer_start,
                     make_evaluations=lambda board: _evaluations(context, launcher, board),
                     num_restarts=lambda: pool.router.restarts,
                     processes=ProcessStates(launcher, pool, rewards).now,

@@ -11,6 +11,7 @@ Four worlds differ in what they open, and one assembly runs them all:
     null     arl/bench/null.py           measured  answers at once      learns nothing    generated, meaningless
 """
 
+import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -111,14 +112,6 @@ class MeteredGroups(Groups, Protocol):
     """Groups in that sum."""
 
 
-def _zero() -> int:
-    return 0
-
-
-async def _at_once() -> None:
-    pass
-
-
 @dataclass(frozen=True, kw_only=True)
 class Parts(Segment):
     """Hold an opened world: what the controller works with, and what the rest of a run needs.
@@ -137,13 +130,13 @@ class Parts(Segment):
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     make_evaluations: Callable[[Scoreboard], Evaluations] = lambda board: Evaluations()
     """Makes what evaluates while training goes on; only called with eval.every."""
-    ready: Callable[[], Awaitable[None]] = _at_once
+    ready: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
     """Returns when training can begin. Evaluation can begin as soon as the world is open."""
-    num_restarts: Callable[[], int] = _zero
+    num_restarts: Callable[[], int] = int
     """Counts the engines that were restarted since the world was opened."""
     processes: Callable[[], Sequence[ProcessStatus]] = tuple
     """Lists the processes that run beside this one. It is called about once a second, for status.json."""
-    num_diverged: Callable[[], int] = _zero
+    num_diverged: Callable[[], int] = int
     """Counts the resumed episodes whose env did not repeat what was recorded."""
     is_recorded: bool = False
     """The groups come from a recording, which may be exhausted before the last step."""
@@ -192,18 +185,19 @@ def recipe_parts(
         held_out_rewards: of an evaluation's episodes.
     """
     recipe = context.recipe
+    rollout = recipe.rollout
     plan = context.plan
     episodes = Episodes(
         engine,
         codec,
         rewards,
         env=import_function(env_name(recipe), "rollout.env"),
-        rollout=recipe.rollout,
+        rollout=rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
         shaping=recipe.reward,
     )
-    admission = _admission(context)
+    admission, tail = _admission(recipe, plan)
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         suite = held_out_suite(recipe, problems)
@@ -216,7 +210,7 @@ def recipe_parts(
         return RunCheckpoints(directory, recipe, engine, trainer, snapshot, in_use, evaluations)
 
     return Parts(
-        rollout=recipe.rollout,
+        rollout=rollout,
         deadlines=recipe.deadlines,
         steps=recipe.train.steps,
         tokens=recipe.train.tokens,
@@ -229,7 +223,7 @@ def recipe_parts(
         lease=recipe_lease(recipe, engine, episodes.drain),
         gate_meter=episodes.gate_meter,
         drain=None if recipe.sync.interrupt else episodes.drain,
-        tail=admission.rounds if isinstance(admission, TailGate) else None,
+        tail=tail,
         codec=codec,
         display=context.display,
         make_checkpoints=checkpoints,
@@ -238,13 +232,14 @@ def recipe_parts(
     )
 
 
-def _admission(context: RunContext) -> Admission:
-    if context.plan.lags is not None:
-        return LagSchedule(context.plan.lags)
-    rollout = context.recipe.rollout
+def _admission(recipe: Recipe, plan: Plan) -> tuple[Admission, TailRounds | None]:
+    rollout = recipe.rollout
+    if plan.lags is not None:
+        return LagSchedule(plan.lags), None
     if rollout.tail_batching is not None:
-        return TailGate(TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample))
-    return StalenessGate(rollout.problems_per_step, rollout.max_age)
+        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
+        return TailGate(tail), tail
+    return StalenessGate(rollout.problems_per_step, rollout.max_age), None
 
 
 def recipe_filter(recipe: Recipe) -> Filter:
