@@ -185,14 +185,13 @@ def recipe_parts(
         held_out_rewards: of an evaluation's episodes.
     """
     recipe = context.recipe
-    rollout = recipe.rollout
     plan = context.plan
     episodes = Episodes(
         engine,
         codec,
         rewards,
         env=import_function(env_name(recipe), "rollout.env"),
-        rollout=rollout,
+        rollout=recipe.rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
         shaping=recipe.reward,
@@ -210,7 +209,7 @@ def recipe_parts(
         return RunCheckpoints(directory, recipe, engine, trainer, snapshot, in_use, evaluations)
 
     return Parts(
-        rollout=rollout,
+        rollout=recipe.rollout,
         deadlines=recipe.deadlines,
         steps=recipe.train.steps,
         tokens=recipe.train.tokens,
