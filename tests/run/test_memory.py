@@ -23,11 +23,8 @@ from tests.published_models import PUBLISHED
 
 GIGABYTE = 10**9
 SEVEN = "Qwen2.5-7B-Instruct"
-# Parameters that the published models have, counted from their sizes: all, of one block, of embedding, norm and head.
-COUNTS = {
-    SEVEN: ParameterCounts(7_615_616_512, 233_057_792, 1_089_998_336),
-    "Qwen2.5-1.5B-Instruct": ParameterCounts(1_543_714_304, 46_797_824, 233_375_232),
-}
+# Parameters of the published model, counted from its sizes: all, of one block, of embedding, norm and head.
+COUNTS = ParameterCounts(7_615_616_512, 233_057_792, 1_089_998_336)
 
 
 def recipe(**sections: Any) -> Recipe:
@@ -44,33 +41,25 @@ def recipe(**sections: Any) -> Recipe:
     return Recipe.model_validate(tree)
 
 
-class Machine:
-    """Plans recipes for one model on GPUs of one size."""
-
-    def __init__(self, model: str = SEVEN, gigabytes: int = 80, gpus: int = 8) -> None:
-        self.node = Node("a machine", 64, tuple(map(str, range(gpus))), "GPU", gigabytes * GIGABYTE)
-        self.model = model
-
-    def __call__(self, tried: Recipe) -> MemoryPlan:
-        placement = place(tried, [self.node])
-        transport = choose_transport(
-            tried,
-            backend_transports=tried.engine.capabilities.transports,
-            one_process=False,
-            on_gpus=placement.on_gpus,
-            shares_files=True,
-        )
-        longest = 256 + tried.rollout.max_new_tokens
-        sizes = MemoryInputs(
-            shape=ModelShape.of(PUBLISHED[self.model]),
-            parameters=COUNTS[self.model],
-            context=32_768,
-            longest=longest,
-            kept=2,
-            device_bytes=self.node.device_bytes,
-            host_bytes=None,
-        )
-        return plan_memory(tried, placement, transport, sizes)
+def planned(tried: Recipe) -> MemoryPlan:
+    """Plan a recipe for a model of 7B on eight GPUs of 80 GB."""
+    placement = place(tried, [Node("a machine", 64, tuple(map(str, range(8))), "GPU", 80 * GIGABYTE)])
+    transport = choose_transport(
+        tried,
+        backend_transports=tried.engine.capabilities.transports,
+        one_process=False,
+        on_gpus=True,
+    )
+    sizes = MemoryInputs(
+        shape=ModelShape.of(PUBLISHED[SEVEN]),
+        parameters=COUNTS,
+        context=32_768,
+        longest=256 + tried.rollout.max_new_tokens,
+        kept=2,
+        device_bytes=80 * GIGABYTE,
+        host_bytes=None,
+    )
+    return plan_memory(tried, placement, transport, sizes)
 
 
 def parts(memory: MemoryPlan, budget: int) -> dict[str, int]:
@@ -79,7 +68,7 @@ def parts(memory: MemoryPlan, budget: int) -> dict[str, int]:
 
 def test_7b_with_all_activations_on_two_ranks_is_refused_with_its_largest_part() -> None:
     with pytest.raises(InputError) as raised:
-        refuse_overfull(Machine()(recipe(train={"ranks": 2})), "a machine", "; one more sentence")
+        refuse_overfull(planned(recipe(train={"ranks": 2})), "a machine", "; one more sentence")
     message = str(raised.value)
     assert re.search(r"each trainer GPU needs 2\d\d\.\d GB at its peak, in the loss, and has 80.0 GB", message)
     assert re.search(r"the largest parts in GB: activations 1\d\d\.\d", message)
@@ -88,8 +77,8 @@ def test_7b_with_all_activations_on_two_ranks_is_refused_with_its_largest_part()
 
 
 def test_weights_gradients_and_moments_are_those_of_the_model() -> None:
-    memory = Machine()(recipe(train={"checkpointing": "full"}))
-    total = COUNTS[SEVEN].total
+    memory = planned(recipe(train={"checkpointing": "full"}))
+    total = COUNTS.total
     trainer = parts(memory, 0)
     assert trainer["weights"] == total
     assert trainer["AdamW's moments"] == 2 * total
@@ -100,7 +89,7 @@ def test_weights_gradients_and_moments_are_those_of_the_model() -> None:
 
 def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_it() -> None:
     settings = recipe(mode="collocated", engine={"replicas": 8}, train={"ranks": 8, "checkpointing": "full"})
-    memory = Machine()(settings)
+    memory = planned(settings)
     share = engine_share(80 * GIGABYTE, memory.rank_resident)
     generates = parts(memory, 1)
     assert generates["engine's weights"] + generates["KV cache"] == pytest.approx(

@@ -90,17 +90,6 @@ def test_too_little_shared_memory_for_nccl_is_refused_with_the_flags_of_docker(
         plan(tmp_path, monkeypatch, ("0", "1"))
     monkeypatch.setenv("NCCL_SHM_DISABLE", "1")
     assert plan(tmp_path, monkeypatch, ("0", "1")).transport == "broadcast"
-    monkeypatch.delenv("NCCL_SHM_DISABLE")
-    assert plan(tmp_path, monkeypatch, ("0", "1"), sync={"transport": "file"}).transport == "file"  # no NCCL group
-
-
-def test_a_machine_with_gpus_and_without_a_compiler_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
-) -> None:
-    monkeypatch.delenv("CC", raising=False)
-    monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(InputError, match=r"missing: C compiler, with which Triton compiles on GPUs; install"):
-        plan(tmp_path, monkeypatch, ("0", "1"))
 
 
 def test_engines_with_another_nccl_than_the_ranks_are_refused_where_weights_are_broadcast(
