@@ -11,7 +11,6 @@ Four worlds differ in what they open, and one assembly runs them all:
     null     arl/bench/null.py           measured  answers at once      learns nothing    generated, meaningless
 """
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
@@ -112,6 +111,10 @@ class MeteredGroups(Groups, Protocol):
     """Groups in that sum."""
 
 
+async def _at_once() -> None:
+    """Return without giving other tasks a turn, which would change the order of events."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Parts(Segment):
     """Hold an opened world: what the controller works with, and what the rest of a run needs.
@@ -130,7 +133,7 @@ class Parts(Segment):
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     make_evaluations: Callable[[Scoreboard], Evaluations] = lambda board: Evaluations()
     """Makes what evaluates while training goes on; only called with eval.every."""
-    ready: Callable[[], Awaitable[object]] = lambda: asyncio.sleep(0)
+    ready: Callable[[], Awaitable[None]] = _at_once
     """Returns when training can begin. Evaluation can begin as soon as the world is open."""
     num_restarts: Callable[[], int] = int
     """Counts the engines that were restarted since the world was opened."""
