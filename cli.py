@@ -210,12 +210,11 @@ def doctor(
         if not smoke_test(None if loaded is None else loaded.engine, python, console):
             raise typer.Exit(1)
         return
-    good = True
+    code = 0
     for finding in examine(loaded, python):
         typer.echo(str(finding))
-        good = good and finding.good
-    if not good:
-        raise typer.Exit(2)
+        code = code if finding.good else 2
+    raise typer.Exit(code)
 
 
 @command(app)
@@ -233,18 +232,9 @@ def sft(
     from arl.launch.devices import visible_cores
     from arl.train.sft import PairsJob, run_job
 
-    job = {
-        "model": model,
-        "data": str(data),
-        "output": str(output),
-        "steps": steps,
-        "batch_size": batch_size,
-        "learning_rate": learning_rate,
-        "dtype": dtype,
-        "seed": seed,
-        "threads": visible_cores(),
-    }
-    run_job(PairsJob, job)
+    paths = {"data": str(data), "output": str(output)}
+    numbers = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
+    run_job(PairsJob, {"model": model, "dtype": dtype, "threads": visible_cores(), **paths, **numbers})
 
 
 @command(app)
@@ -271,16 +261,14 @@ def serve(
 
 for function in (options.tasks, *options.EVALUATION_COMMANDS, *SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):
     command(app)(function)
-
-engines = typer.Typer(help="Change the engines of a run that goes on.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(engines, name="engines")
-for function in options.ENGINES_COMMANDS:
-    command(engines)(function)
-
-bench = typer.Typer(help="Measure, and print JSON.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(bench, name="bench")
-for function in COMMANDS:
-    command(bench)(function)
+for name, about, functions in (
+    ("engines", "Change the engines of a run that goes on.", options.ENGINES_COMMANDS),
+    ("bench", "Measure, and print JSON.", COMMANDS),
+):
+    group = typer.Typer(help=about, no_args_is_help=True, rich_markup_mode=None)
+    app.add_typer(group, name=name)
+    for function in functions:
+        command(group)(function)
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ import itertools
 import selectors
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import AsyncIterator, Callable, Coroutine
 from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, ParamSpec, TypeVar
@@ -52,10 +52,10 @@ class _WallLoop(asyncio.SelectorEventLoop):
     Otherwise every deadline would have passed when a process that was stopped goes on, although nobody else was late.
     """
 
-    def __init__(self, start: float) -> None:
+    def __init__(self, start: float, on_pause: Callable[[float], object] | None) -> None:
         self._last = time.monotonic()
         self._zero = self._last - start
-        self.on_pause: list[Callable[[float], object]] = []
+        self._on_pause = on_pause
         super().__init__(_BeatingSelector())
 
     def time(self) -> float:
@@ -64,26 +64,9 @@ class _WallLoop(asyncio.SelectorEventLoop):
         self._last = at
         if gap > LATE_SECONDS:
             self._zero += gap - BEAT_SECONDS
-            for notice in self.on_pause:
-                self.call_soon(notice, gap)
+            if self._on_pause is not None:
+                self.call_soon(self._on_pause, gap)
         return at - self._zero
-
-
-@contextlib.contextmanager
-def pauses_noticed(notice: Callable[[float], object]) -> Iterator[None]:
-    """Have `notice` called with the seconds of each pause in which this process could not run.
-
-    Virtual time has no pauses.
-    """
-    loop = asyncio.get_running_loop()
-    if not isinstance(loop, _WallLoop):
-        yield
-        return
-    loop.on_pause.append(notice)
-    try:
-        yield
-    finally:
-        loop.on_pause.remove(notice)
 
 
 class _JumpingSelector(selectors.DefaultSelector):
@@ -160,14 +143,19 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return self._jump.elapsed
 
 
-def run(main: Callable[[], Coroutine[Any, Any, T]], virtual: bool = False, start: float = 0.0) -> T:
+def run(
+    main: Callable[[], Coroutine[Any, Any, T]],
+    virtual: bool = False,
+    start: float = 0.0,
+    on_pause: Callable[[float], object] | None = None,
+) -> T:
     """Run `main()` to its end on the wall clock, or in virtual time, and return its result.
 
     Args:
         start: what `now()` returns at the beginning, seconds.
+        on_pause: is called with the seconds of each pause in which this process could not run. Virtual time has none.
     """
-    loop_class = VirtualLoop if virtual else _WallLoop
-    with asyncio.Runner(loop_factory=lambda: loop_class(start)) as runner:
+    with asyncio.Runner(loop_factory=lambda: VirtualLoop(start) if virtual else _WallLoop(start, on_pause)) as runner:
         return runner.run(main())
 
 
@@ -178,23 +166,19 @@ class _Wait:
     who: str
     what: str | Callable[[], str]
     since: float
-    bound: "asyncio.Timeout | OuterBound"
-    loop: asyncio.AbstractEventLoop
-    is_known: bool  # outer deadlines leave it time to fire
+    scope: asyncio.Timeout | None  # that outer deadlines leave the time to fire; None: they do not wait for it
 
     def describe(self) -> str:
-        if isinstance(self.what, str):
-            return self.what
-        return self.what()
+        return self.what if isinstance(self.what, str) else self.what()
 
 
-_waits: dict[int, _Wait] = {}
+_waits: list[_Wait] = []
 
 
 def current_waits() -> list[tuple[str, str, float]]:
     """Return every wait in progress in this process: who waits, for what, and for how many seconds."""
     time = now()
-    return [(wait.who, wait.describe(), time - wait.since) for wait in list(_waits.values())]
+    return [(wait.who, wait.describe(), time - wait.since) for wait in _waits]
 
 
 def who_waits() -> str:
@@ -226,20 +210,9 @@ class OuterBound:
             self._timer.cancel()
 
     def _end(self) -> None:
-        latest = _latest_known_deadline()
-        self._scope.reschedule(now() if latest is None else latest + MARGIN)
-
-
-def _latest_known_deadline() -> float | None:
-    """Return when the last of the running deadlines that know more passes; None: there is none."""
-    loop = asyncio.get_running_loop()
-    ends = []
-    for wait in _waits.values():
-        if wait.is_known and wait.loop is loop and isinstance(wait.bound, asyncio.Timeout):
-            end = wait.bound.when()
-            if end is not None:
-                ends.append(end)
-    return max(ends, default=None)
+        ends = [wait.scope.when() for wait in _waits if wait.scope is not None]
+        latest = max((end + MARGIN for end in ends if end is not None), default=now())
+        self._scope.reschedule(latest)
 
 
 @contextlib.asynccontextmanager
@@ -255,19 +228,15 @@ async def deadline(seconds: float, who: str, what: str | Callable[[], str]) -> A
         DeadlineError: the time is over. The message lists every wait of this process.
     """
     scope = asyncio.timeout(seconds)
-    async with _recorded(who, what, scope, scope, seconds, is_known=True):
+    async with _recorded(_Wait(who, what, now(), scope), scope, seconds):
         yield scope
 
 
 @contextlib.asynccontextmanager
 async def budget(seconds: float, who: str, what: str) -> AsyncIterator[asyncio.Timeout]:
-    """Bound work beside the run as `deadline` does. Outer deadlines do not wait for it. Yields asyncio's timeout.
-
-    Raises:
-        DeadlineError: the time is over. The message lists every wait of this process.
-    """
+    """Bound work beside the run as `deadline` does. Outer deadlines do not wait for it."""
     scope = asyncio.timeout(seconds)
-    async with _recorded(who, what, scope, scope, seconds, is_known=False):
+    async with _recorded(_Wait(who, what, now(), None), scope, seconds):
         yield scope
 
 
@@ -277,13 +246,10 @@ async def outer_deadline(seconds: float, who: str, what: str | Callable[[], str]
 
     When `seconds` have passed, it waits for the deadlines that are running then, and for MARGIN. Yields the bound,
     which can be rescheduled.
-
-    Raises:
-        DeadlineError: the time is over. The message lists every wait of this process.
     """
     scope = asyncio.timeout(None)
     bound = OuterBound(scope)
-    async with _recorded(who, what, scope, bound, seconds, is_known=True):
+    async with _recorded(_Wait(who, what, now(), None), scope, seconds):
         bound.reschedule(now() + seconds)
         try:
             yield bound
@@ -292,27 +258,19 @@ async def outer_deadline(seconds: float, who: str, what: str | Callable[[], str]
 
 
 @contextlib.asynccontextmanager
-async def _recorded(
-    who: str,
-    what: str | Callable[[], str],
-    scope: asyncio.Timeout,
-    bound: asyncio.Timeout | OuterBound,
-    seconds: float,
-    *,
-    is_known: bool,
-) -> AsyncIterator[None]:
+async def _recorded(wait: _Wait, scope: asyncio.Timeout, seconds: float) -> AsyncIterator[None]:
     """Run the block within `scope`, as a wait that messages list."""
-    wait = _Wait(who, what, now(), bound, asyncio.get_running_loop(), is_known)
-    _waits[id(wait)] = wait
+    _waits.append(wait)
     try:
         async with scope:
             yield
     except TimeoutError as error:
         if not scope.expired():
             raise
-        raise DeadlineError(f"{who} waited {seconds:g} s for {wait.describe()}. Waiting: {who_waits()}") from error
+        message = f"{wait.who} waited {seconds:g} s for {wait.describe()}. Waiting: {who_waits()}"
+        raise DeadlineError(message) from error
     finally:
-        del _waits[id(wait)]
+        _waits.remove(wait)
 
 
 async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -320,26 +278,14 @@ async def in_thread(work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
     The thread is a daemon: one that hangs does not keep the process from exiting.
     """
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def finish(future: Future[T]) -> None:
-        if done.done():
-            return  # the caller was canceled and waits no longer
-        error = future.exception()
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(future.result())
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()  # so that the thread may set it when the caller waits no longer
 
     def run() -> None:
-        outcome: Future[T] = Future()
         try:
             outcome.set_result(work(*args, **kwargs))
         except BaseException as error:
             outcome.set_exception(error)
-        with contextlib.suppress(RuntimeError):  # the loop is closed, so nobody waits
-            loop.call_soon_threadsafe(finish, outcome)
 
     threading.Thread(target=run, name=work.__name__, daemon=True).start()
-    return await done
+    return await asyncio.wrap_future(outcome)

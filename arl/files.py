@@ -22,7 +22,6 @@ from arl.errors import DiskError, InputError
 FULL = {errno.ENOSPC, errno.EDQUOT}
 IN_THE_WAY = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP}
 OTHERS_OF_THE_DISK = {errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE}
-OF_THE_DISK = FULL | IN_THE_WAY | OTHERS_OF_THE_DISK
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 CODE_IN_TEXT = re.compile(r"os error (\d+)")  # safetensors raises an error of its own
 
@@ -38,7 +37,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         code = disk_code(error)
-        if code not in OF_THE_DISK:
+        if code not in FULL | IN_THE_WAY | OTHERS_OF_THE_DISK:
             raise
         named = getattr(error, "filename", None)
         raise DiskError(explain_disk(Path(named) if isinstance(named, str) else path, code)) from error
@@ -54,26 +53,23 @@ def disk_code(error: Exception) -> int | None:
 
 def explain_disk(path: Path, code: int | None) -> str:
     """Say that a file cannot be written, why, and what helps."""
-    why = f" ({os.strerror(code)})" if code else ""
+    remedy = "see that its disk works and may be written by this user"
     if code in FULL:
         disk = shutil.disk_usage(path.parent)
         free = f"{disk.free / 1e6:.1f} of {disk.total / 1e6:.0f} MB are free on {path.parent}"
-        return f"{path}: cannot be written{why}: {free}: make room there"
-    if code == errno.ENOENT and not os.path.exists(path.parent):
-        return f"{path}: cannot be written: its directory {path.parent} was deleted"
-    if code == errno.ENOENT:
-        return f"{path}: was deleted, and the run needs it"
-    if code in IN_THE_WAY:
-        return f"{path}: cannot be written{why}: something else has its name, or that of its directory: move it away"
-    return f"{path}: cannot be written{why}: see that its disk works and may be written by this user"
+        remedy = f"{free}: make room there"
+    elif code == errno.ENOENT:
+        remedy = "it or its directory was deleted, and the run needs it"
+    elif code in IN_THE_WAY:
+        remedy = "something else has its name, or that of its directory: move it away"
+    why = f" ({os.strerror(code)})" if code else ""
+    return f"{path}: cannot be written{why}: {remedy}"
 
 
 def nearest_directory(path: Path) -> Path:
     """Return `path`, or the nearest directory above it that exists."""
-    place = path.absolute()
-    while not os.path.exists(place):
-        place = place.parent
-    return place
+    absolute = path.absolute()
+    return next(place for place in (absolute, *absolute.parents) if os.path.exists(place))
 
 
 def refuse_unwritable(directory: Path) -> None:
@@ -142,9 +138,7 @@ def require_lock(path: Path) -> BinaryIO:
 def try_lock(file: BinaryIO) -> bool:
     """Lock an open file until it is closed, without waiting, and return whether no other process holds its lock."""
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        return _flock(file, fcntl.LOCK_EX)
     except OSError as error:
         if error.errno not in NO_LOCKS:
             raise
@@ -153,17 +147,21 @@ def try_lock(file: BinaryIO) -> bool:
             "same directory at once",
             stacklevel=2,
         )
-    return True
+        return True
 
 
 def is_locked(path: Path) -> bool:
     """Return whether a process holds the lock of a file; False where it is not there, or cannot be locked."""
-    with contextlib.suppress(FileNotFoundError), path.open("rb") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        except OSError as error:
-            if error.errno not in NO_LOCKS:
-                raise
-    return False
+    try:
+        with path.open("rb") as file:
+            return not _flock(file, fcntl.LOCK_SH)
+    except OSError:
+        return False
+
+
+def _flock(file: BinaryIO, kind: int) -> bool:
+    try:
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

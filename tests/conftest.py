@@ -8,7 +8,6 @@ test with five times the examples.
 import gc
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -76,9 +75,8 @@ def _group_of(item: pytest.Item) -> str:
 
 @pytest.hookimpl(trylast=True)  # after -m has deselected what it deselects
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow and long tests out unless `-m` names them, and begin with what takes long."""
-    _leave_out_real_sglang(config, items)
-    for mark in ("slow", "long"):
+    """Leave out slow and long tests, and those of a real SGLang, unless `-m` names them; begin with what takes long."""
+    for mark in ("slow", "long", "sglang"):
         if mark not in config.option.markexpr:
             left_out = [item for item in items if item.get_closest_marker(mark)]
             config.hook.pytest_deselected(items=left_out)
@@ -92,9 +90,6 @@ def _takes_long(item: pytest.Item) -> tuple[bool, bool]:
     return bool(is_slow), any(room in item.nodeid for room in LONG_ROOMS)
 
 
-NOT_RUN = pytest.StashKey[str]()
-
-
 def _refuse_without_sglang(config: pytest.Config) -> None:
     """Raise UsageError where -m asks for the tests of a real SGLang, and there is none."""
     expression = config.option.markexpr
@@ -103,32 +98,6 @@ def _refuse_without_sglang(config: pytest.Config) -> None:
             find_sglang(None)
         except InputError as error:
             raise pytest.UsageError(str(error)) from error
-
-
-def _leave_out_real_sglang(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of a real SGLang unless `-m` names them: one line of the summary, instead of a skip each."""
-    needing = [item for item in items if item.get_closest_marker("sglang")]
-    if not needing or "sglang" in config.option.markexpr:
-        return
-    items[:] = [item for item in items if item not in needing]
-    config.hook.pytest_deselected(items=needing)
-    line = f"{len(needing)} tests of a real SGLang were left out: .ci/sglang builds it, and `-m sglang` runs them"
-    config.stash[NOT_RUN] = line
-    if hasattr(config, "workeroutput"):  # a process of pytest-xdist's: the summary is another's
-        config.workeroutput["not_run"] = line
-
-
-@pytest.hookimpl(optionalhook=True)  # of pytest-xdist
-def pytest_testnodedown(node: Any) -> None:
-    """Take the line of a process that has ended."""
-    line = getattr(node, "workeroutput", {}).get("not_run")
-    if line is not None:
-        node.config.stash[NOT_RUN] = line
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if NOT_RUN in config.stash:
-        terminalreporter.write_line(config.stash[NOT_RUN])
 
 
 def pytest_collection_finish() -> None:

@@ -23,9 +23,9 @@ class Handler(BaseHTTPRequestHandler):
     def do_GET(self):
         self.answer(503 if fault == "deaf" else 200, b'{"model_path": "m", "weight_version": "%s"}' % version)
 
-    def answer(self, status, body, length=None):
+    def answer(self, status, body):
         self.send_response(status)
-        self.send_header("Content-Length", str(length or len(body)))
+        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
@@ -34,9 +34,6 @@ class Handler(BaseHTTPRequestHandler):
         print("fake scheduler: got", self.path, flush=True)
         if fault == "garbage":
             self.answer(200, b"<html>proxy error</html>\\n\\n")
-        elif fault == "half":
-            self.answer(200, b'data: {"output_ids": [1', length=4096)
-            self.close_connection = True
         elif fault == "die":
             print("fake scheduler: out of memory", flush=True)
             os._exit(9)

@@ -11,64 +11,32 @@ from transformers import AutoModelForCausalLM, PretrainedConfig, Qwen2Config, Qw
 
 from arl.models.tiny import character_tokenizer
 
+SIZES = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "max_position_embeddings",
+    "tie_word_embeddings",
+)
 
-def _qwen2(**sizes: Any) -> Qwen2Config:
-    return Qwen2Config(architectures=["Qwen2ForCausalLM"], rms_norm_eps=1e-6, **sizes)
+
+def _qwen2(*sizes: Any) -> Qwen2Config:
+    return Qwen2Config(architectures=["Qwen2ForCausalLM"], rms_norm_eps=1e-6, **dict(zip(SIZES, sizes, strict=True)))
 
 
-# The sizes in the config.json that each model was published with.
+# The SIZES in the config.json that each model was published with.
 PUBLISHED: dict[str, PretrainedConfig] = {
-    "Qwen2.5-1.5B-Instruct": _qwen2(
-        vocab_size=151_936,
-        hidden_size=1536,
-        intermediate_size=8960,
-        num_hidden_layers=28,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        max_position_embeddings=32_768,
-        tie_word_embeddings=True,
-    ),
-    "Qwen2.5-7B-Instruct": _qwen2(
-        vocab_size=152_064,
-        hidden_size=3584,
-        intermediate_size=18_944,
-        num_hidden_layers=28,
-        num_attention_heads=28,
-        num_key_value_heads=4,
-        max_position_embeddings=32_768,
-        tie_word_embeddings=False,
-    ),
-    "DeepSeek-R1-Distill-Qwen-1.5B": _qwen2(
-        vocab_size=151_936,
-        hidden_size=1536,
-        intermediate_size=8960,
-        num_hidden_layers=28,
-        num_attention_heads=12,
-        num_key_value_heads=2,
-        max_position_embeddings=131_072,
-        tie_word_embeddings=False,
-    ),
-    "DeepSeek-R1-Distill-Qwen-32B": _qwen2(
-        vocab_size=152_064,
-        hidden_size=5120,
-        intermediate_size=27_648,
-        num_hidden_layers=64,
-        num_attention_heads=40,
-        num_key_value_heads=8,
-        max_position_embeddings=131_072,
-        tie_word_embeddings=False,
-    ),
+    "Qwen2.5-1.5B-Instruct": _qwen2(151_936, 1536, 8960, 28, 12, 2, 32_768, True),
+    "Qwen2.5-7B-Instruct": _qwen2(152_064, 3584, 18_944, 28, 28, 4, 32_768, False),
+    "DeepSeek-R1-Distill-Qwen-1.5B": _qwen2(151_936, 1536, 8960, 28, 12, 2, 131_072, False),
+    "DeepSeek-R1-Distill-Qwen-32B": _qwen2(152_064, 5120, 27_648, 64, 40, 8, 131_072, False),
     "Qwen3-0.6B": Qwen3Config(
         architectures=["Qwen3ForCausalLM"],
-        vocab_size=151_936,
-        hidden_size=1024,
-        intermediate_size=3072,
-        num_hidden_layers=28,
-        num_attention_heads=16,
-        num_key_value_heads=8,
         head_dim=128,
-        max_position_embeddings=40_960,
-        tie_word_embeddings=True,
+        **dict(zip(SIZES, (151_936, 1024, 3072, 28, 16, 8, 40_960, True), strict=True)),
     ),
 }
 TEMPLATE = (

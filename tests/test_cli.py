@@ -27,9 +27,12 @@ def test_train_help_fits_one_screen() -> None:
 
 
 def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
-    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", "--set", "seed=7", cwd=tmp_path)
+    settings = ("--verbose", "--check-weights", "--set", "seed=7")
+    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    plan = dict(line.split(maxsplit=1) for line in done.stdout.splitlines())
+    page, _, whole = done.stdout.partition("\n\n")
+    assert {"seed: 7", "  check: true", "  behavior_weight: capped"} < set(whole.splitlines())
+    plan = dict(line.split(maxsplit=1) for line in page.splitlines())
     assert plan["run"] == "quickstart, written to runs/quickstart"
     assert plan["world"] == "wall, disaggregated"
     assert plan["problems"].startswith("running_checksum: 17,")
@@ -44,26 +47,14 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_verbose_dry_run_also_prints_the_whole_recipe(tmp_path: Path) -> None:
-    settings = ("--check-weights", "--set", "seed=7", "--set", "output.wandb=off")
-    recipe = str(ROOT / "recipes/quickstart.yaml")
-    done = arl("train", recipe, "--dry-run", "--verbose", *settings, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert {"seed: 7", "  check: true", "  behavior_weight: capped"} < set(done.stdout.splitlines())
-    assert arl("train", recipe, "--verbose").returncode == 2
-
-
 @pytest.mark.parametrize(
     ("override", "complaint"),
     [
         ("rollout.stalenes=1", "did you mean staleness?"),
         ("train.steps=none", "train.steps = 'none'"),
-        ("data.task=sudoku", "data.task 'sudoku': give one of aime24, aime25, amc23, arithmetic, gsm8k, long_tail, "),
         ("data.task=gms8k", "data.task 'gms8k': did you mean gsm8k?"),
         ("reward.function=nowhere:score", "cannot import nowhere"),
-        ("reward.function=json:score", "json has no attribute score"),
         ("rollout.env=json", "write it as module:attribute"),
-        ("train={packing: fixed, packing_count: 300}", "to 22200 or more, or lower train.packing_count to 221"),
         ("train.capacity=20", "rollout.max_new_tokens 48, 74 in all: raise train.capacity to 74 or more"),
     ],
 )
@@ -77,27 +68,17 @@ def test_bad_input_is_refused_with_exit_code_2_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("command", [("train",), ("sweep", "--axis", "rollout.staleness=0,4")])
-@pytest.mark.parametrize("place", ["/proc/nowhere", "a file/of/this name"])
-def test_a_directory_in_which_nothing_can_be_written_is_refused_by_a_dry_run(
-    tmp_path: Path, command: tuple[str, ...], place: str
-) -> None:
-    (tmp_path / "a file").write_text("")
-    recipe = str(ROOT / "recipes/quickstart-virtual.yaml")
-    done = arl(*command, recipe, "--set", f"output.directory={place}", "--dry-run", cwd=tmp_path)
-    assert done.returncode == 2
-    assert f"output.directory {place}: nothing can be written there" in done.stderr
-    assert [file.name for file in tmp_path.iterdir()] == ["a file"]
-
-
 @pytest.mark.parametrize(
-    ("command", "option"),
-    [("train", "--nodes"), ("sweep", "--seeds")],
+    ("options", "complaint"),
+    [
+        (("--set", "output.directory=/proc/nowhere"), "output.directory /proc/nowhere: nothing can be written there"),
+        (("--nodes", ""), "arl: --nodes '': must not be empty; give a value, or leave the option out\n"),
+    ],
 )
-def test_an_empty_option_is_blamed_itself(tmp_path: Path, command: str, option: str) -> None:
-    done = arl(command, str(ROOT / "recipes/quickstart.yaml"), option, "", "--dry-run", cwd=tmp_path)
+def test_a_dry_run_refuses_what_a_run_would(tmp_path: Path, options: tuple[str, str], complaint: str) -> None:
+    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), *options, "--dry-run", cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == f"arl: {option} '': must not be empty; give a value, or leave the option out\n"
+    assert complaint in done.stderr
 
 
 IN_THE_BACKGROUND = """
@@ -155,9 +136,8 @@ model:
   tiny: {hidden_size: 16, layers: 1, heads: 2, intermediate_size: 32}
 data: {task: running_checksum, options: {size: 100}}
 rollout: {problems_per_step: 2, group_size: 2, staleness: 2, max_new_tokens: 8}
-train: {steps: 3, minibatches: 1, learning_rate: 1.5e-4}
-engine: {slots: 4, stream_interval: 4}
-eval: {problems: 2}
+train: {steps: 2, minibatches: 1}
+eval: {problems: 0}
 """
 
 
@@ -172,11 +152,8 @@ def test_a_command_ends_without_a_word_if_nobody_reads_its_output() -> None:
     assert (done.returncode, done.stderr) in {(1, ""), (0, "")}  # it may have written all of it before
 
 
-@pytest.mark.parametrize("redirection", [">/dev/full", "| true"])
-def test_a_run_goes_on_to_its_end_if_nobody_can_read_its_output(tmp_path: Path, redirection: str) -> None:
+def test_a_run_goes_on_to_its_end_if_nobody_can_read_its_output(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    done = started(
-        f"train {tmp_path}/recipe.yaml --set output.directory={tmp_path}/runs --set train.steps=2", redirection
-    )
+    done = started(f"train {tmp_path}/recipe.yaml --set output.directory={tmp_path}/runs", "| true")
     assert (done.returncode, done.stderr) == (0, "")
     assert list(tmp_path.glob("runs/*/summary.json"))

@@ -152,7 +152,7 @@ async def _served(
     launcher = LocalLauncher(directory / kind, recipe.deadlines.shutdown)
     await stack.enter_async_context(launcher)
     await stack.enter_async_context(explain_deaths(launcher))
-    servers = EngineServers(recipe, StartingVersions(model), [resources], launcher, RunSecrets(new_key()))
+    servers = EngineServers(recipe, StartingVersions(model), {0: resources}, launcher, RunSecrets(new_key()))
     server = await servers.start(0)
     url = await server.ready(recipe.deadlines.startup)
     engine = await stack.enter_async_context(servers.connect(url))

@@ -9,16 +9,14 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from arl.config.worlds import WorldTraits
 from arl.engine.base import Load
 from arl.engine.router import Router
 from arl.rollout.controller_state import ControllerState
-from arl.run.world import Parts, RunContext, recipe_parts
+from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.types import (
-    Accuracy,
     Batch,
     FinishReason,
     GenerateRequest,
@@ -39,21 +37,13 @@ INCREMENT_LOGPROBS = (-1.0,) * len(INCREMENT_IDS)
 ANSWERS_PER_TURN = 4  # few, so that the engine holds what is open, and enough to share the cost of a turn
 
 
-class NullWorld:
+class NullWorld(World):
     """Implement World: on the wall clock, in this process and thread, without a model and without checkpoints."""
 
     traits = WorldTraits(virtual_time=False, one_process=True, restarts_at_checkpoints=False)
 
     def __init__(self) -> None:
         self.engine = NullEngine(ANSWERS_PER_TURN)
-
-    def process_settings(self) -> AbstractContextManager[None]:
-        """See World."""
-        return contextlib.nullcontext()
-
-    def known_accuracy(self, context: RunContext) -> Accuracy | None:
-        """See World."""
-        return None
 
     @contextlib.asynccontextmanager
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:

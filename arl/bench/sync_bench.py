@@ -154,7 +154,7 @@ async def _system(
         explain_deaths(launcher),
         contextlib.AsyncExitStack() as stack,
     ):
-        servers = EngineServers(recipe, versions, [RESOURCES], launcher, trust)
+        servers = EngineServers(recipe, versions, {0: RESOURCES}, launcher, trust)
         server = await servers.start(0)
         url = await server.ready(recipe.deadlines.startup)
         ranks: dict[str, TrainerClient] = {}

@@ -1,9 +1,11 @@
 """Read what a model's directory says: its limits, its operations, its sizes, and the tokens that end a response."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgspec
@@ -11,6 +13,16 @@ from msgspec import Struct
 
 from arl.data.hub import description_of
 from arl.errors import DataError
+
+SIZES = {
+    "vocab_size",
+    "max_position_embeddings",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+}
 
 
 class Limits(NamedTuple):
@@ -38,7 +50,7 @@ def model_limits(path: str) -> Limits:
     Raises:
         DataError: no model there.
     """
-    config = model_config(path)
+    config = _sizes(path)
     with reading_model(path, "sizes of a model"):
         return Limits(int(config.vocab_size), int(config.max_position_embeddings))
 
@@ -49,14 +61,29 @@ def model_flops(path: str) -> Flops:
     Raises:
         DataError: no model there.
     """
-    shape = ModelShape.of(model_config(path))
-    attention = 2 * shape.width * (shape.query_width + shape.key_width)  # q and o, k and v
-    mlp = 3 * shape.width * shape.mlp_width
+    config = _sizes(path)
+    width = config.hidden_size
+    layers = config.num_hidden_layers
+    heads = config.num_attention_heads
+    head_dim = getattr(config, "head_dim", None) or width // heads
+    attention = 2 * width * head_dim * (heads + config.num_key_value_heads)  # q and o, k and v
+    mlp = 3 * width * config.intermediate_size
     return Flops(
-        token=2.0 * shape.layers * (attention + mlp),
-        key=4.0 * shape.layers * shape.query_width,
-        score=2.0 * shape.width * shape.vocab_size,
+        token=2.0 * layers * (attention + mlp),
+        key=4.0 * layers * heads * head_dim,
+        score=2.0 * width * config.vocab_size,
     )
+
+
+def _sizes(path: str) -> Any:
+    """Return the sizes in a model's config.json.
+
+    Importing transformers' own reader, and with it torch, takes seconds, in which a controller would stand still. So it
+    is asked only where the file leaves a size to its defaults.
+    """
+    with reading_model(path, "model"):
+        config = json.loads((Path(description_of(path)) / "config.json").read_text())
+        return SimpleNamespace(**config) if config.keys() >= SIZES else model_config(path)
 
 
 def model_config(path: str) -> Any:

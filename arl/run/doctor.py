@@ -31,12 +31,9 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
     """
     linux = sys.platform == "linux"
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
-    yield Finding(linux, system, "" if linux else "Only Linux is supported: elsewhere processes outlive a killed run")
+    yield Finding(linux, system, "Only Linux is supported: elsewhere processes outlive a killed run")
     for name in ("torch", "transformers"):
-        try:
-            yield Finding(True, f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            yield Finding(False, name, "pip install -e . in a clone of arl")
+        yield Finding(True, f"{name} {metadata.version(name)}")
     visible: tuple[str, ...] = ()
     try:
         visible = visible_devices()
@@ -44,22 +41,22 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
         yield Finding(True, f"{visible_cores()} CPU cores, {len(visible)} GPUs{names}")
     except InputError as error:
         yield Finding(False, "GPUs", str(error))
-    yield _published_weights()
+    where = "weights are published on disk, in the run directory, which is slow"
+    if os.path.isdir(SHARED_MEMORY):
+        where = f"{shutil.disk_usage(SHARED_MEMORY).free / 1e9:.1f} GB free in {SHARED_MEMORY}, for published weights"
+    yield Finding(True, where)
     is_asked_for = recipe is not None or python is not None
     installed = []
     for config in _engines(recipe, python):
         try:
             found = find_backend(config.kind).probe(config)
         except InputError as error:
-            if is_asked_for:
-                recipe = None  # its check would only repeat this
-                yield Finding(False, f"engine {config.kind}: {error}")
-            else:
-                yield Finding(
-                    True,
-                    f"no engine {config.kind}: only recipes with engine.kind {config.kind} need it; `arl doctor "
-                    "--python PYTHON` looks for it in another interpreter, and says how to install it",
-                )
+            remedy = (
+                "only its recipes need it; `arl doctor --python PYTHON` looks elsewhere, and says how to install it"
+            )
+            what = str(error) if is_asked_for else f"not in this interpreter: {remedy}"
+            yield Finding(not is_asked_for, f"engine {config.kind}: {what}")
+            recipe = None  # its check would only repeat this
             continue
         yield Finding(True, f"engine {config.kind}: {found}{f'; {found.note}' if found.note else ''}")
         if found.capabilities.own_interpreter:
@@ -71,22 +68,10 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
 
 def _engines(recipe: Recipe | None, python: str | None) -> list[EngineConfig]:
     """List the engine sections whose backends are to be probed."""
-    engines = [] if recipe is None else [recipe.engine]
     if recipe is not None and python is None:
-        return engines
+        return [recipe.engine]
     kinds = [kind for kind in BUILT_IN if find_backend(kind).capabilities.own_interpreter]
-    others = [engine for engine in engines if engine.kind not in kinds]
-    return others + [EngineConfig(kind=kind, python=python) for kind in kinds]
-
-
-def _published_weights() -> Finding:
-    """Look at the memory-backed file system through which weights are published; a disk does instead, slowly."""
-    if not os.path.isdir(SHARED_MEMORY) or not os.access(SHARED_MEMORY, os.W_OK):
-        return Finding(True, f"no {SHARED_MEMORY}: weights are published on disk, in the run directory")
-    free = shutil.disk_usage(SHARED_MEMORY).free / 1e9
-    return Finding(
-        True, f"{free:.1f} GB free in {SHARED_MEMORY}, for weights on their way to engines; beyond it, on disk"
-    )
+    return [EngineConfig(kind=kind, python=python) for kind in kinds]
 
 
 def _startable(recipe: Recipe) -> Finding:

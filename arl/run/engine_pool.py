@@ -9,9 +9,8 @@ The run goes on without an engine that is given up while engine.min_replicas oth
 
 import asyncio
 import contextlib
-import dataclasses
-from collections.abc import AsyncIterator, Callable, Sequence
-from typing import NoReturn
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -28,7 +27,7 @@ from arl.sync.group_sender import GroupSender, WeightSender
 BEAT_SECONDS = 2.0  # between two questions to an engine that has joined, which nobody here watches as a process
 
 
-@dataclasses.dataclass(eq=False)
+@dataclass(eq=False)
 class Member:
     """Describe one engine of the run."""
 
@@ -38,9 +37,8 @@ class Member:
     external: JoinEngine | None = None  # as it introduced itself; None: the run has started it
     process: Process | None = None  # the newest one; None: it is being started, could not be, or is external
     task: asyncio.Task[None] | None = None  # keeps it
-    serves: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)  # set for good when it first serves
-    given_up: RunError | None = None
-    is_leaving: bool = False
+    serves: asyncio.Event = field(default_factory=asyncio.Event)  # set when it first serves, or never will
+    given_up: RunError | None = None  # why the run goes on without it
 
     @property
     def pid(self) -> int | None:
@@ -53,15 +51,7 @@ class Member:
 
 
 class EnginePool:
-    """Start, watch and remove the engines of a run; see `open_engine_pool`.
-
-    Args:
-        servers: starts a server, and connects to it.
-        others: resources of the run's other processes, which no engine may take.
-        note: is called with one line for each change.
-        sender: broadcasts weights, where that is their transport.
-        tasks: keep the members; they are cancelled at the end.
-    """
+    """Start, watch and remove the engines of a run; see `open_engine_pool`."""
 
     def __init__(
         self,
@@ -71,24 +61,21 @@ class EnginePool:
         sender: GroupSender | None,
         tasks: asyncio.TaskGroup,
     ) -> None:
-        recipe = servers.recipe
-        self._recipe = recipe
+        self._recipe = servers.recipe
+        self._servers = servers
+        self._others = others
         self._note = note
         self._sender = sender
         self._tasks = tasks
         self._members: dict[str, Member] = {}
-        self._others = others
-        self._resources = {slot: servers.resources[slot] for slot in range(len(servers.resources))}
-        self._servers = dataclasses.replace(servers, resources=self._resources)
         self._nodes = list(servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
-        empty_seats = [None] * len(servers.resources)
-        self.router = Router(empty_seats, sender=sender)
+        self.router = Router([None] * len(servers.resources), sender=sender)
 
-    async def begin(self, started: Sequence[Process]) -> None:
+    async def keep_started(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each slot, and wait until all of them serve."""
         for slot, process in enumerate(started):
             member = Member(process.role, slot, self._node_name(slot), process=process)
-            self._keep(member, process)
+            self._keep(member, self._supervise(member, process))
         for member in list(self._members.values()):
             await member.serves.wait()  # or its task ends the group, within the deadlines of a start
 
@@ -97,6 +84,12 @@ class EnginePool:
         for member in self._members.values():
             if member.task is not None:
                 member.task.cancel()
+
+    @property
+    def replicas(self) -> dict[str, Replica]:
+        """Return what the engines that serve are given, by name."""
+        found = {name: self.router.replica(member.slot) for name, member in self._members.items()}
+        return {name: replica for name, replica in found.items() if replica is not None}
 
     def statuses(self) -> list[EngineStatus]:
         """Describe every engine."""
@@ -124,7 +117,7 @@ class EnginePool:
         """Seat an engine that a command has started, once it has the newest weights; return its name.
 
         Raises:
-            InputError: there is an engine of this name, or the run takes none.
+            InputError: the run takes none.
             RunError: it does not answer, or cannot load the weights; the run goes on without it.
         """
         if self._recipe.mode == "collocated":
@@ -132,21 +125,13 @@ class EnginePool:
                 "engines join: in mode collocated engines and trainer take turns on the same devices, of which an "
                 "engine that joins would have none; use mode disaggregated"
             )
-        if engine.name in self._members:
-            raise InputError(f"{engine.name}: the run has an engine of this name")
         slot = self.router.open_slot()
-        self._resources[slot] = Resources(threads=1)  # only where it runs they are known, and granted
+        self._servers.resources[slot] = Resources(threads=1)  # only where it runs they are known, and granted
         member = Member(engine.name, slot, engine.node, external=engine)
-        self._members[member.name] = member
-        keeping = self._tasks.create_task(self._keep_external(member, engine.url), name=f"watcher of {engine.name}")
-        member.task = keeping
-        serving = asyncio.create_task(member.serves.wait())
-        try:
-            await asyncio.wait({serving, keeping}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            serving.cancel()
-        if not member.serves.is_set():
-            raise member.given_up or EngineLost(f"{member.name} was removed before it served")
+        self._keep(member, self._keep_external(member, engine.url))
+        await member.serves.wait()
+        if member.given_up is not None:
+            raise member.given_up
         self._note(f"{member} joined and serves version {self.router.loaded_version}; {self._count()}")
         return member.name
 
@@ -157,15 +142,15 @@ class EnginePool:
             InputError: there is no such engine, or none would be left.
         """
         member = self._members.get(name)
-        if member is None or member.is_leaving:
+        if member is None or member.given_up is not None:
             names = ", ".join(other.name for other in self._staying())
             raise InputError(f"{name}: the run has no such engine; it has {names}")
-        if not self._staying(but=member):
+        if self._staying() == [member]:
             raise InputError(f"{name}: is the run's only engine; have another one join first")
-        member.is_leaving = True
+        member.given_up = EngineLost(f"{name} was removed")
         replica = self.router.replica(member.slot)
         num_moved = 0 if replica is None else replica.open
-        self.router.close_slot(member.slot, EngineLost(f"{name} was removed"))
+        self.router.close_slot(member.slot, member.given_up)
         if member.task is not None:
             member.task.cancel()
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
@@ -177,7 +162,11 @@ class EnginePool:
 
     # ---- what keeps a member
 
-    def _keep(self, member: Member, process: Process) -> None:
+    def _keep(self, member: Member, work: Coroutine[None, None, None]) -> None:
+        self._members[member.name] = member
+        member.task = self._tasks.create_task(work, name=f"watcher of {member.name}")
+
+    async def _supervise(self, member: Member, process: Process) -> None:
         """Watch over a server that the launcher has started."""
         supervisor = EngineSupervisor(
             self.router,
@@ -189,9 +178,13 @@ class EnginePool:
             note=self._note,
             has_served=member.serves,
         )
-        self._members[member.name] = member
-        work = self._supervise(member, supervisor, process)
-        member.task = self._tasks.create_task(work, name=f"supervisor of {member.name}")
+        try:
+            await supervisor.supervise(process)
+        except ProcessDied as death:
+            self._give_up(member, death)
+        except RunError:
+            if member.given_up is None:  # else nobody asks any more what it answers
+                raise
 
     async def _start(self, member: Member) -> Process:
         """Start the server of a member, on another node if its own is lost.
@@ -202,14 +195,14 @@ class EnginePool:
             ProcessDied: its node is lost, and no other one has room; or it cannot be started.
         """
         launcher = self._servers.launcher
-        resources = self._resources[member.slot]
+        resources = self._servers.resources[member.slot]
         if resources.node in launcher.lost_nodes:
-            ours = [self._resources[other.slot] for other in self._members.values() if other.external is None]
+            ours = [self._servers.resources[other.slot] for other in self._members.values() if other.external is None]
             others = [other for other in (*ours, *self._others) if other is not resources]
             place = another_place(resources, others, self._nodes, launcher.lost_nodes)
             if place is None:
                 raise ProcessDied(f"{member.name}: its node {member.node} is lost, and no other node has room for it")
-            self._resources[member.slot] = place
+            self._servers.resources[member.slot] = place
             member.node = self._node_name(member.slot)
         member.process = None
         try:
@@ -220,30 +213,28 @@ class EnginePool:
         return member.process
 
     def _node_name(self, slot: int) -> str:
-        return self._nodes[self._resources[slot].node].name
-
-    async def _supervise(self, member: Member, supervisor: EngineSupervisor, process: Process) -> None:
-        try:
-            await supervisor.supervise(process)
-        except ProcessDied as death:
-            self._give_up(member, death)
-        except RunError:
-            if member.is_leaving:  # nobody asks any more what it answers
-                return
-            raise
+        return self._nodes[self._servers.resources[slot].node].name
 
     async def _keep_external(self, member: Member, url: str) -> None:
-        """Connect to an engine that has joined, slot it, and close its slot when it is lost."""
+        """Connect to an engine that has joined, slot it, and ask for its load until it is lost.
+
+        Waits for its answers, which have a deadline, and for the router, which may find out first.
+        """
+        startup = self._recipe.deadlines.startup
         try:
-            startup = self._recipe.deadlines.startup
             async with self._servers.connect(url, self._sender, member.slot) as engine:
                 async with outer_deadline(startup, "controller", f"{member} to load the newest weights"):
                     replica = await self.router.fill(member.slot, engine, external=member.name)
                 member.serves.set()
-                await _watch(replica)
+                while replica.loss is None:
+                    await engine.report()
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(replica.lost.wait(), BEAT_SECONDS)
+                raise replica.loss
         except RunError as why:
-            if not member.is_leaving:
-                self._give_up(member, why)
+            self._give_up(member, why)
+        finally:
+            member.serves.set()
 
     def _give_up(self, member: Member, why: RunError) -> None:
         """Go on without a member, or end the run.
@@ -251,33 +242,29 @@ class EnginePool:
         Raises:
             RunError: the run cannot go on without it.
         """
-        if member.is_leaving:
+        if member.given_up is not None:
             return
-        member.given_up = why
-        left = len(self._staying(but=member))
-        fewest = self._recipe.engine.fewest_replicas
-        if member.external is None and not member.serves.is_set():  # the run does not begin without it
+        has_served = member.serves.is_set()
+        if member.external is None and not has_served:  # the run does not begin without it
             raise why
-        if member.serves.is_set() and left < fewest:
-            if self._recipe.engine.min_replicas is None:
-                raise why
+        member.given_up = why
+        left = len(self._staying())
+        fewest = self._recipe.engine.fewest_replicas if has_served else 1
+        if left < fewest:
             raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
-        if left == 0:  # one that has joined, and the others were lost before it served
-            raise ProcessDied(f"{why}\nno engine is left") from why
         self.router.close_slot(member.slot, why)
         del self._members[member.name]
         self._note(f"{member} is given up: {why}\nThe run goes on; {self._count()}")
 
     # ---- what is said of members
 
-    def _staying(self, but: Member | None = None) -> list[Member]:
-        """Return the members that serve, or whose processes were started, without those that are removed, and `but`."""
-        kept = [member for member in self._members.values() if member.task is not None and not member.is_leaving]
-        return [member for member in kept if member is not but]
+    def _staying(self) -> list[Member]:
+        """Return the members that serve, or that are being started."""
+        return [member for member in self._members.values() if member.given_up is None]
 
     def _count(self) -> str:
         num_members = len(self._staying())
-        return "it has 1 engine" if num_members == 1 else f"it has {num_members} engines"
+        return f"it has {num_members} engine{'' if num_members == 1 else 's'}"
 
     def _status(self, member: Member) -> EngineStatus:
         replica = self.router.replica(member.slot)
@@ -295,20 +282,6 @@ class EnginePool:
         )
 
 
-async def _watch(replica: Replica) -> NoReturn:
-    """Ask an engine for its load again and again until it is lost, and raise why.
-
-    Waits for its answers, which have a deadline, and for the router, which may find out first.
-    """
-    while not replica.lost.is_set():
-        await replica.engine.report()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(BEAT_SECONDS):
-                await replica.lost.wait()
-    assert replica.loss is not None
-    raise replica.loss
-
-
 @contextlib.asynccontextmanager
 async def open_engine_pool(
     servers: EngineServers,
@@ -324,13 +297,13 @@ async def open_engine_pool(
         started: by slot of the router.
         note: is called with one line for each change.
         trainer: broadcasts weights, where that is their transport.
-        others: resources of the run's other processes.
+        others: resources of the run's other processes, which no engine may take.
     """
     sender = None if trainer is None else GroupSender(trainer, servers.recipe.deadlines.swap)
     async with asyncio.TaskGroup() as tasks:
         pool = EnginePool(servers, others, note, sender, tasks)
         try:
-            await pool.begin(started)
+            await pool.keep_started(started)
             yield pool
         finally:
             pool.end()

@@ -6,12 +6,11 @@ exceptions of many tasks ─► explain_deaths: which process died, or hangs ─
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 from safetensors import SafetensorError
 
-from arl.clock import pauses_noticed
 from arl.engine.router import DEATH_SECONDS
 from arl.errors import ArlError, DeadlineError, DiskError, EngineError, ProcessDied, RunError, TrainerError, leaves
 from arl.files import explain_disk
@@ -91,18 +90,12 @@ async def _describe_hanging(launcher: Launcher) -> str:
     return "".join(f"\n{process} {phrases[process]}.\n{process.log_tail()}" for process in shown[:SHOWN])
 
 
-@contextlib.contextmanager
-def pauses_told(note: Callable[[str], None]) -> Iterator[None]:
-    """Say on the terminal that this process could not run for a while, and that its deadlines were moved."""
-
-    def tell(seconds: float) -> None:
-        note(
-            f"the controller (pid {os.getpid()}) could not run for {seconds:.0f} s, because it was stopped (Ctrl-Z?), "
-            "this machine slept, or it had too much to do: its deadlines are moved by as much"
-        )
-
-    with pauses_noticed(tell):
-        yield
+def describe_pause(seconds: float) -> str:
+    """Say that this process could not run for a while, and that its deadlines were moved."""
+    return (
+        f"the controller (pid {os.getpid()}) could not run for {seconds:.0f} s, because it was stopped (Ctrl-Z?), "
+        "this machine slept, or it had too much to do: its deadlines are moved by as much"
+    )
 
 
 @contextlib.asynccontextmanager

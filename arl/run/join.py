@@ -67,14 +67,22 @@ async def join_run(
             resources=resources,
             launcher=launcher,
             trust=trust,
-            side=f"engine-{platform.node()}-{secrets.token_hex(2)}",
+            side=f"engine-{platform.node()}-{secrets.token_hex(3)}",
         )
         processes = await servers.start_all()
         try:
-            await _join(control, recipe, processes, note)
+            for process in processes:
+                url = await process.ready(recipe.deadlines.startup)
+                engine = JoinEngine(name=process.role, url=url, node=platform.node(), pid=process.pid)
+                await control.ask(engine, recipe.deadlines.engine_joined)
+                note(f"{process} serves {run}; Ctrl-C takes it out of the run")
             await _serve(control, processes, note)
         except BaseException:  # Ctrl-C as well
-            await _leave(control, processes, note)
+            for process in processes if control.is_open else ():
+                try:
+                    note(await control.ask(RemoveEngine(process.role), REMOVE_SECONDS))
+                except ArlError as error:  # this machine leaves in any case, and the run finds out by the connection
+                    note(f"{process.role} leaves: {error}")
             raise
 
 
@@ -100,7 +108,7 @@ def _own_address(run: Path, state: LiveRun, host: str | None, interface: str | N
     return address
 
 
-def _divide(replicas: int, state: LiveRun, recipe: Recipe) -> list[Resources]:
+def _divide(replicas: int, state: LiveRun, recipe: Recipe) -> dict[int, Resources]:
     """Divide the cores, and the GPUs if the run's engines have some, between the engines that join.
 
     Raises:
@@ -115,7 +123,7 @@ def _divide(replicas: int, state: LiveRun, recipe: Recipe) -> list[Resources]:
         )
     threads = recipe.engine.threads or max(visible_cores() // replicas, 1)
     shares = [devices[replica * each : (replica + 1) * each] for replica in range(replicas)]
-    return [replace(state.like, threads=threads, devices=share, node=0) for share in shares]
+    return {i: replace(state.like, threads=threads, devices=share, node=0) for i, share in enumerate(shares)}
 
 
 def _check_files(state: LiveRun) -> None:
@@ -125,40 +133,18 @@ def _check_files(state: LiveRun) -> None:
         InputError: it does not see them, or its weights, config or tokenizer are others.
     """
     served = state.versions.served
-    if not os.path.isdir(served):
-        raise InputError(
-            f"{served}: the run's engines begin with this model, and this machine does not see it; put it where both "
-            "see it under the same path"
-        )
-    if state.weights is not None and not os.path.isdir(state.weights):
-        raise InputError(
-            f"{state.weights}: the run's engines load new weights from there, and this machine does not see it; start "
-            "the run with --set sync.transport=broadcast"
-        )
+    for place in filter(None, (served, state.weights)):
+        if not os.path.isdir(place):
+            raise InputError(
+                f"{place}: the run's engines load weights from there, and this machine does not see it; put the model "
+                "where both see it, and start the run with --set sync.transport=broadcast"
+            )
     model = model_sha256(Path(served))
     if model != state.model:
         raise InputError(
             f"this machine's {served}: has other weights, or another config or tokenizer, than the engines of the run "
             f"(sha256 {model[:12]}; theirs is {state.model[:12]}); give it the files of the run's machine"
         )
-
-
-async def _join(control: RunControl, recipe: Recipe, processes: Sequence[Process], note: Callable[[str], None]) -> None:
-    """Have the controller take each server as soon as it is ready."""
-    for process in processes:
-        url = await process.ready(recipe.deadlines.startup)
-        engine = JoinEngine(name=process.role, url=url, node=platform.node(), pid=process.pid)
-        await control.ask(engine, recipe.deadlines.engine_joined)
-        note(f"{process} serves {control.run}; Ctrl-C takes it out of the run")
-
-
-async def _leave(control: RunControl, processes: Sequence[Process], note: Callable[[str], None]) -> None:
-    """Take the engines out of the run, if it goes on and has them still."""
-    for process in processes if control.is_open else ():
-        try:
-            note(await control.ask(RemoveEngine(process.role), REMOVE_SECONDS))
-        except ArlError as error:  # this machine leaves in any case, and the run finds out by the connection
-            note(f"{process.role} leaves: {error}")
 
 
 async def _serve(control: RunControl, processes: Sequence[Process], note: Callable[[str], None]) -> None:
@@ -170,21 +156,18 @@ async def _serve(control: RunControl, processes: Sequence[Process], note: Callab
         RunError: a server died, or the controller is gone without an end of the run.
     """
     names = {process.role for process in processes}
-    async with asyncio.TaskGroup() as tasks:
-        deaths = [tasks.create_task(process.died()) for process in processes]
-        while True:
-            try:
-                state = await control.describe()
-            except ArlError:
-                if control.is_open:
-                    raise
-                note(f"{control.run} has ended")
-                break
-            done, _ = await asyncio.wait(deaths, timeout=LOOK_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            for death in done:  # for which the controller may have removed the engine
-                raise death.result()
-            if names.isdisjoint(engine.name for engine in state.engines):
-                note(f"{control.run} has none of these engines any more")
-                break
-        for death in deaths:
-            death.cancel()
+    while True:
+        try:
+            state = await control.describe()
+        except ArlError:
+            if control.is_open:
+                raise
+            note(f"{control.run} has ended")
+            return
+        for process in processes:  # for whose death the controller may have removed the engine
+            if process.exit_code is not None:
+                raise await process.died()
+        if names.isdisjoint(engine.name for engine in state.engines):
+            note(f"{control.run} has none of these engines any more")
+            return
+        await asyncio.sleep(LOOK_SECONDS)

@@ -21,11 +21,9 @@ GIGABYTE = 10**9
 # Memory of one GPU by its maker's data sheet, in units of 10^9 bytes.
 KNOWN = {
     "A10G": 24,
-    "A100-40GB": 40,
     "A100": 80,
     "A800": 80,
     "H100": 80,
-    "H100-NVL": 94,
     "H800": 80,
     "H200": 141,
     "B200": 180,
@@ -35,8 +33,7 @@ KNOWN = {
     "RTX4090": 24,
     "RTX5090": 32,
 }
-SIZE = re.compile(r"([1-9][0-9]{0,5})GB")
-PATTERN = re.compile(r"([1-9][0-9]?)\s*[xX]\s*(.+)")
+PATTERN = re.compile(r"([1-9]\d?)X(([1-9]\d{0,5})GB|.+)")
 
 
 def resolve_auto(recipe: Recipe, named: Sequence[Node] | None = None) -> Recipe:
@@ -48,28 +45,23 @@ def resolve_auto(recipe: Recipe, named: Sequence[Node] | None = None) -> Recipe:
     Raises:
         RecipeError: the recipe's launcher cannot be made, or there are too few devices.
     """
-    needs_dtype = AUTO in (recipe.train.dtype, recipe.engine.dtype)
-    may_need_shards = recipe.train.ranks > 1 and recipe.train.shard_ranks is None
-    if not (needs_dtype or may_need_shards):
+    train = recipe.train
+    engine = recipe.engine
+    may_need_shards = train.ranks > 1 and train.shard_ranks is None
+    if AUTO not in (train.dtype, engine.dtype) and not may_need_shards:
         return recipe  # no launcher is made to look at machines
     nodes = _nodes_of(recipe) if named is None else named
     on_gpus = any(node.devices for node in nodes) and not recipe.world_traits.one_process
     dtype = "bfloat16" if on_gpus else "float32"
-    engine: dict[str, object] = {}
-    train: dict[str, object] = {}
-    if recipe.engine.dtype == AUTO:
-        engine["dtype"] = dtype
-    if recipe.train.dtype == AUTO:
-        train["dtype"] = dtype
+    if engine.dtype == AUTO:
+        engine = engine.model_copy(update={"dtype": dtype})
+    if train.dtype == AUTO:
+        train = train.model_copy(update={"dtype": dtype})
     if may_need_shards and len(nodes) > 1:
         placement = place(recipe, nodes)
         if len({rank.node for rank in placement.ranks}) > 1:
-            train["shard_ranks"] = placement.ranks_per_node
-    changed = {
-        "engine": recipe.engine.model_copy(update=engine),
-        "train": recipe.train.model_copy(update=train),
-    }
-    return recipe.model_copy(update=changed)
+            train = train.model_copy(update={"shard_ranks": placement.ranks_per_node})
+    return recipe.model_copy(update={"engine": engine, "train": train})
 
 
 def fit_to_what_is_left(recipe: Recipe, note: Callable[[str], None]) -> Recipe:
@@ -104,44 +96,35 @@ def named_nodes(text: str, count: int) -> list[Node]:
     Raises:
         InputError: not of the form NUMBERxNAME or NUMBERxMEMORYGB, or a GPU that is not known.
     """
-    match = PATTERN.fullmatch(text.strip())
+    match = PATTERN.fullmatch(re.sub(r"[\s_-]", "", text).upper())
     if match is None:
         raise InputError(f"--gpus {text}: give a number and a kind, as in 8xH100 or 8x80GB")
-    kind = match[2].strip()
-    size = SIZE.fullmatch(_plain(kind))
-    sizes = {_plain(known): gigabytes for known, gigabytes in KNOWN.items()}
-    gigabytes = int(size[1]) if size else sizes.get(_plain(kind))
+    number, kind, size = match.groups()
+    gigabytes = int(size) if size else KNOWN.get(kind)
     if gigabytes is None:
         known = ", ".join(KNOWN)
         raise InputError(f"--gpus {text}: {kind} is not known; give one of {known}, or its memory, as in 8x80GB")
     return [
         Node(
-            name="the named machine" if count == 1 else f"node {number}",
+            name="the named machine" if count == 1 else f"node {place_of}",
             cores=visible_cores(),
-            devices=tuple(str(i) for i in range(int(match[1]))),
+            devices=tuple(str(device) for device in range(int(number))),
             device_name="GPU" if size else kind,
             device_bytes=gigabytes * GIGABYTE,
             planned_by=f"--gpus {text}",
             cores_from="as many as this machine has",
         )
-        for number in range(1, count + 1)
+        for place_of in range(1, count + 1)
     ]
-
-
-def _plain(name: str) -> str:
-    """Return a name without what people write differently: `RTX 4090`, `rtx-4090`."""
-    return re.sub(r"[\s_-]", "", name).upper()
 
 
 def describe_gpus(node: Node) -> str:
     """Say how many GPUs of what kind a node has, and whose they are.
 
     >>> describe_gpus(*named_nodes("8x24GB", 1)), describe_gpus(*named_nodes("1xH100", 1))
-    ('8 GPUs of 24 GB (--gpus 8x24GB)', '1 H100 of 80 GB (--gpus 1xH100)')
+    ('8 GPU of 24 GB (--gpus 8x24GB)', '1 H100 of 80 GB (--gpus 1xH100)')
     """
-    count = len(node.devices)
-    kind = node.device_name
-    if node.planned_by is None:
-        return f"{count} {kind} of {node.name}"
-    plural = "s" if kind == "GPU" and count > 1 else ""
-    return f"{count} {kind}{plural} of {(node.device_bytes or 0) // GIGABYTE} GB ({node.planned_by})"
+    whose = node.name
+    if node.planned_by is not None:
+        whose = f"{(node.device_bytes or 0) // GIGABYTE} GB ({node.planned_by})"
+    return f"{len(node.devices)} {node.device_name} of {whose}"

@@ -1,7 +1,7 @@
 """Check a recipe and plan its run before anything is started or written."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,19 +12,17 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.hub import check_model_source
-from arl.data.tokenizer import PromptRenderer
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError, InputError
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
-from arl.launch.devices import Gpu
 from arl.launch.placement import Placement, engine_share, place
 from arl.launch.torch_build import nccl_settings
 from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
 from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter
-from arl.run.checks import GpuReport, check_gpus
+from arl.run.checks import check_gpus
 from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run_problems, run_suites
 from arl.run.machines import resolve_auto
 from arl.run.prompt_lengths import check_lengths
@@ -54,13 +52,12 @@ class Plan(Struct, frozen=True):
     transport: Transport
     memory: "MemoryPlan | None"  # None: a tiny model's
     lags: np.ndarray | None  # (steps, P) int32, versions: see arl.rollout.exact_lag; None: staleness is bounded instead
+    nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
     measured: list[Suite] = []  # during training
     left_out: tuple[str, ...] = ()  # notes about problems that are not used
     prompts: str = ""  # how problems become prompts, with the beginning of one
-    gpus: tuple[Gpu, ...] = ()  # of the run, as far as the driver knows them
     notes: tuple[str, ...] = ()  # about where the model is, and about the GPUs
-    nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
 
     def sha256(self, steps: int) -> str:
         """Hash what files and tasks gave: the problems of all sets, and the lags of the first `steps` steps."""
@@ -88,7 +85,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     if named is None:
         refuse_unwritable(Path(recipe.output.directory))
     recipe = resolve_auto(recipe, named)
-    source = None if recipe.model.path is None else check_model_source(recipe.model.path)
+    notes = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
     try_algorithms(recipe)
     check_trackers(recipe)
     nccl_settings(recipe)
@@ -102,18 +99,19 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     measured = measured_suites(recipe, held_out, suites)
     for suite in (held_out, *measured):
         suite.check_prompts(codec, limits)
-    nodes, shares_files = _nodes_of(recipe) if named is None else (named, True)
-    placement, transport = _place(recipe, nodes, shares_files)
+    nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
         from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
 
         memory = plan_recipe(recipe, nodes, placement, transport, longest, kept_versions(recipe, lags), named is None)
-    report = _check_installation(recipe, placement, transport, is_here=named is None)
-    known = [gpu.total_bytes for gpu in report.gpus if gpu.total_bytes]
-    if recipe.mode == "collocated" and known:
-        resident = 0 if memory is None else memory.rank_resident
-        placement = placement.with_memory_share(engine_share(min(known), resident))
+    if named is None:
+        notes += check_gpus(recipe, placement, transport, probe_backend(recipe))
+    elif recipe.model.path is not None:
+        find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
+    if recipe.mode == "collocated":
+        placement = _share_memory(placement, nodes, memory)
+    example = codec.prompts.text(problems.training[0])[:EXAMPLE_CHARACTERS]
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),
@@ -124,18 +122,13 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         transport=transport,
         memory=memory,
         lags=lags,
+        nodes=tuple(nodes),
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
         left_out=problems.notes,
-        prompts=_describe_prompts(codec.prompts, problems.training[0]),
-        gpus=report.gpus,
-        notes=(*_notes(recipe, len(problems.training), source), *report.notes),
-        nodes=tuple(nodes),
+        prompts=f"{codec.prompts.describe()}; one begins {example!r}",
+        notes=tuple(note for note in notes if note),
     )
-
-
-def _describe_prompts(prompts: PromptRenderer, problem: Problem) -> str:
-    return f"{prompts.describe()}; one begins {prompts.text(problem)[:EXAMPLE_CHARACTERS]!r}"
 
 
 def _check_named_objects(recipe: Recipe) -> None:
@@ -153,19 +146,6 @@ def _check_named_objects(recipe: Recipe) -> None:
         import_seam(recipe.rollout.filter, "rollout.filter", Filter, "arl.rollout.filters:reward_varies")
 
 
-def _check_installation(recipe: Recipe, placement: Placement, transport: Transport, is_here: bool) -> GpuReport:
-    """Check the backend and the GPUs that are here; of a machine that is not, only whether the engine takes the model.
-
-    Raises:
-        InputError: the backend is not installed or refuses the model, or the GPUs cannot be used.
-    """
-    if is_here:
-        return check_gpus(recipe, placement, transport, probe_backend(recipe))
-    if recipe.model.path is not None:
-        find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    return GpuReport()
-
-
 def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
     """Make a suite of the recipe's own evaluation problems, as many as are used.
 
@@ -180,29 +160,27 @@ def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
     return held_out_suite(recipe, problems).shortened()
 
 
-def _notes(recipe: Recipe, num_training: int, source: str | None) -> Iterator[str]:
-    if source is not None:
-        yield source
-    per_step = recipe.rollout.problems_per_step
-    if per_step > num_training:
-        yield (
-            f"rollout.problems_per_step {per_step}: there are {num_training} training problems, so a step trains some "
-            "of them more than once; give at most as many"
-        )
+def _share_memory(placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None") -> Placement:
+    """Let engines take what ranks leave of their GPUs."""
+    known = [node.device_bytes for node in nodes if node.device_bytes]
+    if not known:
+        return placement
+    resident = 0 if memory is None else memory.rank_resident
+    return placement.with_memory_share(engine_share(min(known), resident))
 
 
-def _nodes_of(recipe: Recipe) -> tuple[Sequence[Node], bool]:
-    """Return the launcher's nodes, and whether processes on all of them see the run's directory."""
-    launcher = make_launcher(recipe, recipe.run_directory / LOGS)
-    return launcher.nodes, launcher.shares_files
-
-
-def _place(recipe: Recipe, nodes: Sequence[Node], shares_files: bool) -> tuple[Placement, Transport]:
+def _place(recipe: Recipe, named: Sequence[Node] | None) -> tuple[Sequence[Node], Placement, Transport]:
     """Divide the nodes between the processes, and choose how weights travel.
 
     Raises:
         InputError: devices are missing, or no transport serves.
     """
+    nodes = named
+    shares_files = True
+    if nodes is None:
+        launcher = make_launcher(recipe, recipe.run_directory / LOGS)
+        nodes = launcher.nodes
+        shares_files = launcher.shares_files
     placement = place(recipe, nodes)
     if placement.spans_nodes and not shares_files:
         raise InputError(
@@ -218,4 +196,4 @@ def _place(recipe: Recipe, nodes: Sequence[Node], shares_files: bool) -> tuple[P
         shares_files=shares_files,
         shares_memory=not placement.spans_nodes,
     )
-    return placement, transport
+    return nodes, placement, transport

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from arl.config.recipe import Recipe
-from arl.engine.backend import Backend, ServerSpec, find_backend
+from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import ReplicaEngine
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.run_secrets import RunSecrets
@@ -49,14 +49,14 @@ class EngineServers:
 
     recipe: Recipe
     versions: StartingVersions
-    resources: list[Resources] | dict[int, Resources]
+    resources: dict[int, Resources]
     launcher: Launcher
     trust: RunSecrets
     side: str = "engine"
 
     async def start(self, i: int) -> Process:
         """Start server `i`, for the first time or again, without waiting until it is ready."""
-        command = self._backend.command(self._spec(i))
+        command = find_backend(self.recipe.engine.kind).command(self._spec(i))
         environment = {
             **self.recipe.engine.environment,
             **nccl_settings(self.recipe),
@@ -69,17 +69,14 @@ class EngineServers:
 
     async def start_all(self) -> list[Process]:
         """Start every server."""
-        return [await self.start(i) for i in range(len(self.resources))]
+        return [await self.start(i) for i in self.resources]
 
     def connect(
         self, url: str, sender: GroupSender | None = None, replica: int = 0
     ) -> AbstractAsyncContextManager[ReplicaEngine]:
         """Connect to server number `replica`, which is ready at `url`."""
-        return self._backend.connect(url, self._spec(replica), self.trust.key, sender)
-
-    @property
-    def _backend(self) -> Backend:
-        return find_backend(self.recipe.engine.kind)
+        backend = find_backend(self.recipe.engine.kind)
+        return backend.connect(url, self._spec(replica), self.trust.key, sender)
 
     def _spec(self, i: int) -> ServerSpec:
         return ServerSpec(
@@ -115,13 +112,34 @@ async def open_trainer(
         lags: exact lag of each problem, if the recipe has one.
         transport: how weights are published.
     """
-    init = _init(recipe, versions, weights, ranks[0], launcher, lags, transport)
+    deadlines = recipe.deadlines
+    init = Init(
+        model_path=versions.model,
+        train=recipe.train.model_copy(update={"threads": ranks[0].threads}).model_dump(mode="json"),
+        objective=recipe.objective.model_dump(mode="json"),
+        temperature=recipe.rollout.temperature,
+        version=versions.version,
+        resumed=versions.version > 0,
+        publish_directory=str(weights),
+        kept_versions=kept_versions(recipe, lags),
+        collective_seconds=deadlines.collective,
+        buffer_seconds=deadlines.blocked_buffer,
+        shutdown_seconds=deadlines.shutdown,
+        evidence=str(launcher.logs),
+        every_version=lags is not None,
+        transport=transport,
+        for_nodes=len(launcher.nodes) > 1,
+        sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
+        broadcast_seconds=deadlines.blocked_broadcast,
+        checked_as=recipe.engine.dtype if recipe.sync.check else None,
+        takes_turns=ranks[0].takes_turns,
+    )
     client = TrainerClient(
         init,
         recipe.advantage,
         len(ranks),
         trust,
-        recipe.deadlines,
+        deadlines,
         host=launcher.nodes[0].address,
         published=versions.older,
         records=recipe.output.trajectories,
@@ -171,39 +189,6 @@ def rank_environment(recipe: Recipe, transport: Transport) -> dict[str, str]:
     if transport == "ipc" or is_given:
         return environment
     return environment | EXPANDABLE
-
-
-def _init(
-    recipe: Recipe,
-    versions: StartingVersions,
-    weights: Path,
-    resources: Resources,
-    launcher: Launcher,
-    lags: np.ndarray | None,
-    transport: Transport,
-) -> Init:
-    train = recipe.train.model_copy(update={"threads": resources.threads})
-    return Init(
-        model_path=versions.model,
-        train=train.model_dump(mode="json"),
-        objective=recipe.objective.model_dump(mode="json"),
-        temperature=recipe.rollout.temperature,
-        version=versions.version,
-        resumed=versions.version > 0,
-        publish_directory=str(weights),
-        kept_versions=kept_versions(recipe, lags),
-        collective_seconds=recipe.deadlines.collective,
-        buffer_seconds=recipe.deadlines.blocked_buffer,
-        shutdown_seconds=recipe.deadlines.shutdown,
-        evidence=str(launcher.logs),
-        every_version=lags is not None,
-        transport=transport,
-        for_nodes=len(launcher.nodes) > 1,
-        sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
-        broadcast_seconds=recipe.deadlines.blocked_broadcast,
-        checked_as=recipe.engine.dtype if recipe.sync.check else None,
-        takes_turns=resources.takes_turns,
-    )
 
 
 @contextlib.contextmanager

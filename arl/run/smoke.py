@@ -20,7 +20,7 @@ from rich.console import Console
 
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe, TinyModel
-from arl.engine.backend import BUILT_IN, Installation, find_backend
+from arl.engine.backend import BUILT_IN, find_backend
 from arl.errors import InputError, RunError
 from arl.launch.devices import visible_devices
 from arl.metrics.console import ConsoleDisplay
@@ -56,15 +56,6 @@ class Combination(Struct, frozen=True):
         return f"{self.engine.kind}-{self.dtype}-{self.transport}"
 
 
-class Mismatch(Struct, frozen=True):
-    """Hold how far the logprobs of both sides are from each other for the same sampled tokens."""
-
-    tokens: int
-    rms: float  # nats
-    kl: float
-    reason: str  # what a difference beyond rounding looks like; empty: it is rounding
-
-
 def smoke_test(given: EngineConfig | None, python: str | None, console: Console) -> bool:
     """Run every combination of `given`, a recipe's engine, or of every built-in one; return whether all are good.
 
@@ -76,20 +67,16 @@ def smoke_test(given: EngineConfig | None, python: str | None, console: Console)
     make_small_model(directory / "model")
     is_good = True
     for one in tried:
-        limit, limit_kl = GPU_FLOAT32 if one.dtype == "float32" and visible_devices() else LIMITS[one.dtype]
+        limits = GPU_FLOAT32 if one.dtype == "float32" and visible_devices() else LIMITS[one.dtype]
         try:
             recipe = make_recipe(one, directory)
             train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
-            found = compare(*read_logprobs(recipe.run_directory), limit, limit_kl)
+            is_same, words = compare(*read_logprobs(recipe.run_directory), limits)
         except (InputError, RunError, ValidationError) as error:
-            is_good = False
-            console.print(f"{one}: failed: {error}")
-            continue
-        is_good = is_good and not found.reason
-        console.print(
-            f"{one}: {f'wrong: {found.reason}' if found.reason else 'ok'}; {found.tokens} tokens, RMS "
-            f"{found.rms:.1e} of {limit:.1e}, KL {found.kl:.1e} of {limit_kl:.1e}"
-        )
+            is_same = False
+            words = f"failed: {error}"
+        is_good = is_good and is_same
+        console.print(f"{one}: {words}")
     if is_good:
         shutil.rmtree(directory)
     else:
@@ -100,32 +87,30 @@ def smoke_test(given: EngineConfig | None, python: str | None, console: Console)
 def combinations(given: EngineConfig | None, python: str | None, note: Callable[[str], None]) -> Iterator[Combination]:
     """Yield what this machine has; `note` is told about engines that are not there."""
     num_gpus = len(visible_devices())
-    for config in [given] if given is not None else [EngineConfig(kind=kind) for kind in BUILT_IN]:
-        engine = config if python is None else config.model_copy(update={"python": python})
+    for section in [given] if given is not None else [EngineConfig(kind=kind) for kind in BUILT_IN]:
+        config = section
+        backend = find_backend(config.kind)
+        is_asked_for = given is not None or python is not None
+        if backend.capabilities.own_interpreter:
+            config = config.model_copy(update={"python": python or config.python})
+            if not num_gpus and not is_asked_for:
+                note(f"engine {config.kind} is not tried on a CPU: ask for it with --python, or with a RECIPE")
+                continue
         try:
-            found = find_backend(engine.kind).probe(engine)
+            found = backend.probe(config)
         except InputError as error:
-            note(f"engine {engine.kind} is not tried: {error}")
-            if given is not None:
+            if is_asked_for:
                 raise
+            note(f"engine {config.kind} is not tried: {error}")
             continue
-        if found.capabilities.own_interpreter and not num_gpus and given is None and python is None:
-            note(f"engine {engine.kind} is not tried on a CPU: ask for it with --python, or with a RECIPE")
-            continue
-        engine = engine if found.capabilities.own_interpreter else config
+        # ipc needs a common GPU, and NCCL one for each side.
+        ways = [("collocated" if num_gpus == 1 else "disaggregated", "file")]
+        ways += [] if num_gpus == 1 else [("disaggregated", "broadcast")]
+        ways += [("collocated", "ipc")] if num_gpus else []
         for dtype in ("bfloat16", "float16", "float32") if num_gpus else ("float32", "bfloat16"):
-            for mode, transport in _ways(found, num_gpus):
-                yield Combination(engine, found.capabilities.checksums, dtype, mode, transport)
-
-
-def _ways(found: Installation, num_gpus: int) -> list[tuple[str, str]]:
-    """Return the modes and transports that these devices allow: ipc needs a common GPU, and NCCL one for each side."""
-    ways = [("collocated" if num_gpus == 1 else "disaggregated", "file")]
-    if num_gpus != 1:
-        ways.append(("disaggregated", "broadcast"))
-    if num_gpus:
-        ways.append(("collocated", "ipc"))
-    return [(mode, transport) for mode, transport in ways if transport in found.capabilities.transports]
+            for mode, transport in ways:
+                if transport in found.capabilities.transports:
+                    yield Combination(config, found.capabilities.checksums, dtype, mode, transport)
 
 
 def make_recipe(one: Combination, directory: Path) -> Recipe:
@@ -193,21 +178,20 @@ def read_logprobs(run: Path) -> tuple[np.ndarray, np.ndarray]:
     return engine[is_trained].astype(np.float64), trainer[is_trained].astype(np.float64)
 
 
-def compare(engine: np.ndarray, trainer: np.ndarray, limit: float, limit_kl: float) -> Mismatch:
-    """Compare logprobs of the same tokens, each (T,), and say where to look if they differ beyond rounding."""
-    if not len(engine):
-        return Mismatch(0, 0.0, 0.0, "no token was trained")
+def compare(engine: np.ndarray, trainer: np.ndarray, limits: tuple[float, float]) -> tuple[bool, str]:
+    """Compare logprobs of the same tokens, each (T,); return whether they differ by rounding, and what to say of it."""
+    limit, limit_kl = limits
+    if not (len(engine) and np.isfinite(engine).all() and np.isfinite(trainer).all()):
+        return False, "wrong: no token, or a logprob that is not finite: overflow in the dtype, or damaged weights"
     difference = trainer - engine
     rms = float(np.sqrt(np.mean(difference**2)))
-    with np.errstate(over="ignore", invalid="ignore"):  # not finite, and so beyond every limit
+    with np.errstate(over="ignore"):  # infinite, and so beyond every limit
         kl = float(np.mean(np.expm1(difference) - difference))
-    reason = ""
-    if not (np.isfinite(engine).all() and np.isfinite(trainer).all()):
-        reason = "a logprob is not finite: look at overflow in the dtype, or at damaged weights"
-    elif not (rms <= limit and kl <= limit_kl):
-        correlation = float(np.corrcoef(engine, trainer)[0, 1])
-        reason = (
-            f"the correlation is {correlation:.2f}: near 1, look at the temperature and at the dtype of the head; else "
-            "at attention, its positions and its cache, or at weights that did not arrive"
-        )
-    return Mismatch(len(engine), rms, kl, reason)
+    measured = f"{len(engine)} tokens, RMS {rms:.1e} of {limit:.1e}, KL {kl:.1e} of {limit_kl:.1e}"
+    if rms <= limit and kl <= limit_kl:
+        return True, f"ok; {measured}"
+    correlation = float(np.corrcoef(engine, trainer)[0, 1])
+    return False, (
+        f"wrong: the correlation is {correlation:.2f}: near 1, look at the temperature and at the dtype of the head; "
+        f"else at attention, its positions and its cache, or at weights that did not arrive; {measured}"
+    )

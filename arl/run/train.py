@@ -15,9 +15,8 @@ the checkpoint's files, as a resumed run is, so that the two cannot differ.
 """
 
 import asyncio
-import contextlib
 import functools
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from time import perf_counter
@@ -34,17 +33,16 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder
 from arl.metrics.recorder_state import Meters
-from arl.metrics.run_files import SUMMARY
+from arl.metrics.run_files import LOGS, SUMMARY
 from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary, TrainerMemory, mean_idle, mean_pause, weights_sha256
 from arl.metrics.trackers import make_trackers
 from arl.rollout.controller import Controller
-from arl.rollout.ledger import Ledger
 from arl.run.checkpoint import ResumePoint, RunSnapshot, next_checkpoint
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import Evaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
-from arl.run.failures import explain_deaths, pauses_told, reported_failures
+from arl.run.failures import describe_pause, explain_deaths, reported_failures
 from arl.run.machines import fit_to_what_is_left, resolve_auto
 from arl.run.resume import begin, pin_sources, run_to_resume
 from arl.run.starting_model import starting_model
@@ -94,11 +92,11 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
         while world.traits.restarts_at_checkpoints and not context.is_done:
             until = next_checkpoint(recipe, context.version)
             outcome, _ = _run_segment(world, context, until, is_last=False, began=began)
-            checkpoint = context.directory / CHECKPOINTS / f"step_{outcome.version}"
+            checkpoint = context.directory / CHECKPOINTS / f"step_{outcome.controller.version}"
             context = replace(context, resumed=ResumePoint.load(checkpoint))
         outcome, end = _run_segment(world, context, recipe.train.steps, is_last=True, began=began)
-        if outcome.is_stopped:
-            raise stopped(context.directory, outcome.version)
+        if outcome.controller.is_stopping:
+            raise stopped(context.directory, outcome.controller.version)
         summary = _summarize(context, outcome, end - world.traits.start_time)
     if world.traits.virtual_time:
         display.note(f"computed in {perf_counter() - began:.1f} real seconds")
@@ -109,7 +107,7 @@ def _make_starting_model(context: RunContext) -> Path:
     """Make version 0, on the wall clock in every world, because a warm-up is a process."""
 
     async def make(status: StatusWriter) -> Path:
-        async with make_launcher(context.recipe, context.directory / "logs") as launcher, explain_deaths(launcher):
+        async with make_launcher(context.recipe, context.directory / LOGS) as launcher, explain_deaths(launcher):
             return await starting_model(context.recipe, context.directory, launcher, context.display)
 
     return _on_clock(context, "making the starting model", make)
@@ -146,11 +144,11 @@ def _on_clock(
     """Run `work` on a clock that begins at `start`, with status.json written and one failure reported."""
 
     async def main() -> T:
-        with pauses_told(context.display.note):
-            async with reported_failures(), written_status(context, stage) as status:
-                return await work(status)
+        async with reported_failures(), written_status(context, stage) as status:
+            return await work(status)
 
-    return clock.run(main, virtual=is_virtual, start=start)
+    note = context.display.note
+    return clock.run(main, is_virtual, start, on_pause=lambda seconds: note(describe_pause(seconds)))
 
 
 # ---- a segment
@@ -162,11 +160,9 @@ class Outcome:
 
     before: Accuracy | None
     after: Accuracy | None
-    version: int  # the last one that was trained
     training_seconds: float  # of the clock, from the first admission to the last swap
     recorder: Recorder
-    ledger: Ledger
-    is_stopped: bool  # by the user, before its end
+    controller: Controller
 
 
 @dataclass(frozen=True)
@@ -181,21 +177,19 @@ class SegmentRun:
 
     async def run(self, known: Accuracy | None) -> Outcome:
         """Run it; `known` is the accuracy before training, if nobody has to measure it."""
+        context = self.context
         self.status.parts = self.parts
-        before = await self._evaluate_before(known)
+        if context.resumed is not None:
+            known = context.resumed.state.before
+        elif known is None:
+            self.status.stage = "evaluation before training"
+            known = await self._evaluate(context.version, "before training")
         self.status.stage = "waiting for the trainer to be ready"
         await self.parts.ready()
-        outcome = await self._train_and_record(before)
-        self.status.end = f"stopped at version {outcome.version}" if outcome.is_stopped else "finished"
+        outcome = await self._train_and_record(known)
+        is_stopped = outcome.controller.is_stopping
+        self.status.end = f"stopped at version {outcome.controller.version}" if is_stopped else "finished"
         return outcome
-
-    async def _evaluate_before(self, known: Accuracy | None) -> Accuracy | None:
-        if self.context.resumed is not None:
-            return self.context.resumed.state.before
-        if known is not None:
-            return known
-        self.status.stage = "evaluation before training"
-        return await self._evaluate(self.context.version, "before training")
 
     async def _evaluate(self, version: int, when: str) -> Accuracy | None:
         problems = self.context.plan.held_out
@@ -224,8 +218,12 @@ class SegmentRun:
         ) as recorder:
             if before is not None and restored is None:
                 recorder.evaluated(before)
-            board = self._open_board(recorder)
-            evaluations = Evaluations() if board is None else parts.make_evaluations(board)
+            board = None
+            evaluations = Evaluations()
+            if recipe.eval.every:
+                decides = recipe.eval.decides
+                board = Scoreboard(context.directory, decides, context.version, recorder, context.display.note)
+                evaluations = parts.make_evaluations(board)
             snapshot = RunSnapshot(recipe, context.plan.sha256(recipe.train.steps), before, recorder)
             checkpoints = parts.make_checkpoints(snapshot, evaluations)
             controller = Controller(
@@ -246,15 +244,7 @@ class SegmentRun:
                 else:
                     evaluations.finish()
             await checkpoints.prune()
-        return Outcome(
-            before=before,
-            after=after,
-            version=controller.version,
-            training_seconds=seconds,
-            recorder=recorder,
-            ledger=controller.ledger,
-            is_stopped=controller.is_stopping,
-        )
+        return Outcome(before=before, after=after, training_seconds=seconds, recorder=recorder, controller=controller)
 
     def _read_meters(self, controller: Controller) -> Meters:
         """Read what the run has counted."""
@@ -272,27 +262,28 @@ class SegmentRun:
             loaded_version=parts.engine.loaded_version,
         )
 
-    def _open_board(self, recorder: Recorder) -> Scoreboard | None:
-        """Open the scores of evaluations during training; None: the recipe has none."""
-        context = self.context
-        evaluation = context.recipe.eval
-        if not evaluation.every:
-            return None
-        return Scoreboard(context.directory, evaluation.decides, context.version, recorder, context.display.note)
-
     async def _train(self, controller: Controller, recorder: Recorder) -> float:
         """Train until the end of the segment, or of the data; return the seconds that this took.
+
+        The first signal stops the controller; in virtual time it ends everything at once.
 
         Raises:
             RunError: a recording had not enough groups for one step.
             RunStopped: the user has stopped the run, and it could not be saved in time.
         """
-        display = self.context.display
-        display.begin("replaying" if self.parts.is_recorded else "training", self.context.recipe.train.steps)
-        async with self._stopped_by_user(controller):
+        context = self.context
+        note = context.display.note
+        context.display.begin("replaying" if self.parts.is_recorded else "training", context.recipe.train.steps)
+        if context.recipe.world_traits.virtual_time:
             await controller.run()
+        else:
+            seconds = context.recipe.deadlines.stop
+            async with stopped_by_signals(
+                controller.stop, note, seconds, late=lambda: not_saved(context.directory, controller.version, seconds)
+            ):
+                await controller.run()
         if num_diverged := self.parts.num_diverged():
-            display.note(f"{num_diverged} resumed episodes went another way than was recorded")
+            note(f"{num_diverged} resumed episodes went another way than was recorded")
         if controller.version == self.until or controller.has_ended() or controller.is_stopping:
             return recorder.seconds
         assert self.parts.is_recorded, f"ended at version {controller.version} of {self.until}"
@@ -302,32 +293,16 @@ class SegmentRun:
                 "Replay with a bound and rules that are nearer to the recorded ones"
             )
         await controller.save()
-        display.note(f"the recording had no batch left after {controller.version} of {self.until} steps")
+        note(f"the recording had no batch left after {controller.version} of {self.until} steps")
         return number(recorder.records.newest[-1], "time_s")
-
-    @contextlib.asynccontextmanager
-    async def _stopped_by_user(self, controller: Controller) -> AsyncIterator[None]:
-        """Stop the controller at the first signal. In virtual time a signal ends everything at once."""
-        recipe = self.context.recipe
-        if recipe.world_traits.virtual_time:
-            yield
-            return
-        seconds = recipe.deadlines.stop
-        async with stopped_by_signals(
-            controller.stop,
-            self.context.display.note,
-            seconds,
-            late=lambda: not_saved(self.context.directory, controller.version, seconds),
-        ):
-            yield
 
     async def _evaluate_after(
         self, controller: Controller, recorder: Recorder, board: Scoreboard | None
     ) -> Accuracy | None:
         """Evaluate the last version and record it; it may be the best as well."""
-        self.status.stage = "evaluation after training"
         if not self.is_last or controller.is_stopping:
             return None
+        self.status.stage = "evaluation after training"
         after = await self._evaluate(controller.version, "after training")
         if after is None:
             return None
@@ -351,7 +326,7 @@ def _summarize(context: RunContext, outcome: Outcome, seconds: float) -> Summary
     before = outcome.before
     after = outcome.after
     recorder = outcome.recorder
-    ledger = outcome.ledger
+    ledger = outcome.controller.ledger
     steps = [record for record in recorder.read_records() if "tokens/trained" in record]
     summary = Summary(
         directory=str(context.directory),
@@ -371,7 +346,7 @@ def _summarize(context: RunContext, outcome: Outcome, seconds: float) -> Summary
         idle_trainer=mean_idle(steps, "trainer"),
         idle_engine=mean_idle(steps, "engine"),
         pause=mean_pause(steps),
-        weights_sha256=weights_sha256(context.directory / CHECKPOINTS / f"step_{outcome.version}"),
+        weights_sha256=weights_sha256(context.directory / CHECKPOINTS / f"step_{outcome.controller.version}"),
         trainer_memory=_trainer_memory(context, steps),
     )
     file = context.directory / SUMMARY
@@ -386,6 +361,5 @@ def _trainer_memory(context: RunContext, steps: list[Record]) -> TrainerMemory |
     plan = context.plan
     if context.recipe.world_traits.one_process or not measured:
         return None
-    if plan.memory is None or not plan.placement.on_gpus:
-        return TrainerMemory(max(measured), predicted=None)
-    return TrainerMemory(max(measured), predicted=plan.memory.rank_peak / 1e9)
+    predicted = plan.memory.rank_peak / 1e9 if plan.memory is not None and plan.placement.on_gpus else None
+    return TrainerMemory(max(measured), predicted)

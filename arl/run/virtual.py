@@ -31,13 +31,13 @@ from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures
 from arl.run.rewards import evaluation_scorer, inline_rewards, training_scorer
-from arl.run.world import Parts, RunContext, recipe_parts
+from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
 from arl.types import Accuracy, Grade, Problem, Response, StartingVersions
 
 
-class VirtualWorld:
+class VirtualWorld(World):
     """Implement World: everything in one process, in virtual time."""
 
     traits = VIRTUAL
@@ -45,10 +45,6 @@ class VirtualWorld:
     def process_settings(self) -> AbstractContextManager[None]:
         """See World. Computes with one thread and deterministic kernels, on the CPU."""
         return repeatable()
-
-    def known_accuracy(self, context: RunContext) -> Accuracy | None:
-        """See World."""
-        return None
 
     @contextlib.asynccontextmanager
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:

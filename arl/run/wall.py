@@ -12,7 +12,7 @@ see the run's directory (arl.run.control). A rank that dies ends the run (arl.tr
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -34,12 +34,12 @@ from arl.run.failures import explain_deaths
 from arl.run.processes import EngineServers, open_trainer, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.status_writer import ProcessStates
-from arl.run.world import Parts, RunContext, recipe_parts
+from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
-from arl.types import Accuracy, StartingVersions
+from arl.types import StartingVersions
 
 
-class WallWorld:
+class WallWorld(World):
     """Implement World: engines, trainer ranks and rewards are processes, and time is measured."""
 
     traits = WALL
@@ -47,10 +47,6 @@ class WallWorld:
     def process_settings(self) -> AbstractContextManager[None]:
         """See World. Collects garbage rarely, because this process holds thousands of open episodes."""
         return rare_collections()
-
-    def known_accuracy(self, context: RunContext) -> Accuracy | None:
-        """See World."""
-        return None
 
     @contextlib.asynccontextmanager
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
@@ -61,18 +57,16 @@ class WallWorld:
             DeadlineError: one of them did not become ready, or did not answer.
         """
         recipe = context.recipe
-        directory = context.directory
         plan = context.plan
         on_gpus = plan.placement.on_gpus
         spans_nodes = plan.placement.spans_nodes
         with publication_directory(
-            recipe, context.model, directory, plan.lags, plan.transport, on_gpus, spans_nodes
+            recipe, context.model, context.directory, plan.lags, plan.transport, on_gpus, spans_nodes
         ) as weights:
             if weights.parent != SHARED_MEMORY and not spans_nodes:
                 context.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
-            async with make_launcher(recipe, directory / LOGS) as launcher, explain_deaths(launcher):
-                addresses = [node.address for node in launcher.nodes]
-                with run_secrets(directory, addresses) as trust:
+            async with make_launcher(recipe, context.directory / LOGS) as launcher, explain_deaths(launcher):
+                with run_secrets(context.directory, [node.address for node in launcher.nodes]) as trust:
                     async with _start_processes(context, weights, launcher, trust) as parts:
                         yield parts
 
@@ -87,7 +81,7 @@ async def _start_processes(
     note = context.display.note
     placement = plan.placement
     versions = context.versions
-    servers = EngineServers(recipe, versions, placement.engines, launcher, trust)
+    servers = EngineServers(recipe, versions, dict(enumerate(placement.engines)), launcher, trust)
     started = await servers.start_all()
     async with open_trainer(
         recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport
@@ -97,9 +91,6 @@ async def _start_processes(
         async with asyncio.TaskGroup() as tasks:
             trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
             hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
-
-            async def ready() -> None:
-                await trainer_start
 
             async def answer(request: Request) -> ControlAnswer:
                 return await pool.answer(request, _describe(context, weights, servers, await hashing))
@@ -119,8 +110,8 @@ async def _start_processes(
                 )
                 yield replace(
                     parts,
-                    ready=ready,
-                    make_evaluations=_evaluations(context, launcher),
+                    ready=lambda: trainer_start,
+                    make_evaluations=lambda board: _evaluations(context, launcher, board),
                     num_restarts=lambda: pool.router.restarts,
                     processes=ProcessStates(launcher, pool, rewards).now,
                 )
@@ -144,20 +135,16 @@ def _describe(context: RunContext, weights: Path, servers: EngineServers, model:
     )
 
 
-def _evaluations(context: RunContext, launcher: Launcher) -> Callable[[Scoreboard], BackgroundEvaluations]:
-    """Return what makes the evaluations of a run: checkpoints are measured by one more process of its launcher."""
-    recipe = context.recipe
+def _evaluations(context: RunContext, launcher: Launcher, board: Scoreboard) -> BackgroundEvaluations:
+    """Make the evaluations of a run: checkpoints are measured by one more process of its launcher."""
     directory = context.directory
     resources = context.plan.placement.evaluation
+    assert resources is not None, "placed with eval.every"
 
     async def process(version: int) -> Process:
-        assert resources is not None, "placed with eval.every"
         argv = (sys.executable, "-m", MODULE, str(directory.absolute()), str(version), str(resources.threads))
         return await launcher.start("evaluation", Command(argv), resources)
 
-    def make(board: Scoreboard) -> BackgroundEvaluations:
-        return BackgroundEvaluations(
-            directory, recipe, context.version, context.is_done, process, board, context.display.note
-        )
-
-    return make
+    return BackgroundEvaluations(
+        directory, context.recipe, context.version, context.is_done, process, board, context.display.note
+    )

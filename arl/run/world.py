@@ -11,6 +11,7 @@ Four worlds differ in what they open, and one assembly runs them all:
     null     arl/bench/null.py           measured  answers at once      learns nothing    generated, meaningless
 """
 
+import contextlib
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
@@ -100,12 +101,8 @@ class MeteredGroups(Groups, Protocol):
     """Groups in that sum."""
 
 
-def _zero() -> int:
-    return 0
-
-
 async def _at_once() -> None:
-    pass
+    """Return without giving other tasks a turn, which would change the order of events."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,11 +125,11 @@ class Parts(Segment):
     """Makes what evaluates while training goes on; only called with eval.every."""
     ready: Callable[[], Awaitable[None]] = _at_once
     """Returns when training can begin. Evaluation can begin as soon as the world is open."""
-    num_restarts: Callable[[], int] = _zero
+    num_restarts: Callable[[], int] = int
     """Counts the engines that were restarted since the world was opened."""
     processes: Callable[[], Sequence[ProcessStatus]] = tuple
     """Lists the processes that run beside this one. It is called about once a second, for status.json."""
-    num_diverged: Callable[[], int] = _zero
+    num_diverged: Callable[[], int] = int
     """Counts the resumed episodes whose env did not repeat what was recorded."""
     is_recorded: bool = False
     """The groups come from a recording, which may be exhausted before the last step."""
@@ -145,12 +142,15 @@ class World(Protocol):
 
     def process_settings(self) -> AbstractContextManager[None]:
         """Enter settings of this process, such as its number of threads, that the whole run needs."""
+        return contextlib.nullcontext()
 
     def known_accuracy(self, context: RunContext) -> Accuracy | None:
         """Return the accuracy of a new run's first version if it is known; None: the run measures it.
 
         Called before the clock starts.
         """
+        del context
+        return None
 
     def open(self, context: RunContext) -> AbstractAsyncContextManager[Parts]:
         """Open everything that one segment needs, on the running clock, and close it afterwards."""
@@ -189,7 +189,7 @@ def recipe_parts(
         max_length=plan.max_length,
         shaping=recipe.reward,
     )
-    admission = _admission(context)
+    admission, tail = _admission(recipe, plan)
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         suite = held_out_suite(recipe, problems)
@@ -215,7 +215,7 @@ def recipe_parts(
         lease=recipe_lease(recipe, engine, episodes.drain),
         gate_meter=episodes.gate_meter,
         drain=None if recipe.sync.interrupt else episodes.drain,
-        tail=admission.rounds if isinstance(admission, TailGate) else None,
+        tail=tail,
         codec=codec,
         display=context.display,
         make_checkpoints=checkpoints,
@@ -224,13 +224,14 @@ def recipe_parts(
     )
 
 
-def _admission(context: RunContext) -> Admission:
-    if context.plan.lags is not None:
-        return LagSchedule(context.plan.lags)
-    rollout = context.recipe.rollout
+def _admission(recipe: Recipe, plan: Plan) -> tuple[Admission, TailRounds | None]:
+    rollout = recipe.rollout
+    if plan.lags is not None:
+        return LagSchedule(plan.lags), None
     if rollout.tail_batching is not None:
-        return TailGate(TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample))
-    return StalenessGate(rollout.problems_per_step, rollout.max_age)
+        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
+        return TailGate(tail), tail
+    return StalenessGate(rollout.problems_per_step, rollout.max_age), None
 
 
 def recipe_filter(recipe: Recipe) -> Filter:

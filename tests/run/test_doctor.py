@@ -15,13 +15,6 @@ from tests.forks import ROOT, arl
 QUICKSTART = str(ROOT / "recipes/quickstart-sglang.yaml")
 
 
-def test_this_environment_is_complete() -> None:
-    done = arl("doctor")
-    assert done.returncode == 0
-    assert "MISSING" not in done.stdout
-    assert all(word in done.stdout for word in ("Python", "torch", "transformers", "CPU cores", "GPUs"))
-
-
 def test_an_interpreter_without_sglang_is_told_how_to_get_it() -> None:
     done = arl("doctor", QUICKSTART, "--python", sys.executable)
     assert done.returncode == 2
@@ -34,6 +27,7 @@ def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path)
     python = make_fake_sglang(tmp_path)
     done = arl("doctor", QUICKSTART, "--set", f"engine.python={python}")
     assert done.returncode == 0, done.stdout
+    assert "MISSING" not in done.stdout
     assert f"engine sglang: SGLang 0.5.20 in {python}" in done.stdout
     assert "recipe quickstart-sglang: it can start" in done.stdout
 
@@ -78,9 +72,6 @@ def test_gpus_are_reported_with_their_users_compilers_and_what_both_sides_have(
     assert free in lines
     assert any("GPU 2" in line and "31.5 GB used" in line and "pid 4711 (python3)" in line for line in lines)
     assert any(line.startswith("ok       GPUs 0 and 7: no access to each other's memory") for line in lines)
-    assert any(line.startswith("ok       C compiler, with which Triton compiles on GPUs: /") for line in lines)
-    assert any("/dev/shm for NCCL, " in line for line in lines)
     assert "ok       flash attention 2 of torch; version 3, for H100 and H200, is in flash_attn_interface" in lines
     assert "MISSING  SGLang and the trainer in one NCCL group" in lines
-    assert any("torch 2.11.0+cu130 for CUDA 13.0 with NCCL 2.28.9" in line for line in lines)
     assert f"{python} -m pip install 'sglang-kernel==0.4.7'" in lines

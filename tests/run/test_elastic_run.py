@@ -117,9 +117,7 @@ def test_a_run_goes_on_without_an_engine_for_good_and_ends_when_fewer_than_min_r
         command.clear()
 
 
-@pytest.mark.parametrize("verb", [("list",), ("join",), ("remove", "engine-0")])
-def test_a_directory_without_a_run_that_goes_on_is_refused(verb: tuple[str, ...], tmp_path: Path) -> None:
-    name, *rest = verb
-    done = arl("engines", name, str(tmp_path), *rest)
+def test_a_directory_without_a_run_that_goes_on_is_refused(tmp_path: Path) -> None:
+    done = arl("engines", "join", str(tmp_path))
     assert done.returncode == 2
     assert f"{tmp_path}: is no run" in done.stderr

@@ -92,7 +92,7 @@ def changed(scenario: Callable[[EnginePool, FakeServers], Awaitable[None]], reci
     notes: list[str] = []
 
     async def main() -> None:
-        servers = FakeServers([Resources(1, ("0",))], recipe)
+        servers = FakeServers({0: Resources(1, ("0",))}, recipe)
         first = await servers.start(0)
         try:
             async with open_engine_pool(servers, [first], notes.append) as pool:  # type: ignore[arg-type, list-item]

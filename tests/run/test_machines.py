@@ -8,8 +8,7 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe
 from arl.errors import InputError
 from arl.launch import local
-from arl.launch.base import Node
-from arl.run.machines import describe_gpus, named_nodes, resolve_auto
+from arl.run.machines import named_nodes, resolve_auto
 
 
 @pytest.mark.parametrize(
@@ -37,9 +36,3 @@ def test_a_kind_and_its_size_name_the_same_memory(text: str) -> None:
 def test_what_is_no_number_of_gpus_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match=f"--gpus {text}: give a number and a kind, as in 8xH100"):
         named_nodes(text, 1)
-
-
-def test_messages_name_gpus_by_kind_size_and_option() -> None:
-    assert describe_gpus(*named_nodes("8x24GB", 1)) == "8 GPUs of 24 GB (--gpus 8x24GB)"
-    assert describe_gpus(*named_nodes("8xH800", 1)) == "8 H800 of 80 GB (--gpus 8xH800)"
-    assert describe_gpus(Node("box", 8, ("0",), "NVIDIA L4")) == "1 NVIDIA L4 of box"

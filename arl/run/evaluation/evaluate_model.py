@@ -274,8 +274,13 @@ async def _serve(evaluation: Evaluation, logs: Path, note: Callable[[str], None]
     recipe = evaluation.recipe
     async with reported_failures(), make_launcher(recipe, logs) as launcher, explain_deaths(launcher):
         with run_secrets(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
-            versions = StartingVersions(str(evaluation.model), evaluation.request.version)
-            servers = EngineServers(recipe, versions, _engine_resources(recipe), launcher, trust)
+            servers = EngineServers(
+                recipe=recipe,
+                versions=StartingVersions(str(evaluation.model), evaluation.request.version),
+                resources=dict(enumerate(_engine_resources(recipe))),
+                launcher=launcher,
+                trust=trust,
+            )
             async with open_engine_pool(servers, await servers.start_all(), note) as pool:
                 yield pool.router
 
