@@ -75,14 +75,6 @@ class Deadlines(Section):
         return self.step + LONGEST_PAUSE
 
     @property
-    def first_message(self) -> float:
-        """Return when a rank stops waiting for a controller that has never sent anything.
-
-        That comes when the controller has given up the other ranks, or was stopped for LONGEST_PAUSE meanwhile.
-        """
-        return self.startup + LONGEST_PAUSE
-
-    @property
     def ranks_stop(self) -> float:
         """Return when the controller stops waiting for ranks that exit, each of which has `shutdown` to publish."""
         return self.shutdown + MARGIN

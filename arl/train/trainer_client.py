@@ -3,23 +3,22 @@
     Batch ─► pack_batch ─► one Step per rank ─► Stepped from every rank ─► StepResult
                                           rank 0's publisher: Published ─► weights(version)
 
-One task receives every message, and another waits for a rank to die or to raise (RankWatch). The first failure ends
-every wait, present and future.
+One task receives every message, and one for each rank waits for the end of its process. The first failure ends every
+wait, present and future. A rank that hangs is named when the deadline of the wait for it has passed.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import msgspec
 
-from arl.clock import now
+from arl.clock import deadline, now
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.errors import DeadlineError, EngineError, RunError, TrainerError
+from arl.errors import DeadlineError, DiskError, EngineError, RunError, TrainerError, short_message
 from arl.launch.base import Process
 from arl.launch.run_secrets import RunSecrets
 from arl.metrics.spans import add_span
@@ -27,12 +26,14 @@ from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.group_sender import Rendezvous
 from arl.sync.publication_directory import PublishedVersions
 from arl.train import channel
-from arl.train.channel import CLAIMS, MAIN, SENDERS, Body, RankAnswer, RankRequest
+from arl.train.channel import CLAIMS, MAIN, SENDERS, Body, Failed, RankAnswer, RankRequest
 from arl.train.link import RankConnections
 from arl.train.micro_batch import packing_report
 from arl.train.packing import Packing, pack_batch, trained_tokens
-from arl.train.rank_watch import RankWatch
 from arl.types import Batch, StepResult, WeightUpdate
+
+MAX_TRACE = 3000  # characters of a rank's traceback that an error shows; all of it is in the rank's log
+SETTLE_SECONDS = 1.0  # in which a death, the tracebacks that follow from it, and the exits after them all arrive
 
 Answers = Mapping[int, asyncio.Future[RankAnswer]]  # to one request for several ranks, by rank
 
@@ -85,7 +86,11 @@ class TrainerClient:
         self._published = PublishedVersions(init.kept_versions, known)
         self._made_at: dict[int, float] = {}  # version that is not published yet -> clock seconds
         self._connections = RankConnections(trust, host)
-        self._watch = RankWatch(self._connections.hellos)
+        self._processes: dict[int, Process] = {}  # by rank
+        self._endings: list[asyncio.Task[None]] = []
+        self._dead: list[Process] = []
+        self._raised: RunError | None = None
+        self._is_failing = asyncio.Event()  # a process ended, or a rank raised
         self._one_at_a_time = asyncio.Lock()  # one request to all ranks, which all of them take in one order
         self._last_id = 0
         self._asked: dict[int, asyncio.Future[RankAnswer]] = {}  # by id of the request
@@ -94,7 +99,6 @@ class TrainerClient:
         self.secrets = trust.secrets  # further variables of every rank
         self.environment = {  # of every rank
             channel.ADDRESS: self._connections.address,
-            channel.STARTUP_SECONDS: str(deadlines.first_message),
             **trust.environment,
         }
 
@@ -103,20 +107,22 @@ class TrainerClient:
         self._failed: asyncio.Future[NoReturn] = loop.create_future()
         self._all_greeted: asyncio.Future[None] = loop.create_future()
         self._news: asyncio.Future[None] = loop.create_future()  # of the next version that is published
-        self._task = asyncio.create_task(self._serve(), name="trainer channel")
+        self._tasks = [
+            asyncio.create_task(self._listen(), name="trainer channel"),
+            asyncio.create_task(self._watch_ranks(), name="trainer watch"),
+        ]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._watch.close()
-        self._task.cancel()
-        await asyncio.wait([self._task])
+    async def __aexit__(self, *_: object) -> None:
+        for task in (*self._tasks, *self._endings):
+            task.cancel()
+        await asyncio.wait(self._tasks)
         self._connections.close()
 
     def watch(self, rank: int, process: Process) -> None:
         """Watch the process of `rank`: its end is the end of every wait."""
-        self._watch.add(rank, process)
+        self._processes[rank] = process
+        self._endings.append(asyncio.create_task(self._wait_for_end(process), name=f"end of {process}"))
 
     async def failure(self) -> NoReturn:
         """Wait until a rank has died or raised, and raise why.
@@ -139,7 +145,7 @@ class TrainerClient:
         def silent() -> set[int]:
             return set(range(self._num_ranks)) - hellos.keys()
 
-        async with self._watch.deadline(self._deadlines.startup, silent, lambda: "to say hello"):
+        async with self._deadline(self._deadlines.startup, silent, lambda: "to say hello"):
             await self._unless_failed(self._all_greeted)
         meeting = hellos[0]
         init = msgspec.structs.replace(self._init, master_address=meeting.address, master_port=meeting.port)
@@ -187,7 +193,6 @@ class TrainerClient:
     async def _at_least(self, version: int) -> WeightUpdate:
         """Wait until `version` or a newer one is published."""
         async with self._rank_0_deadline(f"to publish the weights of version {version}"):
-            self._check()
             while (update := self._published.find(version)) is None:
                 await self._unless_failed(self._news)
             return update
@@ -218,7 +223,8 @@ class TrainerClient:
         Raises:
             TrainerError, DeadlineError: a rank raised, or took longer than 10 s and a margin.
         """
-        self._watch.close()  # because the end of a rank is no failure from here on
+        for ending in self._endings:  # because the end of a rank is no failure from here on
+            ending.cancel()
         await self._ask([channel.Stop()] * self._num_ranks, self._deadlines.ranks_stop)
 
     # ---- WeightSender
@@ -291,14 +297,14 @@ class TrainerClient:
             num_answered = len(answers) - len(missing())
             return f"at version {self._version} {what}; {num_answered} of {len(answers)} ranks have answered"
 
-        async with self._watch.deadline(seconds, missing, progress):
+        async with self._deadline(seconds, missing, progress):
             for answered in answers.values():
                 await self._unless_failed(answered)
         return [answered.result().body for answered in answers.values()]
 
     def _rank_0_deadline(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Bound a wait for something that rank 0 alone does."""
-        return self._watch.deadline(self._deadlines.swap, lambda: {0}, lambda: f"at version {self._version} {what}")
+        return self._deadline(self._deadlines.swap, lambda: {0}, lambda: f"at version {self._version} {what}")
 
     async def _unless_failed(self, awaited: asyncio.Future[Any]) -> None:
         """Wait until `awaited` is done, which outlives a wait that is given up.
@@ -307,51 +313,84 @@ class TrainerClient:
             RunError: the trainer has failed, before or meanwhile.
         """
         await asyncio.wait([awaited, self._failed], return_when=asyncio.FIRST_COMPLETED)
-        self._check()
-
-    def _check(self) -> None:
-        """Raise the failure, if there is one."""
         if self._failed.done():
             self._failed.result()
 
-    # ---- receiving
+    @contextlib.asynccontextmanager
+    async def _deadline(
+        self, seconds: float, ranks: Callable[[], Collection[int]], what: Callable[[], str]
+    ) -> AsyncIterator[None]:
+        """Bound a wait for ranks by `seconds`.
 
-    async def _serve(self) -> None:
-        """Admit ranks, receive and watch until one of these fails; then end every wait, present and future."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._connections.admit())
-                tasks.create_task(self._listen())
-                tasks.create_task(self._watch_ranks())
-        except* RunError as errors:
-            self._fail(errors.exceptions[0])
-        except* Exception as errors:
-            self._fail(TrainerError(f"the trainer's channel has failed: {errors.exceptions[0]!r}"))
-
-    def _fail(self, error: Exception) -> None:
-        self._failed.set_exception(error)
-        self._failed.exception()  # marks it as seen: no task may be waiting for it
-
-    async def _watch_ranks(self) -> NoReturn:
-        """Wait until a rank has died or raised, and raise why."""
-        raise await self._watch.failure()
-
-    async def _listen(self) -> NoReturn:
-        """Consumes messages of the ranks; waits for the next; unblocked by any of them.
+        Args:
+            ranks: the ranks that are waited for, asked when a message is written.
+            what: what they are to do, as in "to publish version 3".
 
         Raises:
-            TrainerError: one is wrong; names its sender.
+            DeadlineError: names the ranks that are waited for, and shows the ends of their logs.
         """
-        while True:
-            rank, message = await self._connections.receive()
-            if isinstance(message, channel.Failed):
-                self._watch.raised(rank, message)
-            elif isinstance(message, channel.Published):
-                self._add_published(message.update)
-            elif isinstance(message, RankAnswer):
-                self._asked.pop(message.id).set_result(message)
-            elif len(self._connections.hellos) == self._num_ranks:
-                self._all_greeted.set_result(None)
+
+        def awaited() -> str:
+            names = " and ".join(self._describe(rank) for rank in sorted(ranks()))
+            return f"{names or 'no trainer rank'} {what()}"
+
+        try:
+            async with deadline(seconds, "controller", awaited):
+                yield
+        except DeadlineError as error:
+            processes = [self._processes[rank] for rank in sorted(ranks()) if rank in self._processes]
+            logs = "".join(f"\n{process.log_tail()}" for process in processes)
+            raise DeadlineError(f"{error}{logs}") from error
+
+    def _describe(self, rank: int) -> str:
+        """Name a rank, as in "trainer rank 1 (pid 17 on node-3)"."""
+        return str(self._connections.hellos.get(rank, f"trainer rank {rank} (not connected)"))
+
+    # ---- receiving
+
+    async def _listen(self) -> None:
+        """Consumes messages of the ranks; waits for the next; unblocked by any of them."""
+        try:
+            while True:
+                rank, message = await self._connections.receive()
+                if isinstance(message, channel.Failed):
+                    self._raised = self._raised or _error_of(str(self._connections.hellos[rank]), message)
+                    self._is_failing.set()
+                elif isinstance(message, channel.Published):
+                    self._add_published(message.update)
+                elif isinstance(message, RankAnswer):
+                    self._asked.pop(message.id).set_result(message)
+                elif len(self._connections.hellos) == self._num_ranks:
+                    self._all_greeted.set_result(None)
+        except Exception as error:  # nobody would answer any more, so it must end every wait
+            self._fail(error)
+
+    async def _wait_for_end(self, process: Process) -> None:
+        await process.ended()
+        self._dead.append(process)
+        self._is_failing.set()
+
+    async def _watch_ranks(self) -> None:
+        """Wait until a rank has died or raised, and end every wait with the cause.
+
+        A rank that a signal killed makes others raise, because their collectives break, and a rank that raises exits
+        as well. These events come in any order within moments. So a killed rank is the cause, else the first
+        traceback, else the exit.
+        """
+        await self._is_failing.wait()
+        await asyncio.sleep(SETTLE_SECONDS)
+        killed = [process for process in self._dead if process.exit_code is not None and process.exit_code < 0]
+        if killed:
+            self._fail(await killed[0].died())
+        elif self._raised is not None:
+            self._fail(self._raised)
+        else:
+            self._fail(await self._dead[0].died())
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+            self._failed.exception()  # marks it as seen: no task may be waiting for it
 
     def _add_published(self, update: WeightUpdate) -> None:
         """Wake who waits for this version or for an older one, which is skipped."""
@@ -362,3 +401,13 @@ class TrainerClient:
         add_span("trainer", "publication", f"publication of version {version}", begun, now())
         self._news.set_result(None)
         self._news = asyncio.get_running_loop().create_future()
+
+
+def _error_of(rank: str, failed: Failed) -> TrainerError | DiskError:
+    """Return the error of a rank that has raised. It shows the end of a traceback, which says what happened."""
+    who = f"{failed.thread} {rank.removeprefix('trainer ')} at version {failed.version}"
+    if failed.is_expected:
+        kind = DiskError if failed.is_of_disk else TrainerError
+        return kind(f"{who}: {short_message(failed.text)}")
+    cut = "…" if len(failed.text) > MAX_TRACE else ""
+    return TrainerError(f"{who} raised:\n{cut}{failed.text[-MAX_TRACE:]}")

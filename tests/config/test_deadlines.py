@@ -21,7 +21,6 @@ PAIRS: dict[str, Pair] = {
         lambda d: d.step,
     ),
     "the controller gives up a step, then a rank a collective": (lambda d: d.step, lambda d: d.collective),
-    "the controller gives up a start, then a rank its first message": (lambda d: d.startup, lambda d: d.first_message),
     "a rank gives up its last publication, then the controller the rank": (
         lambda d: d.shutdown,
         lambda d: d.ranks_stop,

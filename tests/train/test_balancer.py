@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.train import balance as balancer
-from arl.train.balance import balance, least_micro_batches, least_time, martello_toth, synchronous_time
+from arl.train.balance import balance, least_micro_batches, martello_toth
 
 CAPACITY = 100
 Items = list[tuple[int, int]]  # tokens, FLOPs
@@ -44,14 +44,9 @@ def test_micro_batches_are_at_most_half_as_many_again_as_the_bound(some: Items, 
 
 
 @given(items, st.integers(1, 9))
-def test_no_dealing_beats_the_least_time_and_each_rank_begins_with_its_heaviest(some: Items, ranks: int) -> None:
+def test_each_rank_begins_with_its_heaviest(some: Items, ranks: int) -> None:
     tokens, flops = arrays(some)
-    shares = balance(tokens, flops, CAPACITY, ranks)
-    time = synchronous_time(shares, flops)
-    assert least_time(flops, ranks) <= time * (1 + 1e-12)
-    if ranks == 1:
-        assert time == flops.sum()
-    for share in shares:
+    for share in balance(tokens, flops, CAPACITY, ranks):
         loads = [flops[members].sum() for members in share]
         assert loads == sorted(loads, reverse=True)
 

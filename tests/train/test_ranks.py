@@ -14,18 +14,14 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from arl.errors import DeadlineError, ProcessDied, TrainerError
+from arl.errors import DeadlineError, ProcessDied
 from arl.launch.base import Process
-from arl.launch.child import RUN_KEY
 from arl.launch.network import LOOPBACK
-from arl.launch.run_secrets import RunSecrets
-from arl.train import channel, link
-from arl.train.algorithms.advantage import GRPO
 from arl.train.trainer_client import TrainerClient
 from arl.types import StepResult
 from tests.train.saved import saved_weights
 from tests.train.synthetic import batch
-from tests.train.workers import DEADLINES, KEY, forked, init, launched, started
+from tests.train.workers import DEADLINES, forked, init, launched
 
 
 async def two_steps(
@@ -101,36 +97,5 @@ def test_a_frozen_rank_and_then_a_killed_one_are_named_with_pid_version_and_the_
             for wait in (trainer.save(tmp_path / "never"), trainer.weights(5)):
                 with pytest.raises(ProcessDied, match=said):
                     await wait
-
-    asyncio.run(scene())
-
-
-def test_a_process_with_the_wrong_key_ends_and_the_run_goes_on(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link, "LINGER_SECONDS", 0.1)
-
-    async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
-            stranger = trainer.environment | {RUN_KEY: "guess", channel.STARTUP_SECONDS: "0.5"}
-            with started(stranger, 1) as strangers:
-                await asyncio.to_thread(strangers[0].wait, 300)
-                assert strangers[0].returncode == 1
-            with started({**trainer.environment, **trainer.secrets}, 1):
-                await trainer.ready()
-                assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
-                await trainer.stop()
-
-    asyncio.run(scene())
-
-
-def test_a_rank_that_gets_no_init_gives_up_after_the_deadline_of_a_start(tiny: Path, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), GRPO(), 2, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
-            assert float(trainer.environment[channel.STARTUP_SECONDS]) == DEADLINES.first_message
-            environment = {**trainer.environment, **trainer.secrets} | {channel.STARTUP_SECONDS: "0.5"}
-            message = r"the controller at tcp://127\.0\.0\.1:\d+ sent nothing for 0\.5 s"
-            with started(environment, 1), pytest.raises(TrainerError, match=message):  # the other one never starts
-                await trainer.ready()
 
     asyncio.run(scene())
