@@ -9,7 +9,6 @@ elementwise, so the result is the same, and DTensor's dispatch, which costs more
 is not paid.
 """
 
-import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,14 +22,13 @@ from transformers import AutoTokenizer, PreTrainedModel
 from arl.config.recipe import Train
 from arl.files import remove_any, writing
 from arl.models.load import empty_model, save_description
-from arl.models.model_files import file_of_part, write_index
 from arl.models.weights import fill_model, own_rows
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
 from arl.sync.loading import unflatten
 from arl.train.gathering import Bucket, gather_buckets, shard_group
 from arl.train.optimizer import LossScale
 from arl.train.sharding import local_part, shard
-from arl.train.training_state import OptimizerFiles, TrainingCopy, TrainingState, write_rows
+from arl.train.training_state import OptimizerFiles, TrainingCopy, TrainingState
 
 LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's files: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -39,11 +37,8 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 def matrices(model: torch.nn.Module) -> set[str]:
     """Return the names of the weights of linear layers, without biases and without what an embedding shares."""
     embedded = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
-    found = set()
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and id(module.weight) not in embedded:
-            found.add(f"{name}.weight")
-    return found
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    return {f"{name}.weight" for name, module in linear.items() if id(module.weight) not in embedded}
 
 
 class ShardedWeights:
@@ -64,35 +59,22 @@ class ShardedWeights:
         self._local = [torch.nn.Parameter(local_part(p.detach())) for p in self._shards.values()]
         self._optimizer = self._make_optimizer(train)
         self.loss_scale = LossScale.of(train.dtype)
-        self._copy = self._make_copy()
+        self._group = shard_group(next(iter(self._shards.values())))
+        self._copy = TrainingCopy(self.tensors(torch.float32), self._group)
 
     def _make_optimizer(self, train: Train) -> torch.optim.Optimizer:
         """Make AdamW with moments of zero: a checkpoint may come before the first update that is not skipped."""
-        optimizer = torch.optim.AdamW(self._groups(train), betas=train.betas, eps=train.eps, fused=True)
+        decaying = self._shards.keys() if train.decayed == "all" else matrices(self.model)
+        decayed = [local for name, _, local in self._parameters() if name in decaying]
+        others = [local for name, _, local in self._parameters() if name not in decaying]
+        groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": train.weight_decay}]
+        if others:
+            groups.append({"params": others, "weight_decay": 0.0})
+        optimizer = torch.optim.AdamW(groups, betas=train.betas, eps=train.eps, fused=True)
         for local in self._local:
-            state = {"step": torch.zeros((), device=self.device)}
-            for moment in MOMENTS:
-                state[moment] = torch.zeros_like(local, requires_grad=False)
-            optimizer.state[local] = state
+            state = {moment: torch.zeros_like(local, requires_grad=False) for moment in MOMENTS}
+            optimizer.state[local] = {"step": torch.zeros((), device=self.device), **state}
         return optimizer
-
-    def _groups(self, train: Train) -> list[dict[str, Any]]:
-        """Divide the local shards into those that decay and those that do not."""
-        if train.decayed == "all":
-            return [{"params": self._local, "weight_decay": train.weight_decay}]
-        decaying = matrices(self.model)
-        decayed = []
-        others = []
-        for name, _, local in self._parameters():
-            if name in decaying:
-                decayed.append(local)
-            else:
-                others.append(local)
-        return [{"params": decayed, "weight_decay": train.weight_decay}, {"params": others, "weight_decay": 0.0}]
-
-    def _make_copy(self) -> TrainingCopy:
-        any_parameter = next(iter(self._shards.values()))
-        return TrainingCopy(self.tensors(torch.float32), shard_group(any_parameter))
 
     def gather(self, buckets: Sequence[Bucket], flats: Sequence[Tensor] | None, everywhere: bool = False) -> None:
         """Write every weight, cast to the dtype of `buckets`, into `flats`; it is there on return. Collective.
@@ -102,7 +84,7 @@ class ShardedWeights:
             flats: memory of each bucket, (bytes of the bucket,) uint8. None: this rank keeps nothing.
             everywhere: every rank may keep the buckets; otherwise rank 0 alone.
         """
-        gather_buckets(self._local_weights(), buckets, flats, self._copy.group, everywhere)
+        gather_buckets(self._local_weights(), buckets, flats, self._group, everywhere)
         self._wait_for_copies()
 
     def tensors(self, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
@@ -126,19 +108,15 @@ class ShardedWeights:
         Raises:
             DiskError: it cannot be written, or `path` exists and is not empty.
         """
-        weights = self._copy.copy_weights(self._local_weights())
-        self._wait_for_copies()
+        weights = self.full_state(torch.float32)
+        if dist.get_rank() != 0:
+            return
         temporary = path.with_name(f".{path.name}.partial")
-        if dist.get_rank() == 0 and os.path.exists(temporary):
-            # What a killed save has left there may be the files of another number of ranks, with an index of them.
-            with writing(temporary):
-                remove_any(temporary)
-        self._wait_for_ranks()
-        self.write(TrainingState(weights, optimizer={}), temporary, tokenizer_path)
-        self._wait_for_ranks()
-        if dist.get_rank() == 0:
-            with writing(path):
-                temporary.rename(path)
+        with writing(path):
+            remove_any(temporary)  # of a save that was killed
+            self._describe(temporary, tokenizer_path)
+            save_file(weights, temporary / "model.safetensors", metadata={"format": "pt"})
+            temporary.rename(path)
 
     def training_state(self) -> TrainingState:
         """Copy this rank's share of weights and optimizer. Collective.
@@ -166,46 +144,23 @@ class ShardedWeights:
         Raises:
             DiskError: it cannot be written.
         """
-        if self._copy.group.has_rank_0:
-            with writing(path):
-                self._write_files(state, path, tokenizer_path)
-
-    def _write_files(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
-        group = self._copy.group
-        path.mkdir(parents=True, exist_ok=True)
-        if group.part == 0:
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
-            save_description(self.model, tokenizer, path)
-            self._write_index(path)
-        if state.weights:
-            name = file_of_part("model", group.part, group.parts)
-            save_file(state.weights, path / name, metadata={"format": "pt"})
-        if state.optimizer:
-            write_rows(state.optimizer, path, group.part, group.parts)
-
-    def _write_index(self, path: Path) -> None:
-        """Write which rank's file holds which weight; one rank's file needs no index."""
-        shares = self._copy.shares
-        if len(shares) == 1:
+        if not self._group.has_rank_0:
             return
-        file_names: dict[str, str] = {}
-        num_bytes = 0
-        for part, share in enumerate(shares):
-            file_name = file_of_part("model", part, len(shares))
-            for spec in share:
-                file_names[spec.name] = file_name
-            num_bytes += bucket_bytes_of(share)
-        write_index(path, file_names, num_bytes)
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if self._group.part == 0:
+                self._describe(path, tokenizer_path)
+            self._copy.write(state, path)
+
+    def _describe(self, path: Path, tokenizer_path: str | Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
+        save_description(self.model, tokenizer, path)
 
     def load_optimizer(self, path: Path) -> None:
-        """Continue with the AdamW state of a checkpoint, which any number of ranks may have written.
-
-        Raises:
-            DataError: the checkpoint has no optimizer state, or that of another model.
-        """
+        """Continue with the AdamW state of a checkpoint, which any number of ranks may have written."""
         files = OptimizerFiles(path)
-        value, num_good = files.whole(LOSS_SCALE, (2,)).tolist()
-        step = files.whole("step", ())
+        step = files.whole("step")
         for name, sharded, local in self._parameters():
             state = self._optimizer.state[local]
             state["step"].copy_(step)
@@ -213,6 +168,7 @@ class ShardedWeights:
             for moment in MOMENTS:
                 files.read_rows(f"{moment}.{name}", len(sharded), first, state[moment])
         if self.loss_scale.is_dynamic:
+            value, num_good = files.whole(LOSS_SCALE).tolist()
             self.loss_scale.value = value
             self.loss_scale.num_good = int(num_good)
 
@@ -222,13 +178,7 @@ class ShardedWeights:
     def _wait_for_copies(self) -> None:
         """Wait until what was copied to host memory is there."""
         if self.device.type == "cuda":
-            stream = torch.cuda.current_stream(self.device)
-            stream.synchronize()
-
-    def _wait_for_ranks(self) -> None:
-        """Wait until every rank has come to this point. Collective."""
-        if dist.get_world_size() > 1:
-            dist.barrier()
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _parameters(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield of each parameter its name, the parameter of the model, and the shard that the optimizer updates."""
