@@ -232,7 +232,7 @@ def sft(
 ) -> None:
     """Fine-tune a causal LM on prompt/response pairs."""
     from arl.launch.devices import visible_cores
-    from arl.train.sft import PairsJob, run_job
+    from arl.train.sft import tune
 
     job = {
         "model": model,
@@ -245,7 +245,7 @@ def sft(
         "seed": seed,
         "threads": visible_cores(),
     }
-    run_job(PairsJob, job)
+    tune(job)
 
 
 @command(app)

@@ -7,8 +7,7 @@ import torch.distributed as dist
 
 from arl.config.recipe import TinyModel
 from arl.errors import ArlError
-from arl.train.sft import run
-from arl.train.warmup import WarmupJob
+from arl.train.warmup import WarmupJob, warm_up
 from tests.extending.short_run import TRAJECTORIES, ShortRun, trained_rows
 
 ECHO = "tests.extending.my_task:Echo"
@@ -27,7 +26,7 @@ def test_a_task_by_name_is_trained_on_its_own_problems_and_reward(tmp_path: Path
 def test_the_demonstrations_of_a_task_warm_a_tiny_model_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
     job = WarmupJob(model=SHAPE, task=ECHO, batch_size=4, eval_samples=4, max_new_tokens=8, output=out)
-    run(job)
+    warm_up(job)
     dist.destroy_process_group()
     assert '"stage": "copying", "step": 4' in capsys.readouterr().out
     assert (tmp_path / "out" / "model.safetensors").exists()

@@ -19,10 +19,9 @@ from transformers import (
 )
 
 from arl.config.recipe import Train
-from arl.errors import DataError, InputError
+from arl.errors import DataError
 from arl.models.load import empty_model
 from arl.models.weights import fill_model
-from arl.train import sft
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.micro_batch import pack_groups
@@ -137,15 +136,3 @@ def test_an_architecture_that_would_be_computed_wrongly_is_refused_by_name(
     config.save_pretrained(tmp_path)
     with pytest.raises(DataError, match=rule):
         empty_model(tmp_path)
-
-
-def test_a_model_larger_than_memory_is_refused_before_anything_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    large = LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_key_value_heads=8)
-    large.architectures = ["LlamaForCausalLM"]
-    large.save_pretrained(tmp_path)
-    monkeypatch.setattr(sft, "free_memory", lambda: 256 * 10**9)
-    with pytest.raises(InputError, match=r"takes \d{4}\.\d GB on 1 ranks .* 512 tokens, and this host has 256.0 GB"):
-        sft.check_memory(tmp_path, Train(dtype="float32", learning_rate=1.5e-4), tokens=512, on_gpu=False)
-    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
