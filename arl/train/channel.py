@@ -68,10 +68,8 @@ class Init(_Message, frozen=True):
     resumed: bool  # model_path is a checkpoint; continue with its optimizer state
     publish_directory: str
     kept_versions: int  # published versions that are not discarded
-    collective_seconds: float  # deadline of every collective
-    buffer_seconds: float  # after which a rank prints why it still waits for memory of older versions
+    collective_seconds: float  # deadline of every collective, and of a wait for the memory of older versions
     shutdown_seconds: float  # deadline of what is still being published when Stop arrives
-    evidence: str  # directory for what could not be trained
     every_version: bool = False  # publish each version, rather than the newest
     transport: Transport = "file"
     for_nodes: bool = False  # engines on other nodes read what is published as files

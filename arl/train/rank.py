@@ -42,7 +42,6 @@ class Rank:
             version=init.version,
             resumed=init.resumed,
             deadline_seconds=init.collective_seconds,
-            evidence=Path(init.evidence),
         )
         self._joiner = ThreadPoolExecutor(1, "joiner")
         self._saver = ThreadPoolExecutor(1, "saver")

@@ -35,7 +35,7 @@ def recipe_for(model: Path, lag: int | None = None, transport: str = "auto", **v
 
 
 async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
-    trainer = InProcessTrainer(recipe, StartingVersions(str(model)), directory, directory / "logs")
+    trainer = InProcessTrainer(recipe, StartingVersions(str(model)), directory)
     results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
     await trainer.save(directory / "saved")
     return results
@@ -67,9 +67,7 @@ def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Pa
     costs = {"train_step": 1.0, "trained_token": 0.01, "snapshot": 0.5, "publish": 20.0}
 
     async def main() -> tuple[StepResult, list[float]]:
-        trainer = InProcessTrainer(
-            recipe_for(tiny, None, "auto", **costs), StartingVersions(str(tiny)), tmp_path, tmp_path / "logs"
-        )
+        trainer = InProcessTrainer(recipe_for(tiny, None, "auto", **costs), StartingVersions(str(tiny)), tmp_path)
         times = []
         for version in (0, 1):
             result = await trainer.step(batch(version, groups=4, size=4))
@@ -93,7 +91,7 @@ def test_with_a_lag_every_version_is_published_and_the_trainer_waits_for_a_place
     recipe = recipe_for(tiny, lag=1, transport=transport, train_step=1.0, trained_token=0.0, snapshot=0.0, publish=20.0)
 
     async def main() -> list[float]:
-        trainer = InProcessTrainer(recipe, StartingVersions(str(tiny)), tmp_path, tmp_path / "logs", load_lags(recipe))
+        trainer = InProcessTrainer(recipe, StartingVersions(str(tiny)), tmp_path, load_lags(recipe))
         blocked = [
             number((await trainer.step(batch(version, groups=4, size=4))).metrics, "sync/blocking_seconds")
             for version in range(4)

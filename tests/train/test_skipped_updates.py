@@ -6,12 +6,10 @@ import numpy as np
 import pytest
 
 from arl.config.recipe import Train
-from arl.data import msgpack_arrays
 from arl.errors import TrainerError
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.micro_batch import MicroBatch
 from arl.train.packing import Shard
 from arl.types import Batch
 from tests.train.one_rank import assert_same_weights, learner, shard_of, weights
@@ -44,24 +42,12 @@ def test_an_update_that_is_not_finite_leaves_weights_moments_and_means_alone(tin
     assert_same_weights(weights(trained), weights(clean), 0.0)
 
 
-def test_three_updates_in_a_row_that_are_not_finite_end_the_run_with_the_shard_saved(
-    tiny: Path, tmp_path: Path
-) -> None:
-    trained = Learner(
-        tiny,
-        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
-        DecoupledPPO(),
-        version=4,
-        evidence=tmp_path / "logs",
-    )
+def test_three_updates_in_a_row_that_are_not_finite_end_the_run(tiny: Path) -> None:
+    trained = learner(tiny)
     before = weights(trained)
     assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
-    with pytest.raises(TrainerError, match=r"the loss is nan .* version 5, and 3 updates in a row") as raised:
+    with pytest.raises(TrainerError, match=r"the loss is nan .* version 5, and 3 updates in a row"):
         trained.step(shard_of(poisoned(5, groups=4)))
-    (file,) = (tmp_path / "logs").iterdir()
-    assert str(file) in str(raised.value)
-    saved = msgpack_arrays.decoder(Shard[MicroBatch]).decode(file.read_bytes())
-    assert np.isnan(saved.minibatches[0].micro_batches[0].columns["behavior_logprobs"]).any()
     assert_same_weights(before, weights(trained), 0.0)
 
 

@@ -35,9 +35,7 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
         publish_directory=str(published),
         kept_versions=3,
         collective_seconds=300.0,
-        buffer_seconds=300.0,
         shutdown_seconds=60.0,
-        evidence=str(published.parent / "logs"),
         every_version=every_version,
     )
 
@@ -51,7 +49,7 @@ async def launched(
     Each imports torch, which takes seconds. The client is told when one of them dies.
     """
     async with (
-        LocalLauncher(Path(first.evidence), patience=10.0) as launcher,
+        LocalLauncher(Path(first.publish_directory).parent / "logs", patience=10.0) as launcher,
         TrainerClient(first, GRPO(), ranks, RunSecrets(KEY), deadlines, host=LOOPBACK) as trainer,
     ):
         processes = await start_ranks(trainer, [Resources(threads=1)] * ranks, launcher, {})

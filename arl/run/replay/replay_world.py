@@ -29,7 +29,7 @@ from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import load_codec
 from arl.errors import InputError, RecipeError
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import LOGS, RECIPE, SUMMARY
+from arl.metrics.run_files import RECIPE, SUMMARY
 from arl.metrics.run_status import require_run
 from arl.metrics.summary import Summary
 from arl.rollout.controller_state import ControllerState
@@ -233,8 +233,7 @@ class ReplayWorld:
             free_steps = recipe.virtual.model_copy(update={"train_step": 0.0})
             recipe = recipe.model_copy(update={"virtual": free_steps})
         versions = StartingVersions(str(context.model))
-        logs = context.directory / LOGS
-        return InProcessTrainer(recipe, versions, publications, logs, context.plan.lags)
+        return InProcessTrainer(recipe, versions, publications, context.plan.lags)
 
 
 class SavedModels:
