@@ -7,14 +7,18 @@
 Master weights and optimizer states are float32. The optimizer works on the local shards themselves: AdamW is
 elementwise, so the result is the same, and DTensor's dispatch, which costs more than the arithmetic of a tiny model,
 is not paid.
+
+Ranks share the work of a checkpoint. Each writes whole weights, those of its share, because `from_pretrained` reads
+them; and its rows of AdamW's state as they are, because no rank needs them but through this module.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
@@ -22,16 +26,19 @@ from transformers import AutoTokenizer, PreTrainedModel
 from arl.config.recipe import Train
 from arl.files import remove_any, writing
 from arl.models.load import empty_model, save_description
-from arl.models.weights import fill_model, own_rows
-from arl.sync.buckets import TensorSpec, bucket_bytes_of
-from arl.sync.loading import unflatten
-from arl.train.gathering import Bucket, gather_buckets, shard_group
+from arl.models.model_files import file_of_part, write_index
+from arl.models.weights import fill_model, own_rows, rows_of, rows_of_part
+from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
+from arl.sync.loading import specs_of, unflatten, unflatten_all
+from arl.sync.version_buffers import allocate_buckets
+from arl.train.gathering import Bucket, ShardGroup, collect_share, deal, gather_buckets, shard_group
 from arl.train.optimizer import LossScale
 from arl.train.sharding import local_part, shard
-from arl.train.training_state import OptimizerFiles, TrainingCopy, TrainingState
 
 LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's files: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")
+BUCKET_BYTES = 256 * 10**6  # of a round; two such are on the device meanwhile, or the largest tensor
+OPTIMIZER = "optimizer"  # stem of the files' names
 
 
 def matrices(model: torch.nn.Module) -> set[str]:
@@ -118,7 +125,7 @@ class ShardedWeights:
             save_file(weights, temporary / "model.safetensors", metadata={"format": "pt"})
             temporary.rename(path)
 
-    def training_state(self) -> TrainingState:
+    def training_state(self) -> "TrainingState":
         """Copy this rank's share of weights and optimizer. Collective.
 
         Later steps do not change the copy, and the next call does: it uses the same memory.
@@ -138,7 +145,7 @@ class ShardedWeights:
                 found[f"{moment}.{name}"] = state[moment]
         return found
 
-    def write(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
+    def write(self, state: "TrainingState", path: Path, tokenizer_path: str | Path) -> None:
         """Write this rank's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective.
 
         Raises:
@@ -184,3 +191,92 @@ class ShardedWeights:
         """Yield of each parameter its name, the parameter of the model, and the shard that the optimizer updates."""
         for (name, sharded), local in zip(self._shards.items(), self._local, strict=True):
             yield name, sharded, local
+
+
+class TrainingState(NamedTuple):
+    """Hold a copy of this rank's share of what a trainer needs to resume; empty on ranks of another copy."""
+
+    weights: dict[str, Tensor]  # float32, whole tensors by parameter name
+    optimizer: dict[str, Tensor]  # this rank's rows of AdamW's moments, its number of updates, and the loss scale
+
+
+class TrainingCopy:
+    """Hold the host memory of a copy, which the next copy uses again: allocated once, and pinned if there is a GPU.
+
+    Args:
+        specs: every parameter as a whole, float32.
+        group: the ranks that share the parameters.
+    """
+
+    def __init__(self, specs: Sequence[TensorSpec], group: ShardGroup) -> None:
+        self._group = group
+        self._shares = deal(specs, group.parts)
+        self._buckets = [make_buckets(share, BUCKET_BYTES) for share in self._shares]
+        self._own_buckets = self._buckets[group.part] if group.has_rank_0 else []
+        self._whole: list[Tensor] | None = None
+        self._rows: Tensor | None = None
+
+    def copy_weights(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copy whole tensors, those of this rank's share, from the shards of all ranks. Collective.
+
+        On a GPU they are here when its current stream has come to this point.
+        """
+        if self._whole is None:
+            self._whole = allocate_buckets(self._own_buckets, "host")
+        collect_share(shards, self._buckets, self._whole, self._group)
+        return unflatten_all(self._whole, self._own_buckets)
+
+    def copy_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copy `tensors`, float32, the same names and shapes every time; on a GPU like copy_weights."""
+        if not self._group.has_rank_0:
+            return {}
+        specs = specs_of(tensors)
+        if self._rows is None:
+            (self._rows,) = allocate_buckets([specs], "host")
+        copied = unflatten(self._rows, specs)
+        for name, place in copied.items():
+            place.copy_(tensors[name], non_blocking=True)
+        return copied
+
+    def write(self, state: TrainingState, path: Path) -> None:
+        """Write this rank's files of a checkpoint; rank 0 says in an index which file holds which weight."""
+        part = self._group.part
+        parts = self._group.parts
+        if part == 0 and parts > 1:
+            names: dict[str, str] = {}
+            for number, share in enumerate(self._shares):
+                names |= dict.fromkeys((spec.name for spec in share), file_of_part("model", number, parts))
+            write_index(path, names, sum(bucket_bytes_of(share) for share in self._shares))
+        if state.weights:
+            save_file(state.weights, path / file_of_part("model", part, parts), metadata={"format": "pt"})
+        held = {name: tensor for name, tensor in state.optimizer.items() if tensor.numel()}
+        save_file(held, path / file_of_part(OPTIMIZER, part, parts))
+
+
+class OptimizerFiles:
+    """Read rows of the tensors that the optimizer's files of a checkpoint hold together.
+
+    files = OptimizerFiles(checkpoint)
+    files.whole("step")
+    files.read_rows("exp_avg.lm_head.weight", num_rows, first, place)
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._files = sorted(checkpoint.glob(f"{OPTIMIZER}*.safetensors"))  # in the order of the ranks
+
+    def whole(self, name: str) -> Tensor:
+        """Return a tensor that every file holds as a whole."""
+        with safe_open(self._files[0], framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def read_rows(self, name: str, num_rows: int, first: int, place: Tensor) -> None:
+        """Read rows of a tensor of `num_rows` rows from number `first` on into `place`, (rows, …), cast."""
+        end = first + len(place)
+        for part, file in enumerate(self._files):
+            stored_first, stored_end = rows_of_part(num_rows, len(self._files), part)
+            begin = max(first, stored_first)
+            stop = min(end, stored_end)
+            if begin < stop:
+                rows = rows_of(file, name, begin - stored_first, stop - stored_first)
+                place[begin - first : stop - first].copy_(rows)

@@ -135,7 +135,7 @@ class StepTotals:
         places[dist.get_rank()] = self._largest
         both = torch.cat([self._sums.flatten(), places.flatten()])
         dist.all_reduce(both)
-        sums, largest = both.split([self._sums.numel(), places.numel()])
+        sums, largest = torch.split(both, [self._sums.numel(), places.numel()])
         return sums.view_as(self._sums), largest.view_as(places).amax(0)
 
 

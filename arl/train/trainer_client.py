@@ -35,7 +35,7 @@ from arl.types import Batch, StepResult, WeightUpdate
 MAX_TRACE = 3000  # characters of a rank's traceback that an error shows; all of it is in the rank's log
 SETTLE_SECONDS = 1.0  # in which a death, the tracebacks that follow from it, and the exits after them all arrive
 
-Answers = Mapping[int, asyncio.Future[RankAnswer]]  # to one request for several ranks, by rank
+Answers = Mapping[int, asyncio.Future[Any]]  # of several ranks, by rank
 
 
 class TrainerClient:
@@ -105,7 +105,7 @@ class TrainerClient:
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[NoReturn] = loop.create_future()
-        self._all_greeted: asyncio.Future[None] = loop.create_future()
+        self._greetings: Answers = {rank: loop.create_future() for rank in range(self._num_ranks)}
         self._news: asyncio.Future[None] = loop.create_future()  # of the next version that is published
         self._tasks = [
             asyncio.create_task(self._listen(), name="trainer channel"),
@@ -140,14 +140,7 @@ class TrainerClient:
             DeadlineError: `deadlines.startup` passed; names the ranks.
             ProcessDied, TrainerError: a rank could not start.
         """
-        hellos = self._connections.hellos
-
-        def silent() -> set[int]:
-            return set(range(self._num_ranks)) - hellos.keys()
-
-        async with self._deadline(self._deadlines.startup, silent, lambda: "to say hello"):
-            await self._unless_failed(self._all_greeted)
-        meeting = hellos[0]
+        meeting, *_ = await self._collect(self._greetings, self._deadlines.startup, "to say hello")
         init = msgspec.structs.replace(self._init, master_address=meeting.address, master_port=meeting.port)
         first, *_ = await self._ask([init] * self._num_ranks, self._deadlines.startup)
         self.tensors = first.tensors
@@ -167,12 +160,10 @@ class TrainerClient:
         answers = await self._ask([channel.Step(shard) for shard in shards], self._deadlines.step)
         longest_busy = max(answer.busy_seconds for answer in answers)
         packing["time/pack_s"] = max(now() - began - longest_busy, 0.0)  # our clock may have stood still meanwhile
-        sizes = [answer.sizes for answer in answers]
-        packing |= packing_report(batch, sizes, self._packing)
+        packing |= packing_report(batch, [answer.sizes for answer in answers], self._packing)
         self._version += 1
         self._made_at[self._version] = now()
-        of_ranks = [answer.logprobs for answer in answers]
-        tokens = trained_tokens(batch, shards, of_ranks, self._packing)
+        tokens = trained_tokens(batch, shards, [answer.logprobs for answer in answers], self._packing)
         return StepResult(self._version, answers[0].metrics | packing, tokens)
 
     async def weights(self, version: int) -> WeightUpdate:
@@ -185,9 +176,6 @@ class TrainerClient:
         if update.transport != "broadcast":
             return update
         claimed = await self._ask_rank_0(CLAIMS, channel.Claim(version))
-        if claimed.error:
-            raise TrainerError(f"trainer rank 0 keeps no version for engines: {claimed.error}")
-        assert isinstance(claimed.body, channel.Claimed)
         return await self._at_least(claimed.body.version)
 
     async def _at_least(self, version: int) -> WeightUpdate:
@@ -246,7 +234,6 @@ class TrainerClient:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
         if joined.error:
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
-        assert isinstance(joined.body, channel.Joined)
         return Rendezvous(joined.body.host, joined.body.port, joined.body.backend)
 
     async def send(self, group: str, version: int) -> None:
@@ -265,14 +252,15 @@ class TrainerClient:
         """Send request r to rank r, and return the body of every answer, in the order of ranks."""
         async with self._one_at_a_time:
             answers = await self._send(bodies)
-            return await self._collect(answers, seconds, f"to answer {type(bodies[0]).__name__}")
+            answered = await self._collect(answers, seconds, f"to answer {type(bodies[0]).__name__}")
+        return [answer.body for answer in answered]
 
-    async def _ask_rank_0(self, thread: str, body: Body) -> RankAnswer:
+    async def _ask_rank_0(self, thread: str, body: Body) -> Any:
         """Send a request to a thread of rank 0, and return its answer."""
         async with self._rank_0_deadline(f"to answer {body}"):
             answered = await self._request(0, thread, body)
             await self._unless_failed(answered)
-        return answered.result()
+            return answered.result()
 
     async def _send(self, bodies: Sequence[Body]) -> Answers:
         """Send request r to the main thread of rank r."""
@@ -300,7 +288,7 @@ class TrainerClient:
         async with self._deadline(seconds, missing, progress):
             for answered in answers.values():
                 await self._unless_failed(answered)
-        return [answered.result().body for answered in answers.values()]
+        return [answered.result() for answered in answers.values()]
 
     def _rank_0_deadline(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Bound a wait for something that rank 0 alone does."""
@@ -360,8 +348,8 @@ class TrainerClient:
                     self._add_published(message.update)
                 elif isinstance(message, RankAnswer):
                     self._asked.pop(message.id).set_result(message)
-                elif len(self._connections.hellos) == self._num_ranks:
-                    self._all_greeted.set_result(None)
+                else:
+                    self._greetings[rank].set_result(message)
         except Exception as error:  # nobody would answer any more, so it must end every wait
             self._fail(error)
 

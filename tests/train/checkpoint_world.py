@@ -20,14 +20,13 @@ from arl.config.recipe import Train
 from arl.launch.child import exit_immediately
 from arl.models.weights import own_rows
 from arl.sync.buckets import TensorSpec
-from arl.train import training_state
+from arl.train import sharded_weights
 from arl.train.algorithms.ppo import PPO
 from arl.train.gathering import shard_group
 from arl.train.learner import Learner
 from arl.train.optimizer import LossScale
-from arl.train.sharded_weights import MOMENTS
+from arl.train.sharded_weights import MOMENTS, TrainingCopy
 from arl.train.sharding import init_ranks, local_part
-from arl.train.training_state import TrainingCopy
 from tests.train.gradients import whole_tensor
 
 STEP = 7.0
@@ -96,7 +95,7 @@ class Shapes(nn.Module):
 def copy_drawn_shapes() -> None:
     """Compare the shares of all ranks with the whole tensors; some have fewer rows than there are ranks."""
     for seed in range(DRAWS):
-        training_state.BUCKET_BYTES = 1 + 97 * seed  # so that there are several rounds, and ranks have unequal numbers
+        sharded_weights.BUCKET_BYTES = 1 + 97 * seed  # so that there are several rounds, and ranks have unequal numbers
         shapes = Shapes(seed)
         fully_shard(shapes)
         parameters = dict(shapes.named_parameters())
