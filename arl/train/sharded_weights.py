@@ -25,7 +25,7 @@ from transformers import AutoTokenizer, PreTrainedModel
 
 from arl.config.recipe import Train
 from arl.files import remove_any, writing
-from arl.models.load import empty_model, save_description
+from arl.models.load import check_weights, empty_model, save_description
 from arl.models.model_files import file_of_part, write_index
 from arl.models.weights import fill_model, own_rows, rows_of, rows_of_part
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
@@ -60,6 +60,7 @@ class ShardedWeights:
     def __init__(self, path: str | Path, train: Train, device: torch.device) -> None:
         self.device = device
         self.model: PreTrainedModel = empty_model(path)
+        check_weights(self.model, path)
         self._root = shard(self.model, train, device)
         fill_model(self.model, path, device)
         self._shards = dict(self.model.named_parameters())
