@@ -31,12 +31,6 @@ def test_grpo_normalizes_each_group_by_its_own_mean_and_the_samples_deviation() 
     np.testing.assert_allclose(grpo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-5)
 
 
-def test_rloo_compares_each_reward_with_the_mean_of_the_others() -> None:
-    rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
-    expected = [1.0, -1 / 3, -1 / 3, -1 / 3, 2.0, -2.0]
-    np.testing.assert_allclose(rloo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-6)
-
-
 @given(GROUPS)
 def test_rloo_is_its_definition(groups: list[list[float]]) -> None:
     expected = []
@@ -73,11 +67,6 @@ def test_a_group_of_equal_rewards_has_advantage_exactly_zero(
     sizes = np.array([size for _, size in groups])
     rewards = np.repeat([reward for reward, _ in groups], sizes)
     assert not compute(rewards, sizes).any()
-
-
-@given(reward=st.floats(-1e3, 1e3), lengths=st.lists(st.integers(0, 9), min_size=1, max_size=9))
-def test_a_step_of_equal_rewards_has_batch_norm_exactly_zero(reward: float, lengths: list[int]) -> None:
-    assert not batch_norm_advantages(np.full(len(lengths), reward), np.array(lengths)).any()
 
 
 @pytest.mark.parametrize("kind", AdvantageSection.BUILT_IN)

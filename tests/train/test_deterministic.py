@@ -41,8 +41,9 @@ def stepped(model: Path, objective: Objective, train: Train) -> dict[str, torch.
     return learner.policy.full_state(torch.float32)
 
 
-@pytest.mark.parametrize("objective", [DecoupledPPO(), GSPO(clip_low=0.2, clip_high=0.2)], ids=["tokens", "sequences"])
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    ("objective", "dtype"), [(DecoupledPPO(), "float32"), (GSPO(clip_low=0.2, clip_high=0.2), "bfloat16")]
+)
 def test_torch_accepts_every_operation_of_a_step_with_shared_prompts_and_it_repeats(
     tiny: Path, objective: Objective, dtype: str
 ) -> None:

@@ -96,18 +96,6 @@ def test_every_loss_token_appears_exactly_once_in_its_own_context(
     assert Counter(token for p in packs for token in found(p)) == expected(groups)
 
 
-def test_a_prompt_and_equal_responses_are_stored_once() -> None:
-    rng = np.random.default_rng(0)
-    prompt, answer = rng.integers(0, 9, 26), rng.integers(0, 9, 8)
-    tokens = np.concatenate([prompt, answer]).astype(np.int32)
-    loss_at, zeros = np.arange(26, 34), np.zeros(8, np.float32)
-    same = [loss_sequence(tokens, loss_at, zeros + a) for a in (1.0, -1.0, 0.5)]
-    ((pack,),) = pack_groups([same], 1000, ranks=1)
-    assert len(pack.token_ids) == 26 + 7  # the last token is only a target
-    assert len(pack.score_targets) == 8
-    assert len(pack.loss_scores) == 24
-
-
 def test_micro_batches_are_balanced_by_flops_rather_than_tokens() -> None:
     rng = np.random.default_rng(0)
 

@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +12,11 @@ from arl.config.recipe import TinyModel
 from arl.errors import DataError, InputError, TrainerError
 from arl.tasks import running_checksum
 from arl.tasks.running_checksum import ChecksumOptions
-from arl.train import sft
 from arl.train.sft import tune
 from arl.train.warmup import WarmupJob, warm_up
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-SECONDS = 300  # for a process that imports torch, on a busy machine
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
 
 
@@ -33,21 +29,23 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_command_tunes_a_model_on_pairs_and_reports_each_line_as_json(
-    tiny: Path, pairs: Path, tmp_path: Path
+def test_a_model_is_tuned_on_pairs_and_each_line_is_json(
+    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    options = ["--steps", "60", "--batch-size", "16", "--learning-rate", "1e-2"]
-    command = [sys.executable, "-m", "arl.cli", "sft", str(tiny), str(pairs), str(out), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    job = {"model": str(tiny), "data": str(pairs), "output": str(out), "steps": 60, "batch_size": 16}
+    tune(job | {"learning_rate": 1e-2})
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[-2]["loss"] < lines[0]["loss"] - 0.2
     assert lines[-1] == {"output": str(out)}
     assert AutoModelForCausalLM.from_pretrained(out).dtype == torch.float32
     assert len(AutoTokenizer.from_pretrained(out)) == 16
-    with pytest.raises(InputError, match="exists already"):
-        tune({"model": str(tiny), "data": str(pairs), "steps": 1, "output": str(out)})
+    for wrong, rule in (
+        ({}, "exists already"),
+        ({"output": "new", "capacity": 10}, r"capacity 10: .* pair of \d+ tok"),
+    ):
+        with pytest.raises(InputError, match=rule):
+            tune(job | wrong)
 
 
 def test_the_warm_up_writes_a_model_once_its_target_is_reached(
@@ -110,14 +108,6 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
         tune(fields)
     with pytest.raises(InputError, match="steps"):
         tune(fields | {"steps": 0})
-
-
-def test_a_pair_longer_than_the_capacity_is_refused_before_the_model_is_loaded(
-    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sft, "Tuner", None)
-    with pytest.raises(InputError, match=r"capacity 10: .* has a pair of \d+ tokens"):
-        tune({"model": str(tiny), "data": str(pairs), "steps": 1, "capacity": 10, "output": str(tmp_path / "out")})
 
 
 @pytest.mark.long  # CI starts the quickstart with it, and checks the accuracy that it leaves
