@@ -226,8 +226,8 @@ def choose_packs(
     bundles = [bundle for group in groups for bundle in bundles_of(group, capacity)]
     sizes = np.array([bundle.num_tokens for bundle in bundles], np.int64)
     work = np.array([bundle.flops(flops) for bundle in bundles], np.float64)
-    balanced = balance(sizes, work, capacity, ranks)
-    return [_packs([bundle.sequences for bundle in bundles], of_rank) for of_rank in balanced]
+    sequences = [bundle.sequences for bundle in bundles]
+    return [_packs(sequences, of_rank) for of_rank in balance(sizes, work, capacity, ranks)]
 
 
 def _pack_by_count(groups: Sequence[Sequence[LossSequence]], packing: Packing) -> list[tuple[SequencePack, ...]]:

@@ -62,7 +62,9 @@ class Rank:
                 self._link.answer(request, self._step(body))
                 self._log("Stepped sent")
             elif isinstance(body, channel.Copy):
-                self._copy()
+                # The controller asks for no copy while a rank still writes the one before.
+                self._state = self.learner.policy.training_state()
+                self._give_back()
                 self._link.answer(request)
             elif isinstance(body, channel.Write):
                 self._saver.submit(self._write, request, Path(body.path), self.learner.version)
@@ -86,22 +88,22 @@ class Rank:
         metrics = self.learner.step(shard, log)
         start = time.perf_counter()
         self._publication.publish()
-        if self._init.takes_turns:
-            self.learner.policy.give_back()
+        self._give_back()
         metrics["sync/blocking_seconds"] = time.perf_counter() - start
         return channel.Stepped(
-            self.learner.version,
-            metrics,
+            version=self.learner.version,
+            metrics=metrics,
             sizes=pack_sizes(shard, self.learner.flops),
             busy_seconds=time.perf_counter() - began,
             logprobs=log.logprobs(),
         )
 
-    def _copy(self) -> None:
-        """Copy this rank's share. The controller asks for no copy while a rank still writes the one before."""
-        self._state = self.learner.policy.training_state()
+    def _give_back(self) -> None:
+        """Free a GPU's memory for the engines that use it between steps, all but weights and moments."""
+        import torch  # a second, which the first message to the controller does not wait for
+
         if self._init.takes_turns:
-            self.learner.policy.give_back()
+            torch.cuda.empty_cache()
 
     def _write(self, request: RankRequest, path: Path, version: int) -> None:
         """Write what was copied at `version`, in the saver's thread."""

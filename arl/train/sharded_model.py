@@ -173,10 +173,6 @@ class ShardedModel(ShardedWeights):
         """Return the cosine between two gradients of which this rank has shards; None if one is 0. Collective."""
         return _cosine(*self._summed(self._products(a, b)))
 
-    def give_back(self) -> None:
-        """Free a GPU's memory for others between two steps, all but weights and moments. Does nothing without a GPU."""
-        torch.cuda.empty_cache()
-
     def _reduced(self, grads: list[Tensor], loss: Tensor) -> Update:
         """Sum the loss and the products of gradient and first moment over the ranks. Collective."""
         means = [self._optimizer.state[local]["exp_avg"] for local in self._local]
