@@ -108,13 +108,3 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
         tune(fields)
     with pytest.raises(InputError, match="steps"):
         tune(fields | {"steps": 0})
-
-
-@pytest.mark.long  # CI starts the quickstart with it, and checks the accuracy that it leaves
-def test_the_default_warm_up_reaches_its_target_and_leaves_room_for_rl(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    warm_up(WarmupJob(model=TinyModel(), task="running_checksum", seed=3, output=str(tmp_path / "out")))
-    *_, a, b, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert a["accuracy"] >= 0.95
-    assert 0.15 < b["accuracy"] < 0.4
