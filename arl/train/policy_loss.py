@@ -138,7 +138,14 @@ class TokenLog:
         """Return what was collected, on the CPU; None if that is nothing. Waits for the device."""
         if not self._places:
             return None
-        on_cpu = {}
-        for name, collected in self._columns.items():
-            on_cpu[name] = torch.cat(collected).to("cpu", torch.float32).numpy() if collected else None
-        return TokenLogprobs(np.concatenate(self._places), on_cpu[CURRENT], on_cpu[PROXIMAL])
+        proximal = self._columns[PROXIMAL]
+        return TokenLogprobs(
+            places=np.concatenate(self._places),
+            current=_on_cpu(self._columns[CURRENT]),
+            proximal=_on_cpu(proximal) if proximal else None,
+        )
+
+
+def _on_cpu(columns: list[Tensor]) -> np.ndarray:
+    joined: np.ndarray = torch.cat(columns).to("cpu", torch.float32).numpy()
+    return joined

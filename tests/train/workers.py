@@ -21,7 +21,7 @@ DEADLINES = Deadlines(startup=300, step=300, swap=300)
 KEY = "secret"
 
 
-def init(model: Path, published: Path, every_version: bool = False, **train: object) -> Init:
+def init(model: Path, published: Path, **train: object) -> Init:
     """Make the Init of a trainer at version 4, and its directory."""
     published.mkdir(parents=True, exist_ok=True)
     section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, threads=1, **train)  # type: ignore[arg-type]
@@ -36,7 +36,6 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
         kept_versions=3,
         collective_seconds=300.0,
         shutdown_seconds=60.0,
-        every_version=every_version,
     )
 
 
@@ -58,13 +57,9 @@ async def launched(
 
 
 @contextlib.asynccontextmanager
-async def forked(
-    first: Init, ranks: int, published: dict[int, str] | None = None, records: bool = False
-) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
+async def forked(first: Init, ranks: int) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
     """Start `ranks` forks and connect a client; they are ready. The client does not see their deaths."""
-    async with TrainerClient(
-        first, GRPO(), ranks, RunSecrets(KEY), DEADLINES, host=LOOPBACK, published=published, records=records
-    ) as trainer:
+    async with TrainerClient(first, GRPO(), ranks, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
         with started({**trainer.environment, **trainer.secrets}, ranks) as processes:
             await trainer.ready()
             yield trainer, processes
