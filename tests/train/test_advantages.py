@@ -8,15 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.config.objective_section import AdvantageSection
 from arl.train.algorithms.advantage import (
-    Advantage,
-    EpisodeColumns,
     batch_norm_advantages,
     grpo_advantages,
     rloo_advantages,
 )
-from arl.train.packing import advantages_per_token
 
 GROUPS = st.lists(st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=8), min_size=1, max_size=5)
 
@@ -67,18 +63,3 @@ def test_a_group_of_equal_rewards_has_advantage_exactly_zero(
     sizes = np.array([size for _, size in groups])
     rewards = np.repeat([reward for reward, _ in groups], sizes)
     assert not compute(rewards, sizes).any()
-
-
-@pytest.mark.parametrize("kind", AdvantageSection.BUILT_IN)
-def test_a_built_in_advantage_is_chosen_by_its_name_and_fits_the_loss_tokens(kind: str) -> None:
-    advantage = AdvantageSection.model_validate(kind)
-    assert isinstance(advantage, Advantage)
-    assert AdvantageSection.model_validate(advantage.model_dump(mode="json")) == advantage
-    lengths = np.array([2, 0, 3, 1])
-    episodes = EpisodeColumns(
-        rewards=np.array([1.0, 0.0, 1.0, 1.0]),
-        group_sizes=np.array([2, 2]),
-        num_loss_tokens=lengths,
-    )
-    per_token = advantages_per_token(advantage, episodes)
-    assert per_token.shape == (lengths.sum(),)

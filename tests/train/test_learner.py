@@ -2,7 +2,6 @@
 
 import functools
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 import numpy as np
@@ -31,9 +30,6 @@ from tests.train.one_rank import (
 from tests.train.synthetic import batch, packed
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-
-PROXIMALS: tuple[Literal["recompute", "loglinear"], ...] = ("recompute", "loglinear")
 
 
 def test_a_few_steps_raise_the_probability_of_rewarded_trajectories(tiny: Path) -> None:
@@ -83,19 +79,6 @@ def test_the_second_minibatch_is_centered_on_the_weights_before_the_step(tiny: P
     assert number(moved, "ratio/max") > 1.05
     assert unmoved["ratio/max"] == pytest.approx(1.0, abs=1e-4)
     assert moved["behavior_weight/mean"] == pytest.approx(1.0, abs=1e-5)  # proximal is the sampling policy, not current
-
-
-def test_loglinear_runs_no_proximal_pass_and_centers_between_behavior_and_current(tiny: Path) -> None:
-    given = batch(4, groups=4, size=4)
-    trained = learner(tiny, DecoupledPPO(proximal="loglinear"))
-    computed = trained._rank_columns(shard_of(given).minibatches)
-    assert not any(columns for minibatch in computed for columns in minibatch)
-    old = batch(4, groups=4, size=4)
-    kl = {
-        p: number(learner(tiny, DecoupledPPO(proximal=p)).step(shard_of(old)), "kl/behavior_proximal")
-        for p in PROXIMALS
-    }
-    assert 0 < kl["loglinear"] < kl["recompute"]
 
 
 @pytest.mark.slow
