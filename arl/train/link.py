@@ -11,11 +11,11 @@ import os
 import platform
 import threading
 from queue import SimpleQueue
+from typing import NoReturn
 
 import zmq
 import zmq.asyncio
 from msgspec import Struct
-from zmq.auth.asyncio import AsyncioAuthenticator
 from zmq.utils import z85
 
 from arl.errors import TrainerError, short_message
@@ -25,6 +25,7 @@ from arl.train import channel
 from arl.train.channel import MAIN, Hello, RankAnswer, RankRequest
 
 LINGER_SECONDS = 10.0  # for the last message to leave
+ZAP = "inproc://zeromq.zap.01"  # where ZeroMQ asks who may connect, see rfc.zeromq.org/spec/27
 
 
 class Link:
@@ -115,7 +116,7 @@ class Link:
 
 
 class RankConnections:
-    """Hold the listening socket. Construct it inside a running loop.
+    """Hold the listening socket. Construct it inside a running loop, and run `admit` meanwhile.
 
     Args:
         trust: secrets of the run.
@@ -126,10 +127,8 @@ class RankConnections:
         self.hellos: dict[int, Hello] = {}  # by rank
         self._context = zmq.asyncio.Context()
         self._admitted, _ = key_pair(trust.key, "client")
-        # Before the socket listens, because ZeroMQ admits every client where there is no authenticator to ask.
-        self._authenticator = AsyncioAuthenticator(self._context)
-        self._authenticator.configure_curve_callback(credentials_provider=self)
-        self._authenticator.start()
+        self._questions = self._context.socket(zmq.REP)
+        self._questions.bind(ZAP)  # before the socket listens: ZeroMQ admits every client where there is none to ask
         self._socket = self._context.socket(zmq.ROUTER)
         _, secret = key_pair(trust.key, "server")
         self._socket.setsockopt(zmq.CURVE_SERVER, 1)
@@ -139,13 +138,16 @@ class RankConnections:
         self._socket.bind(f"tcp://[{host}]:*" if is_ipv6 else f"tcp://{host}:*")
         self.address = self._socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
-    def callback(self, domain: str, public_key: bytes) -> bool:
-        """Return whether a client of this key may connect; the authenticator calls it."""
-        return public_key == self._admitted
+    async def admit(self) -> NoReturn:
+        """Answer ZeroMQ, which asks in each handshake who may connect. Waits for the next; unblocked by it."""
+        while True:
+            version, number, *_, mechanism, key = await self._questions.recv_multipart()
+            is_known = mechanism == b"CURVE" and z85.encode(key) == self._admitted
+            status = [b"200", b"OK"] if is_known else [b"400", b"it does not know the run key"]
+            await self._questions.send_multipart([version, number, *status, b"", b""])
 
     def close(self) -> None:
         """Close every connection; what is not sent yet is dropped."""
-        self._authenticator.stop()
         self._context.destroy(linger=0)
 
     async def receive(self) -> tuple[int, channel.FromRank]:

@@ -108,6 +108,7 @@ class TrainerClient:
         self._greetings: Answers = {rank: loop.create_future() for rank in range(self._num_ranks)}
         self._news: asyncio.Future[None] = loop.create_future()  # of the next version that is published
         self._tasks = [
+            asyncio.create_task(self._connections.admit(), name="trainer admission"),
             asyncio.create_task(self._listen(), name="trainer channel"),
             asyncio.create_task(self._watch_ranks(), name="trainer watch"),
         ]

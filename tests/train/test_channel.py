@@ -33,10 +33,13 @@ MECHANISMS = [b"", b"NULL", b"PLAIN", b"CURVE"]
 @contextlib.asynccontextmanager
 async def listening() -> AsyncIterator[tuple[RankConnections, zmq.asyncio.Context]]:
     connections = RankConnections(TRUST, LOOPBACK)
+    admitting = asyncio.create_task(connections.admit())
     peers = zmq.asyncio.Context()
     try:
         yield connections, peers
+        assert not admitting.done()
     finally:
+        admitting.cancel()
         peers.destroy(linger=0)
         connections.close()
 
