@@ -230,11 +230,11 @@ def sft(
 ) -> None:
     """Fine-tune a causal LM on prompt/response pairs."""
     from arl.launch.devices import visible_cores
-    from arl.train.sft import PairsJob, run_job
+    from arl.train.sft import tune
 
     paths = {"data": str(data), "output": str(output)}
     numbers = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
-    run_job(PairsJob, {"model": model, "dtype": dtype, "threads": visible_cores(), **paths, **numbers})
+    tune({"model": model, "dtype": dtype, "threads": visible_cores(), **paths, **numbers})
 
 
 @command(app)

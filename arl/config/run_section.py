@@ -58,29 +58,12 @@ class Deadlines(Section):
         return self.swap + self.startup + self.swap
 
     @property
-    def blocked_buffer(self) -> float:
-        """Return when a rank that waits for memory of older versions prints why: before the controller ends its step.
-
-        So the controller's message shows which version is still needed. The rank itself waits on, because a controller
-        that is stopped frees no version and blames nobody when it goes on.
-        """
-        return 0.9 * self.step
-
-    @property
     def collective(self) -> float:
         """Return when a rank gives up a collective: long after the controller has ended the step and named who hangs.
 
         Torch's clocks cannot be moved, so all ranks may be stopped for LONGEST_PAUSE in the middle of a collective.
         """
         return self.step + LONGEST_PAUSE
-
-    @property
-    def first_message(self) -> float:
-        """Return when a rank stops waiting for a controller that has never sent anything.
-
-        That comes when the controller has given up the other ranks, or was stopped for LONGEST_PAUSE meanwhile.
-        """
-        return self.startup + LONGEST_PAUSE
 
     @property
     def ranks_stop(self) -> float:

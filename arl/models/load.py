@@ -62,7 +62,9 @@ def empty_model(path: str | Path) -> PreTrainedModel:
     Raises:
         DataError: as for load_model.
     """
-    config = _supported_config(path)
+    with reading_model(path, "model"):
+        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
+    _refuse_unsupported(config, path)
     with torch.device("meta"), reading_model(path, "model"):
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=ATTENTION)
     end_token_ids(path)  # refuses a damaged generation_config.json, which the next line would take for none
@@ -116,14 +118,6 @@ def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase,
     if model.can_generate():
         model.generation_config.save_pretrained(path)
     tokenizer.save_pretrained(path)
-
-
-def _supported_config(path: str | Path) -> PretrainedConfig:
-    """Read the config of a model that arl computes correctly, and refuse any other."""
-    with reading_model(path, "model"):
-        config = AutoConfig.from_pretrained(path, trust_remote_code=False)
-    _refuse_unsupported(config, path)
-    return config
 
 
 def _refuse_unsupported(config: PretrainedConfig, path: str | Path) -> None:

@@ -34,10 +34,6 @@ class _Layout:
     key_indices: np.ndarray  # (K,) int32 pack index of each key
 
     @property
-    def num_segments(self) -> int:
-        return len(self.query_offsets) - 1
-
-    @property
     def num_tokens(self) -> int:
         return int(self.query_offsets[-1])
 
@@ -67,7 +63,7 @@ class PackedContext:
         assert query.shape[0] == 1, "a pack is one row"
         assert query.shape[2] == num_tokens, "the model must be called on the whole pack"
         assert key.shape[2] == num_tokens, "keys beyond the pack: call the model with use_cache=False"
-        if self._layout.num_segments == 1:  # it sees itself alone
+        if len(self._layout.query_offsets) == 2:  # it sees itself alone
             return _attention(query, key, value, scale, mask=None).transpose(1, 2)
         q = query[0].transpose(0, 1)  # (T, H, D)
         k = key[0].transpose(0, 1)  # (T, H_kv, D)
@@ -122,15 +118,22 @@ class _Gathered:
     """Compute segments of similar size in batched products, and each large one in a fused call."""
 
     def __init__(self, layout: _Layout, q: Tensor, k: Tensor) -> None:
-        num_tokens, heads, _ = q.shape
-        kv_heads = k.shape[1]
-        self._gathers: list[_Gather] = []
-        self._large: list[_Bucket] = []
-        for bucket in _buckets(layout, q.device):
-            if bucket.is_large:
-                self._large.append(bucket)
+        queries = np.diff(layout.query_offsets)
+        keys = np.diff(layout.key_offsets)
+        assert (queries > 0).all()
+        assert (queries <= keys).all()
+        groups: dict[tuple[int, int], list[int]] = {}
+        self._large: list[_Bucket] = []  # each of one segment, without padding
+        for segment, (num_queries, num_keys) in enumerate(zip(queries.tolist(), keys.tolist(), strict=True)):
+            if num_queries * num_keys > LARGE:
+                self._large.append(_bucket([segment], layout, q.device))
             else:
-                self._gathers.append(_gather(bucket, heads, kv_heads, num_tokens))
+                size = (_round_up(num_queries, 16), _round_up(num_keys, 64))
+                groups.setdefault(size, []).append(segment)
+        self._gathers = []
+        for members in groups.values():
+            bucket = _bucket(members, layout, q.device)
+            self._gathers.append(_gather(bucket, heads=q.shape[1], kv_heads=k.shape[1], num_tokens=len(q)))
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attend: q (T, H, D), k and v (T, H_kv, D) ─► (T, H, D)."""
@@ -149,43 +152,14 @@ class _Bucket:
     key_rows: Tensor  # (N, K) int64 pack index of each key, 0 where padded
     hidden: Tensor  # (N, 1, Q, K) bool, True where a query may not look
 
-    @property
-    def num_queries(self) -> int:
-        """Return Q."""
-        return self.query_rows.shape[1]
-
-    @property
-    def num_keys(self) -> int:
-        """Return K."""
-        return self.key_rows.shape[1]
-
-    @property
-    def is_large(self) -> bool:
-        """Return whether it is one large segment. Several that are only large with their padding are not."""
-        return len(self.query_rows) == 1 and self.num_queries * self.num_keys > LARGE
-
-
-def _buckets(layout: _Layout, device: torch.device) -> list[_Bucket]:
-    """Group segments whose sizes round up to the same powers of two. A large segment is alone and not padded."""
-    queries = np.diff(layout.query_offsets)
-    keys = np.diff(layout.key_offsets)
-    assert (queries > 0).all()
-    assert (queries <= keys).all()
-    groups: dict[tuple[int, int], list[int]] = {}
-    for segment, (q, k) in enumerate(zip(queries.tolist(), keys.tolist(), strict=True)):
-        size = (_round_up(q, 16), _round_up(k, 64))
-        if q * k > LARGE:
-            size = (segment, 0)  # no other segment has it
-        groups.setdefault(size, []).append(segment)
-    return [_bucket(np.array(members), layout, device) for members in groups.values()]
-
 
 def _round_up(size: int, least: int) -> int:
     return max(least, 1 << (size - 1).bit_length())
 
 
-def _bucket(members: np.ndarray, layout: _Layout, device: torch.device) -> _Bucket:
-    """Pad some segments, `members` (N,), to the longest of them."""
+def _bucket(segments: list[int], layout: _Layout, device: torch.device) -> _Bucket:
+    """Pad N segments to the longest of them."""
+    members = np.array(segments)
     first_query = layout.query_offsets[members][:, None]  # (N, 1)
     first_key = layout.key_offsets[members][:, None]
     num_queries = layout.query_offsets[members + 1][:, None] - first_query
@@ -212,7 +186,7 @@ def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Te
     """Compute one large segment, (n, H, D), without storing its scores."""
     query_rows = bucket.query_rows[0]
     key_rows = bucket.key_rows[0]
-    sees_only_itself = bucket.num_queries == bucket.num_keys  # then the plain causal mask is faster
+    sees_only_itself = len(query_rows) == len(key_rows)  # then the plain causal mask is faster
     out = _attention(
         _heads_first(q, query_rows),
         _heads_first(k, key_rows),
@@ -254,10 +228,9 @@ class _Gather:
 
 def _gather(bucket: _Bucket, heads: int, kv_heads: int, num_tokens: int) -> _Gather:
     queries = _rows_of_heads(bucket.query_rows, heads)
-    last_row = num_tokens * heads - 1
     return _Gather(
         queries=queries,
-        safe_queries=queries.clamp(max=last_row),
+        safe_queries=queries.clamp(max=num_tokens * heads - 1),
         keys=_rows_of_heads(bucket.key_rows, kv_heads),
         hidden=bucket.hidden,
         batch=len(bucket.query_rows) * kv_heads,
@@ -266,9 +239,8 @@ def _gather(bucket: _Bucket, heads: int, kv_heads: int, num_tokens: int) -> _Gat
 
 def _rows_of_heads(tokens: Tensor, heads: int) -> Tensor:
     """Return the row of each head of each token, (N·heads·n,), of tokens (N, n) in a pack whose heads are rows."""
-    head = torch.arange(heads, device=tokens.device)
-    rows = tokens[:, None, :] * heads + head[:, None]  # (N, heads, n)
-    return rows.flatten()
+    head = torch.arange(heads, device=tokens.device)[:, None]
+    return (tokens[:, None, :] * heads + head).flatten()
 
 
 class _GatheredAttention(torch.autograd.Function):

@@ -8,6 +8,7 @@ The trainer computes a micro-batch from such a tree, and the engine the prompts 
 attention over it.
 """
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -31,7 +32,7 @@ def prefix_tree(sequences: Sequence[np.ndarray]) -> PrefixTree:
     """Build the tree of n ≥ 1 sequences, (L,) int32 each with L ≥ 1, in any order. Equal sequences share one path."""
     lengths = np.array([len(sequence) for sequence in sequences])
     table = _table(sequences, lengths)
-    order = _sorted_order(table)
+    order = np.array(sorted(range(len(table)), key=lambda i: table[i].tobytes()))  # common beginnings are neighbors
     table = table[order]
     lengths = lengths[order]
     shared = _shared_lengths(table, lengths)
@@ -67,13 +68,6 @@ def _table(sequences: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:
     return table
 
 
-def _sorted_order(table: np.ndarray) -> np.ndarray:
-    """Sort rows so that those with a common beginning are neighbors."""
-    keys = [row.tobytes() for row in table]
-    order = sorted(range(len(keys)), key=keys.__getitem__)
-    return np.array(order)
-
-
 def _shared_lengths(table: np.ndarray, lengths: np.ndarray) -> np.ndarray:
     """Return how many tokens each row shares with the one before it, (n,).
 
@@ -91,11 +85,9 @@ def _paths(own: np.ndarray) -> np.ndarray:
 
     The owner is the last row so far that owns a token in this column. Its number is the largest so far.
     """
-    num_tokens = np.count_nonzero(own)
     paths = np.zeros(own.shape, np.int32)
-    paths[own] = np.arange(num_tokens)
-    np.maximum.accumulate(paths, axis=0, out=paths)
-    return paths
+    paths[own] = np.arange(np.count_nonzero(own))
+    return np.maximum.accumulate(paths, axis=0)
 
 
 def _offsets(lengths: np.ndarray) -> np.ndarray:
@@ -105,42 +97,16 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 
 
 def how_many_fit(sequences: Sequence[np.ndarray], limit: int) -> int:
-    """Find the largest m, 0 to n, such that the tree of the first m of n sequences has at most `limit` tokens."""
-    num_tokens = sum(len(sequence) for sequence in sequences)
-    if num_tokens <= limit:
-        return len(sequences)
-    sizes = tree_sizes(sequences)
-    return int(np.searchsorted(sizes, limit, side="right"))
+    """Find the largest m, 0 to n, such that the tree of the first m of n sequences has at most `limit` tokens.
 
-
-def tree_sizes(sequences: Sequence[np.ndarray]) -> np.ndarray:
-    """Count the tokens of the tree of the first 1, 2, … n sequences, (n,) int64. Builds no tree.
-
-    Sequences are (L,) int32 each, in any order. The last one adds what it shares with neither of its neighbors in the
-    sorted order. Once it is taken out, its neighbors share the less of what they shared with it. So all sizes follow
-    from one sort, by taking sequences out from the last to the first.
+    Sequences are (L,) int32 each, in any order. Builds no tree.
     """
-    n = len(sequences)
-    order = sorted(range(n), key=lambda i: sequences[i].tobytes())
-    place_of = {i: place for place, i in enumerate(order)}
-    shared = shared_lengths([sequences[i] for i in order])  # by place, with the sequence at the place before
-    shared.append(0)  # nothing follows the last place
-    # The places of those that are left are a linked list. Place n ends it. Place −1, the spare last element of `after`,
-    # begins it.
-    before = list(range(-1, n))
-    after = list(range(1, n + 2))
-    added = np.zeros(n, np.int64)
-    for i in reversed(range(n)):
-        place = place_of[i]
-        previous_place = before[place]
-        next_place = after[place]
-        shared_with_previous = shared[place]
-        shared_with_next = shared[next_place]
-        added[i] = len(sequences[i]) - max(shared_with_previous, shared_with_next)
-        shared[next_place] = min(shared_with_previous, shared_with_next)
-        before[next_place] = previous_place
-        after[previous_place] = next_place
-    return np.cumsum(added)
+    return bisect_right(range(1, len(sequences) + 1), limit, key=lambda m: _tree_size(sequences[:m]))
+
+
+def _tree_size(sequences: Sequence[np.ndarray]) -> int:
+    ordered = sorted(sequences, key=lambda sequence: sequence.tobytes())
+    return sum(map(len, ordered)) - sum(shared_lengths(ordered))
 
 
 def shared_lengths(ordered: Sequence[np.ndarray]) -> list[int]:
@@ -149,19 +115,9 @@ def shared_lengths(ordered: Sequence[np.ndarray]) -> list[int]:
     If sequences are sorted by their bytes, a tree of consecutive ones stores the whole first one, and of each other one
     what is not shared.
     """
-    if not ordered:
-        return []
-    shared = [0]
+    shared = [0] * min(1, len(ordered))
     for one, other in pairwise(ordered):
-        shared.append(_common_length(one, other))
+        length = min(len(one), len(other))
+        differs = np.append(one[:length] != other[:length], True)
+        shared.append(int(differs.argmax()))
     return shared
-
-
-def _common_length(one: np.ndarray, other: np.ndarray) -> int:
-    """Return how many tokens two sequences have in common from their beginning on."""
-    length = min(len(one), len(other))
-    if length == 0:
-        return 0
-    differs = one[:length] != other[:length]
-    first = int(differs.argmax())
-    return first if differs[first] else length

@@ -75,34 +75,26 @@ class SlotCache:
             longest: max(lengths) + 1, or 0. It is an argument because reading it from the device would wait for it.
             prompts: the sequences of the new slots n … n+m−1; None if there are none.
         """
+        n = lengths.shape[0]
         context = None
         paths = torch.empty((0, 0), dtype=torch.int64, device=self._device)
         if prompts is not None:
             context = PackedContext(prompts.query_offsets, prompts.key_offsets, prompts.key_indices)
             paths = torch.from_numpy(prompts.paths).to(self._device, torch.int64)
         self._reserve(max(longest, paths.shape[1]))
+        slots = torch.arange(n, device=self._device)
+        slot_heads = slots[:, None] * self._kv_heads + self._heads
+        write = slot_heads * self._capacity + lengths[:, None]  # the row behind the cached tokens
+        is_seen = torch.arange(longest, device=self._device) <= lengths[:, None]
+        bias = torch.zeros(is_seen.shape, device=self._device).masked_fill_(~is_seen, -torch.inf)
         self._planned = _Plan(
-            decode=lengths.shape[0],
+            decode=n,
             span=longest,
-            write=self._write_rows(lengths),
-            bias=self._bias(lengths, longest),
+            write=write.flatten(),
+            bias=bias[:, None, None],
             prompts=context,
             paths=paths,
         )
-
-    def _write_rows(self, lengths: Tensor) -> Tensor:
-        """Return the row behind the cached tokens, for each head of each slot: (n · H_kv,)."""
-        slots = torch.arange(lengths.shape[0], device=self._device)
-        slot_heads = slots[:, None] * self._kv_heads + self._heads
-        rows = slot_heads * self._capacity + lengths[:, None]
-        return rows.flatten()
-
-    def _bias(self, lengths: Tensor, longest: int) -> Tensor:
-        """Return what is added to the scores, (n, 1, 1, longest): −inf beyond the new token of each slot."""
-        seen = torch.arange(longest, device=self._device) <= lengths[:, None]
-        bias = torch.zeros(seen.shape, device=self._device)
-        bias.masked_fill_(~seen, -torch.inf)
-        return bias[:, None, None]
 
     def _reserve(self, length: int) -> None:
         """Grow the capacity of every slot to `length` tokens or more."""
@@ -111,8 +103,7 @@ class SlotCache:
         old = self._capacity
         most = max(self._limit, length)
         while self._capacity < length:
-            doubled = max(64, 2 * self._capacity)
-            self._capacity = min(doubled, most)
+            self._capacity = min(max(64, 2 * self._capacity), most)
         for i in range(self._num_layers):  # layer by layer, so that the peak is one layer above the result
             grown = self._empty()
             grown[:, :, :, :old] = self._layers[i]

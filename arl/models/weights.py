@@ -13,27 +13,31 @@ from torch.distributed.tensor.placement_types import Shard
 from transformers import PreTrainedModel
 
 from arl.errors import DataError
-from arl.models.model_files import StoredTensor, stored_tensors
+from arl.models.model_files import stored_tensors
 
 
+@torch.no_grad()
 def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:
     """Allocate a model of the meta device, sharded or not, on `device`, and read the weights of `path` into it, cast.
 
     Raises:
-        DataError: the weights are not safetensors, are missing or damaged, or have another shape.
+        DataError: a file cannot be read. arl.models.load.check_weights has compared the files with the model.
     """
     model.to_empty(device=device)
     model.tie_weights()  # to_empty has given tied weights a tensor each
     _make_buffers(model)
     stored = stored_tensors(path)
-    parameters = dict(model.named_parameters())
-    if missing := sorted(parameters.keys() - stored.keys()):
-        raise DataError(f"model.path {path}: its safetensors lack {missing[0]}, and {len(missing) - 1} others")
-    for name, parameter in parameters.items():
+    for name, parameter in model.named_parameters():
+        file = stored[name].file
+        first, end = own_rows(parameter)
+        if first == end:
+            continue
+        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
         try:
-            _read_rows(stored[name], name, parameter)
+            rows = rows_of(file, name, first, end)
         except (OSError, SafetensorError) as error:
-            raise DataError(f"model.path {path}: {stored[name].file.name} cannot be read ({error})") from error
+            raise DataError(f"model.path {path}: {file.name} cannot be read ({error})") from error
+        local.copy_(rows, non_blocking=True)  # so that a GPU casts it rather than the CPU
 
 
 def own_rows(parameter: Tensor) -> tuple[int, int]:
@@ -61,20 +65,6 @@ def rows_of_part(num_rows: int, parts: int, part: int) -> tuple[int, int]:
     first = min(per_part * part, num_rows)
     end = min(first + per_part, num_rows)
     return first, end
-
-
-@torch.no_grad()
-def _read_rows(stored: StoredTensor, name: str, parameter: Tensor) -> None:
-    """Read this rank's rows of one parameter, which is stored under `name`."""
-    if stored.shape != tuple(parameter.shape):
-        raise DataError(
-            f"{stored.file}: {name} has shape {stored.shape}, and its config.json asks for {tuple(parameter.shape)}"
-        )
-    first, end = own_rows(parameter)
-    if first < end:
-        local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        rows = rows_of(stored.file, name, first, end)
-        local.copy_(rows, non_blocking=True)  # so that a GPU casts it rather than the CPU
 
 
 def rows_of(file: Path, name: str, first: int, end: int) -> Tensor:

@@ -2,7 +2,7 @@
 
     checkpoints/step_N/   model.safetensors, config.json, tokenizer…   what `from_pretrained` reads
                           optimizer.safetensors                        AdamW's moments; with several ranks both are
-                                                                       one file of each: arl.train.training_state
+                                                                       one file of each: arl.train.sharded_weights
                           weights/vM                                   versions that engines serve, or still need
                           run.msgpack                                  controller, metrics, clock: a RunState
                           manifest.json                                sha256 of every other file

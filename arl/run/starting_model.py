@@ -1,7 +1,7 @@
 """Find or make the model that a run starts from: the recipe's own, or a tiny one, warmed up once and cached by content.
 
 tiny shape + task and its options + warm-up section + seed ─► hash ─► cached? ─► its directory
-                                                               └ no ─► arl.train.sft, in its own process ─► cache
+                                                               └ no ─► arl.train.warmup, in its own process ─► cache
 several nodes: what lies in a cache of the controller's node ─► the run directory, which all nodes see
 """
 
@@ -187,7 +187,7 @@ async def _warm_up(
                 f"{said['seconds']:.0f} s",
             )
 
-    command = Command((sys.executable, "-m", "arl.train.sft", str(file)))
+    command = Command((sys.executable, "-m", "arl.train.warmup", str(file)))
     resources = Resources(job["threads"], launcher.nodes[0].devices)
     process = await launcher.start("warmup", command, resources, show)
     await process.finished(WARMUP_SECONDS)
@@ -201,7 +201,6 @@ def _job(recipe: Recipe) -> dict[str, Any]:
     """Build the fields of arl.train.warmup.WarmupJob, all but its output."""
     assert recipe.model.tiny is not None
     return {
-        "kind": "warmup",
         "model": recipe.model.tiny.model_dump(),
         "task": recipe.data.task,
         "options": recipe.data.options,

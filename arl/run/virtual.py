@@ -57,7 +57,7 @@ class VirtualWorld(World):
         idle = asyncio.Semaphore(recipe.reward.workers)
         cost = recipe.virtual.reward
         with publication_directory(recipe, context.model, directory, plan.lags, plan.transport) as publications:
-            trainer = InProcessTrainer(recipe, versions, publications, directory / LOGS, plan.lags)
+            trainer = InProcessTrainer(recipe, versions, publications, plan.lags)
             async with open_engines(recipe, versions) as engine:
                 parts = recipe_parts(
                     context,

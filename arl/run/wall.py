@@ -6,7 +6,7 @@
           └──── weights: a directory, a broadcast or handles ──── rank 0
 
 A server that dies is replaced (arl.engine.supervisor). Engines come and go (arl.run.engine_pool), as commands ask that
-see the run's directory (arl.run.control). A rank that dies ends the run (arl.train.rank_watch).
+see the run's directory (arl.run.control). A rank that dies ends the run (arl.train.trainer_client).
 """
 
 import asyncio

@@ -9,8 +9,7 @@ m, which form a *wave*, are similar. Equal sums of the ranks are not enough.
 """
 
 import math
-from collections.abc import Iterable, Sequence
-from heapq import heapify, heappop, heappush, heapreplace
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +21,14 @@ FEW = 2048  # items; with more of them there are many waves, and trying a second
 Bins = list[list[int]]
 
 
+class _Items(NamedTuple):
+    """Hold what is to be packed, the largest item first."""
+
+    sizes: list[int]  # tokens
+    work: list[float]  # FLOPs
+    capacity: int  # tokens of a bin
+
+
 def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) -> list[Bins]:
     """Deal n items to R ranks: [rank][micro-batch][item], each rank's heaviest micro-batch first.
 
@@ -31,16 +38,11 @@ def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) ->
     any order give the same micro-batches.
 
     Args:
-        tokens: (n,) int, positive.
+        tokens: (n,) int, positive, at most `capacity`.
         flops: (n,) float, not negative.
     """
-    assert tokens.max(initial=0) <= capacity, "the packer has refused what does not fit"
     largest_first = np.lexsort((-flops, -tokens))
-    items = _Items(
-        sizes=tokens[largest_first].tolist(),
-        work=flops[largest_first].tolist(),
-        capacity=capacity,
-    )
+    items = _Items(tokens[largest_first].tolist(), flops[largest_first].tolist(), capacity)
     least = least_micro_batches(tokens, capacity, ranks)
     bins = _pack(items, ranks, least)
     shares = deal(bins, items.work, ranks)
@@ -57,22 +59,6 @@ def deal(bins: Bins, work: Sequence[float], ranks: int) -> list[Bins]:
             shares[rank].append(members)
             done[rank] += _load(members, work)
     return shares
-
-
-def synchronous_time(shares: Sequence[Sequence[Sequence[int]]], flops: np.ndarray) -> float:
-    """Sum over m the largest micro-batch m of any rank, in FLOPs. `shares` is [rank][micro-batch][item]."""
-    time = 0.0
-    for wave in zip(*shares, strict=True):
-        loads = [float(flops[list(members)].sum()) for members in wave]
-        time += max(loads)
-    return time
-
-
-def least_time(flops: np.ndarray, ranks: int) -> float:
-    """Bound the synchronous time from below: an equal part for each rank, or the largest item, which is not divided."""
-    equal_part = float(flops.sum()) / ranks
-    largest = float(flops.max(initial=0.0))
-    return max(equal_part, largest)
 
 
 def least_micro_batches(tokens: np.ndarray, capacity: int, ranks: int) -> int:
@@ -101,14 +87,6 @@ def martello_toth(tokens: np.ndarray, capacity: int) -> int:
     return int(len(ascending) - num_small + more_bins.max())
 
 
-class _Items(NamedTuple):
-    """Hold what is to be packed, the largest item first."""
-
-    sizes: Sequence[int]  # tokens
-    work: Sequence[float]  # FLOPs
-    capacity: int  # tokens of a bin
-
-
 def _pack(items: _Items, ranks: int, least: int) -> Bins:
     """Put items into bins whose number is a multiple of `ranks` and not below `least`."""
     everything = range(len(items.sizes))
@@ -116,14 +94,11 @@ def _pack(items: _Items, ranks: int, least: int) -> Bins:
     if spread is not None and (ranks == 1 or len(everything) > FEW):
         return spread
     fitted = _first_fit(items)
-    per_rank = math.ceil(len(fitted) / ranks)
-    count = max(least, per_rank * ranks)
-    while len(fitted) < count:
-        fitted.append([])
-    ways = [spread]
+    count = max(least, math.ceil(len(fitted) / ranks) * ranks)
+    fitted += [[] for _ in range(count - len(fitted))]
+    ways = [spread, _respread(fitted, items, ranks)]
     if count > least:
-        ways.append(_spread(everything, items, count, ranks))
-    ways.append(_respread(fitted, items, ranks))
+        ways.insert(1, _spread(everything, items, count, ranks))
     found = [way for way in ways if way is not None]
     if ranks == 1:  # it waits for no other, and the first way has the fewest micro-batches, and the most equal ones
         return found[0]
@@ -131,32 +106,19 @@ def _pack(items: _Items, ranks: int, least: int) -> Bins:
 
 
 def _first_fit(items: _Items) -> Bins:
-    """Put each item, largest first, into the first bin with room: F bins. A tree of the most room finds that bin.
+    """Put each item, largest first, into the first bin with room: F bins.
 
     F ≤ 3/2 · L2. Take bin j = ⌈2F/3⌉. If an item of it is above C/2, the j bins up to it hold one such item each, and
     L2 ≥ j. If not, bins j … F hold at least 2(F − j) + 1 ≥ j − 1 items, none of which has room in the j − 1 bins
     before: all items are more than (j − 1)·C, and L2 ≥ j again (cf. Simchi-Levi 1994).
     """
-    bins: Bins = []
-    num_leaves = 1 << len(items.sizes).bit_length()
-    most_room = [items.capacity] * (
-        2 * num_leaves
-    )  # of the bins below a node; its children are 2 · node and 2 · node + 1
+    bins: Bins = [[] for _ in items.sizes]
+    room = np.full(len(bins), items.capacity)
     for i, size in enumerate(items.sizes):
-        node = 1
-        while node < num_leaves:
-            left = 2 * node
-            node = left if most_room[left] >= size else left + 1
-        b = node - num_leaves
-        if b == len(bins):
-            bins.append([])
+        b = int((room >= size).argmax())
         bins[b].append(i)
-        most_room[node] -= size
-        while node > 1:
-            node //= 2
-            left = 2 * node
-            most_room[node] = max(most_room[left], most_room[left + 1])
-    return bins
+        room[b] -= size
+    return [members for members in bins if members]
 
 
 def _spread(chosen: Sequence[int], items: _Items, count: int, ranks: int) -> Bins | None:
@@ -164,97 +126,28 @@ def _spread(chosen: Sequence[int], items: _Items, count: int, ranks: int) -> Bin
 
     The first items take a bin each. Every other item goes to the bin with room for it that is furthest below the
     fullest of its wave, because there it adds no synchronous time, or the least. With one wave this is the
-    longest-processing-time rule (Graham 1969). O(n log n).
+    longest-processing-time rule (Graham 1969).
     """
     bins: Bins = [[] for _ in range(count)]
-    for members, i in zip(bins, chosen, strict=False):
-        members.append(i)
+    room = np.full(count, items.capacity)
+    load = np.zeros(count)
     wave_size = ranks if ranks > 1 else count  # one rank waits for no other; equally full bins need the least memory
-    open_waves = _OpenWaves(bins, items, wave_size)
-    for i in chosen[count:]:
-        if not open_waves.add(i):
-            return None
+    fullest = np.zeros(count)  # of the wave of each bin
+    for number, i in enumerate(chosen):
+        if number < count:
+            b = number
+        else:
+            gap = np.where(room >= items.sizes[i], load - fullest, np.inf)
+            b = int(gap.argmin())
+            if gap[b] == np.inf:
+                return None
+        bins[b].append(i)
+        room[b] -= items.sizes[i]
+        load[b] += items.work[i]
+        start = b - b % wave_size
+        wave = slice(start, start + wave_size)
+        fullest[wave] = load[wave].max()
     return bins
-
-
-class _OpenWaves:
-    """Find the bin for the next item in O(log n). Sizes never increase from one item to the next.
-
-    A bin is open until an item finds no room in it, and is set aside until one does. The gap of a wave is the load of
-    its lightest open bin minus that of its fullest bin: 0 or negative.
-    """
-
-    def __init__(self, bins: Bins, items: _Items, wave_size: int) -> None:
-        self._bins = bins
-        self._items = items
-        self._wave_size = wave_size
-        self._room: list[int] = []
-        self._load: list[float] = []
-        for members in bins:
-            used = sum(items.sizes[i] for i in members)
-            self._room.append(items.capacity - used)
-            self._load.append(_load(members, items.work))
-        self._open: list[list[tuple[float, int]]] = []  # of each wave, a heap of (load, bin)
-        self._fullest: list[float] = []  # load, of each wave
-        self._gaps: list[tuple[float, int]] = []  # a heap of (gap, wave); those that have changed since are skipped
-        self._aside: list[tuple[int, int]] = []  # a heap of (−room, bin)
-        for start in range(0, len(bins), wave_size):
-            self._add_wave(range(start, start + wave_size))
-
-    def _add_wave(self, bins: Iterable[int]) -> None:
-        wave = [(self._load[b], b) for b in bins]
-        heapify(wave)
-        self._open.append(wave)
-        self._fullest.append(max(load for load, _ in wave))
-        self._push_gap(len(self._open) - 1)
-
-    def add(self, item: int) -> bool:
-        """Put the item where it adds the least synchronous time; return False if no bin has room for it."""
-        size = self._items.sizes[item]
-        self._reopen(size)
-        b = self._find(size)
-        if b is None:
-            return False
-        self._bins[b].append(item)
-        self._room[b] -= size
-        self._load[b] += self._items.work[item]
-        load = self._load[b]
-        wave = b // self._wave_size
-        self._fullest[wave] = max(self._fullest[wave], load)
-        heapreplace(self._open[wave], (load, b))  # `_find` has left this bin on top
-        self._push_gap(wave)
-        return True
-
-    def _reopen(self, size: int) -> None:
-        """Open the bins that were set aside and have room for `size`."""
-        while self._aside and -self._aside[0][0] >= size:
-            _, b = heappop(self._aside)
-            wave = b // self._wave_size
-            heappush(self._open[wave], (self._load[b], b))
-            self._push_gap(wave)
-
-    def _find(self, size: int) -> int | None:
-        """Return the bin with room for `size` in the wave with the widest gap; set aside those without room."""
-        while self._gaps:
-            gap, wave = self._gaps[0]
-            if not self._open[wave] or gap != self._gap(wave):
-                heappop(self._gaps)
-                continue
-            _, b = self._open[wave][0]
-            if self._room[b] >= size:
-                return b
-            heappop(self._open[wave])
-            heappush(self._aside, (-self._room[b], b))
-            self._push_gap(wave)
-        return None
-
-    def _gap(self, wave: int) -> float:
-        lightest, _ = self._open[wave][0]
-        return lightest - self._fullest[wave]
-
-    def _push_gap(self, wave: int) -> None:
-        if self._open[wave]:
-            heappush(self._gaps, (self._gap(wave), wave))
 
 
 def _respread(bins: Bins, items: _Items, ranks: int) -> Bins:
@@ -263,9 +156,7 @@ def _respread(bins: Bins, items: _Items, ranks: int) -> Bins:
     for wave in _waves(bins, items.work, ranks):
         chosen = sorted(i for members in wave for i in members)
         again = _spread(chosen, items, len(wave), len(wave))
-        if again is None:
-            result += wave
-        elif _largest_load(again, items.work) < _largest_load(wave, items.work):
+        if again is not None and _time(again, items.work, ranks) < _time(wave, items.work, ranks):
             result += again
         else:
             result += wave
@@ -275,17 +166,12 @@ def _respread(bins: Bins, items: _Items, ranks: int) -> Bins:
 def _waves(bins: Bins, work: Sequence[float], ranks: int) -> list[Bins]:
     """Cut bins into waves, heaviest first: no other way to cut them takes less synchronous time."""
     heaviest_first = sorted(bins, key=lambda members: -_load(members, work))
-    starts = range(0, len(bins), ranks)
-    return [heaviest_first[start : start + ranks] for start in starts]
+    return [heaviest_first[start : start + ranks] for start in range(0, len(bins), ranks)]
 
 
 def _time(bins: Bins, work: Sequence[float], ranks: int) -> float:
     """Return the synchronous time of bins that are dealt in waves."""
-    return sum(_largest_load(wave, work) for wave in _waves(bins, work, ranks))
-
-
-def _largest_load(bins: Bins, work: Sequence[float]) -> float:
-    return max(_load(members, work) for members in bins)
+    return sum(_load(wave[0], work) for wave in _waves(bins, work, ranks))
 
 
 def _load(members: Sequence[int], work: Sequence[float]) -> float:
@@ -324,8 +210,7 @@ def fixed_count(lengths: np.ndarray, capacity: int, count: int) -> Bins:
         InputError: so many sequences do not fit, because an env has added text; all else is refused before the start.
     """
     items = list(range(len(lengths)))
-    starts = range(0, len(items), count)
-    bins = [items[start : start + count] for start in starts]
+    bins = [items[start : start + count] for start in range(0, len(items), count)]
     for members in bins:
         tokens = int(lengths[members].sum())
         if tokens > capacity:
@@ -339,6 +224,5 @@ def fixed_count(lengths: np.ndarray, capacity: int, count: int) -> Bins:
 def deal_evenly(bins: Bins, work: np.ndarray, ranks: int) -> list[Bins]:
     """Deal bins to ranks, equally many to each, at least one: [rank][micro-batch][item]. Some may be empty."""
     of_each_rank = max(1, math.ceil(len(bins) / ranks))
-    missing = ranks * of_each_rank - len(bins)
-    empty: Bins = [[] for _ in range(missing)]
+    empty: Bins = [[] for _ in range(ranks * of_each_rank - len(bins))]
     return deal(bins + empty, work.tolist(), ranks)

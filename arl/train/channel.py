@@ -1,7 +1,7 @@
 """Messages between the controller and the trainer ranks: frozen, in msgpack, with arrays as raw buffers.
 
 controller (ROUTER, one port)                    rank r (DEALER, one link for all of its threads)
-                                  ◄── Hello      its connection has shown the run key
+                                  ◄── Hello      by a rank that knows the run key
     RankRequest(id, to, body) ──►                `to` names the thread that serves it
                                   ◄── RankAnswer to the request with this id; they may come in any order
                                   ◄── Published  by rank 0's publisher, while the next step may run
@@ -34,7 +34,6 @@ from arl.train.packing import SequencePack, Shard, TokenLogprobs
 from arl.types import MetricValue, Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens
-STARTUP_SECONDS = "ARL_STARTUP_SECONDS"  # environment of a rank: seconds until its first request
 MAIN = "trainer"  # a rank's main thread
 SENDERS = "senders"  # rank 0's thread that opens groups of engines; each group has a thread of its own name
 CLAIMS = "claims"  # rank 0's thread that keeps the versions that engines may ask for
@@ -69,10 +68,8 @@ class Init(_Message, frozen=True):
     resumed: bool  # model_path is a checkpoint; continue with its optimizer state
     publish_directory: str
     kept_versions: int  # published versions that are not discarded
-    collective_seconds: float  # deadline of every collective
-    buffer_seconds: float  # after which a rank prints why it still waits for memory of older versions
+    collective_seconds: float  # deadline of every collective, and of a wait for the memory of older versions
     shutdown_seconds: float  # deadline of what is still being published when Stop arrives
-    evidence: str  # directory for what could not be trained
     every_version: bool = False  # publish each version, rather than the newest
     transport: Transport = "file"
     for_nodes: bool = False  # engines on other nodes read what is published as files
@@ -174,18 +171,19 @@ class Published(_Message, frozen=True):
 class Failed(_Message, frozen=True):
     thread: str
     version: int
-    trace: str
-    said: str  # message of an error that arl raises on purpose; empty: any other
+    text: str  # message of an error that arl raises on purpose, else a traceback
+    is_expected: bool  # arl raises it on purpose
     is_of_disk: bool  # it was a DiskError
 
     @classmethod
     def of(cls, thread: str, version: int, error: Exception) -> "Failed":
         """Make the message of a failure."""
+        is_expected = isinstance(error, ArlError)
         return cls(
             thread=thread,
             version=version,
-            trace="".join(traceback.format_exception(error)),
-            said=str(error) if isinstance(error, ArlError) else "",
+            text=str(error) if is_expected else "".join(traceback.format_exception(error)),
+            is_expected=is_expected,
             is_of_disk=isinstance(error, DiskError),
         )
 

@@ -62,38 +62,18 @@ def gather_buckets(
             keeps nothing.
         everywhere: every rank may keep the buckets; otherwise rank 0 alone.
     """
-    if not everywhere and not group.has_rank_0:
+    if not everywhere or group.group is None:
+        shares = [buckets, *[()] * (group.parts - 1)]
+        collect_share(shards, shares, flats or (), group)
         return
-    for number, bucket in enumerate(buckets):
-        flat = flats[number] if flats is not None else None
-        if group.group is None:
-            if flat is not None:
-                _cast_whole(shards, bucket, flat)
-        else:
-            _gather_bucket(shards, bucket, flat, group, everywhere)
-
-
-def _cast_whole(shards: Mapping[str, Tensor], bucket: Bucket, flat: Tensor) -> None:
-    for name, view in unflatten(flat, bucket).items():
-        view.copy_(shards[name], non_blocking=True)
-
-
-def _gather_bucket(
-    shards: Mapping[str, Tensor], bucket: Bucket, flat: Tensor | None, group: ShardGroup, everywhere: bool
-) -> None:
-    size = pack_bytes(bucket, group.parts)
     device = next(iter(shards.values())).device
-    pack = torch.empty(size, dtype=torch.uint8, device=device)
-    fill_pack(shards, bucket, group.parts, group.part, pack)
-    receives = everywhere or group.part == 0
-    packs = torch.empty((group.parts, size) if receives else (0, size), dtype=torch.uint8, device=device)
-    if everywhere:
+    for number, bucket in enumerate(buckets):
+        pack = torch.empty(pack_bytes(bucket, group.parts), dtype=torch.uint8, device=device)
+        fill_pack(shards, bucket, group.parts, group.part, pack)
+        packs = pack.new_empty(group.parts, len(pack))
         dist.all_gather_into_tensor(packs.view(-1), pack, group=group.group)
-    else:
-        received = list(packs) if receives else None
-        dist.gather(pack, received, dst=0, group=group.group)
-    if flat is not None:
-        unpack(packs, bucket, flat)
+        if flats is not None:
+            unpack(packs, bucket, flats[number])
 
 
 def pack_bytes(bucket: Bucket, parts: int) -> int:
@@ -168,42 +148,28 @@ def collect_share(
 ) -> None:
     """Write the whole tensors of this rank's share into `flats`. Collective among the ranks of the first copy.
 
+    Each rank sends every other one its rows of that one's bucket.
+
     Args:
         shards: name -> this rank's part of each parameter, float32, on its device.
         shares: the buckets of each rank of `group`; all of one dtype.
         flats: memory of each bucket of this rank, (bytes of the bucket,) uint8, on a CPU or on this rank's device.
     """
     if group.group is None:
-        gather_buckets(shards, shares[0], flats, group)
+        for bucket, flat in zip(shares[0], flats, strict=False):  # no flats, if this rank keeps nothing
+            for name, view in unflatten(flat, bucket).items():
+                view.copy_(shards[name], non_blocking=True)
         return
     if not group.has_rank_0:
         return
-    for number, one_of_each in enumerate(itertools.zip_longest(*shares, fillvalue=())):
-        flat = flats[number] if number < len(flats) else None
-        _exchange(shards, one_of_each, flat, group, group.group)
-
-
-def _exchange(
-    shards: Mapping[str, Tensor],
-    buckets: Sequence[Bucket],
-    flat: Tensor | None,
-    group: ShardGroup,
-    process_group: dist.ProcessGroup,
-) -> None:
-    """Send every rank this rank's rows of its bucket, and put the rows that are received into `flat`."""
     device = next(iter(shards.values())).device
-    sizes = [pack_bytes(bucket, group.parts) for bucket in buckets]
-    sent = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
-    for bucket, pack in zip(buckets, torch.split(sent, sizes), strict=True):
-        fill_pack(shards, bucket, group.parts, group.part, pack)
-    own_size = sizes[group.part]
-    received = torch.empty((group.parts, own_size), dtype=torch.uint8, device=device)
-    dist.all_to_all_single(
-        received.view(-1),
-        sent,
-        output_split_sizes=[own_size] * group.parts,
-        input_split_sizes=sizes,
-        group=process_group,
-    )
-    if flat is not None:
-        unpack(received, buckets[group.part], flat)
+    for number, buckets in enumerate(itertools.zip_longest(*shares, fillvalue=())):
+        sizes = [pack_bytes(bucket, group.parts) for bucket in buckets]
+        sent = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        for bucket, pack in zip(buckets, torch.split(sent, sizes), strict=True):
+            fill_pack(shards, bucket, group.parts, group.part, pack)
+        own_size = sizes[group.part]
+        received = torch.empty((group.parts, own_size), dtype=torch.uint8, device=device)
+        dist.all_to_all_single(received.view(-1), sent, [own_size] * group.parts, sizes, group=group.group)
+        if own_size:
+            unpack(received, buckets[group.part], flats[number])

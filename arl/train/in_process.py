@@ -31,7 +31,6 @@ class InProcessTrainer:
         recipe: its sections `train`, `objective`, `advantage` and `output`, and the costs in `virtual`, are used.
         versions: the model and version to begin with, and older versions that are published already.
         publications: directory in which weights are published.
-        logs: directory for the shard of a step that cannot be trained.
         lags: the recipe's exact lags, (steps, P) versions; None: staleness is bounded instead.
     """
 
@@ -40,7 +39,6 @@ class InProcessTrainer:
         recipe: Recipe,
         versions: StartingVersions,
         publications: Path,
-        logs: Path,
         lags: np.ndarray | None = None,
     ) -> None:
         version = versions.version
@@ -61,7 +59,6 @@ class InProcessTrainer:
             temperature=recipe.rollout.temperature,
             version=version,
             resumed=version > 0,
-            evidence=logs,
         )
         assert self._learner.policy.device.type == "cpu", "the virtual world computes on the CPU"
         target = FileTarget if recipe.sync.transport == "file" else MemoryTarget

@@ -12,11 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from arl.config.recipe import ObjectiveSection, Train
-from arl.data import msgpack_arrays
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
 from arl.sync.buckets import TensorSpec
@@ -25,9 +23,9 @@ from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
 from arl.train.packing import PLACES, Minibatch, Shard
 from arl.train.policy_loss import CURRENT, PROXIMAL, Half, RankColumns, RowLoss, TokenLog, halves
-from arl.train.sharded_model import ShardedModel, Update
+from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import compute_deterministically, init_ranks
-from arl.train.step_metrics import ENTROPY, StepTotals, peak_flops, peak_memory, training_flops
+from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics
 from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
@@ -45,7 +43,6 @@ class Learner:
         version: v at the start.
         resumed: `path` is a checkpoint; continue with its optimizer state.
         deadline_seconds: for every collective.
-        evidence: directory for the shard of a step that cannot be trained; created when it is needed.
     """
 
     def __init__(
@@ -57,7 +54,6 @@ class Learner:
         version: int = 0,
         resumed: bool = False,
         deadline_seconds: float = 600.0,
-        evidence: Path = Path(),
     ) -> None:
         if train.threads is not None:
             torch.set_num_threads(train.threads)
@@ -70,7 +66,6 @@ class Learner:
         self._schedule = schedule_of(train)
         self._updates = version * train.minibatches
         self._halves_every = train.halves_every
-        self._evidence = evidence
         self._skipped_in_a_row = 0
         self.flops = model_flops(str(path))
         if resumed:
@@ -107,38 +102,30 @@ class Learner:
         if stale_fresh is not None:
             metrics["grad_cosine/stale_fresh"] = stale_fresh
             metrics["time/halves_s"] = begin - middle
-        return metrics | self._hardware(shard, seconds)
+        packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
+        return metrics | hardware_metrics(packs, self.flops, seconds, self.policy.device, self.policy.dtype)
 
     def _train(
         self, shard: Shard[MicroBatch], computed: Sequence[Sequence[RankColumns]], log: TokenLog | None
     ) -> dict[str, MetricValue]:
-        """Make one update for each minibatch. Collective."""
+        """Make one update for each minibatch: forward and backward of every micro-batch, then AdamW. Collective."""
         totals = StepTotals(self.policy.device, self.objective)
         for minibatch, columns in zip(shard.minibatches, computed, strict=True):
-            update = self._minibatch(minibatch, columns, totals, log)
+            loss_sum = self._backward(minibatch, columns, totals, log)
+            rate = self._schedule.rate(self._updates)
+            update = self.policy.update(rate, loss_sum)
+            totals.close_update(update, rate)
+            self._updates += 1
+            if update.is_finite:
+                self._skipped_in_a_row = 0
+            elif not self.policy.loss_scale.absorbs(update.has_overflowed):
+                self._skipped_in_a_row += 1
             if self._skipped_in_a_row == MAX_SKIPPED:
-                raise TrainerError(self._give_up(shard, update))
+                raise TrainerError(
+                    f"{update} in the step of version {self.version}, and {MAX_SKIPPED} updates in a row were skipped "
+                    "for such numbers: the weights are as before them; lower train.learning_rate"
+                )
         return totals.metrics()
-
-    def _hardware(self, shard: Shard[MicroBatch], seconds: float) -> dict[str, float]:
-        """Compute FLOP/s and memory of the step, reduced over ranks. Collective."""
-        device = self.policy.device
-        world_size = dist.get_world_size()
-        packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
-        done = sum(training_flops(self.flops, pack) for pack in packs)
-        total, memory = torch.tensor([done, peak_memory(device)], dtype=torch.float64, device=device)
-        if world_size > 1:
-            dist.all_reduce(total)
-            dist.all_reduce(memory, dist.ReduceOp.MAX)
-        per_rank = float(total) / world_size / seconds
-        metrics = {
-            "hardware/tflops": per_rank / 1e12,
-            "hardware/memory_gb": float(memory) / 1e9,
-        }
-        peak = peak_flops(device, self.policy.dtype)
-        if peak is not None:
-            metrics["hardware/mfu"] = per_rank / peak
-        return metrics
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
@@ -156,8 +143,7 @@ class Learner:
 
     def first_minibatch(self, num_minibatches: int) -> int:
         """Return the minibatch of a step that is computed first: 0, or 1 if a proximal pass comes before it."""
-        has_proximal_pass = PROXIMAL in self.objective.needed_columns and num_minibatches > 1
-        return int(has_proximal_pass)
+        return int(PROXIMAL in self.objective.needed_columns and num_minibatches > 1)
 
     def _rank_columns(self, minibatches: Sequence[Minibatch[MicroBatch]]) -> list[list[RankColumns]]:
         """Compute the columns that come from models of the ranks: for each micro-batch of each minibatch."""
@@ -166,29 +152,9 @@ class Learner:
             return found
         with torch.no_grad():
             for columns, minibatch in zip(found[1:], minibatches[1:], strict=True):
-                for i, batch in enumerate(minibatch.micro_batches):
-                    logprob, _ = self.policy.score(batch)
-                    columns[i][PROXIMAL] = logprob
+                for own, batch in zip(columns, minibatch.micro_batches, strict=True):
+                    own[PROXIMAL], _ = self.policy.score(batch)
         return found
-
-    def _minibatch(
-        self,
-        minibatch: Minibatch[MicroBatch],
-        computed: Sequence[RankColumns],
-        totals: StepTotals,
-        log: TokenLog | None,
-    ) -> Update:
-        """Run forward and backward of every micro-batch, then one optimizer update. Collective."""
-        loss_sum = self._backward(minibatch, computed, totals, log)
-        rate = self._schedule.rate(self._updates)
-        update = self.policy.update(rate, loss_sum)
-        totals.close_update(update, rate)
-        self._updates += 1
-        if update.is_finite:
-            self._skipped_in_a_row = 0
-        elif not self.policy.loss_scale.absorbs(update.has_overflowed):
-            self._skipped_in_a_row += 1
-        return update
 
     def _backward(
         self,
@@ -248,6 +214,8 @@ class Learner:
         columns = {name: self.policy.tensor(array) for name, array in batch.columns.items() if name != PLACES}
         columns["sequences"] = self.policy.tensor(batch.sequences)
         names = self._kept_names(with_log=PLACES in batch.columns)
+        by_tokens = self.objective.normalizer == "tokens"
+        num_terms = minibatch.loss_tokens if by_tokens else minibatch.loss_sequences
         row_loss = RowLoss(
             objective=self.objective,
             version=self.version,
@@ -257,7 +225,7 @@ class Learner:
             computed=computed,
             half=half,
             kept=names,
-            scale=self.policy.loss_scale.value / max(1, self._num_terms(minibatch)),
+            scale=self.policy.loss_scale.value / max(1, num_terms),
         )
         if self.objective.scope == "sequence":
             logprob, entropy = self.policy.score(batch)
@@ -274,29 +242,10 @@ class Learner:
 
     def _kept_names(self, with_log: bool) -> tuple[str, ...]:
         """Name what is kept of each token: what metrics are made of and, `with_log`, its log-probabilities."""
-        values = {statistic.value for statistic in self.objective.statistics.values()}
-        if not with_log:
-            return tuple(sorted(values))
-        logged = (CURRENT, PROXIMAL) if PROXIMAL in self.objective.needed_columns else (CURRENT,)
-        return (*sorted(values), *logged)
-
-    def _num_terms(self, minibatch: Minibatch[MicroBatch]) -> int:
-        """Return the number by which the objective's summed loss is divided."""
-        if self.objective.normalizer == "tokens":
-            return minibatch.loss_tokens
-        return minibatch.loss_sequences
-
-    def _give_up(self, shard: Shard[MicroBatch], update: Update) -> str:
-        """Write this rank's shard to a file; returns the message of the error, which names the file."""
-        joined = [Minibatch(list(m.micro_batches), m.loss_tokens, m.loss_sequences) for m in shard.minibatches]
-        self._evidence.mkdir(parents=True, exist_ok=True)
-        file = self._evidence / f"not-finite-version-{self.version}-rank-{dist.get_rank()}.msgpack"
-        file.write_bytes(msgpack_arrays.encoder().encode(Shard(shard.version, joined)))
-        return (
-            f"{update} in the step of version {self.version}, and {MAX_SKIPPED} updates in a row were skipped for "
-            f"such numbers: the weights are as before them, and the batch of rank {dist.get_rank()} is in {file}; "
-            "lower train.learning_rate, or look at the batch"
-        )
+        values = sorted({statistic.value for statistic in self.objective.statistics.values()})
+        if with_log:
+            values += [CURRENT, PROXIMAL] if PROXIMAL in self.objective.needed_columns else [CURRENT]
+        return tuple(values)
 
 
 def _no_columns(minibatch: Minibatch[MicroBatch]) -> list[RankColumns]:

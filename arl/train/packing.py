@@ -14,9 +14,10 @@ Every stage holds its loss tokens' numbers as columns by name, so that a further
 A column that ranks compute (arl.train.algorithms.objective) is added there, and never travels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from itertools import islice
-from typing import Generic, NamedTuple, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
 from msgspec import Struct
@@ -38,7 +39,7 @@ COLUMNS = {
     "policy_versions": np.int32,
     "advantages": np.float32,
 }
-PLACES = "places"  # (N,) int32, a column only if the run records what is computed of each token
+PLACES = "places"  # (N,) int32, a further column if the run records what is computed of each token
 
 Pack = TypeVar("Pack")
 
@@ -52,11 +53,8 @@ class LossSequence(Struct, frozen=True):
 
     @property
     def has_advantage(self) -> bool:
-        """Return whether an advantage is not 0. The first one usually answers, and is quicker to look at than all."""
-        advantages = self.columns["advantages"]
-        if not len(advantages):
-            return False
-        return bool(advantages[0]) or bool(advantages.any())
+        """Return whether an advantage is not 0."""
+        return bool(self.columns["advantages"].any())
 
 
 class SequencePack(Struct, frozen=True, kw_only=True):
@@ -71,19 +69,22 @@ class SequencePack(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, sequences: Sequence[LossSequence]) -> Self:
         """Copy what the loss needs of `sequences`. What comes behind a sequence's last loss token is left out."""
-        if not sequences:
-            nothing = np.zeros(0, np.int32)
-            columns = {name: np.zeros(0, dtype) for name, dtype in COLUMNS.items()}
-            return cls(token_ids=nothing, lengths=nothing, num_loss_tokens=nothing, loss_at=nothing, columns=columns)
         tokens = [s.token_ids[: s.loss_at[-1] + 1] for s in sequences]
-        columns = {name: np.concatenate([s.columns[name] for s in sequences]) for name in sequences[0].columns}
+        columns = {}
+        for name in sequences[0].columns if sequences else COLUMNS:
+            columns[name] = _joined((s.columns[name] for s in sequences), COLUMNS.get(name, np.int32))
         return cls(
-            token_ids=np.concatenate(tokens),
+            token_ids=_joined(tokens),
             lengths=np.array([len(ids) for ids in tokens], np.int32),
             num_loss_tokens=np.array([len(s.loss_at) for s in sequences], np.int32),
-            loss_at=np.concatenate([s.loss_at for s in sequences]).astype(np.int32),
+            loss_at=_joined(s.loss_at for s in sequences),
             columns=columns,
         )
+
+
+def _joined(arrays: Iterable[np.ndarray], dtype: Any = np.int32) -> np.ndarray:
+    """Join arrays, of which there may be none."""
+    return np.concatenate([np.zeros(0, dtype), *arrays], dtype=dtype, casting="same_kind")
 
 
 class Minibatch(Struct, Generic[Pack], frozen=True):
@@ -126,43 +127,27 @@ def pack_batch(batch: Batch, packing: Packing) -> tuple[tuple[Shard[SequencePack
     minibatches = packing.train.minibatches
     assert len(batch.groups) % minibatches == 0, "the recipe has checked it"
     groups = loss_sequences(batch, packing.advantage, places=packing.records)
-    packed = []  # [minibatch][rank]
-    for m in range(minibatches):
-        own = groups[m::minibatches]
-        packed.append(_pack_minibatch(own, packing))
+    packed = [_pack_minibatch(groups[m::minibatches], packing) for m in range(minibatches)]  # [minibatch][rank]
     shards = tuple(Shard(batch.version, of_rank) for of_rank in zip(*packed, strict=True))
-    return shards, _report(groups)
-
-
-def _report(groups: Sequence[Sequence[LossSequence]]) -> dict[str, float]:
-    """Return the metrics of what a step trains; arl/metrics/names.py defines them."""
     sequences = [s for group in groups for s in group]
     num_zero = sum(not s.has_advantage for s in sequences)
-    num_trained = sum(len(s.loss_at) for s in sequences)
-    return {
+    return shards, {
         "advantage/zero_fraction": num_zero / len(sequences),
-        "tokens/trained": float(num_trained),
+        "tokens/trained": float(sum(len(s.loss_at) for s in sequences)),
     }
 
 
 def _pack_minibatch(groups: list[list[LossSequence]], packing: Packing) -> list[Minibatch[SequencePack]]:
-    """Pack a minibatch: one part for each rank."""
+    """Pack a minibatch: one part for each rank. Sequences without a gradient are left out."""
     lengths = [len(s.loss_at) for group in groups for s in group]
-    loss_tokens = sum(lengths)
     loss_sequences = sum(n > 0 for n in lengths)
-    kept = [[s for s in group if _is_trained(s, packing)] for group in groups]
+    leaves_out_zeros = packing.objective.leaves_out_zeros
+    kept = [[s for s in group if len(s.loss_at) and (s.has_advantage or not leaves_out_zeros)] for group in groups]
     if packing.train.packing == "balanced":
         packed = choose_packs(kept, packing.train.capacity, packing.ranks, packing.flops)
     else:
         packed = _pack_by_count(kept, packing)
-    return [Minibatch(packs, loss_tokens, loss_sequences) for packs in packed]
-
-
-def _is_trained(sequence: LossSequence, packing: Packing) -> bool:
-    """Return False for a sequence that has no gradient."""
-    if not len(sequence.loss_at):
-        return False
-    return sequence.has_advantage or not packing.objective.leaves_out_zeros
+    return [Minibatch(packs, sum(lengths), loss_sequences) for packs in packed]
 
 
 def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = False) -> list[list[LossSequence]]:
@@ -196,9 +181,8 @@ def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = Fal
     if places:
         columns[PLACES] = np.arange(len(at), dtype=np.int32)
     sequences = []
-    last = np.cumsum(counts)
-    first = last - counts
-    for trajectory, begin, end in zip(trajectories, first.tolist(), last.tolist(), strict=True):
+    ends = np.cumsum(counts)
+    for trajectory, begin, end in zip(trajectories, (ends - counts).tolist(), ends.tolist(), strict=True):
         own = {name: column[begin:end] for name, column in columns.items()}
         sequences.append(LossSequence(trajectory.token_ids, loss_at[begin:end], own))
     following = iter(sequences)
@@ -223,9 +207,7 @@ def advantages_per_token(advantage: AdvantageSection, episodes: EpisodeColumns) 
     if not np.isfinite(computed).all():
         raise InputError(f"advantage.kind {advantage.kind}: compute returned numbers that are not finite")
     numbers = computed.astype(np.float32)
-    if advantage.per == "trajectory":
-        return np.repeat(numbers, lengths)
-    return numbers
+    return np.repeat(numbers, lengths) if advantage.per == "trajectory" else numbers
 
 
 def choose_packs(
@@ -242,11 +224,10 @@ def choose_packs(
         InputError: a sequence longer than `capacity`.
     """
     bundles = [bundle for group in groups for bundle in bundles_of(group, capacity)]
-    sizes = [bundle.num_tokens for bundle in bundles]
-    work = [bundle.flops(flops) for bundle in bundles]
-    balanced = balance(np.array(sizes, np.int64), np.array(work, np.float64), capacity, ranks)
+    sizes = np.array([bundle.num_tokens for bundle in bundles], np.int64)
+    work = np.array([bundle.flops(flops) for bundle in bundles], np.float64)
     sequences = [bundle.sequences for bundle in bundles]
-    return [_packs(sequences, of_rank) for of_rank in balanced]
+    return [_packs(sequences, of_rank) for of_rank in balance(sizes, work, capacity, ranks)]
 
 
 def _pack_by_count(groups: Sequence[Sequence[LossSequence]], packing: Packing) -> list[tuple[SequencePack, ...]]:
@@ -276,12 +257,19 @@ def _stored(sequence: LossSequence) -> np.ndarray:
     return sequence.token_ids[: sequence.loss_at[-1]]
 
 
-class Bundle(NamedTuple):
+@dataclass
+class Bundle:
     """Hold sequences of a group that stay together, and what their prefix tree stores."""
 
-    sequences: list[LossSequence]
-    num_tokens: int
-    num_keys: int  # pairs of a stored token and a key that it sees
+    num_tokens: int = 0
+    num_keys: int = 0  # pairs of a stored token and a key that it sees
+    sequences: list[LossSequence] = field(default_factory=list)
+
+    def add(self, sequence: LossSequence, length: int, num_shared: int) -> None:
+        """Add a sequence, `num_shared` of whose `length` tokens are stored. A token at position p sees p + 1 keys."""
+        self.sequences.append(sequence)
+        self.num_tokens += length - num_shared
+        self.num_keys += (length * (length + 1) - num_shared * (num_shared + 1)) // 2
 
     def flops(self, flops: Flops) -> float:
         """Estimate a forward. Counts every score, although equal continuations will share some."""
@@ -289,38 +277,24 @@ class Bundle(NamedTuple):
         return flops.of(self.num_tokens, self.num_keys, num_scores)
 
 
-def bundles_of(group: Sequence[LossSequence], capacity: int) -> Iterator[Bundle]:
+def bundles_of(group: Sequence[LossSequence], capacity: int) -> list[Bundle]:
     """Sort the group, and cut it where its prefix tree outgrows `capacity`; every part holds the prompt again.
 
-    A sequence adds to the tree what it does not share with the one before it in the sorted order. A token at position
-    p sees p + 1 keys.
+    A sequence adds to the tree what it does not share with the one before it in the sorted order.
     """
     stored = [(_stored(s), s) for s in group]
-    longest = max((len(tokens) for tokens, _ in stored), default=0)
-    _refuse_too_long(longest, capacity)
+    _refuse_too_long(max((len(tokens) for tokens, _ in stored), default=0), capacity)
     stored.sort(key=lambda pair: pair[0].tobytes())
     shared = shared_lengths([tokens for tokens, _ in stored])
-    members: list[LossSequence] = []
-    num_tokens = 0
-    num_keys = 0
+    bundles: list[Bundle] = []
     for (tokens, sequence), num_shared in zip(stored, shared, strict=True):
         length = len(tokens)
-        if members and num_tokens + length - num_shared > capacity:
-            yield Bundle(members, num_tokens, num_keys)
-            members = []
-            num_tokens = 0
-            num_keys = 0
-        num_known = num_shared if members else 0
-        members.append(sequence)
-        num_tokens += length - num_known
-        num_keys += _sum_up_to(length) - _sum_up_to(num_known)
-    if members:
-        yield Bundle(members, num_tokens, num_keys)
-
-
-def _sum_up_to(n: int) -> int:
-    """Return 1 + 2 + … + n."""
-    return n * (n + 1) // 2
+        if bundles and bundles[-1].num_tokens + length - num_shared <= capacity:
+            bundles[-1].add(sequence, length, num_shared)
+        else:
+            bundles.append(Bundle())
+            bundles[-1].add(sequence, length, num_shared=0)
+    return bundles
 
 
 def _refuse_too_long(longest: int, capacity: int) -> None:
@@ -354,25 +328,21 @@ def trained_tokens(
     """
     if not packing.records:
         return None
-    num_tokens = sum(int(t.loss_mask.sum()) for group in batch.groups for t in group.trajectories)
+    packs = [pack for shard in shards for minibatch in shard.minibatches for pack in minibatch.micro_batches]
     known = [logprobs for logprobs in of_ranks if logprobs is not None]
+    num_tokens = sum(int(t.loss_mask.sum()) for group in batch.groups for t in group.trajectories)
+    advantages = np.zeros(num_tokens, np.float32)  # 0 of what the packer left out: it has no other advantage
+    for pack in packs:
+        if PLACES in pack.columns:  # else it is empty
+            advantages[pack.columns[PLACES]] = pack.columns["advantages"]
     return TrainedTokens(
-        advantages=_advantages(shards, num_tokens),
+        advantages=advantages,
         per_token=packing.advantage.per == "token",
         current_logprobs=_in_order([(one.places, one.current) for one in known], num_tokens),
         proximal_logprobs=_in_order(
             [(one.places, one.proximal) for one in known if one.proximal is not None], num_tokens
         ),
     )
-
-
-def _advantages(shards: Sequence[Shard[SequencePack]], num_tokens: int) -> np.ndarray:
-    """Return (T,) float32: 0 for what the packer left out, because it leaves out only what has no other advantage."""
-    advantages = np.zeros(num_tokens, np.float32)
-    for pack in (pack for shard in shards for minibatch in shard.minibatches for pack in minibatch.micro_batches):
-        if PLACES in pack.columns:
-            advantages[pack.columns[PLACES]] = pack.columns["advantages"]
-    return advantages
 
 
 def _in_order(columns: Sequence[tuple[np.ndarray, np.ndarray]], num_tokens: int) -> np.ndarray | None:

@@ -37,8 +37,7 @@ class Half(NamedTuple):
 
     def only(self, column: Tensor, ages: Tensor) -> Tensor:
         """Return a column (N,) through which no gradient flows but at the tokens of this half."""
-        is_older = ages > self.oldest_fresh
-        is_own = is_older == self.is_stale
+        is_own = (ages > self.oldest_fresh) == self.is_stale
         return column.where(is_own, column.detach())
 
 
@@ -58,21 +57,17 @@ def halves(batches: Sequence[MicroBatch], version: int, device: torch.device) ->
     if not cuts:
         return None
     most_even = min(cuts, key=lambda age: abs(num_tokens - 2 * fresh_tokens[age]))
-    stale = Half(most_even, is_stale=True)
-    fresh = Half(most_even, is_stale=False)
-    return stale, fresh
+    return Half(most_even, is_stale=True), Half(most_even, is_stale=False)
 
 
 def _tokens_of_age(ages: np.ndarray, device: torch.device) -> np.ndarray:
     """Count the tokens of age 0, 1, … of all ranks, (oldest + 1,) int64. Collective."""
-    is_alone = dist.get_world_size() == 1
+    if dist.get_world_size() == 1:
+        return np.bincount(ages, minlength=1)
     oldest = torch.tensor(ages.max(initial=0), device=device)
-    if not is_alone:
-        dist.all_reduce(oldest, dist.ReduceOp.MAX)
-    of_rank = np.bincount(ages, minlength=int(oldest) + 1)
-    counts = torch.from_numpy(of_rank).to(device)
-    if not is_alone:
-        dist.all_reduce(counts)
+    dist.all_reduce(oldest, dist.ReduceOp.MAX)
+    counts = torch.from_numpy(np.bincount(ages, minlength=int(oldest) + 1)).to(device)
+    dist.all_reduce(counts)
     return counts.cpu().numpy()
 
 
@@ -112,12 +107,7 @@ class RowLoss:
             ages = self.version - given["policy_versions"]
             current = self.half.only(current, ages)
             entropy_of = self.half.only(entropy_of, ages)
-        tokens = TokenColumns(
-            current_logprobs=current,
-            entropy=entropy_of,
-            version=self.version,
-            **given,
-        )
+        tokens = TokenColumns(current_logprobs=current, entropy=entropy_of, version=self.version, **given)
         loss, per_token = self.objective.loss(tokens)
         found = {**given, CURRENT: current.detach(), **per_token}
         return loss * self.scale, tuple(found[name] for name in self.kept)
@@ -148,13 +138,14 @@ class TokenLog:
         """Return what was collected, on the CPU; None if that is nothing. Waits for the device."""
         if not self._places:
             return None
-        current, proximal = map(_joined, self._columns.values())
-        assert current is not None, "every micro-batch has its current log-probabilities"
-        return TokenLogprobs(np.concatenate(self._places), current, proximal)
+        proximal = self._columns[PROXIMAL]
+        return TokenLogprobs(
+            places=np.concatenate(self._places),
+            current=_on_cpu(self._columns[CURRENT]),
+            proximal=_on_cpu(proximal) if proximal else None,
+        )
 
 
-def _joined(columns: list[Tensor]) -> np.ndarray | None:
-    if not columns:
-        return None
+def _on_cpu(columns: list[Tensor]) -> np.ndarray:
     joined: np.ndarray = torch.cat(columns).to("cpu", torch.float32).numpy()
     return joined

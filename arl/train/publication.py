@@ -17,7 +17,6 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from arl.errors import TrainerError
 from arl.launch.network import listening_address
 from arl.models.load import DTYPES
 from arl.sync.broadcast import BroadcastTarget, GroupRequest, start_broadcast_threads
@@ -27,7 +26,7 @@ from arl.sync.group_sender import Rendezvous
 from arl.sync.ipc import IpcTarget
 from arl.sync.loading import unflatten_all
 from arl.sync.publisher import Announce, Publisher
-from arl.sync.targets import FileTarget, PublicationTarget
+from arl.sync.targets import FileTarget
 from arl.sync.version_buffers import VersionBuffers, allocate_buckets, free_device_bytes
 from arl.train.channel import CLAIMS, SENDERS, Claim, Claimed, Failed, Init, Join, Joined, RankRequest, Send
 from arl.train.learner import Learner
@@ -85,38 +84,27 @@ class Publication:
     def _reserve(self, version: int) -> list[Tensor] | None:
         """Return the memory that this rank keeps `version` in; None: it keeps nothing.
 
-        Engines may be restarting meanwhile, or the controller be stopped, which alone ends this step. So a rank that
-        waits for long prints why, where the controller's message shows it, and waits on.
+        Engines may be restarting meanwhile, or the controller be stopped, which alone ends this step. So a rank waits
+        for longer than the controller does.
         """
-        try:
-            return self._reserve_within(self._init.buffer_seconds, version)
-        except TrainerError as error:
-            print(f"still waiting: {error}", flush=True)
-        return self._reserve_within(self._init.collective_seconds, version)
-
-    def _reserve_within(self, seconds: float, version: int) -> list[Tensor] | None:
+        seconds = self._init.collective_seconds
         if isinstance(self._target, BroadcastTarget | IpcTarget):
             return self._target.reserve(version, self._specs, seconds)
-        if self._file_buffers is not None:
-            return self._file_buffers.reserve(version, seconds)
-        return None
+        return None if self._file_buffers is None else self._file_buffers.reserve(version, seconds)
 
     def _open_publisher(self, announce: Announce) -> Publisher:
-        init = self._init
         assert self._target is not None
-        buffers = self._file_buffers
-        if isinstance(self._target, BroadcastTarget | IpcTarget):
-            buffers = self._target.buffers
+        dtype = self._init.checked_as
         return Publisher(
             self._target,
-            init.kept_versions,
+            self._init.kept_versions,
             announce=announce,
-            every_version=init.every_version,
-            checked_as=DTYPES[init.checked_as] if init.checked_as is not None else None,
-            buffers=buffers,
+            every_version=self._init.every_version,
+            checked_as=None if dtype is None else DTYPES[dtype],
+            buffers=self._file_buffers if isinstance(self._target, FileTarget) else self._target.buffers,
         )
 
-    def _open_target(self) -> PublicationTarget | None:
+    def _open_target(self) -> BroadcastTarget | IpcTarget | FileTarget | None:
         """Open what this rank writes to; None: it only takes part in the collective."""
         init = self._init
         directory = Path(init.publish_directory)
@@ -127,25 +115,25 @@ class Publication:
         if self._link.rank != 0:
             return None
         if init.transport == "broadcast":
-            target = BroadcastTarget(init.bucket_bytes, self._place())
+            target = BroadcastTarget(init.bucket_bytes, _place(self._specs))
             connect = functools.partial(SenderLink, self._link)
             self._link.open(SENDERS)
             start_broadcast_threads(target, connect, listening_address(), init.broadcast_seconds)
-            start_claims(self._link, target, init.broadcast_seconds)
+            self._link.open(CLAIMS)
+            arguments = (self._link, target, init.broadcast_seconds)
+            threading.Thread(target=_serve_claims, args=arguments, name=CLAIMS, daemon=True).start()
             return target
         assert init.transport == "file", f"a process cannot publish by {init.transport}"
-        self._file_buffers = VersionBuffers(FILE_BUFFERS, self._allocate, keeps_waiting=init.every_version)
+        allocate = functools.partial(allocate_buckets, self._buckets, "host")
+        self._file_buffers = VersionBuffers(FILE_BUFFERS, allocate, keeps_waiting=init.every_version)
         return FileTarget(directory, self._learner.config_json(), init.for_nodes)
 
-    def _allocate(self) -> list[Tensor]:
-        return allocate_buckets(self._buckets, "host")
 
-    def _place(self) -> BufferPlace:
-        """Choose where the buckets of a broadcast lie."""
-        if not torch.cuda.is_available():
-            return "host"
-        version_bytes = bucket_bytes_of(self._specs)
-        return buffer_place(version_bytes, free_device_bytes())
+def _place(specs: Sequence[TensorSpec]) -> BufferPlace:
+    """Choose where the buckets of a broadcast lie."""
+    if not torch.cuda.is_available():
+        return "host"
+    return buffer_place(bucket_bytes_of(specs), free_device_bytes())
 
 
 class SenderLink:
@@ -192,19 +180,11 @@ class SenderLink:
         self._link.end(self._group, self._error)
 
 
-def start_claims(link: Link, target: BroadcastTarget, seconds: float) -> None:
-    """Start the thread that answers the controller's claims: it keeps the versions that engines may ask for.
-
-    Args:
-        target: holds the versions.
-        seconds: longest wait for a version that is being published.
-    """
-    link.open(CLAIMS)
-    threading.Thread(target=_serve_claims, args=(link, target, seconds), name=CLAIMS, daemon=True).start()
-
-
 def _serve_claims(link: Link, target: BroadcastTarget, seconds: float) -> None:
-    """Consumes claims; waits for the next; unblocked by it, or by the end of the process."""
+    """Keep the versions that engines may ask for; `seconds` is the longest wait for one that is being published.
+
+    Consumes the controller's claims; waits for the next; unblocked by it, or by the end of the process.
+    """
     while True:
         request = link.receive(CLAIMS)
         assert isinstance(request.body, Claim)

@@ -3,14 +3,14 @@
     environment ─► Hello ─► Init ─► Learner ─► for ever: Step ─► Stepped (─► Published, by the publisher's thread)
                                                          Copy, Write ─► answered, the latter by the saver's thread
 
-Environment: RANK and WORLD_SIZE as torchrun sets them, ARL_TRAINER_ADDRESS, ARL_RUN_KEY and ARL_STARTUP_SECONDS. Where
-the ranks meet, rank 0 reports in its Hello, and Init tells all of them; torchrun's MASTER_ADDR and MASTER_PORT win.
+Environment: RANK and WORLD_SIZE as torchrun sets them, ARL_TRAINER_ADDRESS, ARL_RUN_KEY. Where the ranks meet, rank 0
+reports in its Hello, and Init tells all of them; torchrun's MASTER_ADDR and MASTER_PORT win.
 Standard output goes to the rank's log: one line for each request that it takes and each answer that it gives.
 """
 
 import os
-import sys
 import time
+import traceback
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NoReturn
@@ -20,7 +20,7 @@ from arl.launch.network import held_rendezvous
 from arl.train import channel
 from arl.train.channel import MAIN, Failed, RankRequest
 from arl.train.link import Link
-from arl.train.micro_batch import AheadJoiner, pack_sizes
+from arl.train.micro_batch import join_ahead, pack_sizes
 from arl.types import WeightUpdate
 
 
@@ -42,9 +42,8 @@ class Rank:
             version=init.version,
             resumed=init.resumed,
             deadline_seconds=init.collective_seconds,
-            evidence=Path(init.evidence),
         )
-        self._joiner = AheadJoiner()
+        self._joiner = ThreadPoolExecutor(1, "joiner")
         self._saver = ThreadPoolExecutor(1, "saver")
         self._publication = Publication(self.learner, init, link, self._announce)
 
@@ -60,23 +59,19 @@ class Rank:
             body = request.body
             self._log(f"{type(body).__name__} received")
             if isinstance(body, channel.Step):
-                stepped = self._step(body)
-                self._link.answer(request, stepped)
+                self._link.answer(request, self._step(body))
                 self._log("Stepped sent")
             elif isinstance(body, channel.Copy):
-                self._copy()
+                # The controller asks for no copy while a rank still writes the one before.
+                self._state = self.learner.policy.training_state()
+                self._give_back()
                 self._link.answer(request)
-                self._log("Copy answered")
             elif isinstance(body, channel.Write):
                 self._saver.submit(self._write, request, Path(body.path), self.learner.version)
-            else:
-                assert isinstance(body, channel.Stop)
+            else:  # Stop
                 break
-        self._joiner.close()
-        self._saver.shutdown()  # the controller has waited for what it saved
         self._publication.close(self._init.shutdown_seconds)
         self._link.answer(request)
-        self._log("Stop answered")
 
     def _log(self, what: str) -> None:
         clock = time.strftime("%H:%M:%S")
@@ -88,27 +83,27 @@ class Rank:
 
         log = TokenLog()
         first = self.learner.first_minibatch(len(message.shard.minibatches))
-        shard = self._joiner.shard(message.shard, first)
+        shard = join_ahead(message.shard, self._joiner, first)
         began = time.perf_counter()
         metrics = self.learner.step(shard, log)
         start = time.perf_counter()
         self._publication.publish()
-        if self._init.takes_turns:
-            self.learner.policy.give_back()
+        self._give_back()
         metrics["sync/blocking_seconds"] = time.perf_counter() - start
         return channel.Stepped(
-            self.learner.version,
-            metrics,
+            version=self.learner.version,
+            metrics=metrics,
             sizes=pack_sizes(shard, self.learner.flops),
             busy_seconds=time.perf_counter() - began,
             logprobs=log.logprobs(),
         )
 
-    def _copy(self) -> None:
-        """Copy this rank's share. The controller asks for no copy while a rank still writes the one before."""
-        self._state = self.learner.policy.training_state()
+    def _give_back(self) -> None:
+        """Free a GPU's memory for the engines that use it between steps, all but weights and moments."""
+        import torch  # a second, which the first message to the controller does not wait for
+
         if self._init.takes_turns:
-            self.learner.policy.give_back()
+            torch.cuda.empty_cache()
 
     def _write(self, request: RankRequest, path: Path, version: int) -> None:
         """Write what was copied at `version`, in the saver's thread."""
@@ -140,7 +135,7 @@ def _serve(link: Link) -> int:
     """Serve the controller, and return the exit code."""
     rank = None
     try:
-        request = link.receive(seconds=float(os.environ[channel.STARTUP_SECONDS]))  # when every rank has said hello
+        request = link.receive()  # when every rank has said hello
         init = request.body
         assert isinstance(init, channel.Init)
         if init.master_port:
@@ -150,7 +145,7 @@ def _serve(link: Link) -> int:
         rank.serve(request)
     except Exception as error:
         failure = Failed.of(MAIN, -1 if rank is None else rank.learner.version, error)
-        print(failure.trace, file=sys.stderr)
+        traceback.print_exception(error)
         link.tell(failure)
         return 1
     return 0

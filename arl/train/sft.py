@@ -1,46 +1,52 @@
-"""Run a supervised job: `python -m arl.train.sft JOB.json`, or the job on standard input.
+"""Fine-tune a model on pairs of prompt and response; the warm-up (arl.train.warmup) tunes a tiny one in the same way.
 
-    demonstrations ─► LossSequence (response-only) ─► pack_groups ─► −logprob ─► AdamW ─► a Hugging Face model directory
+    pairs ─► LossSequence (response-only) ─► pack_groups ─► −logprob ─► AdamW ─► a Hugging Face model directory
 
-A PairsJob tunes any causal model on a jsonl file of {"prompt": text or chat messages, "response": text}; a WarmupJob
-(arl.train.warmup) makes a tiny model and teaches it its task, in one process. Every rank of a torchrun world packs
-the same pairs and computes its own share. Standard output is one JSON object a line; the last names the result.
+Every rank of a torchrun world packs the same pairs and computes its own share. Standard output is one JSON object a
+line; the last names the result.
 """
 
+import json
 import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.distributed as dist
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from arl.config.recipe import Train
 from arl.config.section import NonNegative, Positive, PositiveFloat, Section
 from arl.data.hub import check_model_source
-from arl.data.model_limits import ModelShape, model_config
+from arl.data.model_limits import model_flops
 from arl.data.row_problems import MalformedRow, prompt_of
 from arl.data.table_rows import Row, read_rows
-from arl.data.tokenizer import load_codec
-from arl.errors import ArlError, DataError, InputError
-from arl.launch.devices import free_memory
-from arl.models.load import empty_model
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
+from arl.errors import DataError, InputError, TrainerError
+from arl.train.micro_batch import pack_groups
 from arl.train.optimizer import Schedule
-from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes
-from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
-from arl.train.warmup import WarmupJob, warm_up
+from arl.train.packing import COLUMNS, LossSequence
+from arl.train.sharded_model import ShardedModel
+from arl.train.sharding import init_ranks
+from arl.types import Problem
 
+COLLECTIVE_SECONDS = 600.0
+RAMP = 50  # optimizer steps
+FLOOR = 0.1  # the learning rate at the end of the schedule, as a share of the peak
 SAY_EVERY = 10  # steps between progress lines
+
+Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
+Prompt = str | list[dict[str, str]]
 
 
 class PairsJob(Section):
     """Fine-tune a causal model on pairs of prompt and response."""
 
-    kind: Literal["pairs"] = "pairs"
     model: str
     """Directory or Hugging Face name."""
     data: str
@@ -63,16 +69,80 @@ class PairsJob(Section):
     """Model directory to write; must not exist."""
 
 
-Job = WarmupJob | PairsJob  # told apart by `kind`
+class Tuner:
+    """Train a model on pairs: one update a step, on all ranks.
+
+    Args:
+        path: model directory.
+        train: how to compute; the learning rate is given at each step.
+    """
+
+    def __init__(self, path: str | Path, **train: Any) -> None:
+        section = Train(betas=(0.9, 0.98), weight_decay=0.01, ranks=int(os.environ.get("WORLD_SIZE", "1")), **train)
+        torch.set_num_threads(train["threads"])
+        self.policy = ShardedModel(path, section, 1.0, init_ranks(COLLECTIVE_SECONDS))
+        self._capacity = section.capacity
+        self._flops = model_flops(str(path))
+
+    def step(self, pairs: Sequence[Pair], learning_rate: float) -> float:
+        """Make one update, on the same pairs on every rank; return −logprob, the mean over their response tokens.
+
+        Raises:
+            InputError: a pair longer than the capacity.
+            TrainerError: a loss or gradient that is not finite; the weights are as before.
+        """
+        groups = [[_loss_sequence(prompt, response)] for prompt, response in pairs]
+        own = pack_groups(groups, self._capacity, dist.get_world_size(), self._flops)[dist.get_rank()]
+        num_tokens = sum(len(response) for _, response in pairs)
+        total = torch.zeros((), device=self.policy.device)
+        for i, batch in enumerate(own):
+            logprob, _ = self.policy.score(batch)
+            score_of = self.policy.tensor(batch.loss_scores)
+            loss = -logprob.index_select(0, score_of).sum() / num_tokens
+            self.policy.backward(loss, last=i + 1 == len(own))
+            total += loss.detach()
+        update = self.policy.update(learning_rate, total)
+        if not update.is_finite:
+            raise TrainerError(f"{update}: lower the learning rate, or look at the pairs")
+        return update.loss
 
 
-def tune_pairs(job: PairsJob) -> None:
-    """Train on the pairs of a file, and write the model.
+def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
+    tokens = np.array(prompt + response, np.int32)
+    columns = {name: np.zeros(len(response), dtype) for name, dtype in COLUMNS.items()}
+    return LossSequence(tokens, np.arange(len(prompt), len(tokens)), columns)
+
+
+def encode(codec: HuggingFaceCodec, prompt: Prompt, response: str) -> Pair:
+    """Encode a prompt, and its response with the token that ends it."""
+    response_tokens = [*codec.encode(response), codec.stop_token_ids[0]]
+    return list(codec.encode_problem(Problem(prompt))), response_tokens
+
+
+def say(**progress: Any) -> None:
+    """Print one line of progress, on rank 0 alone."""
+    if dist.get_rank() == 0:
+        print(json.dumps(progress), flush=True)
+
+
+def refuse_existing(output: str) -> None:
+    """Raise InputError if the output exists already."""
+    if os.path.exists(output):
+        raise InputError(f"output {output} exists already: remove it or choose another")
+
+
+def tune(fields: dict[str, Any]) -> None:
+    """Train on the pairs of a file, and write the model. Args: the fields of a PairsJob.
 
     Raises:
+        InputError: a field is missing, unknown or out of range, the output exists, or a pair exceeds the capacity.
         DataError: a line of the file is not a pair, there is none, or the model is not supported.
-        InputError: a pair longer than the capacity, or a model larger than memory.
     """
+    try:
+        job = PairsJob.model_validate(fields)
+    except ValidationError as error:
+        raise InputError(str(error)) from error
+    refuse_existing(job.output)
     note = check_model_source(job.model)
     if note is not None:
         print(note, file=sys.stderr)
@@ -86,22 +156,11 @@ def tune_pairs(job: PairsJob) -> None:
             f"capacity {job.capacity}: {job.data} has a pair of {longest} tokens, which a micro-batch must hold: raise "
             "the capacity, or shorten the pair"
         )
-    on_gpu = torch.cuda.is_available()
     dtype = job.dtype
     if dtype == "auto":
-        dtype = "bfloat16" if on_gpu else "float32"
-    train = Train(
-        dtype=dtype,
-        capacity=job.capacity,
-        threads=job.threads,
-        betas=(0.9, 0.98),
-        weight_decay=0.01,
-        ranks=int(os.environ.get("WORLD_SIZE", "1")),
-    )
-    if int(os.environ.get("RANK", "0")) == 0:  # the others meet it later, before they take memory themselves
-        check_memory(job.model, train, min(job.capacity, job.batch_size * longest), on_gpu)
-    schedule = schedule_of_pairs(job)
-    tuner = Tuner(job.model, train)
+        dtype = "bfloat16" if torch.cuda.is_available() else "float32"
+    schedule = Schedule(peak=job.learning_rate, ramp=RAMP, decay_from=RAMP - 1, last=job.steps - 1, decay_to=FLOOR)
+    tuner = Tuner(job.model, dtype=dtype, capacity=job.capacity, threads=job.threads)
     batches = _batches(pairs, job)
     start = time.perf_counter()
     for step in range(1, job.steps + 1):
@@ -109,48 +168,8 @@ def tune_pairs(job: PairsJob) -> None:
         if step % SAY_EVERY == 0 or step == job.steps:
             say(step=step, loss=round(loss, 4), seconds=round(time.perf_counter() - start, 2))
     tuner.policy.save(Path(job.output), tokenizer_path=job.model)
-
-
-def check_memory(path: str | Path, train: Train, tokens: int, on_gpu: bool) -> None:
-    """Refuse a model that cannot fit, before anything is loaded. RL has a planner: arl.run.memory.
-
-    Args:
-        tokens: of the largest micro-batch.
-
-    Raises:
-        InputError: the model needs more than one GPU's memory on each rank, or than this host has free on all of them.
-        DataError: there is no model, or not one that arl supports.
-    """
-    parameters = ParameterCounts.of(empty_model(path))
-    shape = ModelShape.of(model_config(str(path)))
-    work = Workload(tokens, accumulates=True, device="cuda" if on_gpu else "cpu")
-    per_rank = rank_bytes(parameters, shape, train, work).peak
-    if on_gpu:
-        where = "a GPU"
-        needed = per_rank
-        devices = range(torch.cuda.device_count())
-        available = min(torch.cuda.get_device_properties(i).total_memory for i in devices)
-    else:
-        where = "this host"
-        needed = per_rank * train.ranks
-        available = free_memory()
-    if needed > available:
-        raise InputError(
-            f"model.path {path}: training takes {needed / 1e9:.1f} GB on {train.ranks} ranks with micro-batches of "
-            f"{tokens:,} tokens, and {where} has {available / 1e9:.1f} GB: choose a smaller model, shorter "
-            "pairs, or more ranks"
-        )
-
-
-def schedule_of_pairs(job: PairsJob) -> Schedule:
-    """Return the learning rate of a job: a ramp to the peak, then linear to FLOOR · peak at the last step."""
-    return Schedule(
-        peak=job.learning_rate,
-        ramp=RAMP,
-        decay_from=RAMP - 1,
-        last=job.steps - 1,
-        decay_to=FLOOR,
-    )
+    say(output=job.output)
+    dist.destroy_process_group()  # left to the interpreter's end, gloo's threads sometimes abort
 
 
 def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:
@@ -164,7 +183,7 @@ def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:
         del waiting[: job.batch_size]
 
 
-def read_pairs(path: Path) -> Iterator[tuple[str | list[dict[str, str]], str]]:
+def read_pairs(path: Path) -> Iterator[tuple[Prompt, str]]:
     """Yield prompt and response of each line of a jsonl file.
 
     Raises:
@@ -177,7 +196,7 @@ def read_pairs(path: Path) -> Iterator[tuple[str | list[dict[str, str]], str]]:
             raise DataError(f"{row.place}: {error}") from error
 
 
-def _pair(row: Row) -> tuple[str | list[dict[str, str]], str]:
+def _pair(row: Row) -> tuple[Prompt, str]:
     if row.malformed:
         raise MalformedRow(row.malformed)
     missing = {"prompt", "response"} - row.values.keys()
@@ -185,58 +204,7 @@ def _pair(row: Row) -> tuple[str | list[dict[str, str]], str]:
         raise MalformedRow(
             f"a line is {{'prompt': …, 'response': …}}, and this one lacks {' and '.join(sorted(missing))}"
         )
-    prompt = prompt_of(row.values["prompt"], "prompt")
     response = row.values["response"]
     if not isinstance(response, str):
         raise MalformedRow(f"column response is {type(response).__name__}, and must be text")
-    return prompt, response
-
-
-def run(job: WarmupJob | PairsJob) -> None:
-    """Teach a tiny model its task, or tune a model on pairs.
-
-    Raises:
-        InputError: its output exists already.
-    """
-    if os.path.exists(job.output):
-        raise InputError(f"output {job.output} exists already: remove it or choose another")
-    if isinstance(job, WarmupJob):
-        warm_up(job)
-    else:
-        tune_pairs(job)
-    say(output=job.output)
-
-
-def run_job(kind: type[WarmupJob] | type[PairsJob], fields: dict[str, Any]) -> None:
-    """Check the fields of a job and run it, in a process that does nothing else with torch.distributed.
-
-    Raises:
-        InputError: a field is missing, unknown or out of range, or the output exists.
-    """
-    try:
-        job = kind.model_validate(fields)
-    except ValidationError as error:
-        raise InputError(str(error)) from error
-    run(job)
-    dist.destroy_process_group()  # left to the interpreter's end, gloo's threads sometimes abort
-
-
-def main() -> int:
-    """Run the job; return exit code 0, 2 for a wrong job, 3 when the training fails."""
-    text = Path(sys.argv[1]).read_text() if len(sys.argv) > 1 else sys.stdin.read()
-    try:
-        job: WarmupJob | PairsJob = TypeAdapter[Any](Job).validate_json(text)
-        run(job)
-    except ValidationError as error:
-        print(error, file=sys.stderr)
-        return InputError.exit_code
-    except ArlError as error:
-        print(error, file=sys.stderr)
-        return error.exit_code
-    return 0
-
-
-if __name__ == "__main__":
-    from arl.launch.child import exit_immediately
-
-    exit_immediately(main())
+    return prompt_of(row.values["prompt"], "prompt"), response

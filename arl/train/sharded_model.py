@@ -114,10 +114,8 @@ class ShardedModel(ShardedWeights):
             "position_ids": self.tensor(batch.position_ids)[None],
             "context": context,
         }
-        positions = self.tensor(batch.score_positions)
-        out: T = self.model.scored(inputs, positions, head)
-        num_layers = self.model.config.num_hidden_layers
-        assert context.calls == num_layers, "a layer did not ask the pack's context"
+        out: T = self.model.scored(inputs, self.tensor(batch.score_positions), head)
+        assert context.calls == self.model.config.num_hidden_layers, "a layer did not ask the pack's context"
         return out
 
     def tensor(self, array: np.ndarray) -> Tensor:
@@ -173,23 +171,21 @@ class ShardedModel(ShardedWeights):
 
     def cosine(self, a: list[Tensor], b: list[Tensor]) -> float | None:
         """Return the cosine between two gradients of which this rank has shards; None if one is 0. Collective."""
-        products = self._products(a, b)
-        if self._world > 1:
-            dist.all_reduce(products)
-        return _cosine(*products.tolist())
-
-    def give_back(self) -> None:
-        """Free a GPU's memory for others between two steps, all but weights and moments. Does nothing without a GPU."""
-        torch.cuda.empty_cache()
+        return _cosine(*self._summed(self._products(a, b)))
 
     def _reduced(self, grads: list[Tensor], loss: Tensor) -> Update:
         """Sum the loss and the products of gradient and first moment over the ranks. Collective."""
         means = [self._optimizer.state[local]["exp_avg"] for local in self._local]
-        summed = torch.cat([self._products(grads, means), loss[None]])
-        if self._world > 1:
-            dist.all_reduce(summed)
-        squared, squared_mean, dot, total = summed.tolist()
+        products = self._products(grads, means)
+        squared, squared_mean, dot, total = self._summed(torch.cat([products, loss[None]]))
         return Update(loss=total, grad_norm=math.sqrt(squared), cosine=_cosine(squared, squared_mean, dot))
+
+    def _summed(self, numbers: Tensor) -> list[float]:
+        """Sum numbers of each rank. Collective."""
+        if self._world > 1:
+            dist.all_reduce(numbers)
+        found: list[float] = numbers.tolist()
+        return found
 
     def _gradient(self) -> list[Tensor]:
         grads = [local_part(p.grad) for p in self._shards.values() if p.grad is not None]

@@ -7,43 +7,45 @@
 Master weights and optimizer states are float32. The optimizer works on the local shards themselves: AdamW is
 elementwise, so the result is the same, and DTensor's dispatch, which costs more than the arithmetic of a tiny model,
 is not paid.
+
+Ranks share the work of a checkpoint. Each writes whole weights, those of its share, because `from_pretrained` reads
+them; and its rows of AdamW's state as they are, because no rank needs them but through this module.
 """
 
-import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedModel
 
 from arl.config.recipe import Train
 from arl.files import remove_any, writing
-from arl.models.load import empty_model, save_description
+from arl.models.load import check_weights, empty_model, save_description
 from arl.models.model_files import file_of_part, write_index
-from arl.models.weights import fill_model, own_rows
-from arl.sync.buckets import TensorSpec, bucket_bytes_of
-from arl.sync.loading import unflatten
-from arl.train.gathering import Bucket, gather_buckets, shard_group
+from arl.models.weights import fill_model, own_rows, rows_of, rows_of_part
+from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
+from arl.sync.loading import specs_of, unflatten, unflatten_all
+from arl.sync.version_buffers import allocate_buckets
+from arl.train.gathering import Bucket, ShardGroup, collect_share, deal, gather_buckets, shard_group
 from arl.train.optimizer import LossScale
 from arl.train.sharding import local_part, shard
-from arl.train.training_state import OptimizerFiles, TrainingCopy, TrainingState, write_rows
 
 LOSS_SCALE = "loss_scale"  # (2,) float32 in the optimizer's files: the value, and the good updates since it changed
 MOMENTS = ("exp_avg", "exp_avg_sq")
+BUCKET_BYTES = 256 * 10**6  # of a round; two such are on the device meanwhile, or the largest tensor
+OPTIMIZER = "optimizer"  # stem of the files' names
 
 
 def matrices(model: torch.nn.Module) -> set[str]:
     """Return the names of the weights of linear layers, without biases and without what an embedding shares."""
     embedded = {id(module.weight) for module in model.modules() if isinstance(module, torch.nn.Embedding)}
-    found = set()
-    for name, module in model.named_modules():
-        if isinstance(module, torch.nn.Linear) and id(module.weight) not in embedded:
-            found.add(f"{name}.weight")
-    return found
+    linear = {name: module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)}
+    return {f"{name}.weight" for name, module in linear.items() if id(module.weight) not in embedded}
 
 
 class ShardedWeights:
@@ -58,41 +60,29 @@ class ShardedWeights:
     def __init__(self, path: str | Path, train: Train, device: torch.device) -> None:
         self.device = device
         self.model: PreTrainedModel = empty_model(path)
+        check_weights(self.model, path)
         self._root = shard(self.model, train, device)
         fill_model(self.model, path, device)
         self._shards = dict(self.model.named_parameters())
         self._local = [torch.nn.Parameter(local_part(p.detach())) for p in self._shards.values()]
         self._optimizer = self._make_optimizer(train)
         self.loss_scale = LossScale.of(train.dtype)
-        self._copy = self._make_copy()
+        self._group = shard_group(next(iter(self._shards.values())))
+        self._copy = TrainingCopy(self.tensors(torch.float32), self._group)
 
     def _make_optimizer(self, train: Train) -> torch.optim.Optimizer:
         """Make AdamW with moments of zero: a checkpoint may come before the first update that is not skipped."""
-        optimizer = torch.optim.AdamW(self._groups(train), betas=train.betas, eps=train.eps, fused=True)
+        decaying = self._shards.keys() if train.decayed == "all" else matrices(self.model)
+        decayed = [local for name, _, local in self._parameters() if name in decaying]
+        others = [local for name, _, local in self._parameters() if name not in decaying]
+        groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": train.weight_decay}]
+        if others:
+            groups.append({"params": others, "weight_decay": 0.0})
+        optimizer = torch.optim.AdamW(groups, betas=train.betas, eps=train.eps, fused=True)
         for local in self._local:
-            state = {"step": torch.zeros((), device=self.device)}
-            for moment in MOMENTS:
-                state[moment] = torch.zeros_like(local, requires_grad=False)
-            optimizer.state[local] = state
+            state = {moment: torch.zeros_like(local, requires_grad=False) for moment in MOMENTS}
+            optimizer.state[local] = {"step": torch.zeros((), device=self.device), **state}
         return optimizer
-
-    def _groups(self, train: Train) -> list[dict[str, Any]]:
-        """Divide the local shards into those that decay and those that do not."""
-        if train.decayed == "all":
-            return [{"params": self._local, "weight_decay": train.weight_decay}]
-        decaying = matrices(self.model)
-        decayed = []
-        others = []
-        for name, _, local in self._parameters():
-            if name in decaying:
-                decayed.append(local)
-            else:
-                others.append(local)
-        return [{"params": decayed, "weight_decay": train.weight_decay}, {"params": others, "weight_decay": 0.0}]
-
-    def _make_copy(self) -> TrainingCopy:
-        any_parameter = next(iter(self._shards.values()))
-        return TrainingCopy(self.tensors(torch.float32), shard_group(any_parameter))
 
     def gather(self, buckets: Sequence[Bucket], flats: Sequence[Tensor] | None, everywhere: bool = False) -> None:
         """Write every weight, cast to the dtype of `buckets`, into `flats`; it is there on return. Collective.
@@ -102,7 +92,7 @@ class ShardedWeights:
             flats: memory of each bucket, (bytes of the bucket,) uint8. None: this rank keeps nothing.
             everywhere: every rank may keep the buckets; otherwise rank 0 alone.
         """
-        gather_buckets(self._local_weights(), buckets, flats, self._copy.group, everywhere)
+        gather_buckets(self._local_weights(), buckets, flats, self._group, everywhere)
         self._wait_for_copies()
 
     def tensors(self, dtype: torch.dtype) -> tuple[TensorSpec, ...]:
@@ -126,21 +116,17 @@ class ShardedWeights:
         Raises:
             DiskError: it cannot be written, or `path` exists and is not empty.
         """
-        weights = self._copy.copy_weights(self._local_weights())
-        self._wait_for_copies()
+        weights = self.full_state(torch.float32)
+        if dist.get_rank() != 0:
+            return
         temporary = path.with_name(f".{path.name}.partial")
-        if dist.get_rank() == 0 and os.path.exists(temporary):
-            # What a killed save has left there may be the files of another number of ranks, with an index of them.
-            with writing(temporary):
-                remove_any(temporary)
-        self._wait_for_ranks()
-        self.write(TrainingState(weights, optimizer={}), temporary, tokenizer_path)
-        self._wait_for_ranks()
-        if dist.get_rank() == 0:
-            with writing(path):
-                temporary.rename(path)
+        with writing(path):
+            remove_any(temporary)  # of a save that was killed
+            self._describe(temporary, tokenizer_path)
+            save_file(weights, temporary / "model.safetensors", metadata={"format": "pt"})
+            temporary.rename(path)
 
-    def training_state(self) -> TrainingState:
+    def training_state(self) -> "TrainingState":
         """Copy this rank's share of weights and optimizer. Collective.
 
         Later steps do not change the copy, and the next call does: it uses the same memory.
@@ -160,52 +146,29 @@ class ShardedWeights:
                 found[f"{moment}.{name}"] = state[moment]
         return found
 
-    def write(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
+    def write(self, state: "TrainingState", path: Path, tokenizer_path: str | Path) -> None:
         """Write this rank's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective.
 
         Raises:
             DiskError: it cannot be written.
         """
-        if self._copy.group.has_rank_0:
-            with writing(path):
-                self._write_files(state, path, tokenizer_path)
-
-    def _write_files(self, state: TrainingState, path: Path, tokenizer_path: str | Path) -> None:
-        group = self._copy.group
-        path.mkdir(parents=True, exist_ok=True)
-        if group.part == 0:
-            tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
-            save_description(self.model, tokenizer, path)
-            self._write_index(path)
-        if state.weights:
-            name = file_of_part("model", group.part, group.parts)
-            save_file(state.weights, path / name, metadata={"format": "pt"})
-        if state.optimizer:
-            write_rows(state.optimizer, path, group.part, group.parts)
-
-    def _write_index(self, path: Path) -> None:
-        """Write which rank's file holds which weight; one rank's file needs no index."""
-        shares = self._copy.shares
-        if len(shares) == 1:
+        if not self._group.has_rank_0:
             return
-        file_names: dict[str, str] = {}
-        num_bytes = 0
-        for part, share in enumerate(shares):
-            file_name = file_of_part("model", part, len(shares))
-            for spec in share:
-                file_names[spec.name] = file_name
-            num_bytes += bucket_bytes_of(share)
-        write_index(path, file_names, num_bytes)
+        with writing(path):
+            path.mkdir(parents=True, exist_ok=True)
+            if self._group.part == 0:
+                self._describe(path, tokenizer_path)
+            self._copy.write(state, path)
+
+    def _describe(self, path: Path, tokenizer_path: str | Path) -> None:
+        path.mkdir(parents=True, exist_ok=True)
+        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
+        save_description(self.model, tokenizer, path)
 
     def load_optimizer(self, path: Path) -> None:
-        """Continue with the AdamW state of a checkpoint, which any number of ranks may have written.
-
-        Raises:
-            DataError: the checkpoint has no optimizer state, or that of another model.
-        """
+        """Continue with the AdamW state of a checkpoint, which any number of ranks may have written."""
         files = OptimizerFiles(path)
-        value, num_good = files.whole(LOSS_SCALE, (2,)).tolist()
-        step = files.whole("step", ())
+        step = files.whole("step")
         for name, sharded, local in self._parameters():
             state = self._optimizer.state[local]
             state["step"].copy_(step)
@@ -213,6 +176,7 @@ class ShardedWeights:
             for moment in MOMENTS:
                 files.read_rows(f"{moment}.{name}", len(sharded), first, state[moment])
         if self.loss_scale.is_dynamic:
+            value, num_good = files.whole(LOSS_SCALE).tolist()
             self.loss_scale.value = value
             self.loss_scale.num_good = int(num_good)
 
@@ -222,15 +186,98 @@ class ShardedWeights:
     def _wait_for_copies(self) -> None:
         """Wait until what was copied to host memory is there."""
         if self.device.type == "cuda":
-            stream = torch.cuda.current_stream(self.device)
-            stream.synchronize()
-
-    def _wait_for_ranks(self) -> None:
-        """Wait until every rank has come to this point. Collective."""
-        if dist.get_world_size() > 1:
-            dist.barrier()
+            torch.cuda.current_stream(self.device).synchronize()
 
     def _parameters(self) -> Iterator[tuple[str, Tensor, Tensor]]:
         """Yield of each parameter its name, the parameter of the model, and the shard that the optimizer updates."""
         for (name, sharded), local in zip(self._shards.items(), self._local, strict=True):
             yield name, sharded, local
+
+
+class TrainingState(NamedTuple):
+    """Hold a copy of this rank's share of what a trainer needs to resume; empty on ranks of another copy."""
+
+    weights: dict[str, Tensor]  # float32, whole tensors by parameter name
+    optimizer: dict[str, Tensor]  # this rank's rows of AdamW's moments, its number of updates, and the loss scale
+
+
+class TrainingCopy:
+    """Hold the host memory of a copy, which the next copy uses again: allocated once, and pinned if there is a GPU.
+
+    Args:
+        specs: every parameter as a whole, float32.
+        group: the ranks that share the parameters.
+    """
+
+    def __init__(self, specs: Sequence[TensorSpec], group: ShardGroup) -> None:
+        self._group = group
+        self._shares = deal(specs, group.parts)
+        self._buckets = [make_buckets(share, BUCKET_BYTES) for share in self._shares]
+        self._own_buckets = self._buckets[group.part] if group.has_rank_0 else []
+        self._whole: list[Tensor] | None = None
+        self._rows: Tensor | None = None
+
+    def copy_weights(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copy whole tensors, those of this rank's share, from the shards of all ranks. Collective.
+
+        On a GPU they are here when its current stream has come to this point.
+        """
+        if self._whole is None:
+            self._whole = allocate_buckets(self._own_buckets, "host")
+        collect_share(shards, self._buckets, self._whole, self._group)
+        return unflatten_all(self._whole, self._own_buckets)
+
+    def copy_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Copy `tensors`, float32, the same names and shapes every time; on a GPU like copy_weights."""
+        if not self._group.has_rank_0:
+            return {}
+        specs = specs_of(tensors)
+        if self._rows is None:
+            (self._rows,) = allocate_buckets([specs], "host")
+        copied = unflatten(self._rows, specs)
+        for name, place in copied.items():
+            place.copy_(tensors[name], non_blocking=True)
+        return copied
+
+    def write(self, state: TrainingState, path: Path) -> None:
+        """Write this rank's files of a checkpoint; rank 0 says in an index which file holds which weight."""
+        part = self._group.part
+        parts = self._group.parts
+        if part == 0 and parts > 1:
+            names: dict[str, str] = {}
+            for number, share in enumerate(self._shares):
+                names |= dict.fromkeys((spec.name for spec in share), file_of_part("model", number, parts))
+            write_index(path, names, sum(bucket_bytes_of(share) for share in self._shares))
+        if state.weights:
+            save_file(state.weights, path / file_of_part("model", part, parts), metadata={"format": "pt"})
+        held = {name: tensor for name, tensor in state.optimizer.items() if tensor.numel()}
+        save_file(held, path / file_of_part(OPTIMIZER, part, parts))
+
+
+class OptimizerFiles:
+    """Read rows of the tensors that the optimizer's files of a checkpoint hold together.
+
+    files = OptimizerFiles(checkpoint)
+    files.whole("step")
+    files.read_rows("exp_avg.lm_head.weight", num_rows, first, place)
+    """
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._files = sorted(checkpoint.glob(f"{OPTIMIZER}*.safetensors"))  # in the order of the ranks
+
+    def whole(self, name: str) -> Tensor:
+        """Return a tensor that every file holds as a whole."""
+        with safe_open(self._files[0], framework="pt") as file:
+            tensor: Tensor = file.get_tensor(name)
+        return tensor
+
+    def read_rows(self, name: str, num_rows: int, first: int, place: Tensor) -> None:
+        """Read rows of a tensor of `num_rows` rows from number `first` on into `place`, (rows, …), cast."""
+        end = first + len(place)
+        for part, file in enumerate(self._files):
+            stored_first, stored_end = rows_of_part(num_rows, len(self._files), part)
+            begin = max(first, stored_first)
+            stop = min(end, stored_end)
+            if begin < stop:
+                rows = rows_of(file, name, begin - stored_first, stop - stored_first)
+                place[begin - first : stop - first].copy_(rows)

@@ -43,8 +43,7 @@ def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPMod
             block.forward = torch.compile(block.forward, dynamic=True)
         if train.checkpointing != "none":
             block.forward = _checkpointed(block.forward, train.checkpointing == "selective")
-        num_parameters = sum(p.numel() for p in block.parameters())
-        if num_parameters >= WORTH_A_COLLECTIVE:
+        if sum(p.numel() for p in block.parameters()) >= WORTH_A_COLLECTIVE:
             fully_shard(block, mesh=mesh, mp_policy=precision, reshard_after_forward=train.reshard)
     fully_shard(model, mesh=mesh, mp_policy=precision, reshard_after_forward=False)
     assert isinstance(model, FSDPModule)
@@ -53,8 +52,7 @@ def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPMod
 
 def copies(train: Train) -> int:
     """Return the number of copies of the weights: groups of ranks that together hold all of them."""
-    world_size = dist.get_world_size()
-    return world_size // (train.shard_ranks or world_size)
+    return dist.get_world_size() // train.shard_ranks if train.shard_ranks else 1
 
 
 def local_part(tensor: Tensor) -> Tensor:
@@ -64,11 +62,10 @@ def local_part(tensor: Tensor) -> Tensor:
 
 def _mesh(train: Train, device: torch.device) -> DeviceMesh:
     world_size = dist.get_world_size()
-    per_copy = train.shard_ranks
-    if per_copy is None or per_copy == world_size:
+    per_copy = train.shard_ranks or world_size
+    if per_copy == world_size:
         return init_device_mesh(device.type, (world_size,))
-    shape = (world_size // per_copy, per_copy)
-    return init_device_mesh(device.type, shape, mesh_dim_names=("copy", "shard"))
+    return init_device_mesh(device.type, (world_size // per_copy, per_copy), mesh_dim_names=("copy", "shard"))
 
 
 def _checkpointed(forward: Callable[..., Any], selective: bool) -> Callable[..., Any]:
@@ -81,9 +78,7 @@ def _checkpointed(forward: Callable[..., Any], selective: bool) -> Callable[...,
 
 
 def _policy(_: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    if op.name().startswith(KEPT):
-        return CheckpointPolicy.MUST_SAVE
-    return CheckpointPolicy.PREFER_RECOMPUTE
+    return CheckpointPolicy.MUST_SAVE if op.name().startswith(KEPT) else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def init_ranks(deadline_seconds: float) -> torch.device:
@@ -98,27 +93,16 @@ def init_ranks(deadline_seconds: float) -> torch.device:
     if cuda:
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
     if not dist.is_initialized():
-        _join("nccl" if cuda else "gloo", deadline_seconds)
-    if not cuda:
-        return torch.device("cpu")
-    return torch.device("cuda", torch.cuda.current_device())
-
-
-def _join(backend: str, seconds: float) -> None:
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
-    if world_size == 1:
-        rank = 0
-        store: Store = HashStore()
-    else:
-        rank = int(os.environ["RANK"])
-        store = _open_store(rank, seconds)
-    dist.init_process_group(
-        backend,
-        timeout=timedelta(seconds=seconds),
-        store=store,
-        rank=rank,
-        world_size=world_size,
-    )
+        world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        rank = int(os.environ["RANK"]) if world_size > 1 else 0
+        dist.init_process_group(
+            "nccl" if cuda else "gloo",
+            timeout=timedelta(seconds=deadline_seconds),
+            store=_open_store(rank, deadline_seconds) if world_size > 1 else HashStore(),
+            rank=rank,
+            world_size=world_size,
+        )
+    return torch.device("cuda", torch.cuda.current_device()) if cuda else torch.device("cpu")
 
 
 def _open_store(rank: int, seconds: float) -> Store:

@@ -9,7 +9,6 @@ squares where a metric needs them), a column for each age bucket. Every metric b
 
 from collections.abc import Iterable, Mapping
 from statistics import fmean
-from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -28,13 +27,6 @@ TOKENS_BY_AGE = "by_age/tokens"
 NO_END = 2**31
 
 
-class _Sums(NamedTuple):
-    """Hold sums and maxima over some tokens. R rows, B age buckets, K maxima; float64."""
-
-    sums: Tensor  # (R, B)
-    maxima: Tensor  # (K,) −inf if there is no token
-
-
 class StepTotals:
     """Hold sums and maxima over a step's computed loss tokens, and the results of its updates.
 
@@ -45,17 +37,17 @@ class StepTotals:
     def __init__(self, device: torch.device, objective: ObjectiveSection) -> None:
         self._statistics = {**objective.statistics, ENTROPY: Statistic(ENTROPY, "mean")}
         used = self._statistics.values()
-        self._summed = _unique(s.value for s in used if s.reduction != "max")
-        self._squared = _unique(s.value for s in used if s.reduction == "effective_sample_size")
-        self._maxima = _unique(s.value for s in used if s.reduction == "max")
+        summed = [(s.value, False) for s in used if s.reduction != "max"]
+        squared = [(s.value, True) for s in used if s.reduction == "effective_sample_size"]
+        self._rows = tuple(dict.fromkeys(summed + squared))  # (value, is it squared); the number of tokens comes first
+        self._maxima = tuple(dict.fromkeys(s.value for s in used if s.reduction == "max"))
         self._device = device
         self._first_ages = torch.tensor(FIRST_AGES, device=device)
         self._end_ages = torch.tensor((*FIRST_AGES[1:], NO_END), device=device)
-        num_rows = 1 + len(self._summed) + len(self._squared)  # the number of tokens comes first
-        nothing = torch.zeros(num_rows, len(AGE_BUCKETS), dtype=torch.float64, device=device)
-        no_maxima = torch.full((len(self._maxima),), -torch.inf, dtype=torch.float64, device=device)
-        self._total = _Sums(nothing, no_maxima)
-        self._open: list[_Sums] = []  # of the update under way
+        shape = (1 + len(self._rows), len(AGE_BUCKETS))
+        self._sums = torch.zeros(shape, dtype=torch.float64, device=device)
+        self._largest = torch.full((len(self._maxima),), -torch.inf, dtype=torch.float64, device=device)
+        self._open: list[tuple[Tensor, Tensor]] = []  # sums and maxima of the update under way
         self._updates: list[Update] = []
         self._num_skipped = 0
         self._learning_rate = 0.0
@@ -69,29 +61,24 @@ class StepTotals:
         """
         if not len(ages):
             return
-        names = _unique((*self._summed, *self._maxima))
-        used = {name: per_token[name].double() for name in names}
-        ones = torch.ones(len(ages), dtype=torch.float64, device=self._device)
-        summed = [used[name] for name in self._summed]
-        squared = [used[name].square() for name in self._squared]
-        rows = torch.stack([ones, *summed, *squared])
-        is_old_enough = ages[:, None] >= self._first_ages
-        is_young_enough = ages[:, None] < self._end_ages
-        in_bucket = is_old_enough & is_young_enough  # (N, B)
-        maxima = self._total.maxima
+        rows = [torch.ones(len(ages), dtype=torch.float64, device=self._device)]
+        for name, is_squared in self._rows:
+            value = per_token[name].double()
+            rows.append(value.square() if is_squared else value)
+        in_bucket = (ages[:, None] >= self._first_ages) & (ages[:, None] < self._end_ages)  # (N, B)
+        largest = self._largest
         if self._maxima:
-            largest = [used[name].max() for name in self._maxima]
-            maxima = torch.stack(largest)
-        added = _Sums(rows @ in_bucket.double(), maxima)
-        self._open.append(added)
+            largest = torch.stack([per_token[name].double().max() for name in self._maxima])
+        self._open.append((torch.stack(rows) @ in_bucket.double(), largest))
 
     def close_update(self, update: Update, learning_rate: float) -> None:
         """Count the tokens added since the last update, unless this one was skipped."""
         self._learning_rate = learning_rate
         if update.is_finite:
             self._updates.append(update)
-            for added in self._open:
-                self._total = _joined(self._total, added)
+            for sums, largest in self._open:
+                self._sums = self._sums + sums
+                self._largest = self._largest.maximum(largest)
         else:
             self._num_skipped += 1
         self._open = []
@@ -117,76 +104,46 @@ class StepTotals:
 
     def _token_metrics(self) -> dict[str, MetricValue]:
         """Compute every metric of tokens; none if no token was computed. Collective."""
-        total = self._over_ranks()
-        by_age: list[list[float]] = total.sums.tolist()
-        tokens, *rows = by_age
+        all_sums, all_largest = self._over_ranks()
+        tokens, *rows = all_sums.tolist()
         if not sum(tokens):
             return {}
-        num_sums = len(self._summed)
-        sums = dict(zip(self._summed, rows[:num_sums], strict=True))
-        squares = dict(zip(self._squared, rows[num_sums:], strict=True))
-        maxima = dict(zip(self._maxima, total.maxima.tolist(), strict=True))
+        sums: dict[tuple[str, bool], list[float]] = dict(zip(self._rows, rows, strict=True))
+        maxima = dict(zip(self._maxima, all_largest.tolist(), strict=True))
         metrics: dict[str, MetricValue] = {TOKENS_BY_AGE: list(tokens)}
-        for name, statistic in self._statistics.items():
-            value = statistic.value
-            if statistic.reduction == "max":
+        for name, (value, reduction, by_age) in self._statistics.items():
+            if reduction == "max":
                 metrics[name] = maxima[value]
                 continue
-            is_sample_size = statistic.reduction == "effective_sample_size"
-            own_squares = squares[value] if is_sample_size else None
-            computed = _reduced(tokens, sums[value], own_squares, statistic.by_age)
-            if computed is not None:
-                metrics[name] = computed
+            columns = [tokens, sums[value, False]]
+            if reduction == "effective_sample_size":
+                columns.append(sums[value, True])
+            if by_age:
+                metrics[name] = [_quotient(*bucket) for bucket in zip(*columns, strict=True)]
+                continue
+            of_all = _quotient(*map(sum, columns))
+            if of_all is not None:
+                metrics[name] = of_all
         return metrics
 
-    def _over_ranks(self) -> _Sums:
+    def _over_ranks(self) -> tuple[Tensor, Tensor]:
         """Reduce sums and maxima over the ranks, by one collective: each rank has places of its own for its maxima."""
         world_size = dist.get_world_size()
         if world_size == 1:
-            return self._total
-        sums, maxima = self._total
-        places = maxima.new_zeros(world_size, len(maxima))
-        places[dist.get_rank()] = maxima
-        both = torch.cat([sums.flatten(), places.flatten()])
+            return self._sums, self._largest
+        places = self._largest.new_zeros(world_size, len(self._maxima))
+        places[dist.get_rank()] = self._largest
+        both = torch.cat([self._sums.flatten(), places.flatten()])
         dist.all_reduce(both)
-        all_sums = both[: sums.numel()]
-        all_maxima = both[sums.numel() :]
-        return _Sums(
-            all_sums.view_as(sums),
-            all_maxima.view_as(places).amax(0),
-        )
+        sums, largest = torch.split(both, [self._sums.numel(), places.numel()])
+        return sums.view_as(self._sums), largest.view_as(places).amax(0)
 
 
-def _joined(one: _Sums, other: _Sums) -> _Sums:
-    """Return the sums and maxima over the tokens of both."""
-    return _Sums(
-        one.sums + other.sums,
-        one.maxima.maximum(other.maxima),
-    )
-
-
-def _unique(names: Iterable[str]) -> tuple[str, ...]:
-    """Return each name once, in the order of its first use."""
-    return tuple(dict.fromkeys(names))
-
-
-def _reduced(tokens: list[float], sums: list[float], squares: list[float] | None, by_age: bool) -> MetricValue | None:
-    """Compute a mean, or with squares an effective sample size, of each age bucket or of all tokens."""
-    if not by_age:
-        of_all = None if squares is None else sum(squares)
-        return _quotient(sum(tokens), sum(sums), of_all)
-    of_buckets = [None] * len(tokens) if squares is None else squares
-    buckets = zip(tokens, sums, of_buckets, strict=True)
-    return [_quotient(*bucket) for bucket in buckets]
-
-
-def _quotient(tokens: float, total: float, squares: float | None) -> float | None:
+def _quotient(tokens: float, total: float, squares: float | None = None) -> float | None:
     """Return Σ x / n, or with squares (Σ x)² / (n Σ x²); None if it is undefined."""
     if not tokens or squares == 0:
         return None
-    if squares is None:
-        return total / tokens
-    return total**2 / (tokens * squares)
+    return total / tokens if squares is None else total**2 / (tokens * squares)
 
 
 # Dense FLOP/s of one device in bfloat16, and as many in float16, from NVIDIA's data sheets. The first name that is part
@@ -202,30 +159,27 @@ PEAKS = {
     "B200": 2250e12,
 }
 
-HALVES = (torch.bfloat16, torch.float16)
 
+def hardware_metrics(
+    packs: Iterable[MicroBatch], flops: Flops, seconds: float, device: torch.device, dtype: torch.dtype
+) -> dict[str, float]:
+    """Compute FLOP/s and memory of a step of these micro-batches, reduced over ranks. Collective.
 
-def training_flops(flops: Flops, batch: MicroBatch) -> float:
-    """Return the operations of a pack's forward and backward: three times its forward.
-
-    What checkpointing computes again is not counted.
+    A forward and backward take three forwards; what checkpointing computes again is not counted. Memory is what torch
+    has allocated at most on a GPU, and what was resident at most in this process on a CPU.
     """
-    return 3 * forward_flops(batch, flops)
-
-
-def peak_flops(device: torch.device, dtype: torch.dtype) -> float | None:
-    """Return the FLOP/s that the device's maker states; None where that is not known, as on a CPU."""
-    if device.type != "cuda" or dtype not in HALVES:
-        return None
-    name = torch.cuda.get_device_name(device)
-    for known, peak in PEAKS.items():
-        if known in name:
-            return peak
-    return None
-
-
-def peak_memory(device: torch.device) -> float:
-    """Return the largest number of bytes so far: allocated by torch on a GPU, resident in this process on a CPU."""
-    if device.type == "cuda":
-        return float(torch.cuda.max_memory_allocated(device))
-    return float(peak_resident())
+    is_cuda = device.type == "cuda"
+    done = sum(3 * forward_flops(pack, flops) for pack in packs)
+    used = torch.cuda.max_memory_allocated(device) if is_cuda else peak_resident()
+    total, memory = torch.tensor([done, float(used)], dtype=torch.float64, device=device)
+    world_size = dist.get_world_size()
+    if world_size > 1:
+        dist.all_reduce(total)
+        dist.all_reduce(memory, dist.ReduceOp.MAX)
+    per_rank = float(total) / world_size / seconds
+    metrics = {"hardware/tflops": per_rank / 1e12, "hardware/memory_gb": float(memory) / 1e9}
+    device_name = torch.cuda.get_device_name(device) if is_cuda and dtype != torch.float32 else ""
+    peaks = [peak for known, peak in PEAKS.items() if known in device_name]
+    if peaks:
+        metrics["hardware/mfu"] = per_rank / peaks[0]
+    return metrics

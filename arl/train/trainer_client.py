@@ -3,23 +3,22 @@
     Batch ─► pack_batch ─► one Step per rank ─► Stepped from every rank ─► StepResult
                                           rank 0's publisher: Published ─► weights(version)
 
-One task receives every message, and another waits for a rank to die or to raise (RankWatch). The first failure ends
-every wait, present and future.
+One task receives every message, and one for each rank waits for the end of its process. The first failure ends every
+wait, present and future. A rank that hangs is named when the deadline of the wait for it has passed.
 """
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NoReturn, Self
 
 import msgspec
 
-from arl.clock import now
+from arl.clock import deadline, now
 from arl.config.recipe import AdvantageSection, Deadlines
 from arl.data.model_limits import model_flops
-from arl.errors import DeadlineError, EngineError, RunError, TrainerError
+from arl.errors import DeadlineError, DiskError, EngineError, RunError, TrainerError, short_message
 from arl.launch.base import Process
 from arl.launch.run_secrets import RunSecrets
 from arl.metrics.spans import add_span
@@ -27,14 +26,16 @@ from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.group_sender import Rendezvous
 from arl.sync.publication_directory import PublishedVersions
 from arl.train import channel
-from arl.train.channel import CLAIMS, MAIN, SENDERS, Body, RankAnswer, RankRequest
+from arl.train.channel import CLAIMS, MAIN, SENDERS, Body, Failed, RankAnswer, RankRequest
 from arl.train.link import RankConnections
 from arl.train.micro_batch import packing_report
 from arl.train.packing import Packing, pack_batch, trained_tokens
-from arl.train.rank_watch import RankWatch
 from arl.types import Batch, StepResult, WeightUpdate
 
-Answers = Mapping[int, asyncio.Future[RankAnswer]]  # to one request for several ranks, by rank
+MAX_TRACE = 3000  # characters of a rank's traceback that an error shows; all of it is in the rank's log
+SETTLE_SECONDS = 1.0  # in which a death, the tracebacks that follow from it, and the exits after them all arrive
+
+Answers = Mapping[int, asyncio.Future[Any]]  # of several ranks, by rank
 
 
 class TrainerClient:
@@ -85,7 +86,11 @@ class TrainerClient:
         self._published = PublishedVersions(init.kept_versions, known)
         self._made_at: dict[int, float] = {}  # version that is not published yet -> clock seconds
         self._connections = RankConnections(trust, host)
-        self._watch = RankWatch(self._connections.hellos)
+        self._processes: dict[int, Process] = {}  # by rank
+        self._endings: list[asyncio.Task[None]] = []
+        self._dead: list[Process] = []
+        self._raised: RunError | None = None
+        self._is_failing = asyncio.Event()  # a process ended, or a rank raised
         self._one_at_a_time = asyncio.Lock()  # one request to all ranks, which all of them take in one order
         self._last_id = 0
         self._asked: dict[int, asyncio.Future[RankAnswer]] = {}  # by id of the request
@@ -94,29 +99,31 @@ class TrainerClient:
         self.secrets = trust.secrets  # further variables of every rank
         self.environment = {  # of every rank
             channel.ADDRESS: self._connections.address,
-            channel.STARTUP_SECONDS: str(deadlines.first_message),
             **trust.environment,
         }
 
     async def __aenter__(self) -> Self:
         loop = asyncio.get_running_loop()
         self._failed: asyncio.Future[NoReturn] = loop.create_future()
-        self._all_greeted: asyncio.Future[None] = loop.create_future()
+        self._greetings: Answers = {rank: loop.create_future() for rank in range(self._num_ranks)}
         self._news: asyncio.Future[None] = loop.create_future()  # of the next version that is published
-        self._task = asyncio.create_task(self._serve(), name="trainer channel")
+        self._tasks = [
+            asyncio.create_task(self._connections.admit(), name="trainer admission"),
+            asyncio.create_task(self._listen(), name="trainer channel"),
+            asyncio.create_task(self._watch_ranks(), name="trainer watch"),
+        ]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._watch.close()
-        self._task.cancel()
-        await asyncio.wait([self._task])
+    async def __aexit__(self, *_: object) -> None:
+        for task in (*self._tasks, *self._endings):
+            task.cancel()
+        await asyncio.wait(self._tasks)
         self._connections.close()
 
     def watch(self, rank: int, process: Process) -> None:
         """Watch the process of `rank`: its end is the end of every wait."""
-        self._watch.add(rank, process)
+        self._processes[rank] = process
+        self._endings.append(asyncio.create_task(self._wait_for_end(process), name=f"end of {process}"))
 
     async def failure(self) -> NoReturn:
         """Wait until a rank has died or raised, and raise why.
@@ -134,14 +141,7 @@ class TrainerClient:
             DeadlineError: `deadlines.startup` passed; names the ranks.
             ProcessDied, TrainerError: a rank could not start.
         """
-        hellos = self._connections.hellos
-
-        def silent() -> set[int]:
-            return set(range(self._num_ranks)) - hellos.keys()
-
-        async with self._watch.deadline(self._deadlines.startup, silent, lambda: "to say hello"):
-            await self._unless_failed(self._all_greeted)
-        meeting = hellos[0]
+        meeting, *_ = await self._collect(self._greetings, self._deadlines.startup, "to say hello")
         init = msgspec.structs.replace(self._init, master_address=meeting.address, master_port=meeting.port)
         first, *_ = await self._ask([init] * self._num_ranks, self._deadlines.startup)
         self.tensors = first.tensors
@@ -161,12 +161,10 @@ class TrainerClient:
         answers = await self._ask([channel.Step(shard) for shard in shards], self._deadlines.step)
         longest_busy = max(answer.busy_seconds for answer in answers)
         packing["time/pack_s"] = max(now() - began - longest_busy, 0.0)  # our clock may have stood still meanwhile
-        sizes = [answer.sizes for answer in answers]
-        packing |= packing_report(batch, sizes, self._packing)
+        packing |= packing_report(batch, [answer.sizes for answer in answers], self._packing)
         self._version += 1
         self._made_at[self._version] = now()
-        of_ranks = [answer.logprobs for answer in answers]
-        tokens = trained_tokens(batch, shards, of_ranks, self._packing)
+        tokens = trained_tokens(batch, shards, [answer.logprobs for answer in answers], self._packing)
         return StepResult(self._version, answers[0].metrics | packing, tokens)
 
     async def weights(self, version: int) -> WeightUpdate:
@@ -179,15 +177,11 @@ class TrainerClient:
         if update.transport != "broadcast":
             return update
         claimed = await self._ask_rank_0(CLAIMS, channel.Claim(version))
-        if claimed.error:
-            raise TrainerError(f"trainer rank 0 keeps no version for engines: {claimed.error}")
-        assert isinstance(claimed.body, channel.Claimed)
         return await self._at_least(claimed.body.version)
 
     async def _at_least(self, version: int) -> WeightUpdate:
         """Wait until `version` or a newer one is published."""
         async with self._rank_0_deadline(f"to publish the weights of version {version}"):
-            self._check()
             while (update := self._published.find(version)) is None:
                 await self._unless_failed(self._news)
             return update
@@ -218,7 +212,8 @@ class TrainerClient:
         Raises:
             TrainerError, DeadlineError: a rank raised, or took longer than 10 s and a margin.
         """
-        self._watch.close()  # because the end of a rank is no failure from here on
+        for ending in self._endings:  # because the end of a rank is no failure from here on
+            ending.cancel()
         await self._ask([channel.Stop()] * self._num_ranks, self._deadlines.ranks_stop)
 
     # ---- WeightSender
@@ -240,7 +235,6 @@ class TrainerClient:
             raise TrainerError(f"trainer rank 0 opens no group for a broadcast: {error}") from error
         if joined.error:
             raise TrainerError(f"group {group}: trainer rank 0 could not open it: {joined.error}")
-        assert isinstance(joined.body, channel.Joined)
         return Rendezvous(joined.body.host, joined.body.port, joined.body.backend)
 
     async def send(self, group: str, version: int) -> None:
@@ -259,14 +253,15 @@ class TrainerClient:
         """Send request r to rank r, and return the body of every answer, in the order of ranks."""
         async with self._one_at_a_time:
             answers = await self._send(bodies)
-            return await self._collect(answers, seconds, f"to answer {type(bodies[0]).__name__}")
+            answered = await self._collect(answers, seconds, f"to answer {type(bodies[0]).__name__}")
+        return [answer.body for answer in answered]
 
-    async def _ask_rank_0(self, thread: str, body: Body) -> RankAnswer:
+    async def _ask_rank_0(self, thread: str, body: Body) -> Any:
         """Send a request to a thread of rank 0, and return its answer."""
         async with self._rank_0_deadline(f"to answer {body}"):
             answered = await self._request(0, thread, body)
             await self._unless_failed(answered)
-        return answered.result()
+            return answered.result()
 
     async def _send(self, bodies: Sequence[Body]) -> Answers:
         """Send request r to the main thread of rank r."""
@@ -291,14 +286,14 @@ class TrainerClient:
             num_answered = len(answers) - len(missing())
             return f"at version {self._version} {what}; {num_answered} of {len(answers)} ranks have answered"
 
-        async with self._watch.deadline(seconds, missing, progress):
+        async with self._deadline(seconds, missing, progress):
             for answered in answers.values():
                 await self._unless_failed(answered)
-        return [answered.result().body for answered in answers.values()]
+        return [answered.result() for answered in answers.values()]
 
     def _rank_0_deadline(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:
         """Bound a wait for something that rank 0 alone does."""
-        return self._watch.deadline(self._deadlines.swap, lambda: {0}, lambda: f"at version {self._version} {what}")
+        return self._deadline(self._deadlines.swap, lambda: {0}, lambda: f"at version {self._version} {what}")
 
     async def _unless_failed(self, awaited: asyncio.Future[Any]) -> None:
         """Wait until `awaited` is done, which outlives a wait that is given up.
@@ -307,51 +302,84 @@ class TrainerClient:
             RunError: the trainer has failed, before or meanwhile.
         """
         await asyncio.wait([awaited, self._failed], return_when=asyncio.FIRST_COMPLETED)
-        self._check()
-
-    def _check(self) -> None:
-        """Raise the failure, if there is one."""
         if self._failed.done():
             self._failed.result()
 
-    # ---- receiving
+    @contextlib.asynccontextmanager
+    async def _deadline(
+        self, seconds: float, ranks: Callable[[], Collection[int]], what: Callable[[], str]
+    ) -> AsyncIterator[None]:
+        """Bound a wait for ranks by `seconds`.
 
-    async def _serve(self) -> None:
-        """Admit ranks, receive and watch until one of these fails; then end every wait, present and future."""
-        try:
-            async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._connections.admit())
-                tasks.create_task(self._listen())
-                tasks.create_task(self._watch_ranks())
-        except* RunError as errors:
-            self._fail(errors.exceptions[0])
-        except* Exception as errors:
-            self._fail(TrainerError(f"the trainer's channel has failed: {errors.exceptions[0]!r}"))
-
-    def _fail(self, error: Exception) -> None:
-        self._failed.set_exception(error)
-        self._failed.exception()  # marks it as seen: no task may be waiting for it
-
-    async def _watch_ranks(self) -> NoReturn:
-        """Wait until a rank has died or raised, and raise why."""
-        raise await self._watch.failure()
-
-    async def _listen(self) -> NoReturn:
-        """Consumes messages of the ranks; waits for the next; unblocked by any of them.
+        Args:
+            ranks: the ranks that are waited for, asked when a message is written.
+            what: what they are to do, as in "to publish version 3".
 
         Raises:
-            TrainerError: one is wrong; names its sender.
+            DeadlineError: names the ranks that are waited for, and shows the ends of their logs.
         """
-        while True:
-            rank, message = await self._connections.receive()
-            if isinstance(message, channel.Failed):
-                self._watch.raised(rank, message)
-            elif isinstance(message, channel.Published):
-                self._add_published(message.update)
-            elif isinstance(message, RankAnswer):
-                self._asked.pop(message.id).set_result(message)
-            elif len(self._connections.hellos) == self._num_ranks:
-                self._all_greeted.set_result(None)
+
+        def awaited() -> str:
+            names = " and ".join(self._describe(rank) for rank in sorted(ranks()))
+            return f"{names or 'no trainer rank'} {what()}"
+
+        try:
+            async with deadline(seconds, "controller", awaited):
+                yield
+        except DeadlineError as error:
+            processes = [self._processes[rank] for rank in sorted(ranks()) if rank in self._processes]
+            logs = "".join(f"\n{process.log_tail()}" for process in processes)
+            raise DeadlineError(f"{error}{logs}") from error
+
+    def _describe(self, rank: int) -> str:
+        """Name a rank, as in "trainer rank 1 (pid 17 on node-3)"."""
+        return str(self._connections.hellos.get(rank, f"trainer rank {rank} (not connected)"))
+
+    # ---- receiving
+
+    async def _listen(self) -> None:
+        """Consumes messages of the ranks; waits for the next; unblocked by any of them."""
+        try:
+            while True:
+                rank, message = await self._connections.receive()
+                if isinstance(message, channel.Failed):
+                    self._raised = self._raised or _error_of(str(self._connections.hellos[rank]), message)
+                    self._is_failing.set()
+                elif isinstance(message, channel.Published):
+                    self._add_published(message.update)
+                elif isinstance(message, RankAnswer):
+                    self._asked.pop(message.id).set_result(message)
+                else:
+                    self._greetings[rank].set_result(message)
+        except Exception as error:  # nobody would answer any more, so it must end every wait
+            self._fail(error)
+
+    async def _wait_for_end(self, process: Process) -> None:
+        await process.ended()
+        self._dead.append(process)
+        self._is_failing.set()
+
+    async def _watch_ranks(self) -> None:
+        """Wait until a rank has died or raised, and end every wait with the cause.
+
+        A rank that a signal killed makes others raise, because their collectives break, and a rank that raises exits
+        as well. These events come in any order within moments. So a killed rank is the cause, else the first
+        traceback, else the exit.
+        """
+        await self._is_failing.wait()
+        await asyncio.sleep(SETTLE_SECONDS)
+        killed = [process for process in self._dead if process.exit_code is not None and process.exit_code < 0]
+        if killed:
+            self._fail(await killed[0].died())
+        elif self._raised is not None:
+            self._fail(self._raised)
+        else:
+            self._fail(await self._dead[0].died())
+
+    def _fail(self, error: Exception) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+            self._failed.exception()  # marks it as seen: no task may be waiting for it
 
     def _add_published(self, update: WeightUpdate) -> None:
         """Wake who waits for this version or for an older one, which is skipped."""
@@ -362,3 +390,13 @@ class TrainerClient:
         add_span("trainer", "publication", f"publication of version {version}", begun, now())
         self._news.set_result(None)
         self._news = asyncio.get_running_loop().create_future()
+
+
+def _error_of(rank: str, failed: Failed) -> TrainerError | DiskError:
+    """Return the error of a rank that has raised. It shows the end of a traceback, which says what happened."""
+    who = f"{failed.thread} {rank.removeprefix('trainer ')} at version {failed.version}"
+    if failed.is_expected:
+        kind = DiskError if failed.is_of_disk else TrainerError
+        return kind(f"{who}: {short_message(failed.text)}")
+    cut = "…" if len(failed.text) > MAX_TRACE else ""
+    return TrainerError(f"{who} raised:\n{cut}{failed.text[-MAX_TRACE:]}")

@@ -1,28 +1,31 @@
-"""Warm up a tiny model by supervised training, in the stages that its task declares.
+"""Warm up a tiny model by supervised training: `python -m arl.train.warmup JOB.json`.
 
     make_tiny_model ─► for each stage: demonstrations ─► Tuner ─► until its accuracy is reached, or its steps are over
                                                                                          └─► model directory
 
-A stage (arl.tasks.base.WarmupStage) says what is shown, what is asked, and when it ends. This module knows no task.
+A task declares the stages (arl.tasks.base.WarmupStage): what is shown, what is asked, and when it ends. Standard output
+is one JSON object a line, as of `arl sft`.
 """
 
 import asyncio
 import random
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import Field
 from transformers import PreTrainedModel
 
-from arl.config.recipe import Data, TinyModel, Train
+from arl.config.recipe import Data, TinyModel
 from arl.config.section import NonNegative, Positive, Section
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.errors import EngineError, InputError, TrainerError
+from arl.errors import ArlError, EngineError, InputError, TrainerError
+from arl.launch.child import exit_immediately
 from arl.launch.scratch_directory import removed_with_us
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
@@ -30,14 +33,13 @@ from arl.reward.grading import accuracy_of, make_grade
 from arl.tasks.base import RewardFunction, WarmupStage
 from arl.tasks.registry import open_task
 from arl.train.optimizer import Schedule
-from arl.train.tuner import FLOOR, RAMP, Pair, Tuner, encode, say
+from arl.train.sft import FLOOR, RAMP, Pair, Tuner, encode, refuse_existing, say
 from arl.types import GenerateRequest, Problem, Response, SamplingParams
 
 
 class WarmupJob(Section):
     """Make a tiny model and teach it its task."""
 
-    kind: Literal["warmup"] = "warmup"
     model: TinyModel
     """Shape of the model to make."""
     task: str
@@ -64,9 +66,10 @@ def warm_up(job: WarmupJob) -> None:
     """Make, teach and write the model.
 
     Raises:
-        InputError: the task declares no stages.
+        InputError: the task declares no stages, or the output exists.
         TrainerError: a stage did not reach its accuracy.
     """
+    refuse_existing(job.output)
     task = open_task(Data(task=job.task, options=job.options))
     stages = task.warmup()
     if not stages or task.characters is None:
@@ -79,6 +82,7 @@ def warm_up(job: WarmupJob) -> None:
         for stage in stages:
             teacher.teach(stage)
         teacher.tuner.policy.save(Path(job.output), tokenizer_path=path)
+    say(output=job.output)
 
 
 async def sampled_accuracy(
@@ -92,13 +96,8 @@ async def sampled_accuracy(
     """Return the accuracy of one response to each problem, sampled at temperature 1 in a single turn."""
     requests = []
     for i, problem in enumerate(problems):
-        sampling = SamplingParams(
-            max_new_tokens,
-            stop_token_ids=codec.stop_token_ids,
-            seed=seed + i,
-        )
-        prompt = codec.encode_problem(problem)
-        requests.append(GenerateRequest(str(i), prompt, sampling))
+        sampling = SamplingParams(max_new_tokens, stop_token_ids=codec.stop_token_ids, seed=seed + i)
+        requests.append(GenerateRequest(str(i), codec.encode_problem(problem), sampling))
     responses: list[list[int]] = [[] for _ in problems]
     rewards: dict[int, float] = {}
     async with EmbeddedEngine(model, slots=len(problems), stream_interval=max_new_tokens) as engine:
@@ -112,8 +111,7 @@ async def sampled_accuracy(
                     text = codec.decode(tuple(responses[i]))
                     truncated = increment.finish_reason != "stop"
                     response = Response(text, truncated, len(responses[i]), max_new_tokens)
-                    grade = make_grade(reward(problems[i], response), {})
-                    rewards[i] = accuracy_of(grade)
+                    rewards[i] = accuracy_of(make_grade(reward(problems[i], response), {}))
     return sum(rewards.values()) / len(rewards)
 
 
@@ -127,7 +125,7 @@ class _Teacher:
         self._sampler = load_model(path, "float32")
         self._rng = random.Random(job.seed)
         self._started = time.perf_counter()
-        self.tuner = Tuner(path, Train(dtype="float32", betas=(0.9, 0.98), weight_decay=0.01, threads=job.threads))
+        self.tuner = Tuner(path, dtype="float32", threads=job.threads)
 
     def teach(self, stage: WarmupStage) -> None:
         """Train until the stage's accuracy is reached, or for all of its steps if it has none.
@@ -158,16 +156,8 @@ class _Teacher:
         problems = stage.ask(self._rng, self._job.eval_samples)
         self._sampler.load_state_dict(self.tuner.policy.full_state(torch.float32))
         seed = self._rng.getrandbits(31)
-        accuracy = asyncio.run(
-            sampled_accuracy(
-                self._sampler,
-                self._codec,
-                self._reward,
-                problems,
-                self._job.max_new_tokens,
-                seed,
-            )
-        )
+        sampled = sampled_accuracy(self._sampler, self._codec, self._reward, problems, self._job.max_new_tokens, seed)
+        accuracy = asyncio.run(sampled)
         seconds = round(time.perf_counter() - self._started, 2)
         say(stage=stage.name, step=step, loss=round(loss, 4), accuracy=round(accuracy, 4), seconds=seconds)
         return accuracy
@@ -180,9 +170,18 @@ def schedule_of_stage(stage: WarmupStage) -> Schedule:
     """
     if stage.schedule == "constant":
         return Schedule(peak=stage.learning_rate, last=stage.steps)
-    return Schedule(
-        peak=stage.learning_rate,
-        ramp=RAMP,
-        last=stage.steps,
-        decay_to=FLOOR,
-    )
+    return Schedule(peak=stage.learning_rate, ramp=RAMP, last=stage.steps, decay_to=FLOOR)
+
+
+def main() -> int:
+    """Run the job of arl.run.starting_model; return the exit code of an error, after its message."""
+    try:
+        warm_up(WarmupJob.model_validate_json(Path(sys.argv[1]).read_bytes()))
+    except ArlError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    return 0
+
+
+if __name__ == "__main__":
+    exit_immediately(main())

@@ -16,12 +16,7 @@ DEADLINES = st.builds(Deadlines, **dict.fromkeys(Deadlines.model_fields, SECONDS
 Pair = tuple[Callable[[Deadlines], float], Callable[[Deadlines], float]]
 PAIRS: dict[str, Pair] = {
     "a rank gives up a broadcast, then an engine its command": (lambda d: d.blocked_broadcast, lambda d: d.swap),
-    "a rank prints why it waits for memory, then the controller gives up the step": (
-        lambda d: d.blocked_buffer,
-        lambda d: d.step,
-    ),
     "the controller gives up a step, then a rank a collective": (lambda d: d.step, lambda d: d.collective),
-    "the controller gives up a start, then a rank its first message": (lambda d: d.startup, lambda d: d.first_message),
     "a rank gives up its last publication, then the controller the rank": (
         lambda d: d.shutdown,
         lambda d: d.ranks_stop,

@@ -9,8 +9,7 @@ import torch.distributed as dist
 from arl.config.recipe import TinyModel
 from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.metrics.summary import Summary
-from arl.train.sft import run as run_warmup
-from arl.train.warmup import WarmupJob
+from arl.train.warmup import WarmupJob, warm_up
 from tests.extending import my_objective
 from tests.extending.my_task import LETTERS
 from tests.extending.short_run import TRAJECTORIES, ShortRun, step_records, trained_rows
@@ -95,7 +94,7 @@ def test_fields_of_an_objective_are_fields_of_the_recipe_which_loads_again(run: 
 
 def test_the_demonstrations_of_a_task_warm_a_tiny_model_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = str(tmp_path / "out")
-    run_warmup(WarmupJob(model=SHAPE, task=ECHO, batch_size=4, eval_samples=4, max_new_tokens=8, output=out))
+    warm_up(WarmupJob(model=SHAPE, task=ECHO, batch_size=4, eval_samples=4, max_new_tokens=8, output=out))
     dist.destroy_process_group()
     assert '"stage": "copying", "step": 4' in capsys.readouterr().out
     assert (tmp_path / "out" / "model.safetensors").exists()

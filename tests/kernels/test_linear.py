@@ -1,19 +1,16 @@
 """Compare linear_logprob and linear_policy_loss, fused behind the output head, with all logits at once in float64."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.kernels import head
 from arl.kernels.linear_logprob import linear_logprob, linear_logprob_ref
 from arl.kernels.linear_policy_loss import LossAndStats, RowLoss, linear_policy_loss, linear_policy_loss_ref
-from arl.kernels.logprob import packed_logprob
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from tests.examples import examples
 from tests.kernels.conftest import INTERPRETED, PROPORTION, needs_float64
@@ -21,7 +18,6 @@ from tests.train.columns import token_columns
 
 KERNELS = examples(PROPORTION)
 pytestmark = pytest.mark.usefixtures("small_chunks")
-own_memory = pytest.mark.skipif(INTERPRETED, reason="the interpreter makes copies of its own")
 
 
 def inputs(rows: int, vocab: int, width: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor, Tensor]:
@@ -147,62 +143,6 @@ def test_float64_is_computed_in_float64() -> None:
     assert torch.autograd.gradcheck(lambda h, w: linear_logprob(h, w, targets)[0], (hidden, weight))
 
 
-def test_without_gradients_nothing_of_the_backward_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
-    hidden, weight, targets = inputs(20, 53, 6)
-    row_loss = ppo_near(hidden, weight, targets)
-    expected = linear_policy_loss(hidden, weight, targets, row_loss)
-    monkeypatch.setattr(head.HeadGradient, "add", lambda *_: pytest.fail("a gradient nobody asked for"))
-    with torch.no_grad():
-        torch.testing.assert_close(linear_policy_loss(hidden, weight, targets, row_loss), expected)
-    torch.testing.assert_close(linear_policy_loss(hidden.detach(), weight.detach(), targets, row_loss), expected)
-
-
-def test_backward_only_scales_and_may_be_repeated() -> None:
-    hidden, weight, targets = inputs(20, 53, 6)
-    loss = linear_policy_loss(hidden, weight, targets, ppo_near(hidden, weight, targets))[0]
-    once = torch.autograd.grad(loss, (hidden, weight), retain_graph=True)
-    twice = torch.autograd.grad(2 * loss, (hidden, weight))
-    torch.testing.assert_close([2 * x for x in once], list(twice))
-
-
-class LargestTensor(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Keep the largest number of elements in any storage that an operation returns."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.elements: int = 0
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = func(*args, **(kwargs or {}))
-        for tensor in out if isinstance(out, tuple | list) else [out]:
-            if isinstance(tensor, Tensor):
-                self.elements = max(self.elements, tensor.untyped_storage().nbytes() // tensor.element_size())
-        return out
-
-
-def largest_of(function: str, rows: int, dtype: torch.dtype) -> int:
-    hidden, weight, targets = inputs(rows, 1009, 4, dtype)
-    logits = (hidden @ weight.T).detach().requires_grad_()
-    row_loss = ppo_near(hidden, weight, targets)
-    cases: dict[str, Callable[[], tuple[Any, ...]]] = {
-        "linear_logprob": lambda: linear_logprob(hidden, weight, targets),
-        "linear_policy_loss": lambda: linear_policy_loss(hidden, weight, targets, row_loss),
-        "packed_logprob": lambda: packed_logprob(logits, targets),
-    }
-    trace = LargestTensor()
-    with trace:
-        torch.autograd.backward(cases[function]()[0].sum())
-    return trace.elements
-
-
-@own_memory
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("function", ["linear_logprob", "linear_policy_loss"])
-def test_no_operation_makes_as_many_elements_as_all_logits(function: str, dtype: torch.dtype) -> None:
-    sizes = [largest_of(function, rows, dtype) for rows in (30, 60)]
-    assert sizes == [1009 * 4] * 2  # d weight; a chunk has one row of 1009
-
-
 @pytest.mark.skipif(INTERPRETED, reason="the interpreter cuts bfloat16 off where the device rounds")
 def test_bfloat16_is_no_less_exact_than_pytorch() -> None:
     """Compare root-mean-square errors against float64 of the same inputs with those of eager PyTorch in bfloat16."""
@@ -245,7 +185,3 @@ def test_float32_logits_of_bfloat16_inputs_have_only_the_rounding_of_their_gradi
         assert error <= 1.02 * error_of_rounded
     logprob, entropy = linear_logprob(*tensors, 0.8, torch.float32)
     torch.testing.assert_close((logprob, entropy), (wide[1], wide[2]))
-    loss, _ = row_loss(logprob, entropy, slice(0, 60))
-    for one, other, expected in zip(torch.autograd.grad(3 * loss, tensors[:2]), rounded, exact, strict=True):
-        error = (one.double() - expected).square().mean().sqrt()
-        assert error <= 1.1 * (other.double() - expected).square().mean().sqrt()

@@ -34,7 +34,7 @@ def test_every_test_here_holds_for_the_interpreted_kernels() -> None:
     assert re.search(r"[3-9]\d passed|\d{3} passed", done.stdout), done.stdout
 
 
-@pytest.mark.parametrize("dtype", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_row_statistics_compile_to_wide_loads_without_spills(
     dtype: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,13 +65,9 @@ def test_in_deterministic_mode_no_measurement_decides_in_which_blocks_a_row_is_s
 @pytest.mark.parametrize(
     ("dtype", "out", "has_entropy"),
     [
-        ("bf16", "bf16", False),
         ("bf16", "bf16", True),
-        ("fp16", "fp16", True),
-        ("fp32", "fp32", False),
-        ("fp32", "fp32", True),
+        ("fp16", "fp16", False),
         ("fp32", "bf16", True),
-        ("fp32", "fp16", True),
     ],
 )
 def test_the_row_gradient_compiles_to_wide_accesses_without_spills(

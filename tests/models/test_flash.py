@@ -64,8 +64,3 @@ def test_a_package_that_does_not_work_ends_the_run(
     install(tmp_path, content, monkeypatch)
     with pytest.raises(TrainerError, match="cannot be used"):
         choose_flash(GPU, torch.bfloat16)
-
-
-def test_a_cpu_and_float32_have_none() -> None:
-    assert choose_flash(torch.device("cpu"), torch.bfloat16) == "no flash attention for torch.bfloat16 on cpu"
-    assert choose_flash(GPU, torch.float32) == "no flash attention for torch.float32 on cuda"

@@ -25,7 +25,7 @@ WORDS = {
     "trainer": ("arl.train.rank",),
     "reward worker": ("arl.reward.worker",),
     "evaluator": ("arl.run.evaluation.evaluate_model",),
-    "warm-up": ("arl.train.sft",),
+    "warm-up": ("arl.train.warmup",),
     "runner": ("child.py",),  # in front of a process that has not begun yet
     "controller": ("arl.cli",),
 }

@@ -8,15 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.config.objective_section import AdvantageSection
 from arl.train.algorithms.advantage import (
-    Advantage,
-    EpisodeColumns,
     batch_norm_advantages,
     grpo_advantages,
     rloo_advantages,
 )
-from arl.train.packing import advantages_per_token
 
 GROUPS = st.lists(st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=8), min_size=1, max_size=5)
 
@@ -29,12 +25,6 @@ def test_grpo_normalizes_each_group_by_its_own_mean_and_the_samples_deviation() 
     rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
     expected = [1.5, -0.5, -0.5, -0.5, 0.7071068, -0.7071068]  # means ¼ and 2, deviations ½ and √2
     np.testing.assert_allclose(grpo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-5)
-
-
-def test_rloo_compares_each_reward_with_the_mean_of_the_others() -> None:
-    rewards = np.array([1.0, 0.0, 0.0, 0.0, 3.0, 1.0])
-    expected = [1.0, -1 / 3, -1 / 3, -1 / 3, 2.0, -2.0]
-    np.testing.assert_allclose(rloo_advantages(rewards, np.array([4, 2])), expected, rtol=1e-6)
 
 
 @given(GROUPS)
@@ -73,23 +63,3 @@ def test_a_group_of_equal_rewards_has_advantage_exactly_zero(
     sizes = np.array([size for _, size in groups])
     rewards = np.repeat([reward for reward, _ in groups], sizes)
     assert not compute(rewards, sizes).any()
-
-
-@given(reward=st.floats(-1e3, 1e3), lengths=st.lists(st.integers(0, 9), min_size=1, max_size=9))
-def test_a_step_of_equal_rewards_has_batch_norm_exactly_zero(reward: float, lengths: list[int]) -> None:
-    assert not batch_norm_advantages(np.full(len(lengths), reward), np.array(lengths)).any()
-
-
-@pytest.mark.parametrize("kind", AdvantageSection.BUILT_IN)
-def test_a_built_in_advantage_is_chosen_by_its_name_and_fits_the_loss_tokens(kind: str) -> None:
-    advantage = AdvantageSection.model_validate(kind)
-    assert isinstance(advantage, Advantage)
-    assert AdvantageSection.model_validate(advantage.model_dump(mode="json")) == advantage
-    lengths = np.array([2, 0, 3, 1])
-    episodes = EpisodeColumns(
-        rewards=np.array([1.0, 0.0, 1.0, 1.0]),
-        group_sizes=np.array([2, 2]),
-        num_loss_tokens=lengths,
-    )
-    per_token = advantages_per_token(advantage, episodes)
-    assert per_token.shape == (lengths.sum(),)

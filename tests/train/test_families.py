@@ -1,7 +1,6 @@
 """Every family is filled from safetensors, sharded and scored as transformers would; others are refused by name."""
 
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,9 @@ from transformers import (
 )
 
 from arl.config.recipe import Train
-from arl.errors import DataError, InputError
+from arl.errors import DataError
 from arl.models.load import empty_model
 from arl.models.weights import fill_model
-from arl.train import sft
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.micro_batch import pack_groups
@@ -37,7 +35,6 @@ pytestmark = pytest.mark.usefixtures("alone")
 
 TOLERANCE = 1e-5  # of the gradient's norm, in float32
 LOSS_TOKENS, LOSS_SEQUENCES = 77, 11  # of the minibatch, before anything was left out
-LossOf = Callable[[torch.Tensor, float], torch.Tensor]  # of a sequence's log-ratios (n,) and its advantage
 
 
 @pytest.fixture(scope="module")
@@ -59,15 +56,10 @@ def learners(models: dict[str, Path]) -> dict[str, Learner]:
 def test_loss_and_gradient_of_any_packing_are_those_of_the_unpacked_sequences(
     name: str, learners: dict[str, Learner], models: dict[str, Path], seed: int, capacity: int
 ) -> None:
-    _assert_packed_as_unpacked(learners[name], models[name], sequences(seed), capacity, _naive_ppo)
-
-
-def _assert_packed_as_unpacked(
-    learner: Learner, path: Path, groups: list[list[LossSequence]], capacity: int, loss_of: LossOf
-) -> None:
+    groups = sequences(seed)
     packs = pack_groups(groups, capacity, ranks=1)[0]
-    loss, gradient = gradient_of(learner, Minibatch(packs, LOSS_TOKENS, LOSS_SEQUENCES))
-    expected_loss, expected = _unpacked(path, groups, loss_of)
+    loss, gradient = gradient_of(learners[name], Minibatch(packs, LOSS_TOKENS, LOSS_SEQUENCES))
+    expected_loss, expected = _unpacked(models[name], groups)
     norm = torch.stack([g.norm() for g in expected.values()]).norm()
     assume(not 0 < norm < 5e-3)  # where sequences all but cancel, what is left is as large as their rounding
     difference = torch.stack([(gradient[key] - g).norm() for key, g in expected.items()]).norm()
@@ -83,16 +75,15 @@ def _naive_ppo(log_ratio: torch.Tensor, advantage: float) -> torch.Tensor:
     return -torch.minimum(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage).sum() / LOSS_TOKENS
 
 
-def _unpacked(path: Path, groups: list[list[LossSequence]], loss_of: LossOf) -> tuple[float, dict[str, torch.Tensor]]:
+def _unpacked(path: Path, groups: list[list[LossSequence]]) -> tuple[float, dict[str, torch.Tensor]]:
     """A loss written out, by transformers' own attention and logits, one sequence at a time."""
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32, attn_implementation="sdpa").eval()
     total = torch.zeros(())
     for s in (s for group in groups for s in group):
         tokens, at = torch.from_numpy(s.token_ids).long(), torch.from_numpy(s.loss_at)
         logprobs = model(input_ids=tokens[None], use_cache=False).logits[0].log_softmax(-1)[at - 1, tokens[at]]
-        total = total + loss_of(
-            logprobs - torch.from_numpy(s.columns["behavior_logprobs"]), float(s.columns["advantages"][0])
-        )
+        log_ratio = logprobs - torch.from_numpy(s.columns["behavior_logprobs"])
+        total = total + _naive_ppo(log_ratio, float(s.columns["advantages"][0]))
     total.backward()  # type: ignore[no-untyped-call]
     return total.item(), {name: p.grad for name, p in model.named_parameters()}
 
@@ -137,15 +128,3 @@ def test_an_architecture_that_would_be_computed_wrongly_is_refused_by_name(
     config.save_pretrained(tmp_path)
     with pytest.raises(DataError, match=rule):
         empty_model(tmp_path)
-
-
-def test_a_model_larger_than_memory_is_refused_before_anything_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    large = LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_key_value_heads=8)
-    large.architectures = ["LlamaForCausalLM"]
-    large.save_pretrained(tmp_path)
-    monkeypatch.setattr(sft, "free_memory", lambda: 256 * 10**9)
-    with pytest.raises(InputError, match=r"takes \d{4}\.\d GB on 1 ranks .* 512 tokens, and this host has 256.0 GB"):
-        sft.check_memory(tmp_path, Train(dtype="float32", learning_rate=1.5e-4), tokens=512, on_gpu=False)
-    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]

@@ -3,18 +3,15 @@
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 from arl.config.recipe import Train
-from arl.errors import TrainerError
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.learner import MAX_SKIPPED, Learner
 from arl.train.micro_batch import MicroBatch
-from arl.train.optimizer import FIRST, LossScale
+from arl.train.optimizer import FIRST
 from arl.train.packing import Shard
-from arl.types import Batch
 from tests.train.synthetic import batch, packed
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -28,13 +25,6 @@ def learner(model: Path, **train: Any) -> Learner:
 def shard(version: int = 4) -> Shard[MicroBatch]:
     (made,), _ = packed(batch(version, groups=8, size=4, seed=version), 2, 200)
     return made
-
-
-def with_nan(given: Batch) -> Batch:
-    for group in given.groups:
-        for trajectory in group.trajectories:
-            trajectory.behavior_logprobs[trajectory.loss_mask] = np.nan
-    return given
 
 
 def test_float16_takes_nearly_the_step_of_float32(tiny: Path) -> None:
@@ -65,23 +55,3 @@ def test_an_overflow_skips_updates_and_halves_the_scale_until_it_fits(tiny: Path
             break
     assert skipped > MAX_SKIPPED, "a large scale is no reason to give up"
     assert half.policy.loss_scale.value == 2.0 ** (40 - skipped)
-
-
-def test_overflows_at_the_least_scale_end_the_run(tiny: Path, tmp_path: Path) -> None:
-    half = learner(tiny)
-    half._evidence = tmp_path
-    half.policy.loss_scale.value = 1.0
-    with torch.no_grad():
-        half.policy.model.lm_head.weight.mul_(1e30)
-    half.step(shard(4))
-    with pytest.raises(TrainerError, match="3 updates in a row"):
-        half.step(shard(5))
-
-
-def test_a_checkpoint_keeps_the_scale(tiny: Path, tmp_path: Path) -> None:
-    half = learner(tiny)
-    half.policy.loss_scale = LossScale(1024.0, is_dynamic=True, num_good=7)
-    half.policy.write(half.policy.training_state(), tmp_path / "saved", tokenizer_path=tiny)
-    train = Train(dtype="float16", minibatches=2)
-    resumed = Learner(tmp_path / "saved", train, DecoupledPPO(), version=4, resumed=True)
-    assert resumed.policy.loss_scale == half.policy.loss_scale

@@ -14,8 +14,6 @@ from arl.bench.trainer_bench import _groups
 from arl.config.recipe import Train
 from arl.models.packed import PackedContext, _Gathered, _Layout
 from arl.models.prefix_tree import prefix_tree
-from arl.sync.broadcast import BroadcastTarget
-from arl.sync.choose import BufferPlace
 from arl.sync.ipc import IpcTarget
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
@@ -149,12 +147,3 @@ def test_another_process_opens_the_handles_of_shared_memory(tmp_path: Path) -> N
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == ["a torch.bfloat16 (3, 4) 66.0", "b torch.bfloat16 (5,) 15.0"]
     target.discard(update)
-
-
-@pytest.mark.parametrize("place", ["device", "host"])
-def test_what_is_broadcast_waits_on_the_gpu_or_in_pages_that_it_copies_from(place: BufferPlace) -> None:
-    target = BroadcastTarget(1 << 10, place)
-    publish(target, 1 << 10, 1, {"a": torch.ones(7), "b": torch.zeros(500)})
-    flats = target.flats(1)
-    assert [flat.nbytes for flat in flats] == [28, 2000]
-    assert all(flat.is_cuda if place == "device" else flat.is_pinned() for flat in flats)

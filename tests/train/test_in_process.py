@@ -10,7 +10,6 @@ from arl import clock
 from arl.config.recipe import Recipe
 from arl.metrics.names import number
 from arl.metrics.summary import weights_sha256
-from arl.rollout.exact_lag import load_lags
 from arl.train.in_process import InProcessTrainer
 from arl.types import StartingVersions, StepResult
 from tests.train.synthetic import batch
@@ -35,7 +34,7 @@ def recipe_for(model: Path, lag: int | None = None, transport: str = "auto", **v
 
 
 async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
-    trainer = InProcessTrainer(recipe, StartingVersions(str(model)), directory, directory / "logs")
+    trainer = InProcessTrainer(recipe, StartingVersions(str(model)), directory)
     results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
     await trainer.save(directory / "saved")
     return results
@@ -67,9 +66,7 @@ def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Pa
     costs = {"train_step": 1.0, "trained_token": 0.01, "snapshot": 0.5, "publish": 20.0}
 
     async def main() -> tuple[StepResult, list[float]]:
-        trainer = InProcessTrainer(
-            recipe_for(tiny, None, "auto", **costs), StartingVersions(str(tiny)), tmp_path, tmp_path / "logs"
-        )
+        trainer = InProcessTrainer(recipe_for(tiny, None, "auto", **costs), StartingVersions(str(tiny)), tmp_path)
         times = []
         for version in (0, 1):
             result = await trainer.step(batch(version, groups=4, size=4))
@@ -84,27 +81,3 @@ def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Pa
     assert result.metrics["time/train_s"] == pytest.approx(step - 0.5)
     assert [first, second] == pytest.approx([step, 2 * step])
     assert complete == pytest.approx([second, first + 20, first + 40])
-
-
-@pytest.mark.parametrize("transport", ["file", "memory"])
-def test_with_a_lag_every_version_is_published_and_the_trainer_waits_for_a_place_in_line(
-    tiny: Path, tmp_path: Path, transport: str
-) -> None:
-    recipe = recipe_for(tiny, lag=1, transport=transport, train_step=1.0, trained_token=0.0, snapshot=0.0, publish=20.0)
-
-    async def main() -> list[float]:
-        trainer = InProcessTrainer(recipe, StartingVersions(str(tiny)), tmp_path, tmp_path / "logs", load_lags(recipe))
-        blocked = [
-            number((await trainer.step(batch(version, groups=4, size=4))).metrics, "sync/blocking_seconds")
-            for version in range(4)
-        ]
-        for version in (2, 3, 4):
-            update = await trainer.weights(version)
-            assert (update.version, update.transport, update.state is None) == (version, transport, transport == "file")
-            assert transport == "memory" or Path(update.path).name == f"v{version}"
-        return blocked
-
-    # Version 1 is written from 1 s to 21 s; 2 stands in line; 3 waits from 3 s until 2 is begun at 21 s; 4 from 22 s.
-    assert clock.run(main, virtual=True) == pytest.approx([0, 0, 18, 19])
-    left = {"config.json"} if transport == "memory" else {"v2", "v3", "v4"}
-    assert {path.name for path in tmp_path.iterdir()} == left

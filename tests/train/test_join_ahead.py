@@ -1,6 +1,6 @@
-"""Micro-batches are joined once, one ahead of their use, and are those that joining at once makes."""
+"""Micro-batches that a thread joins ahead are joined once, in the order of their use, as joining at once makes them."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import msgspec
 import numpy as np
@@ -10,38 +10,28 @@ from arl.config.recipe import Train
 from arl.train import micro_batch
 from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.micro_batch import AheadJoiner, MicroBatch, join, join_shard
-from arl.train.packing import Packing, SequencePack, Shard, pack_batch
+from arl.train.micro_batch import join, join_ahead, join_shard
+from arl.train.packing import Packing, SequencePack, pack_batch
 from tests.train.synthetic import batch
 
 
-def chosen(minibatches: int = 2) -> Shard[SequencePack]:
-    train = Train(minibatches=minibatches, capacity=60)
-    packing = Packing(train, DecoupledPPO(), GRPO(), ranks=1)
+def test_a_shard_joined_ahead_is_the_shard_joined_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    packing = Packing(Train(minibatches=2, capacity=60), DecoupledPPO(), GRPO(), ranks=1)
     (shard,), _ = pack_batch(batch(groups=8, size=4), packing)
-    assert all(len(minibatch.micro_batches) > 2 for minibatch in shard.minibatches)
-    return shard
+    at_once = join_shard(shard)
+    joined: list[int] = []
 
-
-class Watched:
-    """Joins, and counts what was joined; `begun` is released once for each."""
-
-    def __init__(self) -> None:
-        self.joined: list[int] = []
-        self.begun = threading.Semaphore(0)
-
-    def __call__(self, pack: SequencePack) -> MicroBatch:
-        self.joined.append(id(pack))
-        self.begun.release()
+    def watched(pack: SequencePack) -> micro_batch.MicroBatch:
+        joined.append(id(pack))
         return join(pack)
 
-
-def test_a_shard_joined_ahead_is_the_shard_joined_at_once() -> None:
-    shard = chosen()
-    joiner = AheadJoiner()
-    ahead = joiner.shard(shard, first_minibatch=1)
-    for one, other in zip(ahead.minibatches, join_shard(shard).minibatches, strict=True):
+    monkeypatch.setattr(micro_batch, "join", watched)
+    with ThreadPoolExecutor(1) as thread:
+        ahead = join_ahead(shard, thread, first_minibatch=1)
+    assert joined == [id(pack) for m in (1, 0) for pack in shard.minibatches[m].micro_batches]
+    for one, other in zip(ahead.minibatches, at_once.minibatches, strict=True):
         assert (one.loss_tokens, one.loss_sequences) == (other.loss_tokens, other.loss_sequences)
+        assert len(one.micro_batches) > 2
         for a, b in zip(one.micro_batches, other.micro_batches, strict=True):
             ours, theirs = msgspec.structs.asdict(a), msgspec.structs.asdict(b)
             ours |= ours.pop("columns")
@@ -49,21 +39,3 @@ def test_a_shard_joined_ahead_is_the_shard_joined_at_once() -> None:
             assert ours.keys() == theirs.keys()
             for name, array in ours.items():
                 np.testing.assert_array_equal(array, theirs[name])
-    joiner.close()
-
-
-def test_the_thread_is_one_micro_batch_ahead_and_joins_each_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    watched = Watched()
-    monkeypatch.setattr(micro_batch, "join", watched)
-    joiner = AheadJoiner()
-    shard = chosen()
-    packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
-    ahead = joiner.shard(shard)
-    for _ in range(2):
-        assert watched.begun.acquire(timeout=60), "the one that comes next is joined without being asked for"
-    assert watched.joined == [id(packs[0]), id(packs[1])]
-    for _ in range(2):  # a proximal pass, and then the update
-        for minibatch in ahead.minibatches:
-            list(minibatch.micro_batches)
-    joiner.close()
-    assert watched.joined == [id(pack) for pack in packs]

@@ -1,6 +1,5 @@
 """The pack computes exactly what each trajectory would compute alone."""
 
-import copy
 import random
 from unittest import mock
 
@@ -8,50 +7,9 @@ import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from transformers import (
-    AutoModelForCausalLM,
-    LlamaConfig,
-    PreTrainedModel,
-    Qwen2Config,
-)
 
 from arl.models import packed
 from arl.models.packed import PackedContext
-from arl.train.packing import LossSequence
-from tests.train.columns import loss_sequence
-from tests.train.families import FAMILIES, SHAPE
-
-CONFIGS = {
-    **FAMILIES,
-    "llama-all-heads": LlamaConfig(**SHAPE | {"num_key_value_heads": 4}),
-    "qwen2-one-key-head": Qwen2Config(**SHAPE | {"num_key_value_heads": 1}),
-}
-
-
-def model(name: str, attention: str) -> PreTrainedModel:
-    torch.manual_seed(0)
-    made = AutoModelForCausalLM.from_config(copy.deepcopy(CONFIGS[name]), attn_implementation=attention).double().eval()
-    with torch.no_grad():
-        for parameter in made.parameters():
-            parameter.normal_(std=0.3)
-    return made
-
-
-def group(rng: random.Random, prompt: int, responses: list[int], vocab: int = 16) -> list[LossSequence]:
-    shared = [rng.randrange(vocab) for _ in range(prompt)]
-    made = []
-    for length in responses:
-        tokens = np.array(shared + [rng.randrange(vocab) for _ in range(length)], np.int32)
-        keep = np.array(sorted(rng.sample(range(prompt, prompt + length), max(1, length - 1))))  # a tool token
-        advantages = np.full(len(keep), rng.uniform(-1, 1), np.float32)
-        made.append(loss_sequence(tokens, keep, advantages))
-    return made
-
-
-def gradients(m: PreTrainedModel) -> dict[str, torch.Tensor]:
-    found = {name: p.grad.clone() for name, p in m.named_parameters() if p.grad is not None}
-    m.zero_grad()
-    return found
 
 
 @given(st.lists(st.tuples(st.integers(1, 12), st.integers(0, 12)), min_size=2, max_size=6), st.randoms())

@@ -10,14 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Train
-from arl.data.model_limits import Flops
 from arl.errors import InputError
 from arl.train import channel
 from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.micro_batch import MicroBatch, pack_groups
 from arl.train.packing import COLUMNS, LossSequence, Packing, pack_batch
-from tests.train.columns import loss_sequence
 from tests.train.synthetic import batch, packed
 
 Token = tuple[tuple[int, ...], int, float, int, float]  # context, target, behavior logprob, version, advantage
@@ -94,35 +92,6 @@ def test_every_loss_token_appears_exactly_once_in_its_own_context(
     assert all(0 < len(p.token_ids) <= capacity for p in packs)
     assert all((np.diff(p.loss_scores) >= 0).all() for p in packs), "a range of scores has a range of loss tokens"
     assert Counter(token for p in packs for token in found(p)) == expected(groups)
-
-
-def test_a_prompt_and_equal_responses_are_stored_once() -> None:
-    rng = np.random.default_rng(0)
-    prompt, answer = rng.integers(0, 9, 26), rng.integers(0, 9, 8)
-    tokens = np.concatenate([prompt, answer]).astype(np.int32)
-    loss_at, zeros = np.arange(26, 34), np.zeros(8, np.float32)
-    same = [loss_sequence(tokens, loss_at, zeros + a) for a in (1.0, -1.0, 0.5)]
-    ((pack,),) = pack_groups([same], 1000, ranks=1)
-    assert len(pack.token_ids) == 26 + 7  # the last token is only a target
-    assert len(pack.score_targets) == 8
-    assert len(pack.loss_scores) == 24
-
-
-def test_micro_batches_are_balanced_by_flops_rather_than_tokens() -> None:
-    rng = np.random.default_rng(0)
-
-    def alone(length: int) -> list[LossSequence]:
-        zeros = np.zeros(1, np.float32)
-        tokens = rng.integers(0, 10**6, length).astype(np.int32)
-        return [loss_sequence(tokens, np.array([length - 1]), zeros + 1)]
-
-    def segments(flops: Flops) -> list[list[int]]:
-        shares = pack_groups(groups, 1200, ranks=2, flops=flops)
-        return [[len(p.query_offsets) - 1 for p in share] for share in shares]
-
-    groups = [alone(length) for length in [601, *[101] * 12]]
-    assert sorted(segments(Flops(token=1.0, key=0.0, score=0.0))) == [[4], [9]]
-    assert sorted(segments(Flops(token=0.0, key=1.0, score=0.0))) == [[1], [12]]
 
 
 def test_a_trajectory_longer_than_the_capacity_is_refused_with_both_numbers() -> None:

@@ -1,7 +1,4 @@
-"""Real rank processes behind the client.
-
-They are forks where a test is about what ranks compute. Two tests start them as a run does, with its launcher.
-"""
+"""Real rank processes behind the client, started as a run does, with its launcher."""
 
 import asyncio
 import os
@@ -14,34 +11,12 @@ import psutil
 import pytest
 from safetensors.numpy import load_file
 
-from arl.errors import DeadlineError, ProcessDied, TrainerError
+from arl.errors import DeadlineError, ProcessDied
 from arl.launch.base import Process
-from arl.launch.child import RUN_KEY
 from arl.launch.network import LOOPBACK
-from arl.launch.run_secrets import RunSecrets
-from arl.train import channel, link
-from arl.train.algorithms.advantage import GRPO
-from arl.train.trainer_client import TrainerClient
-from arl.types import StepResult
 from tests.train.saved import saved_weights
 from tests.train.synthetic import batch
-from tests.train.workers import DEADLINES, KEY, forked, init, launched, started
-
-
-async def two_steps(
-    trainer: TrainerClient, model: Path, directory: Path
-) -> tuple[list[StepResult], dict[str, np.ndarray]]:
-    """Train, publish and save; return the results and the saved weights, which are those that were published."""
-    assert (await trainer.weights(4)).path == str(model)
-    results = [await trainer.step(batch(version, groups=8, size=4, seed=version)) for version in (4, 5)]
-    update = await trainer.weights(6)
-    await trainer.save(directory / "saved")
-    await trainer.saved()
-    saved = saved_weights(directory / "saved")
-    published = load_file(Path(update.path) / "model.safetensors")
-    assert saved.keys() == published.keys()
-    assert all(np.array_equal(saved[name], published[name]) for name in saved), "publication reloads bit-equal"
-    return results, saved
+from tests.train.workers import DEADLINES, init, launched
 
 
 def listening_addresses(processes: list[Process]) -> set[str]:
@@ -49,88 +24,42 @@ def listening_addresses(processes: list[Process]) -> set[str]:
     return {c.laddr.ip for c in sockets if c.status == psutil.CONN_LISTEN}
 
 
-def test_two_launched_ranks_train_as_one_and_listen_on_loopback_alone(tiny: Path, tmp_path: Path) -> None:
-    async def alone() -> tuple[list[StepResult], dict[str, np.ndarray]]:
-        async with forked(init(tiny, tmp_path / "one" / "published"), 1) as (trainer, (rank,)):
-            trained = await two_steps(trainer, tiny, tmp_path / "one")
-            await trainer.stop()
-            assert rank.wait(300) == 0
-            return trained
-
-    async def together() -> tuple[list[StepResult], dict[str, np.ndarray]]:
-        async with launched(init(tiny, tmp_path / "two" / "published"), 2) as (trainer, ranks):
-            trained = await two_steps(trainer, tiny, tmp_path / "two")
-            assert listening_addresses(ranks) == {LOOPBACK}
-            await trainer.stop()
-            for rank in ranks:
-                await rank.finished(300)
-            return trained
-
-    one, weights_of_one = asyncio.run(alone())
-    two, weights_of_two = asyncio.run(together())
-    for a, b in zip(one, two, strict=True):
-        for name in ("loss", "grad_norm", "entropy", "kl/behavior_proximal", "behavior_weight/mean"):
-            assert a.metrics[name] == pytest.approx(b.metrics[name], rel=1e-4, abs=1e-5), name
-    for name, weight in weights_of_one.items():
-        np.testing.assert_allclose(weight, weights_of_two[name], atol=1e-5, err_msg=name)
-
-
-def test_a_frozen_rank_and_then_a_killed_one_are_named_with_pid_version_and_the_ends_of_their_logs(
+def test_two_launched_ranks_train_publish_and_save_and_one_that_hangs_or_dies_is_named(
     tiny: Path, tmp_path: Path
 ) -> None:
+    """A frozen rank and then a killed one are named with pid, version and the ends of their logs."""
+
     async def scene() -> None:
-        short = DEADLINES.model_copy(update={"step": 1.0})
-        async with launched(init(tiny, tmp_path / "published"), ranks=2, deadlines=short) as (trainer, ranks):
+        async with launched(init(tiny, tmp_path / "published"), ranks=2) as (trainer, ranks):
+            assert listening_addresses(ranks) == {LOOPBACK}
+            assert (await trainer.weights(4)).path == str(tiny)
+            await trainer.step(batch(4, groups=8, size=4))
+            update = await trainer.weights(5)
+            await trainer.save(tmp_path / "saved")
+            await trainer.saved()
+            saved = saved_weights(tmp_path / "saved")
+            published = load_file(Path(update.path) / "model.safetensors")
+            assert saved.keys() == published.keys()
+            assert all(np.array_equal(saved[name], published[name]) for name in saved), "publication reloads bit-equal"
+
+            trainer._deadlines = DEADLINES.model_copy(update={"step": 1.0})
             for process in ranks:
                 os.kill(process.pid, signal.SIGSTOP)
             with pytest.raises(DeadlineError) as caught:
-                await trainer.step(batch(4, groups=4, size=4))
+                await trainer.step(batch(5, groups=4, size=4))
             frozen = str(caught.value)
             for rank, process in enumerate(ranks):
                 assert f"trainer rank {rank} (pid {process.pid} on " in frozen
-                assert re.search(rf"(?s)trainer-{rank}\.log:.*\(pid {process.pid}\) at version 4: ready", frozen)
-            assert "at version 4 to answer Step; 0 of 2 ranks have answered" in frozen
+                assert re.search(rf"(?s)trainer-{rank}\.log:.*\(pid {process.pid}\) at version 5: Write", frozen)
+            assert "at version 5 to answer Step; 0 of 2 ranks have answered" in frozen
             assert re.search(r"controller waits \d+\.\d s", frozen)
             killed = ranks[1].pid
             os.kill(killed, signal.SIGKILL)
-            said = (
-                rf"(?s)trainer-1 \(pid {killed}\) was killed by SIGKILL.*trainer-1\.log:.*\(pid {killed}\) at version 4"
-            )
+            said = rf"(?s)trainer-1 \(pid {killed}\) was killed by SIGKILL.*trainer-1\.log:.*\(pid {killed}\) at ver"
             with pytest.raises(ProcessDied, match=said):
                 await trainer.failure()
-            for wait in (trainer.save(tmp_path / "never"), trainer.weights(5)):
+            for wait in (trainer.save(tmp_path / "never"), trainer.weights(6)):
                 with pytest.raises(ProcessDied, match=said):
                     await wait
-
-    asyncio.run(scene())
-
-
-def test_a_process_with_the_wrong_key_ends_and_the_run_goes_on(
-    tiny: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(link, "LINGER_SECONDS", 0.1)
-
-    async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), GRPO(), 1, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
-            stranger = trainer.environment | {RUN_KEY: "guess", channel.STARTUP_SECONDS: "0.5"}
-            with started(stranger, 1) as strangers:
-                await asyncio.to_thread(strangers[0].wait, 300)
-                assert strangers[0].returncode == 1
-            with started({**trainer.environment, **trainer.secrets}, 1):
-                await trainer.ready()
-                assert (await trainer.step(batch(4, groups=4, size=4))).version == 5
-                await trainer.stop()
-
-    asyncio.run(scene())
-
-
-def test_a_rank_that_gets_no_init_gives_up_after_the_deadline_of_a_start(tiny: Path, tmp_path: Path) -> None:
-    async def scene() -> None:
-        async with TrainerClient(init(tiny, tmp_path), GRPO(), 2, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
-            assert float(trainer.environment[channel.STARTUP_SECONDS]) == DEADLINES.first_message
-            environment = {**trainer.environment, **trainer.secrets} | {channel.STARTUP_SECONDS: "0.5"}
-            message = r"the controller at tcp://127\.0\.0\.1:\d+ sent nothing for 0\.5 s"
-            with started(environment, 1), pytest.raises(TrainerError, match=message):  # the other one never starts
-                await trainer.ready()
 
     asyncio.run(scene())

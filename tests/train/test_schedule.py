@@ -15,11 +15,6 @@ def rates(train: Train, *updates: int) -> list[float]:
     return [schedule.rate(update) for update in updates]
 
 
-def test_the_learning_rate_falls_along_a_cosine_to_its_share() -> None:
-    train = Train(learning_rate=0.1, steps=5, minibatches=1, decay_to=0.5, decay="cosine")
-    assert rates(train, 0, 1, 2, 4) == pytest.approx([0.1, 0.0926777, 0.075, 0.05])
-
-
 @given(
     st.integers(0, 30), st.integers(1, 20), st.integers(1, 4), st.floats(0, 1), st.sampled_from(["linear", "cosine"])
 )

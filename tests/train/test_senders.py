@@ -13,8 +13,7 @@ from arl.errors import DeadlineError, EngineError
 from arl.sync.group_sender import GroupSender
 from tests.engine.conftest import ServerProcess, connect, start_server
 from tests.train.synthetic import batch
-from tests.train.workers import forked, init, launched
-from tests.waiting import wait_until
+from tests.train.workers import forked, init
 
 BLOCKED = 4.0  # seconds after which the broadcast to an engine that stops is given up; they are waited out
 
@@ -68,33 +67,6 @@ def test_engines_get_what_was_trained_and_one_that_stops_in_between_costs_the_ot
                 spoiled = dict(update.checksums, **{"lm_head.weight": "another"})
                 with pytest.raises(EngineError, match=r"lm_head.weight of version 8 is not what the trainer"):
                     await again.update_weights(msgspec.structs.replace(update, checksums=spoiled))
-            await trainer.stop()
-
-    asyncio.run(scene())
-
-
-def test_a_rank_that_engines_hold_up_prints_which_version_is_needed_and_waits_until_the_controller_goes_on(
-    tiny: Path, tmp_path: Path, servers: list[ServerProcess]
-) -> None:
-    """The controller has claimed two versions and sends neither, as one does that was stopped in between."""
-    at_once = msgspec.structs.replace(init(tiny, tmp_path / "v"), transport="broadcast", buffer_seconds=0.0)
-
-    async def scene() -> None:
-        async with launched(at_once, 1) as (trainer, (rank,)):
-            sender = GroupSender(trainer, 60.0)
-            async with connect(servers[0].url, sender=sender) as engine:
-                router = Router([None], sender=sender)
-                await router.fill(0, engine)
-                for version in (4, 5):
-                    await trainer.step(batch(version, groups=4, size=4))
-                    update = await trainer.weights(version + 1)
-                stepping = asyncio.create_task(trainer.step(batch(6, groups=4, size=4)))
-                waits = "still waiting: no buffer was free for version 7"
-                await asyncio.to_thread(wait_until, lambda: waits in rank.log_tail())
-                assert "version 5 (engines may ask for it)" in rank.log_tail()
-                assert not stepping.done()
-                await router.update_weights(update)
-                assert (await stepping).version == 7
             await trainer.stop()
 
     asyncio.run(scene())

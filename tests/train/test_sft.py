@@ -2,8 +2,6 @@
 
 import json
 import random
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,13 +12,11 @@ from arl.config.recipe import TinyModel
 from arl.errors import DataError, InputError, TrainerError
 from arl.tasks import running_checksum
 from arl.tasks.running_checksum import ChecksumOptions
-from arl.train import sft
-from arl.train.sft import PairsJob, run, run_job
-from arl.train.warmup import WarmupJob
+from arl.train.sft import tune
+from arl.train.warmup import WarmupJob, warm_up
 
 pytestmark = pytest.mark.usefixtures("alone")
 
-SECONDS = 300  # for a process that imports torch, on a busy machine
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
 
 
@@ -33,29 +29,23 @@ def pairs(tmp_path: Path) -> Path:
     return path
 
 
-def test_the_command_tunes_a_model_on_pairs_and_reports_each_line_as_json(
-    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_model_is_tuned_on_pairs_and_each_line_is_json(
+    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    job = PairsJob(
-        model=str(tiny),
-        data=str(pairs),
-        steps=60,
-        batch_size=16,
-        learning_rate=1e-2,
-        output=str(tmp_path / "out"),
-    )
-    (tmp_path / "job.json").write_text(job.model_dump_json())
-    command = [sys.executable, "-m", "arl.train.sft", str(tmp_path / "job.json")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert done.returncode == 0, done.stderr
-    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    out = tmp_path / "out"
+    job = {"model": str(tiny), "data": str(pairs), "output": str(out), "steps": 60, "batch_size": 16}
+    tune(job | {"learning_rate": 1e-2})
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert lines[-2]["loss"] < lines[0]["loss"] - 0.2
-    assert lines[-1] == {"output": job.output}
-    assert AutoModelForCausalLM.from_pretrained(job.output).dtype == torch.float32
-    assert len(AutoTokenizer.from_pretrained(job.output)) == 16
-    monkeypatch.setattr(sys, "argv", command[2:])
-    assert sft.main() == 2, "a second time, in this process"
-    assert "exists already" in capsys.readouterr().err
+    assert lines[-1] == {"output": str(out)}
+    assert AutoModelForCausalLM.from_pretrained(out).dtype == torch.float32
+    assert len(AutoTokenizer.from_pretrained(out)) == 16
+    for wrong, rule in (
+        ({}, "exists already"),
+        ({"output": "new", "capacity": 10}, r"capacity 10: .* pair of \d+ tok"),
+    ):
+        with pytest.raises(InputError, match=rule):
+            tune(job | wrong)
 
 
 def test_the_warm_up_writes_a_model_once_its_target_is_reached(
@@ -72,7 +62,7 @@ def test_the_warm_up_writes_a_model_once_its_target_is_reached(
         max_new_tokens=8,
         output=str(tmp_path / "out"),
     )
-    run(job)
+    warm_up(job)
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert [(line.get("stage"), line.get("step")) for line in said] == [
         ("learning the task", 3),
@@ -96,7 +86,7 @@ def test_a_warm_up_that_misses_its_target_fails_and_writes_nothing(
         output=str(tmp_path / "out"),
     )
     with pytest.raises(TrainerError, match=r"learning the task: sampled accuracy is still below 1\.0 after 2 steps"):
-        run(job)
+        warm_up(job)
     assert not (tmp_path / "out").exists()
 
 
@@ -112,27 +102,9 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
     ):
         data.write_text(f"{good}\n{bad}")
         with pytest.raises(DataError, match=f"bad.jsonl:2: .*{complaint}"):
-            run_job(PairsJob, fields)
+            tune(fields)
     data.write_text("\n")
     with pytest.raises(DataError, match=r"bad.jsonl: there is no pair in it"):
-        run_job(PairsJob, fields)
+        tune(fields)
     with pytest.raises(InputError, match="steps"):
-        run_job(PairsJob, fields | {"steps": 0})
-
-
-def test_a_pair_longer_than_the_capacity_is_refused_before_the_model_is_loaded(
-    tiny: Path, pairs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sft, "Tuner", None)
-    with pytest.raises(InputError, match=r"capacity 10: .* has a pair of \d+ tokens"):
-        run(PairsJob(model=str(tiny), data=str(pairs), steps=1, capacity=10, output=str(tmp_path / "out")))
-
-
-@pytest.mark.long  # CI starts the quickstart with it, and checks the accuracy that it leaves
-def test_the_default_warm_up_reaches_its_target_and_leaves_room_for_rl(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run(WarmupJob(model=TinyModel(), task="running_checksum", seed=3, output=str(tmp_path / "out")))
-    *_, a, b, _ = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert a["accuracy"] >= 0.95
-    assert 0.15 < b["accuracy"] < 0.4
+        tune(fields | {"steps": 0})

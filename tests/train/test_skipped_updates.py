@@ -5,13 +5,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from arl.config.recipe import Train
-from arl.data import msgpack_arrays
 from arl.errors import TrainerError
-from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.ppo import PPO
-from arl.train.learner import Learner
-from arl.train.micro_batch import MicroBatch
 from arl.train.packing import Shard
 from arl.types import Batch
 from tests.train.one_rank import assert_same_weights, learner, shard_of, weights
@@ -44,49 +39,10 @@ def test_an_update_that_is_not_finite_leaves_weights_moments_and_means_alone(tin
     assert_same_weights(weights(trained), weights(clean), 0.0)
 
 
-def test_three_updates_in_a_row_that_are_not_finite_end_the_run_with_the_shard_saved(
-    tiny: Path, tmp_path: Path
-) -> None:
-    trained = Learner(
-        tiny,
-        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
-        DecoupledPPO(),
-        version=4,
-        evidence=tmp_path / "logs",
-    )
-    before = weights(trained)
-    assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
-    with pytest.raises(TrainerError, match=r"the loss is nan .* version 5, and 3 updates in a row") as raised:
-        trained.step(shard_of(poisoned(5, groups=4)))
-    (file,) = (tmp_path / "logs").iterdir()
-    assert str(file) in str(raised.value)
-    saved = msgpack_arrays.decoder(Shard[MicroBatch]).decode(file.read_bytes())
-    assert np.isnan(saved.minibatches[0].micro_batches[0].columns["behavior_logprobs"]).any()
-    assert_same_weights(before, weights(trained), 0.0)
-
-
-def test_a_checkpoint_before_any_update_has_moments_of_zero(tiny: Path, tmp_path: Path) -> None:
+def test_three_updates_in_a_row_that_are_not_finite_end_the_run(tiny: Path) -> None:
     trained = learner(tiny)
-    assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
-    trained.policy.write(trained.policy.training_state(), tmp_path / "saved", tokenizer_path=tiny)
-    resumed = Learner(
-        tmp_path / "saved",
-        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2),
-        DecoupledPPO(),
-        version=5,
-        resumed=True,
-    )
-    for going_on in (trained, resumed):
-        assert going_on.step(shard_of(batch(5, groups=4, size=4)))["train/skipped_updates"] == 0
-    assert_same_weights(weights(trained), weights(resumed), 0.0)
-
-
-def test_a_gradient_that_is_not_finite_is_skipped_although_its_loss_is(tiny: Path) -> None:
-    trained = learner(tiny, minibatches=1)
-    hook = trained.policy.model.model.norm.register_full_backward_hook(lambda _, grads, __: (grads[0] * np.inf,))
     before = weights(trained)
-    metrics = trained.step(shard_of(batch(4, groups=4, size=4), minibatches=1))
-    hook.remove()
-    assert metrics["train/skipped_updates"] == 1
-    assert "loss" not in metrics
+    assert trained.step(shard_of(poisoned(4, groups=4)))["train/skipped_updates"] == 2
+    with pytest.raises(TrainerError, match=r"the loss is nan .* version 5, and 3 updates in a row"):
+        trained.step(shard_of(poisoned(5, groups=4)))
     assert_same_weights(before, weights(trained), 0.0)

@@ -1,7 +1,6 @@
 """What a step computes of its tokens comes back to them, however they were packed, shared and spread over ranks."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -9,15 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Train
-from arl.train.algorithms.advantage import GRPO, Advantage
+from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.objective import Objective
-from arl.train.algorithms.ppo import PPO
-from arl.train.learner import Learner
-from arl.train.micro_batch import MicroBatch, join_shard, pack_groups
+from arl.train.micro_batch import MicroBatch, join_shard
 from arl.train.packing import (
     PLACES,
-    LossSequence,
     Packing,
     Shard,
     TokenLogprobs,
@@ -27,16 +22,15 @@ from arl.train.packing import (
 )
 from arl.train.policy_loss import TokenLog
 from arl.types import Batch, TrainedTokens
+from tests.train.one_rank import learner, logprobs
 from tests.train.synthetic import batch
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def packing_of(minibatches: int, capacity: int, ranks: int = 1, **parts: Any) -> Packing:
-    objective: Objective = parts.pop("objective", DecoupledPPO())
-    advantage: Advantage = parts.pop("advantage", GRPO())
-    train = Train(dtype="float32", learning_rate=1.5e-4, minibatches=minibatches, capacity=capacity)
-    return Packing(train, objective, advantage, ranks=ranks, records=True, **parts)
+def packing_of(minibatches: int, capacity: int, ranks: int = 1) -> Packing:
+    train = Train(minibatches=minibatches, capacity=capacity)
+    return Packing(train, DecoupledPPO(), GRPO(), ranks=ranks, records=True)
 
 
 def micro_batches(shard: Shard[MicroBatch]) -> list[MicroBatch]:
@@ -78,13 +72,11 @@ def test_places_lead_every_packed_token_back_to_its_own(seed: int, minibatches: 
     assert np.array_equal(tokens.current_logprobs, expected, equal_nan=True)
 
 
-def trained(model: Path, given_batch: Batch, packing: Packing, objective: Objective, rate: float) -> TrainedTokens:
+def trained(model: Path, given_batch: Batch, packing: Packing) -> TrainedTokens:
     """Train one step in this process."""
-    train = packing.train.model_copy(update={"learning_rate": rate})
-    learner = Learner(model, train, objective, version=given_batch.version)
     shards, _ = pack_batch(given_batch, packing)
     log = TokenLog()
-    learner.step(join_shard(shards[0]), log)
+    learner(model, learning_rate=1e-2).step(join_shard(shards[0]), log)
     tokens = trained_tokens(given_batch, shards, [log.logprobs()], packing)
     assert tokens is not None
     return tokens
@@ -92,25 +84,14 @@ def trained(model: Path, given_batch: Batch, packing: Packing, objective: Object
 
 def unpacked(model: Path, given_batch: Batch) -> np.ndarray:
     """Score every trajectory alone, with the weights before the step."""
-    learner = Learner(
-        model, Train(dtype="float32", learning_rate=1.5e-4, minibatches=1), PPO(), version=given_batch.version
-    )
-    columns = []
-    for sequence in (s for group in loss_sequences(given_batch, GRPO()) for s in group):
-        columns.append(_scored_alone(learner, sequence))
-    return np.concatenate(columns)
-
-
-def _scored_alone(learner: Learner, sequence: LossSequence) -> np.ndarray:
-    ((pack,),) = pack_groups([[sequence]], 16_384, ranks=1)
-    logprob, _ = learner.policy.score(pack)
-    column: np.ndarray = logprob.detach().numpy()[pack.loss_scores]
-    return column
+    before = learner(model)
+    sequences = [s for group in loss_sequences(given_batch, GRPO()) for s in group]
+    return np.concatenate([logprobs(before, [sequence]).numpy() for sequence in sequences])
 
 
 def test_current_logprobs_follow_the_updates_of_the_step_and_proximal_ones_do_not(tiny: Path) -> None:
     drawn = batch(4, groups=8, size=4, seed=3)
-    tokens = trained(tiny, drawn, packing_of(2, 16_384), DecoupledPPO(), rate=1e-2)
+    tokens = trained(tiny, drawn, packing_of(2, 16_384))
     before = unpacked(tiny, drawn)
     assert tokens.current_logprobs is not None
     assert tokens.proximal_logprobs is not None

@@ -23,7 +23,6 @@ TRAINED: dict[int, dict[str, dict[str, Any]]] = {
         "two, cut after use, selective": {"ranks": 2, "reshard": True, "checkpointing": "selective"},
     },
     4: {
-        "four": {"ranks": 4, "checkpointing": "full"},
         "two copies of two": {"ranks": 4, "shard_ranks": 2},
         "two copies, cut after use": {"ranks": 4, "shard_ranks": 2, "reshard": True, "checkpointing": "full"},
     },

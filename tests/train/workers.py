@@ -21,7 +21,7 @@ DEADLINES = Deadlines(startup=300, step=300, swap=300)
 KEY = "secret"
 
 
-def init(model: Path, published: Path, every_version: bool = False, **train: object) -> Init:
+def init(model: Path, published: Path, **train: object) -> Init:
     """Make the Init of a trainer at version 4, and its directory."""
     published.mkdir(parents=True, exist_ok=True)
     section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, threads=1, **train)  # type: ignore[arg-type]
@@ -35,10 +35,7 @@ def init(model: Path, published: Path, every_version: bool = False, **train: obj
         publish_directory=str(published),
         kept_versions=3,
         collective_seconds=300.0,
-        buffer_seconds=300.0,
         shutdown_seconds=60.0,
-        evidence=str(published.parent / "logs"),
-        every_version=every_version,
     )
 
 
@@ -51,7 +48,7 @@ async def launched(
     Each imports torch, which takes seconds. The client is told when one of them dies.
     """
     async with (
-        LocalLauncher(Path(first.evidence), patience=10.0) as launcher,
+        LocalLauncher(Path(first.publish_directory).parent / "logs", patience=10.0) as launcher,
         TrainerClient(first, GRPO(), ranks, RunSecrets(KEY), deadlines, host=LOOPBACK) as trainer,
     ):
         processes = await start_ranks(trainer, [Resources(threads=1)] * ranks, launcher, {})
@@ -60,13 +57,9 @@ async def launched(
 
 
 @contextlib.asynccontextmanager
-async def forked(
-    first: Init, ranks: int, published: dict[int, str] | None = None, records: bool = False
-) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
+async def forked(first: Init, ranks: int) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
     """Start `ranks` forks and connect a client; they are ready. The client does not see their deaths."""
-    async with TrainerClient(
-        first, GRPO(), ranks, RunSecrets(KEY), DEADLINES, host=LOOPBACK, published=published, records=records
-    ) as trainer:
+    async with TrainerClient(first, GRPO(), ranks, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
         with started({**trainer.environment, **trainer.secrets}, ranks) as processes:
             await trainer.ready()
             yield trainer, processes

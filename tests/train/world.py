@@ -1,6 +1,5 @@
 """One rank of a gloo world, as torchrun would start it: `python -m tests.train.world DIRECTORY`; see test_worlds."""
 
-import itertools
 import json
 import sys
 from pathlib import Path
@@ -8,15 +7,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from msgspec import structs
 from safetensors.torch import save_file
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.config.recipe import Train
 from arl.launch.child import exit_immediately
-from arl.models.load import DTYPES
-from arl.sync.buckets import bucket_bytes_of, make_buckets
-from arl.sync.loading import unflatten_all
 from arl.train import sharding
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.ppo import PPO
@@ -24,7 +19,7 @@ from arl.train.learner import Learner
 from arl.train.micro_batch import pack_groups
 from arl.train.sharding import init_ranks
 from arl.types import MetricValue
-from tests.train.gradients import sequences, whole_tensor
+from tests.train.gradients import sequences
 from tests.train.synthetic import batch, packed
 
 STEPS = 3
@@ -43,22 +38,7 @@ def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricVal
         for v in range(STEPS)
     ]
     metrics = [learner.step(shard) for shard in shards]
-    check_published(learner)
     return metrics, learner.policy.full_state(torch.float32)
-
-
-def check_published(learner: Learner) -> None:
-    """Compare the buckets that are published, on rank 0 and everywhere, with the whole tensors, bit by bit."""
-    for dtype, everywhere in itertools.product(("bfloat16", "float32"), (False, True)):
-        specs = [structs.replace(spec, dtype=dtype) for spec in learner.tensors()]
-        buckets = make_buckets(specs, 10_000)
-        keeps = everywhere or dist.get_rank() == 0
-        flats = [torch.empty(bucket_bytes_of(b), dtype=torch.uint8) for b in buckets] if keeps else None
-        learner.policy.gather(buckets, flats, everywhere)
-        found = {} if flats is None else unflatten_all(flats, buckets)
-        for name, sharded, local in learner.policy._parameters():
-            whole = whole_tensor(local.detach(), sharded).to(DTYPES[dtype])
-            assert not keeps or torch.equal(found[name], whole)
 
 
 class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]

@@ -28,7 +28,7 @@ from arl.config.worlds import VIRTUAL
 from arl.data.tokenizer import load_codec, recipe_format
 from arl.errors import InputError, RecipeError
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import LOGS, RECIPE, SUMMARY
+from arl.metrics.run_files import RECIPE, SUMMARY
 from arl.metrics.run_status import require_run
 from arl.metrics.summary import Summary
 from arl.rollout.controller_state import ControllerState
@@ -182,7 +182,7 @@ class ReplayWorld:
             recipe, context.model, context.directory, lags, context.plan.transport
         ) as publications:
             versions = StartingVersions(str(context.model))
-            trainer = PacedTrainer(recipe, versions, publications, context.directory / LOGS, lags)
+            trainer = PacedTrainer(recipe, versions, publications, lags)
             if plan.paced:
                 trainer.seconds = recording.step_seconds
             yield self._parts(context, trainer)

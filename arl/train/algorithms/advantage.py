@@ -12,7 +12,6 @@ It is computed where its inputs are: on the controller's side, while the batch i
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 
@@ -58,14 +57,6 @@ class Advantage(AdvantageSection):
         """
 
 
-class Spread(NamedTuple):
-    """Hold what advantages that compare within a group need, for each of N episodes."""
-
-    centered: np.ndarray  # (N,) float64, r − the mean of its group
-    sizes: np.ndarray  # (N,) int, G of its group
-    are_equal: np.ndarray  # (N,) bool: all rewards of its group are equal, so that `centered` is rounding alone
-
-
 class GRPO(Advantage):
     """Compare each reward with those of its group: A = (r − mean) / (std + 1e-6), with the sample's std.
 
@@ -93,32 +84,26 @@ def grpo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
     Returns:
         (N,) float32; exactly 0 in a group whose rewards are all equal.
     """
-    groups = spread_groups(rewards, group_sizes)
+    centered, are_equal = center_groups(rewards, group_sizes)
     starts = np.cumsum(group_sizes) - group_sizes
-    degrees_of_freedom = np.maximum(1, group_sizes - 1)
-    variance = np.add.reduceat(groups.centered**2, starts) / degrees_of_freedom
-    std = np.sqrt(variance)
-    advantages = groups.centered / np.repeat(std + EPSILON, group_sizes)
-    return np.where(groups.are_equal, 0.0, advantages).astype(np.float32)
+    variance = np.add.reduceat(centered**2, starts) / np.maximum(1, group_sizes - 1)
+    advantages = centered / np.repeat(np.sqrt(variance) + EPSILON, group_sizes)
+    return np.where(are_equal, 0.0, advantages).astype(np.float32)
 
 
-def spread_groups(rewards: np.ndarray, group_sizes: np.ndarray) -> Spread:
-    """Tell each of N episodes, (N,) with group sizes (P,) that sum to N, what its advantage needs of its group."""
-    assert rewards.ndim == 1
-    assert group_sizes.ndim == 1
-    assert group_sizes.sum() == len(rewards)
-    assert (group_sizes > 0).all()
+def center_groups(rewards: np.ndarray, group_sizes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Center the rewards of N episodes, (N,) with group sizes (P,) that sum to N.
+
+    Returns:
+        (N,) float64, r − the mean of its group; and (N,) bool: all rewards of its group are equal, so that the number
+        is rounding alone.
+    """
     assert np.isfinite(rewards).all()
     rewards = rewards.astype(np.float64)
     starts = np.cumsum(group_sizes) - group_sizes
     means = np.add.reduceat(rewards, starts) / group_sizes
-    largest = np.maximum.reduceat(rewards, starts)
-    smallest = np.minimum.reduceat(rewards, starts)
-    return Spread(
-        centered=rewards - np.repeat(means, group_sizes),
-        sizes=np.repeat(group_sizes, group_sizes),
-        are_equal=np.repeat(largest == smallest, group_sizes),
-    )
+    are_equal = np.maximum.reduceat(rewards, starts) == np.minimum.reduceat(rewards, starts)
+    return rewards - np.repeat(means, group_sizes), np.repeat(are_equal, group_sizes)
 
 
 class RLOO(Advantage):
@@ -148,10 +133,10 @@ def rloo_advantages(rewards: np.ndarray, group_sizes: np.ndarray) -> np.ndarray:
     Returns:
         (N,) float32; exactly 0 in a group whose rewards are all equal.
     """
-    groups = spread_groups(rewards, group_sizes)
-    others = np.maximum(1, groups.sizes - 1)
-    advantages = groups.centered * groups.sizes / others
-    return np.where(groups.are_equal, 0.0, advantages).astype(np.float32)
+    centered, are_equal = center_groups(rewards, group_sizes)
+    sizes = np.repeat(group_sizes, group_sizes)
+    advantages = centered * sizes / np.maximum(1, sizes - 1)
+    return np.where(are_equal, 0.0, advantages).astype(np.float32)
 
 
 class BatchNorm(Advantage):
@@ -182,9 +167,6 @@ def batch_norm_advantages(rewards: np.ndarray, num_loss_tokens: np.ndarray) -> n
     Returns:
         (N,) float32; exactly 0 if the rewards of all episodes that have a loss token are equal.
     """
-    assert rewards.ndim == 1
-    assert num_loss_tokens.shape == rewards.shape
-    assert np.isfinite(rewards).all()
     rewards = rewards.astype(np.float64)
     counted = rewards[num_loss_tokens > 0]
     if not len(counted) or counted.min() == counted.max():

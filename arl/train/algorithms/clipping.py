@@ -6,22 +6,16 @@ loss = −Σ w · min(u A, clip(u, 1 − ε_low, 1 + ε_high) A), with a dual cl
 """
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from arl.config.objective_section import Statistic
 from arl.config.section import NonNegativeFloat, PositiveFloat
-from arl.train.algorithms.objective import Objective
+from arl.train.algorithms.objective import Objective, TokenColumns
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-    from arl.train.algorithms.objective import TokenColumns
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from arl.train.algorithms.objective import TokenColumns
 
 
 ClipLow = Annotated[float, Field(gt=0, lt=1)]
@@ -40,9 +34,7 @@ RATIO_METRICS: Mapping[str, Statistic] = {
     "by_age/clip_down": Statistic("is_clipped_down", "mean", by_age=True),
     "by_age/kl_behavior_current": Statistic("kl_behavior_current", "mean", by_age=True),
 }
-DUAL_CLIP_METRICS = {
-    "ratio/dual_clip_fraction": Statistic("is_dual_clipped", "mean"),
-}
+DUAL_CLIP_METRICS = {"ratio/dual_clip_fraction": Statistic("is_dual_clipped", "mean")}
 PROXIMAL_METRICS: Mapping[str, Statistic] = {
     "behavior_weight/uncapped_mean": Statistic("uncapped_weight", "mean"),
     "behavior_weight/max": Statistic("uncapped_weight", "max"),
@@ -87,33 +79,15 @@ class Clipped(Objective):
         return found if self.dual_clip is None else found | DUAL_CLIP_METRICS
 
     @staticmethod
-    def drift(tokens: "TokenColumns") -> "dict[str, Tensor]":
+    def drift(tokens: TokenColumns) -> "dict[str, Tensor]":
         """Estimate KL(behavior ‖ current) at each token, (N,): it means the same under every objective."""
         log_ratio = tokens.current_logprobs - tokens.behavior_logprobs
         return {"kl_behavior_current": kl_estimate(log_ratio)}
 
 
-class ClippedGain(NamedTuple):
-    """Hold the gain of each term, and which bound removed its gradient."""
-
-    gain: "Tensor"  # (N,) min(u A, clip(u) A), carries the gradient
-    values: dict[str, "Tensor"]  # (N,) each, without gradient: of the ratio and its clips
-
-
-class BehaviorWeight(NamedTuple):
-    """Hold the weight of each term, without gradient."""
-
-    weight: "Tensor"  # (N,) as it is used in the loss
-    values: dict[str, "Tensor"]  # (N,) each: what WEIGHT_METRICS are made of, and `uncapped_weight`
-
-
 def clipped_gain(
-    log_ratio: "Tensor",
-    advantages: "Tensor",
-    clip_low: float,
-    clip_high: float,
-    dual_clip: float | None = None,
-) -> ClippedGain:
+    log_ratio: "Tensor", advantages: "Tensor", clip_low: float, clip_high: float, dual_clip: float | None = None
+) -> "tuple[Tensor, dict[str, Tensor]]":
     """Compute PPO's pessimistic gain, arXiv 1707.06347, eq. 7, with a bound of its own on either side.
 
     With `dual_clip` c, the gain of a term with A < 0 is max(min(u A, clip(u) A), c A): arXiv 1912.09729, eq. 5.
@@ -122,6 +96,9 @@ def clipped_gain(
     clip is chosen, the backward multiplies its gradient 0 by the infinite ratio, which gives NaN. The gradient is still
     right. With A > 0 it is 0, because the clip is chosen. With A < 0 it is u A of the bounded u: it pushes the token
     down, because the bound is applied to the value alone and passes the derivative on.
+
+    Returns:
+        The gain, (N,) min(u A, clip(u) A), with gradient; and by name the ratio and its clips, (N,) each, without.
     """
     excess = (log_ratio - log_ratio.clamp(max=MOST_LOG_RATIO)).detach()
     ratio = (log_ratio - excess).exp()
@@ -139,10 +116,10 @@ def clipped_gain(
         is_dual_clipped = (values["ratio"] > dual_clip) & (advantages < 0)
         gain = gain.where(~is_dual_clipped, dual_clip * advantages)
         values["is_dual_clipped"] = is_dual_clipped
-    return ClippedGain(gain, values)
+    return gain, values
 
 
-def behavior_weight(log_weight: "Tensor", cap: float, use: WeightUse = "capped") -> BehaviorWeight:
+def behavior_weight(log_weight: "Tensor", cap: float, use: WeightUse = "capped") -> "tuple[Tensor, dict[str, Tensor]]":
     """Compute w = π_prox / π_behav, and what the loss uses of it.
 
     A log-weight above MOST_LOG_RATIO counts as MOST_LOG_RATIO, so that the sums of uncapped weights stay finite.
@@ -150,16 +127,17 @@ def behavior_weight(log_weight: "Tensor", cap: float, use: WeightUse = "capped")
     Args:
         cap: not read where `use` is off.
         use: capped: min(w, cap). masked: w, or 0 where w > cap. off: 1.
+
+    Returns:
+        The weight in the loss, (N,); and by name what WEIGHT_METRICS and PROXIMAL_METRICS are made of, (N,) each.
     """
     uncapped = log_weight.clamp(max=MOST_LOG_RATIO).exp()
     values = {"uncapped_weight": uncapped}
     if use == "off":
-        return BehaviorWeight(uncapped.new_ones(uncapped.shape), values)
+        return uncapped.new_ones(uncapped.shape), values
     is_capped = uncapped > cap
-    most = 0.0 if use == "masked" else cap
-    weight = uncapped.masked_fill(is_capped, most)
-    values |= {"weight": weight, "is_capped": is_capped}
-    return BehaviorWeight(weight, values)
+    weight = uncapped.masked_fill(is_capped, 0.0 if use == "masked" else cap)
+    return weight, values | {"weight": weight, "is_capped": is_capped}
 
 
 def kl_estimate(log_ratio: "Tensor") -> "Tensor":
@@ -172,7 +150,7 @@ def kl_estimate(log_ratio: "Tensor") -> "Tensor":
     return (bounded.expm1() - bounded).clamp(min=0.0)
 
 
-def check_columns(tokens: "TokenColumns", center: "Tensor") -> None:
+def check_columns(tokens: TokenColumns, center: "Tensor") -> None:
     """Assert that columns have one shape (N,), and that none but the current log-probabilities has a gradient."""
     shape = tokens.current_logprobs.shape
     constants = (tokens.behavior_logprobs, tokens.advantages, center)
@@ -228,24 +206,21 @@ class AroundProximal(Clipped):
     def needed_columns(self) -> tuple[str, ...]:
         return () if self.proximal == "loglinear" else self.columns
 
-    def center(self, tokens: "TokenColumns") -> "Tensor":
+    def center(self, tokens: TokenColumns) -> "Tensor":
         """Return log π_prox of each token, (N,), without gradient."""
         if self.proximal == "loglinear":
             return loglinear_proximal(
-                current=tokens.current_logprobs,
-                behavior=tokens.behavior_logprobs,
-                policy_versions=tokens.policy_versions,
-                version=tokens.version,
+                tokens.current_logprobs, tokens.behavior_logprobs, tokens.policy_versions, tokens.version
             )
         assert tokens.proximal_logprobs is not None, "the learner fills the columns that an objective needs"
         return tokens.proximal_logprobs
 
-    def weigh(self, log_weight: "Tensor") -> BehaviorWeight:
+    def weigh(self, log_weight: "Tensor") -> "tuple[Tensor, dict[str, Tensor]]":
         """Compute the behavior weight of terms whose log π_prox − log π_behav is `log_weight`, (N,)."""
         cap = DEFAULT_CAP if self.behavior_weight_cap is None else self.behavior_weight_cap
         return behavior_weight(log_weight, cap, self.behavior_weight)
 
-    def divergences(self, tokens: "TokenColumns", log_ratio: "Tensor", log_weight: "Tensor") -> "dict[str, Tensor]":
+    def divergences(self, tokens: TokenColumns, log_ratio: "Tensor", log_weight: "Tensor") -> "dict[str, Tensor]":
         """Estimate KL(behavior ‖ proximal), KL(proximal ‖ current) and the drift of both at each token, (N,) each."""
         return self.drift(tokens) | {
             "kl_behavior_proximal": kl_estimate(log_weight),
@@ -270,7 +245,6 @@ def loglinear_proximal(current: "Tensor", behavior: "Tensor", policy_versions: "
     import torch
 
     age = version - policy_versions
-    assert policy_versions.shape == current.shape
     # The assertion runs on the device: the host does not wait for its answer.
     torch._assert_async((age >= 0).all(), "a token from the future")
     alpha = age / (age + 1.0)

@@ -35,7 +35,7 @@ class DecoupledPPO(AroundProximal):
         check_columns(tokens, proximal)
         log_ratio = tokens.current_logprobs - proximal
         log_weight = proximal - tokens.behavior_logprobs
-        clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
-        weighed = self.weigh(log_weight)
-        loss = -(weighed.weight * clipped.gain).sum() + self.entropy_term(tokens.entropy)
-        return loss, clipped.values | weighed.values | self.divergences(tokens, log_ratio, log_weight)
+        gain, values = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
+        weight, weight_values = self.weigh(log_weight)
+        loss = -(weight * gain).sum() + self.entropy_term(tokens.entropy)
+        return loss, values | weight_values | self.divergences(tokens, log_ratio, log_weight)

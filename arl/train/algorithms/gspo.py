@@ -51,18 +51,17 @@ class GSPO(AroundProximal):
         log_ratio = tokens.current_logprobs - proximal
         log_weight = proximal - tokens.behavior_logprobs
         advantages = log_weight.new_zeros(log_weight.shape).scatter(0, sequences, tokens.advantages)  # of sequences
-        clipped = clipped_gain(
+        gain, values = clipped_gain(
             _sequence_means(log_ratio, sequences),
             advantages,
             self.clip_low,
             self.clip_high,
             self.dual_clip,
         )
-        weighed = self.weigh(_sequence_means(log_weight, sequences))
+        weight, weight_values = self.weigh(_sequence_means(log_weight, sequences))
         mean_entropies = _sequence_means(tokens.entropy, sequences)
-        loss = -(weighed.weight * clipped.gain).sum() + self.entropy_term(mean_entropies)
-        of_sequences = clipped.values | weighed.values
-        of_tokens = {name: value.index_select(0, sequences) for name, value in of_sequences.items()}
+        loss = -(weight * gain).sum() + self.entropy_term(mean_entropies)
+        of_tokens = {name: value.index_select(0, sequences) for name, value in (values | weight_values).items()}
         return loss, of_tokens | self.divergences(tokens, log_ratio, log_weight)
 
 

@@ -36,6 +36,6 @@ class PPO(Clipped):
         behavior = tokens.behavior_logprobs
         check_columns(tokens, behavior)
         log_ratio = tokens.current_logprobs - behavior
-        clipped = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
-        loss = -clipped.gain.sum() + self.entropy_term(tokens.entropy)
-        return loss, clipped.values | self.drift(tokens)
+        gain, values = clipped_gain(log_ratio, tokens.advantages, self.clip_low, self.clip_high, self.dual_clip)
+        loss = -gain.sum() + self.entropy_term(tokens.entropy)
+        return loss, values | self.drift(tokens)

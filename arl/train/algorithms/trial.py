@@ -40,13 +40,10 @@ def try_advantage(advantage: Advantage) -> None:
     )
     try:
         advantages_per_token(advantage, episodes)
-    except InputError as error:
-        raise RecipeError(f"{error}; see {advantage.EXAMPLE} for an example") from error
     except Exception as error:  # user code may fail in any way
-        raise RecipeError(
-            f"advantage.kind {advantage.kind}: compute raised {error!r} when it was tried; see {advantage.EXAMPLE} for "
-            "an example"
-        ) from error
+        raised = f"advantage.kind {advantage.kind}: compute raised {error!r} when it was tried"
+        fault = str(error) if isinstance(error, InputError) else raised
+        raise RecipeError(f"{fault}; see {advantage.EXAMPLE} for an example") from error
 
 
 def try_objective(objective: Objective) -> None:
