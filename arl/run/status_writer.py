@@ -25,8 +25,7 @@ from arl.errors import RunStopped
 from arl.launch.base import Launcher, Process
 from arl.launch.spawn import resident_bytes, started_at
 from arl.metrics.names import Record, number
-from arl.metrics.recorder import Recorder
-from arl.metrics.recorder_state import RunRecords
+from arl.metrics.recorder import Recorder, RunRecords
 from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
 from arl.reward.pool import RewardPool
 from arl.rollout.controller import Controller
@@ -35,7 +34,7 @@ from arl.run.failures import cause_to_show
 from arl.run.world import Parts, RunContext
 
 PERIOD = 1.0  # seconds between two writes
-SHOWN_OF_STEP = ("step", "reward/trained_mean", "staleness/mean", "staleness/max", "hardware/memory_gb")
+SHOWN_OF_STEP = ("step", "reward/trained_mean", "staleness/mean", "staleness/max")
 
 LOOPS = ("trainer", "controller", "publisher", "admission")  # who waits, in the words of `deadline`
 LONG_SECONDS = 10.0

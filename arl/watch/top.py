@@ -5,13 +5,11 @@ status.json ─► StatusWatch ─► draw_status ─► rich Live, twice a seco
 The controller runs if it holds run.lock or if status.json is new; otherwise what is known of its process is shown.
 """
 
-import contextlib
 import select
 import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import structs
@@ -21,8 +19,7 @@ from rich.text import Text
 
 from arl.files import is_locked
 from arl.metrics.run_files import LOCK, RECIPE
-from arl.metrics.run_status import SILENT_SECONDS, RunStatus, read_status
-from arl.metrics.status_view import MAX_PROCESSES, draw_status, rows_that_fit
+from arl.metrics.run_status import MAX_PROCESSES, SILENT_SECONDS, RunStatus, draw_status, read_status, rows_that_fit
 
 PERIOD = 0.5  # seconds between two looks
 
@@ -43,45 +40,39 @@ class StatusWatch:
         self.status = read_status(run)
         self._seen_at = time.monotonic()
 
-    def read(self) -> RunStatus:
+    def read(self) -> None:
         """Read the newest status."""
         status = read_status(self._run)
         if status != self.status:
             self.status = status
             self._seen_at = time.monotonic()
-        return status
 
     @property
-    def silence(self) -> float:
-        """Return for how many seconds nothing new has come."""
+    def silence(self) -> float | None:
+        """Return for how many seconds nothing new has come; None: the run has ended, or it is not long."""
         age = time.time() - self.status.time if self.status.is_of_this_host else 0.0
-        return max(age, time.monotonic() - self._seen_at)
-
-    @property
-    def is_silent(self) -> bool:
-        """Return whether the controller should have written another status since."""
-        return self.silence > SILENT_SECONDS
+        seconds = max(age, time.monotonic() - self._seen_at)
+        return None if self.status.end or seconds < SILENT_SECONDS else seconds
 
     def draw(self, max_processes: int = MAX_PROCESSES) -> RenderableType:
         """Draw the status; of a silent run, first what is known of that, and nothing that was true only then."""
-        if self.status.end or not self.is_silent:
+        seconds = self.silence
+        if seconds is None:
             return draw_status(self.status, str(self._run), max_processes)
-        silence = Text(describe_silence(self._run, self.status, self.silence), style="bold red")
+        said = Text(describe_silence(self._run, self.status, seconds), style="bold red")
         last = structs.replace(self.status, stage=f"last seen: {self.status.stage}", waits=(), seconds_left=None)
-        return Group(silence, draw_status(last, str(self._run), max_processes))
+        return Group(said, draw_status(last, str(self._run), max_processes))
 
 
 def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
     """Describe a status after which none has come for `seconds`: is its controller gone, or does it hang?"""
-    place = f"process {status.pid} on {status.host}"
-    silence = f"the controller ({place}) has not written for {seconds:.0f} s"
+    silence = f"the controller (process {status.pid} on {status.host}) has not written for {seconds:.0f} s"
     if is_locked(run / LOCK):
         return f"{silence}; the run's lock is held, so it runs, and hangs or is stopped"
     if not status.is_of_this_host:
         return f"{silence}; whether it still runs can be seen on {status.host} alone"
-    has_checkpoint = any(run.glob("checkpoints/step_*"))
-    resume = f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint" if has_checkpoint else ""
-    return f"{silence}; no process holds the run's lock any more: it was killed{resume}"
+    remedy = f"`arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint"
+    return f"{silence}; no process holds the run's lock any more: it was killed; {remedy}"
 
 
 def show_once(run: Path, console: Console) -> None:
@@ -92,27 +83,15 @@ def show_once(run: Path, console: Console) -> None:
 def show_live(run: Path, console: Console) -> None:
     """Draw the status until the run ends, q is pressed or Ctrl-C."""
     watch = StatusWatch(run)
-    with (
-        _single_keys(),  # first, so that no key is lost
-        Live(watch.draw(rows_that_fit(console.height)), console=console, auto_refresh=False) as live,
-    ):
-        while not watch.status.end and not _pressed_q(PERIOD):
-            watch.read()
-            live.update(watch.draw(rows_that_fit(console.height)), refresh=True)
-
-
-def _pressed_q(seconds: float) -> bool:
-    """Wait so long at most for a key; return whether q was pressed."""
-    ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return bool(ready) and sys.stdin.read(1) in {"q", "Q", ""}
-
-
-@contextlib.contextmanager
-def _single_keys() -> Iterator[None]:
-    """Read single keys from the terminal, which Ctrl-C still interrupts."""
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin, termios.TCSANOW)
+    keys = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin, termios.TCSANOW)  # single keys, which Ctrl-C still interrupts; first, so that none is lost
     try:
-        yield
+        with Live(console=console, auto_refresh=False) as live:
+            while True:
+                live.update(watch.draw(rows_that_fit(console.height)), refresh=True)
+                pressed, _, _ = select.select([sys.stdin], [], [], PERIOD)
+                if watch.status.end or (pressed and sys.stdin.read(1) in {"q", "Q", ""}):
+                    return
+                watch.read()
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, keys)

@@ -11,8 +11,7 @@ import pytest
 
 from arl import clock
 from arl.errors import InputError
-from arl.metrics.recorder import Recorder
-from arl.metrics.recorder_state import Meters, RecorderState
+from arl.metrics.recorder import Meters, Recorder, RecorderState
 from arl.types import FAILED, StepResult, StepWaits, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
 
@@ -26,7 +25,6 @@ class Work:
     wait_seconds = 0.0
     graded_groups = 0
     gate_seconds = 0.0
-    loaded_version = 0
 
     def meters(self) -> Meters:
         return Meters(
@@ -38,7 +36,6 @@ class Work:
             admitted=100,
             epochs=self.tokens / 100,
             open_tokens=3,
-            loaded_version=self.loaded_version,
         )
 
 
@@ -50,8 +47,6 @@ class Process:
 
     def __init__(self, directory: Path, restored: RecorderState | None) -> None:
         self._work = Work()
-        if restored is not None:
-            self._work.loaded_version = restored.last_swap.version
         self.recorder = Recorder(directory, True, [], Silent(), restored=restored)
         self.recorder.watch(self._work.meters)
 
@@ -64,7 +59,6 @@ class Process:
         self._work.graded_groups += 1
         self._work.gate_seconds += 0.5
         self.recorder.group_finished(BATCH.groups[0])
-        self._work.loaded_version = version
         self.recorder.swapped(SwapReport(version, 0.125, 0.25, recomputed_tokens=50))
         self.recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
         batch = msgspec.structs.replace(BATCH, version=version)
@@ -74,7 +68,6 @@ class Process:
         self._work.tokens += 3
         self._work.wait_seconds += 0.25
         self._work.gate_seconds += 0.25
-        self._work.loaded_version = version + 1
         self.recorder.swapped(SwapReport(version + 1, 0.125, 0.25, recomputed_tokens=7))
         self._work.graded_groups += 1
 
@@ -127,7 +120,7 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
     one, two = go_on(killed, state), go_on(rebuilt, state)
     assert contents(killed) == contents(rebuilt)
     written = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
-    assert one.read_records() == two.read_records() == written
+    assert list(one.read_records()) == list(two.read_records()) == written
     assert (one.state.token_ages, one.state.num_spanning) == (two.state.token_ages, two.state.num_spanning)
     assert pq.read_table(killed / "trajectories").num_rows == 6 * (steps + 2)
     assert len(json.loads((killed / "trace.json").read_text())) == 5 * (steps + 2)
@@ -137,13 +130,13 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
 
 def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     _, state = until_cut(tmp_path, 2)
-    records = go_on(tmp_path, state).read_records()
+    records = list(go_on(tmp_path, state).read_records())
     assert [r["groups/failed"] for r in records] == [1, 2, 3, 4]
     assert {r["reward/generated_mean"] for r in records} == {(1.0 + 0.0 + 0.5) / 3}
     assert [r["audit/groups_in_flight"] for r in records] == [97, 94, 91, 88]
     assert [r["time_s"] for r in records] == pytest.approx([0.7, 1.6, 2.5, 3.4])
     assert [r["tokens/generated"] for r in records] == [10 + 3, 10, 10, 10]  # running episodes had 3 from the start
-    assert [r["tokens/generated_total"] for r in records] == [13, 23, 33, 43]
+    assert [r["audit/tokens_generated"] for r in records] == [13, 23, 33, 43]
     assert [r["sync/swaps"] for r in records] == [1, 2, 2, 2]
     assert [r["sync/paused_s"] for r in records] == [0.125, 0.25, 0.25, 0.25]
     assert [r["wait/gate_s"] for r in records] == [0.5, 0.75, 0.75, 0.75]

@@ -35,7 +35,6 @@ def page(
         selection_bias=selection.warnings(),
         idle_trainer=0.0,
         idle_engine=idle_engine,
-        pause={"pause": 0.0524, "drain": 0.03, "flush": 0.0, "transfer": 0.0, "load": 0.0204, "resume": 0.0},
         weights_sha256="0",
         trainer_memory=memory,
     )
@@ -71,6 +70,6 @@ def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None
 
 
 def test_memory_on_a_gpu_is_shown_beside_what_was_predicted_and_on_a_cpu_alone() -> None:
-    assert "allocated 55.0 GB of its GPU at most, 50.0 GB predicted (+10%)" in page(memory=TrainerMemory(55.0, 50.0))
-    assert "had 0.92 GB resident at most, libraries included" in page(memory=TrainerMemory(0.92, None))
+    assert "a trainer rank took 55.00 GB at most, 50.0 GB predicted\n" in page(memory=TrainerMemory(55.0, 50.0))
+    assert "a trainer rank took 0.92 GB at most\n" in page(memory=TrainerMemory(0.92, None))
     assert "memory" not in page()

@@ -172,7 +172,7 @@ def test_a_server_that_is_not_wandbs_leaves_the_run_offline_with_everything_in_i
 
 
 def test_every_metric_has_one_axis_at_wandb() -> None:
-    patterns = wandb_tracker._patterns()
+    patterns = {*wandb_tracker._patterns(), "eval/*"}
     for name in [*METRICS, "reward/correct", "objective/penalty", "samples"]:
         matching = [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)]
         assert len(matching) == 1 or name in AXES, name

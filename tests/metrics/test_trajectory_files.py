@@ -11,8 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from arl.errors import RunError
-from arl.metrics.episode_table import EpisodeRow, group_rows, split_tokens
-from arl.metrics.trajectory_files import TrajectoryFiles
+from arl.metrics.trajectory_files import EpisodeRow, TrajectoryFiles, group_rows, split_tokens
 from arl.types import TRAINED, TrainedTokens
 from tests.fakes import NullCodec
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP

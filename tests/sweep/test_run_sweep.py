@@ -153,7 +153,7 @@ directory.mkdir(parents=True)
 """
 SUMMARY = """{
 "directory": "", "accuracy_before": null, "accuracy_after": 0.5, "eval_problems": 4, "seconds": 1, "steps": 2,
-"training_seconds": 1, "tokens_trained": 9, "tokens_generated": 9, "pause": {},
+"training_seconds": 1, "tokens_trained": 9, "tokens_generated": 9,
 "token_ages": {}, "trajectories_spanning_versions": 0, "groups": {},
 "selection": {}, "selection_bias": [], "idle_trainer": 0, "idle_engine": 0, "weights_sha256": ""}
 """
