@@ -42,12 +42,6 @@ def test_a_sweep_that_would_compute_something_else_is_refused_with_every_differe
     assert len(begin(recipe, "rollout.staleness=2", "2", "deadlines.step=5").arms) == 2
 
 
-def test_a_field_that_every_arm_sets_may_have_another_value_in_the_recipe(recipe: Path) -> None:
-    begin(recipe, "rollout.staleness=0,2")
-    manifest = begin(recipe, "rollout.staleness=8", "2", "rollout.staleness=3")
-    assert list(manifest.arms) == ["staleness=0", "staleness=2", "staleness=8"]
-
-
 def test_an_arm_of_the_same_name_and_other_settings_is_refused(recipe: Path) -> None:
     file = recipe.with_name("study.yaml")
     file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 2}}")
