@@ -98,7 +98,7 @@ def combine(
         InputError: a field is set twice, a rule matches nothing, or no combination is left.
     """
     _validate_axes(axes, named)
-    combinations: list[tuple[str, Settings, Settings]] = []  # named arm or "", what axes set, all
+    combinations: list[tuple[str, Settings, dict[str, Any]]] = []  # named arm or "", what axes set, all
     for name, settings in (named or {"": {}}).items():
         for points in itertools.product(*axes):
             point = {field: value for of_axis in points for field, value in of_axis.items()}
@@ -116,7 +116,7 @@ def combine(
         name = _directory_name(named_arm, point, last_words, base or {})
         if name in arms:
             raise InputError(f"{given} and {arms[name]}: both are named {name}; name them by `arms:` of a sweep file")
-        arms[name] = dict(given)
+        arms[name] = given
     return arms
 
 
