@@ -15,30 +15,6 @@ from arl.metrics.recorder import Meters, Recorder, RecorderState
 from arl.types import FAILED, StepResult, StepWaits, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
 
-
-class Work:
-    """Count what a process has done since it began."""
-
-    busy_seconds = 0.0
-    tokens = 0
-    restarts = 0
-    wait_seconds = 0.0
-    graded_groups = 0
-    gate_seconds = 0.0
-
-    def meters(self) -> Meters:
-        return Meters(
-            busy_seconds=self.busy_seconds,
-            reward_wait_seconds=self.wait_seconds,
-            graded_groups=self.graded_groups,
-            gate_seconds=self.gate_seconds,
-            restarts=self.restarts,
-            admitted=100,
-            epochs=self.tokens / 100,
-            open_tokens=3,
-        )
-
-
 AFTER_STEP = 0.2  # seconds
 
 
@@ -46,30 +22,32 @@ class Process:
     """Feed a recorder, each event at a time of its own."""
 
     def __init__(self, directory: Path, restored: RecorderState | None) -> None:
-        self._work = Work()
+        self._meters = Meters(admitted=100, open_tokens=3)
         self.recorder = Recorder(directory, True, [], Silent(), restored=restored)
-        self.recorder.watch(self._work.meters)
+        self.recorder.watch(lambda: self._meters)
+
+    def _count(self, busy: float, tokens: int, waited: float, held_back: float) -> None:
+        meters = self._meters
+        self._meters = msgspec.structs.replace(
+            meters,
+            busy_seconds=meters.busy_seconds + busy,
+            epochs=meters.epochs + tokens / 100,
+            reward_wait_seconds=meters.reward_wait_seconds + waited,
+            graded_groups=meters.graded_groups + 1,
+            gate_seconds=meters.gate_seconds + held_back,
+        )
 
     async def step(self, version: int) -> None:
         await asyncio.sleep(0.7)
-        self._work.busy_seconds += 0.3
-        self._work.tokens += 10
-        self._work.restarts += 2
-        self._work.wait_seconds += 0.5
-        self._work.graded_groups += 1
-        self._work.gate_seconds += 0.5
+        self._count(busy=0.3, tokens=10, waited=0.5, held_back=0.5)
         self.recorder.group_finished(BATCH.groups[0])
         self.recorder.swapped(SwapReport(version, 0.125, 0.25, recomputed_tokens=50))
         self.recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
         batch = msgspec.structs.replace(BATCH, version=version)
         self.recorder.step_finished(batch, StepResult(version + 1, {"loss": 0.1 * version}), StepWaits(0.1))
         await asyncio.sleep(AFTER_STEP)
-        self._work.busy_seconds += 0.1
-        self._work.tokens += 3
-        self._work.wait_seconds += 0.25
-        self._work.gate_seconds += 0.25
+        self._count(busy=0.1, tokens=3, waited=0.25, held_back=0.25)
         self.recorder.swapped(SwapReport(version + 1, 0.125, 0.25, recomputed_tokens=7))
-        self._work.graded_groups += 1
 
 
 def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:

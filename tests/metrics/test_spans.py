@@ -5,7 +5,6 @@ import itertools
 import json
 from pathlib import Path
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -67,25 +66,6 @@ def request(number: int) -> TraceSpan:
 def names(run: Path) -> list[str]:
     """The names of the events in the file, which must be whole JSON."""
     return [event["name"] for event in json.loads((run / "trace.json").read_text())]
-
-
-@given(before=st.integers(0, 60), after=st.integers(0, 60), more=st.integers(0, 60))
-def test_a_resumed_run_has_no_span_of_what_was_done_after_its_checkpoint(
-    tmp_path_factory: pytest.TempPathFactory, before: int, after: int, more: int
-) -> None:
-    run = tmp_path_factory.mktemp("run")
-    killed = Trace(run)
-    for number in range(before):
-        killed.add(request(number))
-    size = killed.flush()
-    for number in range(after):
-        killed.add(request(1000 + number))
-    killed.flush()
-    resumed = Trace(run, size)
-    for number in range(more):
-        resumed.add(request(2000 + number))
-    resumed.close()
-    assert names(run) == [f"g{number}.0.0" for number in [*range(before), *range(2000, 2000 + more)]]
 
 
 def test_steps_and_swaps_of_a_long_run_are_read_again_though_its_requests_are_left_out(tmp_path: Path) -> None:

@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Moments, Population, Selection
 from arl.metrics.summary import Summary, TrainerMemory, render
@@ -41,20 +39,16 @@ def page(
     return render(summary, recipe)
 
 
-@pytest.mark.parametrize(
-    ("hint", "offered", "already"),
-    [
-        ("rollout.staleness=0", {"rollout": {"staleness": 4}}, {"rollout": {"staleness": 0}}),
-        ("objective.kind=ppo", {"objective": {"kind": "decoupled_ppo"}}, {"objective": {"kind": "ppo"}}),
-        ("objective.proximal=loglinear", {}, {"objective": {"proximal": "loglinear"}}),
-        ("more train.threads", {}, None),
-    ],
-)
-def test_a_hint_suggests_only_what_is_not_set(
-    hint: str, offered: dict[str, Any], already: dict[str, Any] | None
-) -> None:
-    assert hint in page(idle_engine=0.5, **offered)
-    if already is not None:
+def test_a_hint_suggests_only_what_is_not_set() -> None:
+    offered = page(idle_engine=0.5)
+    assert "more train.threads" in offered
+    settings: dict[str, dict[str, Any]] = {
+        "rollout.staleness=0": {"rollout": {"staleness": 0}},
+        "objective.kind=ppo": {"objective": {"kind": "ppo"}},
+        "objective.proximal=loglinear": {"objective": {"proximal": "loglinear"}},
+    }
+    for hint, already in settings.items():
+        assert hint in offered
         assert hint not in page(idle_engine=0.5, **already)
 
 
@@ -69,7 +63,6 @@ def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None
     assert "warning: mean length differs: trained 5, dropped 15" in biased
 
 
-def test_memory_on_a_gpu_is_shown_beside_what_was_predicted_and_on_a_cpu_alone() -> None:
+def test_memory_is_shown_beside_what_was_predicted() -> None:
     assert "a trainer rank took 55.00 GB at most, 50.0 GB predicted\n" in page(memory=TrainerMemory(55.0, 50.0))
-    assert "a trainer rank took 0.92 GB at most\n" in page(memory=TrainerMemory(0.92, None))
     assert "memory" not in page()
