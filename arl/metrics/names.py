@@ -150,7 +150,7 @@ METRICS = {  # name -> formula [unit]
 AXES = ("step", "policy_version", "time_s", "epochs", "tokens/trained_total")
 OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs, which it defines itself
 OF_PART = "reward/"  # begins reward/<part>: mean over the trajectories of B whose reward names that part, unweighted
-OF_EVALUATION = "eval/"
+OF_EVALUATION = "eval/"  # begins eval/<suite>/…: every suite has what held_out has
 BY_AGE = "by_age/"  # begins the names of lists with one number for each of AGE_BUCKETS
 MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves", "train")) | {
     "hardware/mfu",
@@ -160,11 +160,6 @@ MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves",
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
 # advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age,
 # without a wrong episode they have no length.
-
-
-def is_defined(name: str) -> bool:
-    """Return whether a metric is defined: here, by the user's objective or suite, or by a part of the reward."""
-    return name in METRICS or name.startswith((OF_OBJECTIVE, OF_PART, OF_EVALUATION))
 
 
 def number(record: Mapping[str, float | list[int] | list[float | None]], name: str) -> float:

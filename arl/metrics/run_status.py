@@ -31,13 +31,11 @@ from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
 RUNS = "runs"  # state of a process that has not ended
-SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
 
 MAX_PROCESSES = 24  # rows; a run may have hundreds
 MIN_PROCESSES = 4
 OTHER_LINES = 18  # headline, facts, of which some take two lines, heads of the columns, a progress bar
 MAX_WAITS = 3
-MAX_NAME = 24
 UNKNOWN = "–"
 LEFT = ("role", "node", "pid", "state")  # columns of words
 CAUSES = {"groups": "for groups", "bound": "for the staleness bound", "device": "for the device"}
@@ -177,8 +175,7 @@ def draw_status(status: RunStatus, name: str = "", max_processes: int = MAX_PROC
 
 
 def _headline(status: RunStatus, name: str) -> str:
-    short = name if len(name) <= MAX_NAME else f"…/{name.rpartition('/')[2]}"
-    parts = [short] if name else []
+    parts = [name] if name else []
     parts += [status.end or status.stage, f"version {status.version} of {status.steps}"]
     if status.most_tokens is not None:
         parts.append(f"{status.tokens:,} of {status.most_tokens:,} tokens")

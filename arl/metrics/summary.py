@@ -87,10 +87,13 @@ def render(summary: Summary, recipe: Recipe) -> str:
         predicted = summary.trainer_memory.predicted
         planned = "" if predicted is None else f", {predicted:.1f} GB predicted"
         lines.append(f"memory     a trainer rank took {summary.trainer_memory.measured:.2f} GB at most{planned}")
+    hints = recipe.objective.try_next
+    if recipe.rollout.staleness or recipe.rollout.is_unbounded:
+        hints = ("--set rollout.staleness=0 --set name=sync: the same run, synchronous", *hints)
     lines += [
         f"weights    sha256 {summary.weights_sha256}",
         f"files      {summary.directory}",
-        *(f"try next   {hint}" for hint in _hints(summary, recipe)),
+        *(f"try next   {hint}" for hint in hints),
     ]
     return "\n".join(lines)
 
@@ -110,27 +113,9 @@ def _selection(summary: Summary) -> list[str]:
 def _rule(recipe: Recipe) -> str:
     """Name the rule that limits the age of a token."""
     rollout = recipe.rollout
-    if rollout.lag is not None:
-        return "exact lag"
     if rollout.is_unbounded:
         return f"no bound, at most {rollout.max_groups:,} groups in flight"
-    return f"bound {rollout.staleness}"
-
-
-def _hints(summary: Summary, recipe: Recipe) -> list[str]:
-    """Suggest what to try next; nothing that the recipe has already."""
-    hints = []
-    rollout = recipe.rollout
-    if rollout.staleness or rollout.is_unbounded:
-        hints.append("--set rollout.staleness=0 --set name=sync: the same run, synchronous")
-    if summary.idle_trainer > max(summary.idle_engine, 0.2):
-        limit = "max_groups" if rollout.is_unbounded else "staleness"
-        larger = f", or a larger rollout.{limit}" if rollout.lag is None else ""
-        hints.append(f"the trainer waits: more engine threads or replicas{larger}")
-    elif summary.idle_engine > 0.2:
-        cheaper = f", or {recipe.objective.cheaper}" if recipe.objective.cheaper else ""
-        hints.append(f"the engine waits: more train.threads or ranks{cheaper}")
-    return hints + list(recipe.objective.try_next)
+    return f"bound {rollout.staleness}" if rollout.lag is None else "exact lag"
 
 
 def weights_sha256(model: Path) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from arl.errors import InputError
 from arl.files import is_locked
 from arl.metrics.run_files import LOCK, LOGS
-from arl.metrics.run_status import STATUS_FILE, require_run
-from arl.watch.top import StatusWatch
+from arl.metrics.run_status import STATUS_FILE, read_status, require_run
+from arl.watch.top import silence
 
 PERIOD = 0.25  # seconds between two looks
 TAIL_BYTES = 1 << 20  # at the end of a log, in which its last lines are looked for
@@ -72,9 +72,8 @@ def show_logs(run: Path, role: str | None, count: int, show: Callable[[str], obj
     has_prefix = len(logs) > 1 or (follow and role is None)
     for log in logs:
         log.seek_last(count)
-    watch = StatusWatch(run) if (run / STATUS_FILE).exists() else None
     while True:
-        is_last = not follow or _has_ended(run, watch)  # before the look, so that nothing is missed
+        is_last = not follow or _has_ended(run)  # before the look, so that nothing is missed
         known = {log.path for log in logs}
         logs += [log for log in find_logs(run, role) if log.path not in known]  # processes that start later
         for log in logs:
@@ -85,8 +84,9 @@ def show_logs(run: Path, role: str | None, count: int, show: Callable[[str], obj
         time.sleep(PERIOD)
 
 
-def _has_ended(run: Path, watch: StatusWatch | None) -> bool:
+def _has_ended(run: Path) -> bool:
     """Return whether nothing more will come: the lock is free, and no other host says that it goes on."""
-    if watch is not None:
-        watch.read()
-    return not is_locked(run / LOCK) and (watch is None or bool(watch.status.end) or watch.silence is not None)
+    if is_locked(run / LOCK):
+        return False
+    status = read_status(run) if (run / STATUS_FILE).exists() else None
+    return status is None or bool(status.end) or silence(status) is not None
