@@ -3,8 +3,9 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -193,37 +194,22 @@ def test_right_and_wrong_groups_are_shares_of_those_that_were_scored(tmp_path: P
     assert first["reward/errors_"] == 0.5, "a part takes no name of arl's own"
 
 
-class Watching:
-    """A tracker that keeps what it is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[tuple[int, list[SampledEpisode]]] = []
-
-    def log(self, record: Record) -> None: ...
-
-    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
-        self.shown.append((step, list(samples)))
-
-    def close(self) -> None: ...
-
-
 def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None:
-    tracker = Watching()
+    shown: dict[int, list[SampledEpisode]] = {}
+    tracker = SimpleNamespace(log=lambda _: None, log_samples=shown.__setitem__, close=lambda: None)
     tokens = TrainedTokens(np.array([1, 1, 1, -1, 0.5, 0.5, -0.5, -0.5], np.float32), per_token=False)
 
     async def main() -> None:
         trackers = [tracker_thread(lambda _: tracker)]
-        recorder = Recorder(tmp_path, False, trackers, Silent(), codec=NullCodec(), samples_every=2)
-        recorder.watch(Meters)
-        with recorder:
+        with Recorder(tmp_path, False, trackers, Silent(), codec=NullCodec(), samples_every=2) as recorder:
+            recorder.watch(Meters)
             for version in (3, 4, 5):
                 batch = msgspec.structs.replace(BATCH, version=version)
                 recorder.step_finished(batch, StepResult(version + 1, {}, tokens), StepWaits())
 
     clock.run(main)
-    assert [step for step, _ in tracker.shown] == [4, 6]
-    samples = tracker.shown[0][1]
-    first, second = samples[0], samples[-1]
+    assert list(shown) == [4, 6]
+    first, *_, second = shown[4]
     assert (first.group_id, first.sample, second.group_id, second.sample) == (0, 0, 1, 1)
     assert (first.prompt, first.response, first.advantage) == ("0 1", "2 3 4", 1.0)
     assert (first.oldest_version, first.newest_version, first.age, first.length) == (1, 2, 2, 3)

@@ -15,7 +15,6 @@ from rich.console import Console
 from arl import clock
 from arl.config.recipe_file import load_recipe
 from arl.errors import RunError
-from arl.launch.child import CORES
 from arl.launch.devices import Share
 from arl.sweep import run_sweep as module
 from arl.sweep.directory import SweepRun, open_directory
@@ -86,15 +85,11 @@ def test_a_run_that_was_killed_ends_as_one_that_nothing_interrupted(recipe: Path
     assert contents(fresh.directory) == expected
 
 
-def test_runs_of_world_virtual_see_every_core_however_many_go_on_at_a_time(recipe: Path) -> None:
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_runs_of_world_virtual_see_every_core_however_many_go_on_at_a_time(recipe: Path, jobs: int) -> None:
     """So each has the warm-up that `arl train` alone gives it, whose weights depend on the number of cores."""
-    cores = {}
-    for jobs in (1, 2):
-        request = read_request(recipe, axes=["rollout.staleness=0,1"], jobs=jobs)
-        shares = PlannedSweep(request, Console(quiet=True)).shares
-        assert len(shares) == jobs
-        cores[jobs] = {share.environment.get(CORES) for share in shares}
-    assert cores == {1: {None}, 2: {None}}
+    request = read_request(recipe, axes=["rollout.staleness=0,1"], jobs=jobs)
+    assert PlannedSweep(request, Console(quiet=True)).shares == [Share()] * jobs
 
 
 BREAKS = """\
@@ -129,9 +124,7 @@ def test_an_arm_that_fails_is_reported_and_stops_no_other(recipe: Path, monkeypa
     log = directory / "logs" / arm / "seed-0.log"
     message = str(failed.value)
     assert "1 of 2 runs failed; the same command tries them again:" in message
-    assert f"{arm} seed 0: arl train (pid " in message
     assert message.endswith(f"exited with code 7: this reward has had enough; log {log}")
-    assert log.read_text() == "this reward has had enough\n"
     assert (directory / "function=tests.sweep.rewards-held" / "seed-0" / "summary.json").exists()
     assert "0/1" in printed.getvalue()
     dry_run(request, console)
