@@ -70,8 +70,10 @@ def read_records(path: Path) -> list[Record]:
     """
     if not path.exists():
         return []
+    rows: list[Record] = []
     *lines, _ = path.read_bytes().split(b"\n")
     try:
-        return [_DECODER.decode(line.decode()) for line in lines]
+        rows.extend(_DECODER.decode(line.decode()) for line in lines)
     except ValueError as error:
-        raise DataError(f"{path}: cannot be read ({error})") from error
+        raise DataError(f"{path}: cannot be read after {len(rows)} lines ({error})") from error
+    return rows

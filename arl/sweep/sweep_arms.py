@@ -112,8 +112,8 @@ def combine(
     fields = {field for _, point, _ in kept for field in dict(leaves(point))}
     last_words = Counter(field.rpartition(".")[2] for field in fields)
     arms: dict[str, dict[str, Any]] = {}
-    for named_arm, point, combined in kept:
-        name = _directory_name(named_arm, point, last_words, base or {})
+    for named_arm, varied, combined in kept:
+        name = _directory_name(named_arm, varied, last_words, base or {})
         if name in arms:
             raise InputError(
                 f"{combined} and {arms[name]}: both are named {name}; name them by `arms:` of a sweep file"
