@@ -28,18 +28,13 @@ TRAINER_TIMES = (  # one after the other
 )
 ENGINE_TIMES = ("wait/gate_s", "sync/paused_s")
 SYNCHRONOUS = ["rollout.staleness=0", "mode=collocated", "engine.kv_policy=recompute"]
+TWO_REPLICAS = [*SYNCHRONOUS, "engine.replicas=2", "engine.threads=1"]
 LAYOUTS = {
     "asynchronous": [],
     "synchronous": SYNCHRONOUS,
     "synchronous, tail-batched": [*SYNCHRONOUS, "rollout.tail_batching.oversample=1.25"],
-    "synchronous, 2 replicas": [*SYNCHRONOUS, "engine.replicas=2", "engine.threads=1"],
-    "synchronous, 2 replicas, 2 ranks": [
-        *SYNCHRONOUS,
-        "engine.replicas=2",
-        "engine.threads=1",
-        "train.ranks=2",
-        "train.threads=1",
-    ],
+    "synchronous, 2 replicas": TWO_REPLICAS,
+    "synchronous, 2 replicas, 2 ranks": [*TWO_REPLICAS, "train.ranks=2", "train.threads=1"],
 }
 
 
@@ -54,8 +49,7 @@ def bench_async(recipe: Path, overrides: list[str], repeats: int) -> dict[str, A
                 summary = train(loaded, display)
                 runs[name].append(_row(summary))
     rates = {name: statistics.median(row["tokens_per_s"] for row in rows) for name, rows in runs.items()}
-    synchronous = [name for name in LAYOUTS if name != "asynchronous"]
-    fastest = max(synchronous, key=lambda name: rates[name])
+    fastest = max(LAYOUTS.keys() - {"asynchronous"}, key=rates.__getitem__)
     return {
         "recipe": recipe.name,
         "tokens_per_s": {name: round(rate, 1) for name, rate in rates.items()},
@@ -67,15 +61,12 @@ def bench_async(recipe: Path, overrides: list[str], repeats: int) -> dict[str, A
 
 def _shares(directory: Path) -> dict[str, float]:
     """Return the shares of the time of all steps, and what they do not explain; engines' pauses overlap the others."""
-    lines = (directory / METRICS_FILE).read_text().splitlines()
-    steps = [record for record in map(json.loads, lines) if "time/step_s" in record]
+    records = map(json.loads, (directory / METRICS_FILE).read_text().splitlines())
+    steps = [record for record in records if "time/step_s" in record]
     whole = sum(record["time/step_s"] for record in steps)
-    shares = {}
-    for name in TRAINER_TIMES:
-        shares[name] = sum(record.get(name, 0.0) for record in steps) / whole
-    shares["unexplained"] = 1 - sum(shares.values())
-    for name in ENGINE_TIMES:
-        shares[name] = sum(record.get(name, 0.0) for record in steps) / whole
+    names = (*TRAINER_TIMES, *ENGINE_TIMES)
+    shares = {name: sum(record.get(name, 0.0) for record in steps) / whole for name in names}
+    shares["unexplained"] = 1 - sum(shares[name] for name in TRAINER_TIMES)
     return {name: round(share, 3) for name, share in shares.items()}
 
 

@@ -2,11 +2,17 @@
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from arl.config.command_options import Overrides, RecipePath
+
+
+def _print(document: dict[str, Any]) -> None:
+    from arl.bench import to_json
+
+    typer.echo(to_json(document))
 
 
 def engine(
@@ -15,11 +21,9 @@ def engine(
     repeats: Annotated[int, typer.Option(min=1, help="Of all sides, interleaved, after one warm-up.")] = 3,
 ) -> None:
     """Measure the embedded engine beside SGLang and Hugging Face generate."""
-    from arl.bench import to_json
     from arl.bench.engine_bench import bench_engine
 
-    report = bench_engine(requests, threads, repeats)
-    typer.echo(to_json(report))
+    _print(bench_engine(requests, threads, repeats))
 
 
 def async_(
@@ -28,11 +32,9 @@ def async_(
     repeats: Annotated[int, typer.Option(min=1, help="Runs of each layout, interleaved.")] = 3,
 ) -> None:
     """Run one recipe with and without staleness."""
-    from arl.bench import to_json
     from arl.bench.asynchrony import bench_async
 
-    report = bench_async(recipe, set_ or [], repeats)
-    typer.echo(to_json(report))
+    _print(bench_async(recipe, set_ or [], repeats))
 
 
 def controller(
@@ -43,11 +45,9 @@ def controller(
     repeats: Annotated[int, typer.Option(min=1, help="Of the shorter runs, interleaved.")] = 3,
 ) -> None:
     """Measure the controller alone: episodes a second, time per group, memory."""
-    from arl.bench import to_json
     from arl.bench.controller_bench import bench_controller
 
-    report = bench_controller(concurrent, episodes, repeats)
-    typer.echo(to_json(report))
+    _print(bench_controller(concurrent, episodes, repeats))
 
 
 def kernels(
@@ -59,19 +59,9 @@ def kernels(
     repeats: Annotated[int, typer.Option(min=1, help="Of every contestant, interleaved, after a warm-up.")] = 5,
 ) -> None:
     """Measure log-probability and policy loss beside PyTorch and the machine's ceilings."""
-    import torch
-
-    from arl.bench import to_json
     from arl.bench.kernels_bench import bench_kernels
 
-    has_gpu = torch.cuda.is_available()
-    report = bench_kernels(
-        rows=rows or (32_768 if has_gpu else 1024),
-        vocab=vocab or (151_936 if has_gpu else 32_768),
-        widths=width or ([1536, 4096] if has_gpu else [512]),
-        repeats=repeats,
-    )
-    typer.echo(to_json(report))
+    _print(bench_kernels(rows, vocab, width, repeats))
 
 
 def trainer(
@@ -81,11 +71,9 @@ def trainer(
     threads: Annotated[int, typer.Option(min=1, help="Of the CPU.")] = 1,
 ) -> None:
     """Measure one training step on one device: tokens/s and MFU."""
-    from arl.bench import to_json
     from arl.bench.trainer_bench import bench_trainer
 
-    report = bench_trainer(steps, threads, checkpointing, compiled)
-    typer.echo(to_json(report))
+    _print(bench_trainer(steps, threads, checkpointing, compiled))
 
 
 def sync(
@@ -95,12 +83,10 @@ def sync(
     ] = None,
 ) -> None:
     """Measure weight transports: GB/s, and the pause of a swap."""
-    from arl.bench import to_json
-    from arl.bench.sync_bench import SHAPES, bench_sync
+    from arl.bench.sync_bench import bench_sync
     from arl.metrics.console import stderr_display
 
-    report = bench_sync(repeats, size or list(SHAPES), stderr_display().note)
-    typer.echo(to_json(report))
+    _print(bench_sync(repeats, size, stderr_display().note))
 
 
 COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, trainer, sync]

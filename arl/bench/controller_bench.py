@@ -15,7 +15,7 @@ from pathlib import Path
 from time import perf_counter, process_time
 from typing import Any
 
-import numpy as np
+import psutil
 from msgspec import Struct
 
 from arl import clock
@@ -142,15 +142,7 @@ class _Sampler(NullObserver):
 
     def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         if result.version % self._interval == 0:
-            trained = result.version * self._per_step
-            self.resident.append((trained, resident_bytes()))
-
-
-def resident_bytes() -> int:
-    status = Path("/proc/self/status").read_text()
-    _, _, resident = status.partition("VmRSS:")
-    kibibytes = int(resident.split()[0])
-    return kibibytes * 1024
+            self.resident.append((result.version * self._per_step, psutil.Process().memory_info().rss))
 
 
 def _throughput(run: Run) -> dict[str, Any]:
@@ -167,26 +159,24 @@ def _throughput(run: Run) -> dict[str, Any]:
 
 def _memory(resident: list[tuple[int, int]]) -> dict[str, Any]:
     """Report the memory after the run is warm, and at its end."""
-    warm = np.array(resident[int(WARM * len(resident)) :], dtype=float)
-    mib = [round(size / 2**20, 1) for _, size in resident]
+    warm = int(WARM * len(resident))
+    mib = [round(size / 2**20, 2) for _, size in resident]
     return {
-        "warm_after_episodes": int(warm[0, 0]),
-        "warm_mib": round(warm[0, 1] / 2**20, 2),
-        "end_mib": round(warm[-1, 1] / 2**20, 2),
+        "warm_after_episodes": resident[warm][0],
+        "warm_mib": mib[warm],
+        "end_mib": mib[-1],
         "resident_mib": mib,
     }
 
 
 def _groups(runs: dict[int, list[Run]]) -> dict[str, Any]:
     """Compare runs by their number of concurrent episodes."""
-    repeats: dict[int, list[float]] = {}
-    mean_open: dict[int, int] = {}
-    for size, of_size in runs.items():
-        repeats[size] = [round(run.cpu_us_per_group, 1) for run in of_size]
-        mean_open[size] = round(statistics.mean(run.mean_open for run in of_size))
+    repeats = {size: [round(run.cpu_us_per_group, 1) for run in of_size] for size, of_size in runs.items()}
     best = {size: min(values) for size, values in repeats.items()}
     return {
-        "mean_open_episodes": mean_open,
+        "mean_open_episodes": {
+            size: round(statistics.mean(run.mean_open for run in of_size)) for size, of_size in runs.items()
+        },
         "cpu_us_per_group": best,
         "ratio_to_fewest": {size: round(value / best[min(best)], 2) for size, value in best.items()},
         "repeats": repeats,

@@ -83,7 +83,7 @@ async def _measure(directory: Path, num_requests: int, threads: int, repeats: in
         sides: dict[str, Side] = {}
         for name, kind in kinds.items():
             sides[name] = await _served(stack, directory, kind, dtype, resources)
-        sides["hf_generate"] = _HfGenerate(stock)
+        sides["hf_generate"] = _hf_generate(stock)
         await _measure_round(sides, requests)  # warms up
         rounds = [await _measure_round(sides, requests) for _ in range(repeats)]
     at_a_time = {count: _report(_share(requests, count), count, rounds) for count in AT_A_TIME}
@@ -128,12 +128,10 @@ def _requests(count: int, vocab_size: int) -> list[GenerateRequest]:
     drawn = random.lognormal(np.log(LENGTH_P50), LENGTH_SIGMA, count)
     lengths = drawn.round().clip(1, room)
     prompts = random.integers(0, vocab_size, (count, PROMPT_TOKENS))
-    requests = []
-    for i in range(count):
-        prompt = tuple(prompts[i].tolist())
-        sampling = SamplingParams(int(lengths[i]), seed=i)
-        requests.append(GenerateRequest(f"bench-{i}", prompt, sampling))
-    return requests
+    return [
+        GenerateRequest(f"bench-{i}", tuple(prompts[i].tolist()), SamplingParams(int(lengths[i]), seed=i))
+        for i in range(count)
+    ]
 
 
 async def _served(
@@ -175,61 +173,48 @@ async def _generate(engine: Engine, requests: list[GenerateRequest], count: int)
     async with asyncio.TaskGroup() as callers:
         for _ in range(count):
             callers.create_task(call())
-    seconds = perf_counter() - start
-    return Measured(seconds, latencies)
+    return Measured(perf_counter() - start, latencies)
 
 
-class _HfGenerate:
+def _hf_generate(model: PreTrainedModel) -> Side:
     """Generate batches in order of arrival, each as long as its longest; answers when all of a batch is done."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
-        self._model = model
+    @torch.inference_mode()
+    def generate(batch: list[GenerateRequest]) -> None:
+        prompts = torch.tensor([request.input_ids for request in batch], device=model.device)
+        longest = max(request.sampling.max_new_tokens for request in batch)
+        generated = model.generate(
+            prompts, attention_mask=torch.ones_like(prompts), do_sample=True, top_k=0, max_new_tokens=longest
+        )
+        assert generated.shape[1] == PROMPT_TOKENS + longest
 
-    async def __call__(self, requests: list[GenerateRequest], count: int) -> Measured:
+    async def measure(requests: list[GenerateRequest], count: int) -> Measured:
         latencies: list[float] = []
         start = perf_counter()
         for i in range(0, len(requests), count):
             batch = requests[i : i + count]
             begin = perf_counter()
-            self._generate(batch)
-            latency = perf_counter() - begin
-            latencies += [latency] * len(batch)
-        seconds = perf_counter() - start
-        return Measured(seconds, latencies)
+            generate(batch)
+            latencies += [perf_counter() - begin] * len(batch)
+        return Measured(perf_counter() - start, latencies)
 
-    @torch.inference_mode()
-    def _generate(self, batch: list[GenerateRequest]) -> None:
-        prompts = torch.tensor([request.input_ids for request in batch], device=self._model.device)
-        longest = max(request.sampling.max_new_tokens for request in batch)
-        generated = self._model.generate(
-            prompts, attention_mask=torch.ones_like(prompts), do_sample=True, top_k=0, max_new_tokens=longest
-        )
-        assert generated.shape[1] == PROMPT_TOKENS + longest
+    return measure
 
 
 def _report(requests: list[GenerateRequest], count: int, rounds: list[Round]) -> dict[str, Any]:
     """Report every side with `count` requests at a time."""
     tokens = sum(request.sampling.max_new_tokens for request in requests)
-    sides = {}
+    sides: dict[str, dict[str, Any]] = {}
     for name in rounds[0][count]:
-        of_side = [measured[count][name] for measured in rounds]
-        sides[name] = _report_side(tokens, of_side)
+        repeats = [measured[count][name] for measured in rounds]
+        rates = [tokens / measured.seconds for measured in repeats]
+        p50, p99 = np.percentile(np.concatenate([measured.latencies for measured in repeats]), [50, 99])
+        sides[name] = {
+            "useful_tokens_per_s": round(statistics.median(rates), 1),
+            "repeats": [round(rate, 1) for rate in rates],
+            "latency_p50_s": round(float(p50), 4),
+            "latency_p99_s": round(float(p99), 4),
+        }
     ours = sides["arl"]["useful_tokens_per_s"]
-    ratios = {}
-    for name, side in sides.items():
-        if name != "arl":
-            ratio = ours / side["useful_tokens_per_s"]
-            ratios[name] = round(ratio, 2)
+    ratios = {name: round(ours / side["useful_tokens_per_s"], 2) for name, side in sides.items() if name != "arl"}
     return {"requests": len(requests), **sides, "arl_ratio": ratios}
-
-
-def _report_side(tokens: int, repeats: list[Measured]) -> dict[str, Any]:
-    rates = [tokens / measured.seconds for measured in repeats]
-    latencies = np.concatenate([measured.latencies for measured in repeats])
-    p50, p99 = np.percentile(latencies, [50, 99])
-    return {
-        "useful_tokens_per_s": round(statistics.median(rates), 1),
-        "repeats": [round(rate, 1) for rate in rates],
-        "latency_p50_s": round(float(p50), 4),
-        "latency_p99_s": round(float(p99), 4),
-    }

@@ -55,13 +55,14 @@ class Head(Struct, frozen=True):
         return self.row_loss(logprob, unread, slice(0, len(self.hidden)))[0]
 
 
-def bench_kernels(rows: int, vocab: int, widths: list[int], repeats: int) -> dict[str, Any]:
+def bench_kernels(rows: int | None, vocab: int | None, widths: list[int] | None, repeats: int) -> dict[str, Any]:
     """Measure times, peaks and their part of the ceilings; bfloat16 on a GPU, float32 on a CPU."""
     dtype = torch.bfloat16 if CUDA else torch.float32
+    rows = rows or (32_768 if CUDA else 1024)
+    vocab = vocab or (151_936 if CUDA else 32_768)
+    widths = widths or ([1536, 4096] if CUDA else [512])
     torch.set_num_threads(1)  # on a CPU the time of this process counts, whatever else runs
-    from_hidden = {}
-    for width in widths:
-        from_hidden[str(width)] = _bench_head(_head(rows, vocab, width, dtype), repeats)
+    from_hidden = {str(width): _bench_head(_head(rows, vocab, width, dtype), repeats) for width in widths}
     return {
         "device": torch.cuda.get_device_name() if CUDA else "CPU, one thread, seconds of this process",
         "rows": rows,
@@ -102,10 +103,10 @@ def _head(rows: int, vocab: int, width: int, dtype: torch.dtype) -> Head:
 
 def _bench_head(head: Head, repeats: int) -> dict[str, Any]:
     trained, absent = _trainers(head)
+    inputs = [head.hidden, head.weight]
     chunk = head.hidden[:4096].detach()
     calls: dict[str, Call] = {"matrix product": lambda: torch.mm(chunk, head.weight.detach().T)}
-    for name, call in trained.items():
-        calls[name] = _backward_of(call, [head.hidden, head.weight])
+    calls |= {name: _backward_of(call, inputs) for name, call in trained.items()}
     measured = _measure(calls, repeats)
     chunk_flops = head.product * len(chunk) / len(head.hidden)
     ceiling = chunk_flops / measured.pop("matrix product")["seconds"]
@@ -114,10 +115,9 @@ def _bench_head(head: Head, repeats: int) -> dict[str, Any]:
         "PyTorch, eager": _without_gradient(_eager, head),
     }
     scored = _measure(forward, repeats)
-    trained_rows = _rated(measured, 3 * head.product, "of_matmul_ceiling", ceiling)
     return {
         "matmul_tflops": round(ceiling / 1e12, 4),
-        "policy_loss": trained_rows | absent,
+        "policy_loss": _rated(measured, 3 * head.product, "of_matmul_ceiling", ceiling) | absent,
         "logprob_without_gradient": _rated(scored, head.product, "of_matmul_ceiling", ceiling),
     }
 
@@ -153,13 +153,8 @@ def _eager(hidden: Tensor, weight: Tensor, targets: Tensor) -> tuple[Tensor, Ten
 
 def _in_chunks(function: Callable[..., Any], hidden: Tensor, weight: Tensor, targets: Tensor) -> Tensor:
     """Compute logprobs chunk by chunk. Logits of a chunk live only within it: the backward computes them again."""
-    logprobs = []
-    hidden_chunks = torch.split(hidden, COMPILED_CHUNK)
-    target_chunks = torch.split(targets, COMPILED_CHUNK)
-    for rows, row_targets in zip(hidden_chunks, target_chunks, strict=True):
-        logprob, _ = checkpoint(function, rows, weight, row_targets, use_reentrant=False)
-        logprobs.append(logprob)
-    return torch.cat(logprobs)
+    chunks = zip(torch.split(hidden, COMPILED_CHUNK), torch.split(targets, COMPILED_CHUNK), strict=True)
+    return torch.cat([checkpoint(function, rows, weight, of, use_reentrant=False)[0] for rows, of in chunks])
 
 
 def _liger(head: Head) -> Call:
@@ -172,13 +167,8 @@ def _liger(head: Head) -> Call:
 def _cce(head: Head) -> Call:
     from cut_cross_entropy import linear_cross_entropy
 
-    def loss() -> Tensor:
-        cross_entropy = linear_cross_entropy(
-            head.hidden, head.weight, head.targets, reduction="none", impl="cce", filter_eps=None
-        )
-        return head.loss(-cross_entropy.float())
-
-    return loss
+    cross_entropy = partial(linear_cross_entropy, reduction="none", impl="cce", filter_eps=None)
+    return lambda: head.loss(-cross_entropy(head.hidden, head.weight, head.targets).float())
 
 
 def _bench_logits(rows: int, vocab: int, dtype: torch.dtype, repeats: int) -> dict[str, Any]:
@@ -191,8 +181,7 @@ def _bench_logits(rows: int, vocab: int, dtype: torch.dtype, repeats: int) -> di
     contestants = {"arl packed_logprob": packed_logprob, "PyTorch, eager": packed_logprob_ref}
     for name, function in contestants.items():
         forward[name] = partial(function, detached, targets)
-        summed = partial(_summed, function, logits, targets)
-        both[name] = _backward_of(summed, [logits])
+        both[name] = _backward_of(partial(_summed, function, logits, targets), [logits])
     measured = _measure(forward, repeats)
     ceiling = 2 * nbytes / measured.pop("copy")["seconds"]
     return {
@@ -216,13 +205,10 @@ def _backward_of(call: Call, inputs: list[Tensor]) -> Call:
 
 def _rated(measured: dict[str, Any], floor: float, of: str, ceiling: float) -> dict[str, Any]:
     """Add to each row the part of the ceiling that the floor's work alone would be in that time."""
-    rated: dict[str, Any] = {}
-    for name, row in measured.items():
-        rated[name] = row
+    for row in measured.values():
         if isinstance(row, dict):
-            rate = floor / row["seconds"]
-            rated[name] = row | {of: round(rate / ceiling, 3)}
-    return rated
+            row[of] = round(floor / row["seconds"] / ceiling, 3)
+    return measured
 
 
 def _measure(calls: dict[str, Call], repeats: int) -> dict[str, Any]:
@@ -272,7 +258,6 @@ def _seconds(call: Call) -> float:
 
 def _peak_bytes(call: Call) -> int:
     """Return the most bytes that a call holds at once beyond its inputs; gradients that it returns are part of it."""
-    torch.cuda.synchronize()
     before = torch.cuda.memory_allocated()
     torch.cuda.reset_peak_memory_stats()
     call()

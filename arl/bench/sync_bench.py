@@ -4,8 +4,7 @@
 
 GB/s are of the whole way: from the end of a step until the engine serves the new weights. The pause is the time during
 which no token was generated for requests that stay open. Most of it is the pass under way, so an empty pause, without
-weights, is measured beside each, and the parts of the pause are told apart. Servers, ranks and clients are those of a
-run.
+weights, is measured beside each. Servers, ranks and clients are those of a run.
 """
 
 import asyncio
@@ -22,7 +21,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from msgspec import Struct, structs
+from msgspec import Struct
 
 from arl import clock
 from arl.bench import sglang_version
@@ -45,7 +44,6 @@ from arl.train.trainer_client import TrainerClient
 from arl.types import (
     Batch,
     GenerateRequest,
-    PauseParts,
     Problem,
     SamplingParams,
     StartingVersions,
@@ -82,19 +80,19 @@ class Swap(Struct, frozen=True):
     pause: float  # part of the swap
     plain_copy: float
     empty_pause: float  # without weights, just before
-    parts: PauseParts
 
 
-def bench_sync(repeats: int, sizes: Sequence[str], note: Note) -> dict[str, Any]:
+def bench_sync(repeats: int, sizes: Sequence[str] | None, note: Note) -> dict[str, Any]:
     """Measure medians over `repeats` rounds, after one that warms up; with SGLang where its environment is found.
 
     Args:
-        sizes: of the model; names of SHAPES.
+        sizes: of the model; names of SHAPES, all of them if none is given.
         note: is called with a line about what is measured next.
 
     Raises:
         InputError: there is no such size.
     """
+    sizes = sizes or list(SHAPES)
     unknown = set(sizes) - SHAPES.keys()
     if unknown:
         raise InputError(f"--size {min(unknown)}: choose from {', '.join(SHAPES)}")
@@ -181,10 +179,8 @@ def _batch_of(version: int) -> Batch:
     """Make a batch of random tokens, the same ones every time, all sampled by `version`."""
     rng = np.random.default_rng(0)
     is_sampled = np.arange(LENGTH) >= LENGTH // 4
-    trajectories = []
-    for _ in range(GROUP_SIZE):
-        reward = float(rng.random())
-        trajectory = Trajectory(
+    trajectories = [
+        Trajectory(
             token_ids=rng.integers(0, len(CHARACTERS), LENGTH).astype(np.int32),
             behavior_logprobs=np.where(is_sampled, -2.5, 0.0).astype(np.float32),
             policy_versions=np.where(is_sampled, version, -1).astype(np.int32),
@@ -194,17 +190,9 @@ def _batch_of(version: int) -> Batch:
             unshaped_reward=reward,
             truncated=False,
         )
-        trajectories.append(trajectory)
-    group = TrajectoryGroup(
-        group_id=0,
-        problem=Problem("drawn"),
-        trajectories=tuple(trajectories),
-        dispatch_version=version,
-        dispatch_time=0,
-        arrival_version=0,
-        arrival_time=0,
-    )
-    return Batch(version, (group,))
+        for reward in range(GROUP_SIZE)
+    ]
+    return Batch(version, (TrajectoryGroup(0, Problem("drawn"), tuple(trajectories), version, 0.0, version, 0.0),))
 
 
 async def _swaps(engine: Engine, published: Mapping[str, Publish], state: State, repeats: int) -> dict[str, Any]:
@@ -217,31 +205,24 @@ async def _swaps(engine: Engine, published: Mapping[str, Publish], state: State,
 
 def _report(gigabytes: float, idle: list[Swap], loaded: list[Swap]) -> dict[str, Any]:
     """Report one transport: the whole way on an idle engine, the pause under load."""
-    publish = statistics.median(swap.publish for swap in idle)
-    swap_seconds = statistics.median(swap.swap for swap in idle)
-    copy = statistics.median(swap.plain_copy for swap in idle)
-    whole_way = publish + swap_seconds
-    pause = statistics.median(swap.pause for swap in loaded)
-    empty_pause = statistics.median(swap.empty_pause for swap in loaded)
+    publish, swap, copy = (_median(idle, part) for part in ("publish", "swap", "plain_copy"))
+    pause, empty_pause = (_median(loaded, part) for part in ("pause", "empty_pause"))
     return {
         "publish_ms": round(1e3 * publish, 2),
-        "swap_ms": round(1e3 * swap_seconds, 2),
-        "gigabytes_per_s": round(gigabytes / whole_way, 2),
+        "swap_ms": round(1e3 * swap, 2),
+        "gigabytes_per_s": round(gigabytes / (publish + swap), 2),
         "plain_copy_gigabytes_per_s": round(gigabytes / copy, 2),
-        "share_of_plain_copy": round(copy / whole_way, 3),
+        "share_of_plain_copy": round(copy / (publish + swap), 3),
         "pause_under_load_ms": round(1e3 * pause, 1),
         "empty_pause_under_load_ms": round(1e3 * empty_pause, 1),
         "pause_beyond_that_and_the_plain_copy_ms": round(1e3 * (pause - empty_pause - copy), 1),
-        "parts_of_the_pause_ms": _median_parts([swap.parts for swap in loaded]),
         "pauses_ms": [round(1e3 * swap.pause, 1) for swap in loaded],
         "empty_pauses_ms": [round(1e3 * swap.empty_pause, 1) for swap in loaded],
     }
 
 
-def _median_parts(pauses: list[PauseParts]) -> dict[str, float]:
-    """Return the median of each part in milliseconds."""
-    columns = [structs.asdict(pause) for pause in pauses]
-    return {name: round(1e3 * statistics.median(column[name] for column in columns), 1) for name in columns[0]}
+def _median(swaps: list[Swap], part: str) -> float:
+    return float(statistics.median(getattr(swap, part) for swap in swaps))
 
 
 async def _rounds(
@@ -264,7 +245,6 @@ async def _rounds(
                 pause=report.pause_seconds,
                 plain_copy=plain_copy,
                 empty_pause=empty_pause,
-                parts=report.parts,
             )
             if number > 0:
                 rounds[transport].append(swap)

@@ -74,19 +74,17 @@ def bench_trainer(steps: int, threads: int, checkpointing: str, compiled: bool) 
         train = Train.model_validate({"minibatches": 1, "threads": threads, **settings})
     except ValidationError as error:
         raise InputError(str(error)) from error
-    cases = ON_GPU if gpu else ON_CPU
+    rows = []
+    for shape, tokens in ON_GPU if gpu else ON_CPU:
+        try:
+            rows.append(_measure(shape, tokens, train, steps))
+        except torch.OutOfMemoryError:
+            rows.append({"shape": shape, "packed_tokens": tokens, "step_seconds": "out of memory"})
     return {
         "device": torch.cuda.get_device_name() if gpu else f"CPU, {threads} threads",
         "train": settings,
-        "rows": [_measure_if_it_fits(shape, tokens, train, steps) for shape, tokens in cases],
+        "rows": rows,
     }
-
-
-def _measure_if_it_fits(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any]:
-    try:
-        return _measure(shape, tokens, train, steps)
-    except torch.OutOfMemoryError:
-        return {"shape": shape, "packed_tokens": tokens, "step_seconds": "out of memory"}
 
 
 def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any]:
@@ -98,11 +96,8 @@ def _measure(shape: str, tokens: int, train: Train, steps: int) -> dict[str, Any
         learner = Learner(name, train, PPO())
     ((batch,),) = pack_groups(_groups(tokens, SHAPES[shape].vocab_size), tokens, ranks=1)
     minibatch = Minibatch((batch,), loss_tokens=len(batch.loss_scores), loss_sequences=int(batch.sequences.max()) + 1)
-    rows: list[dict[str, float]] = []
-    for version in range(WARMUP_STEPS + steps):
-        row = _timed_step(learner, Shard(version, (minibatch,)))
-        if version >= WARMUP_STEPS:
-            rows.append(row)
+    rows = [_timed_step(learner, Shard(version, (minibatch,))) for version in range(WARMUP_STEPS + steps)]
+    del rows[:WARMUP_STEPS]
     medians = {name: statistics.median(row[name] for row in rows) for name in rows[-1]}
     mfu = medians.get("hardware/mfu")
     return {
@@ -147,22 +142,19 @@ def _groups(tokens: int, vocab_size: int) -> list[list[LossSequence]]:
         while left >= LEAST and len(groups[-1]) < GROUP:
             drawn = int(rng.lognormal(math.log(MEDIAN), SIGMA))
             length = min(left, MOST, max(LEAST, drawn))
-            groups[-1].append(_sequence(prompt, length, vocab_size, rng))
+            response = rng.integers(0, vocab_size, length)
+            sequence = LossSequence(
+                token_ids=np.concatenate([prompt, response]).astype(np.int32),
+                loss_at=np.arange(PROMPT, PROMPT + length),
+                columns={
+                    "behavior_logprobs": np.full(length, -math.log(vocab_size), np.float32),
+                    "policy_versions": np.zeros(length, np.int32),
+                    "advantages": np.full(length, rng.normal(), np.float32),
+                },
+            )
+            groups[-1].append(sequence)
             left -= length
     return groups
-
-
-def _sequence(prompt: np.ndarray, length: int, vocab_size: int, rng: np.random.Generator) -> LossSequence:
-    response = rng.integers(0, vocab_size, length)
-    return LossSequence(
-        token_ids=np.concatenate([prompt, response]).astype(np.int32),
-        loss_at=np.arange(PROMPT, PROMPT + length),
-        columns={
-            "behavior_logprobs": np.full(length, -math.log(vocab_size), np.float32),
-            "policy_versions": np.zeros(length, np.int32),
-            "advantages": np.full(length, rng.normal(), np.float32),
-        },
-    )
 
 
 def _now() -> float:

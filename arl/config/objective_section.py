@@ -124,11 +124,6 @@ class ObjectiveSection(ChosenSection):
     """Hints at the end of a run: what to compare it with."""
 
     @property
-    def cheaper(self) -> str:
-        """Return a setting with which a step takes less time; empty if there is none."""
-        return ""
-
-    @property
     def leaves_out_zeros(self) -> bool:
         """Return whether, with these settings, a trajectory whose advantages are all 0 has no gradient."""
         return self.zero_advantage_is_zero_gradient

@@ -96,8 +96,8 @@ class Selection(Struct):
             open_tokens: sampled by the ended episodes of groups that still run.
             restarted_tokens: of ended episodes that a resumed run began anew: dropped, although their groups go on.
         """
-        lost_tokens = self.rejected.tokens + self.failed.tokens + self.dropped.tokens
-        finished_tokens = self.generated.tokens - self.trained.tokens - lost_tokens  # in the buffer
+        lost = (self.rejected, self.failed, self.dropped)
+        in_buffer = self.generated.tokens - self.trained.tokens - sum(population.tokens for population in lost)
         record: Record = {
             "groups/failed": self.failed.groups,
             "groups/rejected": self.rejected.groups,
@@ -106,14 +106,13 @@ class Selection(Struct):
         }
         for name, population in self.populations().items():
             record[f"audit/tokens_{name}"] = population.tokens
-        record["audit/tokens_dropped"] = self.dropped.tokens + restarted_tokens
-        record["audit/tokens_generated"] = self.generated.tokens + open_tokens + restarted_tokens
-        record["audit/tokens_in_flight"] = finished_tokens + open_tokens
-        for name, population in self.populations().items():
             if population.length.count:
                 record[f"audit/length_{name}"] = population.length.mean
             if population.reward.count:
                 record[f"audit/reward_{name}"] = population.reward.mean
+        record["audit/tokens_dropped"] = self.dropped.tokens + restarted_tokens
+        record["audit/tokens_generated"] = self.generated.tokens + open_tokens + restarted_tokens
+        record["audit/tokens_in_flight"] = in_buffer + open_tokens
         return record
 
     def populations(self) -> dict[str, Population]:
@@ -126,12 +125,12 @@ class Selection(Struct):
         for quantity in ("length", "reward"):
             trained: Moments = getattr(self.trained, quantity)
             dropped: Moments = getattr(self.dropped, quantity)
+            if min(trained.count, dropped.count) < MIN_GROUPS:
+                continue
             p = p_value(trained, dropped)
-            if min(trained.count, dropped.count) >= MIN_GROUPS and p < SIGNIFICANT:
-                difference = f"{dropped.mean - trained.mean:+.4g}, p = {p:.1g}"
-                found.append(
-                    f"mean {quantity} differs: trained {trained.mean:.4g}, dropped {dropped.mean:.4g} ({difference})"
-                )
+            if p < SIGNIFICANT:
+                means = f"trained {trained.mean:.4g}, dropped {dropped.mean:.4g}"
+                found.append(f"mean {quantity} differs: {means} ({dropped.mean - trained.mean:+.4g}, p = {p:.1g})")
         return found
 
 
@@ -140,8 +139,6 @@ def p_value(a: Moments, b: Moments) -> float:
 
     z = (mean_a − mean_b) / √(s²_a/n_a + s²_b/n_b), p = 2Φ(−|z|)
     """
-    if min(a.count, b.count) < 2:
-        return 1.0
     if math.isclose(a.mean, b.mean, rel_tol=1e-9, abs_tol=1e-12):
         return 1.0
     error = math.sqrt(sum(m.squares / (m.count - 1) / m.count for m in (a, b)))  # m.squares/(n − 1) is the variance

@@ -1,67 +1,49 @@
 """Compute the metrics of a step's batch (rewards, lengths, ages), and of the groups that ended since the last step."""
 
 import math
+from collections import defaultdict
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from arl.metrics.names import Record, part_metric
+from arl.metrics.names import METRICS, OF_PART, Record
 from arl.types import CORRECT, REJECTED, Batch, Trajectory, TrajectoryGroup
 
-EQUAL_STEPS = 3  # in a row whose episodes all had one reward, after which it is said
+
+class BatchAges(NamedTuple):
+    """Hold how old a batch is when its step begins."""
+
+    tokens: list[int]  # loss tokens of age 0, 1, …; empty: no trajectory has one, and metrics of their ages are absent
+    num_spanning: int  # trajectories sampled by two or more versions
+    metrics: Record  # staleness/…, token_age/…, versions/…, dispatch_age/… and queue_age/…
 
 
-class Ages:
-    """Compute three ages of a batch when step v consumes it: of groups since dispatch and arrival, and of tokens.
-
-    Trajectories without a loss token have no token age. If no trajectory of the batch has one, the means and maxima
-    of token ages are undefined, and `metrics` leaves them out.
-    """
-
-    def __init__(self, batch: Batch) -> None:
-        self._dispatch = [batch.version - group.dispatch_version for group in batch.groups]
-        self._queue = [batch.version - group.arrival_version for group in batch.groups]
-        self._staleness: list[int] = []  # of each trajectory with a loss token
-        self.num_spanning = 0  # trajectories sampled by two or more versions
-        token_ages: list[np.ndarray] = []
-        for trajectory in _trajectories(batch):
-            if not trajectory.loss_mask.any():
-                continue
-            ages = batch.version - trajectory.policy_versions[trajectory.loss_mask]
-            self._staleness.append(int(ages.max()))
-            self.num_spanning += bool(ages.max() > ages.min())
-            token_ages.append(ages)
-        self.tokens = _histogram(np.concatenate(token_ages)) if token_ages else []  # loss tokens by age
-
-    def metrics(self) -> Record:
-        """Compute staleness/…, token_age/…, versions/…, dispatch_age/… and queue_age/…."""
-        record: Record = {"token_age/histogram": self.tokens}
-        for name, ages in (("dispatch_age", self._dispatch), ("queue_age", self._queue)):
-            record[f"{name}/mean"] = float(np.mean(ages))
-            record[f"{name}/max"] = max(ages)
-            record[f"{name}/histogram"] = _histogram(np.array(ages))
-        if not self.tokens:
-            return record
-        num_tokens = sum(self.tokens)
-        sum_of_ages = sum(age * count for age, count in enumerate(self.tokens))
-        return record | {
-            "staleness/max": max(self._staleness),
-            "staleness/mean": float(np.mean(self._staleness)),
-            "token_age/mean": sum_of_ages / num_tokens,
-            "token_age/stale_fraction": 1 - self.tokens[0] / num_tokens,
-            "versions/spanning_fraction": self.num_spanning / len(self._staleness),
-        }
+def ages_of(batch: Batch) -> BatchAges:
+    """Compute the ages of groups since dispatch and arrival, and of loss tokens."""
+    masked = [(one.policy_versions, one.loss_mask) for one in _trajectories(batch) if one.loss_mask.any()]
+    token_ages = [batch.version - versions[mask] for versions, mask in masked]
+    tokens: list[int] = np.bincount(np.concatenate(token_ages)).tolist() if token_ages else []
+    num_spanning = sum(bool(ages.max() > ages.min()) for ages in token_ages)
+    metrics: Record = {
+        "token_age/histogram": tokens,
+        "dispatch_age/mean": float(np.mean([batch.version - group.dispatch_version for group in batch.groups])),
+        "queue_age/mean": float(np.mean([batch.version - group.arrival_version for group in batch.groups])),
+    }
+    if tokens:
+        num_tokens = sum(tokens)
+        staleness = [int(ages.max()) for ages in token_ages]
+        metrics["staleness/max"] = max(staleness)
+        metrics["staleness/mean"] = float(np.mean(staleness))
+        metrics["token_age/mean"] = sum(age * count for age, count in enumerate(tokens)) / num_tokens
+        metrics["token_age/stale_fraction"] = 1 - tokens[0] / num_tokens
+        metrics["versions/spanning_fraction"] = num_spanning / len(token_ages)
+    return BatchAges(tokens, num_spanning, metrics)
 
 
 def _trajectories(batch: Batch) -> list[Trajectory]:
     return [trajectory for group in batch.groups for trajectory in group.trajectories]
-
-
-def _histogram(ages: np.ndarray) -> list[int]:
-    """Count the ages 0, 1, …, up to the largest."""
-    counts: list[int] = np.bincount(ages).tolist()
-    return counts
 
 
 def batch_metrics(batch: Batch, consumed_at: float) -> Record:
@@ -90,12 +72,13 @@ def batch_metrics(batch: Batch, consumed_at: float) -> Record:
         record["length/right_mean"] = float(lengths[right].mean())
     if not right.all():
         record["length/wrong_mean"] = float(lengths[~right].mean())
-    parts: dict[str, list[float]] = {}  # in the order in which they are first named
+    parts = defaultdict[str, list[float]](list)  # in the order in which they are first named
     for trajectory in trajectories:
         for part, value in trajectory.reward_parts.items():
-            parts.setdefault(part, []).append(value)
+            parts[part].append(value)
     for part, values in parts.items():
-        record[part_metric(part)] = float(np.mean(values))
+        name = f"{OF_PART}{part}"
+        record[f"{name}_" if name in METRICS else name] = float(np.mean(values))  # what arl logs keeps its name
     return record
 
 
@@ -143,25 +126,5 @@ class EndedGroups(Struct):
         if self.scored:
             record["groups/all_right"] = self.all_right / self.scored
             record["groups/all_wrong"] = self.all_wrong / self.scored
-            record["groups/mixed"] = (self.scored - self.all_right - self.all_wrong) / self.scored
-            record["groups/pass_at_g"] = (self.scored - self.all_wrong) / self.scored
             record["groups/equal_rewards"] = self.equal / self.scored
         return record
-
-
-class EqualRewards:
-    """Notice a run whose rewards are all the same, from which a policy learns nothing."""
-
-    def __init__(self) -> None:
-        self._reward: float | None = None
-        self._steps = 0  # in a row
-
-    def step(self, batch: Batch) -> float | None:
-        """Take a step's batch; return the one reward of the last EQUAL_STEPS steps when it is worth a line."""
-        reward, *others = {trajectory.reward for trajectory in _trajectories(batch)}
-        if others:
-            self._reward = None
-            return None
-        self._steps = self._steps + 1 if reward == self._reward else 1
-        self._reward = reward
-        return reward if self._steps == EQUAL_STEPS else None

@@ -10,8 +10,7 @@ from rich.console import Console, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from arl.metrics.names import Record, number
-from arl.metrics.run_status import RunStatus
-from arl.metrics.status_view import draw_status, rows_that_fit
+from arl.metrics.run_status import RunStatus, draw_status, rows_that_fit
 
 REFRESHES_PER_SECOND = 2  # enough for a person; drawing takes time of the controller
 

@@ -8,28 +8,119 @@ snapshot ─► RecorderState ─► a resumed run appends to the same files
 
 import contextlib
 import copy
-from collections.abc import Callable, Sequence
+import json
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from arl.clock import now
 from arl.data.text_codec import TextCodec
-from arl.metrics.batch import EQUAL_STEPS, Ages, EndedGroups, EqualRewards, batch_metrics
-from arl.metrics.episode_table import group_rows, split_tokens
-from arl.metrics.names import Record, number
-from arl.metrics.recorder_state import Meters, RecorderState, RunRecords
-from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES, MetricsFile
+from arl.files import writing
+from arl.metrics.audit import Selection
+from arl.metrics.batch import EndedGroups, ages_of, batch_metrics
+from arl.metrics.names import METRICS, OF_EVALUATION, OF_OBJECTIVE, OF_PART, Record, number
+from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES, close_written, flushed_size, open_at
 from arl.metrics.sampled_episode import choose_samples
-from arl.metrics.spans import current_sink
-from arl.metrics.trace_files import Trace
+from arl.metrics.spans import Trace, current_sink
 from arl.metrics.trackers import TrackerThread
-from arl.metrics.trajectory_files import TrajectoryFiles
-from arl.types import REJECTED, TRAINED, Accuracy, Batch, StepResult, StepWaits, SwapReport, TrajectoryGroup
+from arl.metrics.trajectory_files import TrajectoryFiles, group_rows, split_tokens
+from arl.types import REJECTED, TRAINED, Accuracy, Batch, Count, StepResult, StepWaits, SwapReport, TrajectoryGroup
 
 NUM_SAMPLES = 4  # episodes of a step that trackers are shown
+KEPT = 100  # records in memory; one takes 14 kB
+ACCURACY = "/accuracy"
+EQUAL_STEPS = 3  # in a row, each with one reward for all of its episodes, after which it is said
+SAME = 1e-9  # spread of equal rewards, whose mean is rounded
+
+
+class Meters(Struct, frozen=True, kw_only=True):
+    """Hold what the recorder reads of a run at every step."""
+
+    # Counted in this process since it began.
+    busy_seconds: float = 0.0  # of the engines
+    reward_wait_seconds: float = 0.0  # of groups, from the end of their last episode to their grades
+    graded_groups: int = 0  # of which these are the sum
+    gate_seconds: float = 0.0  # in which admission was held back and no request was open
+    restarts: int = 0  # of engines
+    # Since the start of the run.
+    admitted: int = 0  # groups
+    restarted_tokens: int = 0  # of ended episodes that a resumed run began anew
+    epochs: float = 0.0  # over the training problems
+    # Now.
+    open_tokens: int = 0  # sampled by the ended episodes of groups that run
+
+    def counted_since(self, other: "Meters") -> "Meters":
+        """Return what this process has counted since `other` was read."""
+        return Meters(
+            busy_seconds=self.busy_seconds - other.busy_seconds,
+            reward_wait_seconds=self.reward_wait_seconds - other.reward_wait_seconds,
+            graded_groups=self.graded_groups - other.graded_groups,
+            gate_seconds=self.gate_seconds - other.gate_seconds,
+        )
+
+
+class RecorderState(Struct, kw_only=True):
+    """Count what happens in a run. With it and the run's files at one instant, recording goes on from there.
+
+    Times are clock seconds; the clock of a resumed run goes on from the checkpoint.
+    """
+
+    start: float  # when training began
+    last_step: float  # end of the last step
+    # Since the last step.
+    since: Meters = Meters()
+    num_swaps: int = 0
+    paused: float = 0.0  # seconds of these swaps
+    recomputed: int = 0  # tokens, because of these swaps
+    ended: EndedGroups = field(default_factory=EndedGroups)
+    # Since the start of the run.
+    restarts: int = 0  # of engines, in processes before this one
+    tokens_generated: int = 0  # up to the last step
+    tokens_trained: int = 0  # likewise
+    last_swap: SwapReport = SwapReport(0, 0.0, 0.0)
+    selection: Selection = field(default_factory=Selection)
+    token_ages: dict[Count, Count] = {}  # age -> trained tokens
+    num_spanning: int = 0  # trained trajectories that two or more versions have sampled
+    # Of files.
+    metrics_bytes: int = 0  # size of metrics.jsonl
+    trace_bytes: int = 0  # size of trace.json
+    num_files: int = 0  # trajectory files
+
+
+class RunRecords:
+    """Keep in memory what a running run needs of its records; all of them are in metrics.jsonl.
+
+    Args:
+        past: those of a resumed run.
+    """
+
+    def __init__(self, past: Iterable[Record] = ()) -> None:
+        self.newest: deque[Record] = deque(maxlen=KEPT)
+        self.tokens_trained = 0  # of all steps
+        self.evaluations: dict[str, tuple[int, float]] = {}  # suite -> its newest version, and that one's accuracy
+        self._evaluated: set[tuple[str, int]] = set()
+        for record in past:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Take the next record, of a step or of an evaluation."""
+        self.newest.append(record)
+        if "tokens/trained" in record:
+            self.tokens_trained += int(number(record, "tokens/trained"))
+        for name in record:
+            if name.startswith(OF_EVALUATION) and name.endswith(ACCURACY):
+                suite = name.removeprefix(OF_EVALUATION).removesuffix(ACCURACY)
+                found = (int(number(record, "policy_version")), number(record, name))
+                self._evaluated.add((suite, found[0]))
+                self.evaluations[suite] = max(found, self.evaluations.get(suite, found))
+
+    def has_evaluated(self, suite: str, version: int) -> bool:
+        """Return whether there is a record of this evaluation."""
+        return (suite, version) in self._evaluated
 
 
 class Display(Protocol):
@@ -75,8 +166,8 @@ class Recorder:
         self._codec = codec
         self._samples_every = samples_every
         self.state = copy.deepcopy(restored) or RecorderState(start=now(), last_step=now())
-        self._equal_rewards = EqualRewards()
-        self._metrics = MetricsFile(directory / METRICS_FILE, self.state.metrics_bytes)
+        self._equal_steps = 0  # in a row
+        self._metrics = open_at(directory / METRICS_FILE, self.state.metrics_bytes)
         self._trace = Trace(directory, self.state.trace_bytes)
         self._spans = current_sink()
         if self._spans is not None:
@@ -84,19 +175,16 @@ class Recorder:
         self._trajectories: TrajectoryFiles | None = None
         if trajectories:
             self._trajectories = TrajectoryFiles(directory / TRAJECTORIES, self.state.num_files, codec, threaded)
-        self.records = RunRecords(self._metrics.read())
+        self.records = RunRecords(self.read_records())
         self._trackers = trackers
-        past = tuple(self._metrics.read()) if trackers else ()
+        past = tuple(self.read_records()) if trackers else ()
         for tracker in trackers:
             tracker.start(past)
 
     def watch(self, read_meters: Callable[[], Meters]) -> None:
-        """Begin to count. `read_meters` is called at every step and swap."""
+        """Begin to count. `read_meters` is called at every step."""
         self._read_meters = read_meters
-        meters = read_meters()
-        self._at_last_step = meters.counted_since(self.state.since)
-        self._loaded_version = meters.loaded_version
-        self._versions_counted_at = now()
+        self._at_last_step = read_meters().counted_since(self.state.since)
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +200,7 @@ class Recorder:
             if self._trajectories:
                 sinks.callback(self._trajectories.close)
             sinks.callback(self._trace.close)
-            sinks.callback(self._metrics.close)
+            sinks.callback(close_written, self._metrics)
 
     @property
     def seconds(self) -> float:
@@ -127,12 +215,11 @@ class Recorder:
         if self._trajectories:
             self._trajectories.flush()
             self.state.num_files = self._trajectories.num_files
-        self._count_versions()
         meters = self._read_meters()
         state = copy.deepcopy(self.state)
         state.since = meters.counted_since(self._at_last_step)
         state.restarts += meters.restarts
-        state.metrics_bytes = self._metrics.flush()
+        state.metrics_bytes = flushed_size(self._metrics)
         state.trace_bytes = self._trace.flush()
         return state
 
@@ -170,21 +257,20 @@ class Recorder:
         self.state.num_swaps += 1
         self.state.paused += report.pause_seconds
         self.state.recomputed += report.recomputed_tokens
-        self._count_versions()
         self._trace.span("engines", f"swap to {report.version}", now() - report.seconds, now())
 
     def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
-        """Write the record of a step."""
+        """Write the record of a step, and count anew what the next one counts."""
         state = self.state
         got_batch = state.last_step + waits.total
         self._trace.span("trainer", "wait for batch", state.last_step, got_batch)
         self._trace.span("trainer", f"step {batch.version}", got_batch, now(), version=result.version)
         self._trace.flush()  # so that others read it
-        ages = Ages(batch)
+        ages = ages_of(batch)
+        state.num_spanning += ages.num_spanning
         for age, count in enumerate(ages.tokens):
             if count:
                 state.token_ages[age] = state.token_ages.get(age, 0) + count
-        state.num_spanning += ages.num_spanning
         for group in batch.groups:
             state.selection.trained.add(group)
         meters = self._read_meters()
@@ -196,11 +282,14 @@ class Recorder:
         }
         record |= batch_metrics(batch, consumed_at=got_batch)
         record |= state.ended.metrics()
-        record |= ages.metrics()
+        record |= ages.metrics
         record |= result.metrics
-        record |= self._swap_metrics(result.version)
+        record |= self._swap_metrics()
         record |= state.selection.metrics(meters.admitted, meters.open_tokens, meters.restarted_tokens)
         record |= self._rates(record, meters, waits)
+        state.last_step = now()
+        state.ended = EndedGroups()
+        self._at_last_step = meters
         self._write(record)
         self._show_samples(batch, result)
         if self._trajectories:
@@ -208,12 +297,7 @@ class Recorder:
                 self._trajectories.write(group_rows(group, TRAINED, batch.version, tokens))
             self._trajectories.end_step()
         self._display.step(record)
-        equal = self._equal_rewards.step(batch)
-        if equal is not None:
-            self._display.note(
-                f"every episode of the last {EQUAL_STEPS} steps had the reward {equal:g}, so there is nothing to learn "
-                f"from; `arl samples {self._directory}` shows what was answered and how it was graded"
-            )
+        self._note_equal_rewards(record)
 
     def evaluated(self, accuracy: Accuracy) -> None:
         """Write the record of an evaluation; it may come after those of later steps."""
@@ -227,24 +311,17 @@ class Recorder:
         """Return whether the record of this evaluation is in the file, as of a run that is resumed."""
         return self.records.has_evaluated(accuracy.suite, accuracy.version)
 
-    def read_records(self) -> list[Record]:
-        """Read all records of the run, which only its end needs, from the file."""
-        return list(self._metrics.read())
+    def read_records(self) -> Iterator[Record]:
+        """Yield all records of the run from its file, one at a time, because those of a long run take gigabytes."""
+        with (self._directory / METRICS_FILE).open() as file:
+            for line in file:
+                yield json.loads(line)
 
     # ---- metrics
 
-    def _count_versions(self) -> None:
-        """Add the versions × seconds by which the engines were behind, at each event that changes a version."""
-        at = now()
-        behind = self.state.trained_version - self._loaded_version
-        self.state.version_seconds += behind * (at - self._versions_counted_at)
-        self._loaded_version = self._read_meters().loaded_version
-        self._versions_counted_at = at
-
-    def _swap_metrics(self, version: int) -> Record:
+    def _swap_metrics(self) -> Record:
         """Compute sync/… of the swaps since the last step, and count anew."""
         state = self.state
-        self._count_versions()
         swap = state.last_swap
         record: Record = {"sync/seconds": swap.seconds, "sync/pause_seconds": swap.pause_seconds}
         for part, seconds in structs.asdict(swap.parts).items():
@@ -252,16 +329,13 @@ class Recorder:
         record["sync/swaps"] = state.num_swaps
         record["sync/paused_s"] = state.paused
         record["sync/recomputed_tokens"] = state.recomputed
-        record["sync/versions_behind"] = state.version_seconds / max(now() - state.last_step, 1e-9)
         state.num_swaps = 0
         state.paused = 0.0
         state.recomputed = 0
-        state.version_seconds = 0.0
-        state.trained_version = version
         return record
 
     def _rates(self, record: Record, meters: Meters, waits: StepWaits) -> Record:
-        """Compute what happened between two steps: tokens, idle time, waits; and count anew."""
+        """Compute what happened between two steps: tokens, idle time, waits."""
         state = self.state
         since = meters.counted_since(self._at_last_step)
         seconds = now() - state.last_step
@@ -270,7 +344,6 @@ class Recorder:
         generated = int(number(record, "audit/tokens_generated"))
         rates: Record = {
             "tokens/generated": generated - state.tokens_generated,
-            "tokens/generated_total": generated,
             "tokens/trained_total": state.tokens_trained + trained,
             "throughput/trained_tokens_per_s": trained / elapsed,
             "time/step_s": seconds,
@@ -284,16 +357,18 @@ class Recorder:
         }
         if since.graded_groups:
             rates["reward/wait_seconds"] = since.reward_wait_seconds / since.graded_groups
-        state.last_step = now()
         state.tokens_generated = generated
         state.tokens_trained += trained
-        state.ended = EndedGroups()
-        self._at_last_step = meters
         return rates
 
     def _write(self, record: Record) -> None:
+        """Append a record, whose metrics must all be defined, to the file, and hand it to the trackers."""
+        others = (OF_OBJECTIVE, OF_PART, OF_EVALUATION)
+        undefined = {name for name in record.keys() - METRICS.keys() if not name.startswith(others)}
+        assert not undefined, f"undefined metrics: {undefined}"
         self.records.add(record)
-        self._metrics.write(record)
+        with writing(self._directory / METRICS_FILE):
+            self._metrics.write(json.dumps(record) + "\n")
         for tracker in self._trackers:
             tracker.log(record)
 
@@ -303,3 +378,14 @@ class Recorder:
             samples = choose_samples(batch, result, NUM_SAMPLES, self._codec)
             for tracker in self._trackers:
                 tracker.log_samples(result.version, samples)
+
+    def _note_equal_rewards(self, record: Record) -> None:
+        """Say that a policy learns nothing, because all episodes of a step have one reward, several steps in a row."""
+        is_equal = number(record, "reward/trained_std") < SAME
+        self._equal_steps = self._equal_steps + 1 if is_equal else 0
+        if self._equal_steps == EQUAL_STEPS:
+            reward = number(record, "reward/trained_mean")
+            self._display.note(
+                f"in each of the last {EQUAL_STEPS} steps all episodes had one reward, now {reward:g}: nothing can be "
+                f"learned from that; `arl samples {self._directory}` shows what was answered and how it was graded"
+            )

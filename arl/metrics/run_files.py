@@ -1,14 +1,13 @@
-"""Name the files of a run, write metrics.jsonl and read it. A resumed run cuts back what it goes on with."""
+"""Name the files of a run, open those that a resumed run cuts back and goes on with, and read metrics.jsonl."""
 
 import json
 import os
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TextIO
 
 from arl.errors import DataError, InputError
 from arl.files import writing
-from arl.metrics.names import Record, is_defined
+from arl.metrics.names import Record
 
 # Names in a run directory.
 METRICS_FILE = "metrics.jsonl"
@@ -61,38 +60,6 @@ def close_written(file: TextIO) -> None:
         file.close()
 
 
-class MetricsFile:
-    """Write metrics.jsonl: one object per training step, and one per evaluation.
-
-    Args:
-        size: bytes to keep of the file, 0 for a new run.
-    """
-
-    def __init__(self, path: Path, size: int) -> None:
-        self._path = path
-        self._file = open_at(path, size)
-
-    def flush(self) -> int:
-        """Hand everything to the operating system and return the size of the file, bytes."""
-        return flushed_size(self._file)
-
-    def read(self) -> Iterator[Record]:
-        """Yield all records in the file, one at a time, because those of a long run take gigabytes."""
-        with self._path.open() as file:
-            for line in file:
-                yield json.loads(line)
-
-    def write(self, record: Record) -> None:
-        """Append one record, whose metrics must all be defined."""
-        undefined = {name for name in record if not is_defined(name)}
-        assert not undefined, f"undefined metrics: {undefined}"
-        with writing(self._path):
-            self._file.write(json.dumps(record) + "\n")
-
-    def close(self) -> None:
-        close_written(self._file)
-
-
 def read_records(path: Path) -> list[Record]:
     """Read the records of metrics.jsonl, each number as a float and NaN as None; none if there is no file.
 
@@ -104,8 +71,8 @@ def read_records(path: Path) -> list[Record]:
     if not path.exists():
         return []
     rows: list[Record] = []
+    *lines, _ = path.read_bytes().split(b"\n")
     try:
-        *lines, _ = path.read_bytes().split(b"\n")
         rows.extend(_DECODER.decode(line.decode()) for line in lines)
     except ValueError as error:
         raise DataError(f"{path}: cannot be read after {len(rows)} lines ({error})") from error

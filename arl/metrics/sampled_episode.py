@@ -15,7 +15,7 @@ from rich.text import Text
 from arl.data.text_codec import TextCodec
 from arl.errors import printable
 from arl.metrics.batch import is_right
-from arl.metrics.episode_table import episode_table, group_rows, split_tokens
+from arl.metrics.trajectory_files import episode_table, group_rows, split_tokens
 from arl.types import NOT_SAMPLED, TRAINED, Batch, StepResult
 
 COLORS = {True: "green", False: "red", None: "yellow"}  # by is_right
@@ -102,20 +102,15 @@ def sample_of(row: Mapping[str, Any]) -> SampledEpisode:
 def draw(sample: SampledEpisode) -> Panel:
     """Draw one sample as a panel: prompt, response and a line of facts. Its text is never taken for markup."""
     parts: list[RenderableType] = [
-        Text(_shown(sample.prompt), style="dim"),
+        _text(sample.prompt, "dim"),
         Rule(style="dim"),
-        Text(_shown(sample.response)),
+        _text(sample.response),
         Rule(style="dim"),
-        Text(_shown(facts(sample))),
+        _text(facts(sample)),
     ]
     if sample.error:
-        parts.append(Text(_shown(f"graded 0: {sample.error}"), style="red"))
-    return Panel(
-        Group(*parts),
-        title=Text(_shown(title(sample))),
-        title_align="left",
-        border_style=COLORS[sample.is_right],
-    )
+        parts.append(_text(f"graded 0: {sample.error}", "red"))
+    return Panel(Group(*parts), title=_text(title(sample)), title_align="left", border_style=COLORS[sample.is_right])
 
 
 def title(sample: SampledEpisode) -> str:
@@ -127,24 +122,19 @@ def title(sample: SampledEpisode) -> str:
 def facts(sample: SampledEpisode) -> str:
     """Write what is known of a sample, beside its text, in one line; a dash stands for what it has no value of."""
     named = ", ".join(f"{name} {value:g}" for name, value in sample.parts.items())
-    reward = _number(sample.reward) + (f" ({named})" if named else "")
-    oldest = sample.oldest_version
-    versions = "–" if oldest is None else str(oldest)
-    if sample.newest_version != oldest:
+    reward = "–" if sample.reward is None else f"{sample.reward:g}"
+    versions = "–" if sample.oldest_version is None else str(sample.oldest_version)
+    if sample.newest_version != sample.oldest_version:
         versions += f"–{sample.newest_version}"
     age = "–" if sample.age is None else str(sample.age)
     advantage = "–" if sample.advantage is None else f"{sample.advantage:+.3f}"
-    ended = "truncated" if sample.truncated else "ended by itself"
     return (
-        f"answer {sample.answer or '–'}   reward {reward}   advantage {advantage}   "
-        f"{sample.length} tokens, {ended}   versions {versions}, age {age}"
+        f"answer {sample.answer or '–'}   reward {reward}{f' ({named})' if named else ''}   advantage {advantage}   "
+        f"{sample.length} tokens, {'truncated' if sample.truncated else 'ended by itself'}   "
+        f"versions {versions}, age {age}"
     )
 
 
-def _shown(text: str) -> str:
+def _text(text: str, style: str = "") -> Text:
     """Keep a model from writing to the terminal what it obeys."""
-    return printable(text.expandtabs())
-
-
-def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:g}"
+    return Text(printable(text.expandtabs()), style=style)

@@ -1,7 +1,6 @@
 """Summarize a run in a page, which is printed at its end and kept as summary.json."""
 
 import hashlib
-import itertools
 from pathlib import Path
 
 from msgspec import Struct
@@ -11,7 +10,6 @@ from arl.config.recipe import Recipe
 from arl.metrics.audit import Selection
 from arl.metrics.names import Record, number
 from arl.models.model_files import tensors_in
-from arl.types import PauseParts
 
 BAR_WIDTH = 40  # characters that stand for all trained tokens
 
@@ -42,7 +40,6 @@ class Summary(Struct, frozen=True):
     selection_bias: list[str]  # significant differences between trained and dropped groups
     idle_trainer: float
     idle_engine: float
-    pause: dict[str, float]  # mean seconds of a swap's "pause" and of its parts; empty: there was no swap
     weights_sha256: str  # of the last checkpoint: see `weights_sha256`
     trainer_memory: TrainerMemory | None = None  # None: engines computed in the trainer's process
 
@@ -56,22 +53,9 @@ class Summary(Struct, frozen=True):
 
 def mean_idle(records: list[Record], side: str) -> float:
     """Compute the mean of idle/`side` over the steps, weighted by their time."""
-    ends = [0.0, *(number(record, "time_s") for record in records)]
-    weights = [end - begin for begin, end in itertools.pairwise(ends)]
-    idle = [number(record, f"idle/{side}") for record in records]
-    idle_seconds = sum(weight * share for weight, share in zip(weights, idle, strict=True))
-    return idle_seconds / max(sum(weights), 1e-9)
-
-
-def mean_pause(records: list[Record]) -> dict[str, float]:
-    """Compute the mean of the last pause of each step with a swap, and of its parts, in seconds."""
-    swapped = [record for record in records if number(record, "sync/swaps")]
-    found = {}
-    for name in ("pause", *PauseParts.__struct_fields__):
-        values = [number(record, f"sync/{name}_seconds") for record in swapped]
-        if values:
-            found[name] = sum(values) / len(values)
-    return found
+    seconds = sum(number(record, "time/step_s") for record in records)
+    idle_seconds = sum(number(record, f"idle/{side}") * number(record, "time/step_s") for record in records)
+    return idle_seconds / max(seconds, 1e-9)
 
 
 def render(summary: Summary, recipe: Recipe) -> str:
@@ -85,91 +69,53 @@ def render(summary: Summary, recipe: Recipe) -> str:
     unit = recipe.world_traits.time_unit
     rate = summary.tokens_trained / max(summary.training_seconds, 1e-9)
     groups = ", ".join(f"{count} {fate}" for fate, count in summary.groups.items())
-    total = max(sum(summary.token_ages.values()), 1)
-    ages = []  # a bar for the share of trained tokens of each age
-    for age, count in sorted(summary.token_ages.items()):
-        bar = "█" * round(BAR_WIDTH * count / total)
-        ages.append(f"    age {age}  {bar:{BAR_WIDTH}s} {count / total:4.0%}")
     lines += [
         f"time       {summary.seconds:.1f} {unit} in all, {summary.training_seconds:.1f} {unit} of RL "
         f"({summary.steps} steps)",
         f"tokens     {summary.tokens_trained:,} trained, {rate:,.0f} a second",
         f"groups     {groups}",
-        *_selection(summary),
+        *(_selection(summary) if summary.selection.num_lost else ()),
         f"idle       trainer {summary.idle_trainer:.0%}, engine {summary.idle_engine:.0%}",
-        *_pause(summary),
         f"staleness  {summary.stale_fraction:.0%} of trained tokens were sampled by an older policy "
         f"({_rule(recipe)}); {summary.trajectories_spanning_versions} trajectories span versions",
-        *ages,
-        *_memory(summary.trainer_memory),
+    ]
+    total = max(sum(summary.token_ages.values()), 1)
+    for age, count in sorted(summary.token_ages.items()):
+        bar = "█" * round(BAR_WIDTH * count / total)
+        lines.append(f"    age {age}  {bar:{BAR_WIDTH}s} {count / total:4.0%}")
+    if summary.trainer_memory is not None:
+        predicted = summary.trainer_memory.predicted
+        planned = "" if predicted is None else f", {predicted:.1f} GB predicted"
+        lines.append(f"memory     a trainer rank took {summary.trainer_memory.measured:.2f} GB at most{planned}")
+    hints = recipe.objective.try_next
+    if recipe.rollout.staleness or recipe.rollout.is_unbounded:
+        hints = ("--set rollout.staleness=0 --set name=sync: the same run, synchronous", *hints)
+    lines += [
         f"weights    sha256 {summary.weights_sha256}",
         f"files      {summary.directory}",
-        *(f"try next   {hint}" for hint in _hints(summary, recipe)),
+        *(f"try next   {hint}" for hint in hints),
     ]
     return "\n".join(lines)
 
 
-def _pause(summary: Summary) -> list[str]:
-    """Show the mean pause and its parts that take a millisecond."""
-    if not summary.pause:
-        return []
-    whole, *parts = [(name, round(1e3 * seconds)) for name, seconds in summary.pause.items()]
-    said = ", ".join(f"{name} {value}" for name, value in parts if value)
-    return [f"pause      {whole[1]} ms for a swap" + (f": {said}" if said else "")]
-
-
-def _memory(memory: TrainerMemory | None) -> list[str]:
-    """Write what a rank took beside what was planned. A CPU counts Python and its libraries, which no plan has."""
-    if memory is None:
-        return []
-    if memory.predicted is None:
-        return [f"memory     a trainer rank had {memory.measured:.2f} GB resident at most, libraries included"]
-    difference = memory.measured / memory.predicted - 1
-    return [
-        f"memory     a trainer rank allocated {memory.measured:.1f} GB of its GPU at most, {memory.predicted:.1f} GB "
-        f"predicted ({difference:+.0%})"
-    ]
-
-
 def _selection(summary: Summary) -> list[str]:
-    """Compare the populations in a table, if any group was lost."""
-    if not summary.selection.num_lost:
-        return []
+    """Compare the populations in a table."""
     lines = [f"{'selection':14s}{'groups':>8s}{'mean length':>14s}{'mean reward':>14s}"]
     for name, population in summary.selection.populations().items():
-        if not population.groups:
-            continue
-        length = f"{population.length.mean:.4g}" if population.length.count else "–"
-        reward = f"{population.reward.mean:.4g}" if population.reward.count else "–"
-        intended = "  by rollout.filter or the env, as intended" if name == "rejected" else ""
-        lines.append(f"    {name:10s}{population.groups:8,}{length:>14s}{reward:>14s}{intended}")
+        if population.groups:
+            length = f"{population.length.mean:.4g}" if population.length.count else "–"
+            reward = f"{population.reward.mean:.4g}" if population.reward.count else "–"
+            intended = "  by rollout.filter or the env, as intended" if name == "rejected" else ""
+            lines.append(f"    {name:10s}{population.groups:8,}{length:>14s}{reward:>14s}{intended}")
     return lines + [f"    warning: {line}" for line in summary.selection_bias]
 
 
 def _rule(recipe: Recipe) -> str:
     """Name the rule that limits the age of a token."""
     rollout = recipe.rollout
-    if rollout.lag is not None:
-        return "exact lag"
     if rollout.is_unbounded:
         return f"no bound, at most {rollout.max_groups:,} groups in flight"
-    return f"bound {rollout.staleness}"
-
-
-def _hints(summary: Summary, recipe: Recipe) -> list[str]:
-    """Suggest what to try next; nothing that the recipe has already."""
-    hints = []
-    rollout = recipe.rollout
-    if rollout.staleness or rollout.is_unbounded:
-        hints.append("--set rollout.staleness=0 --set name=sync: the same run, synchronous")
-    if summary.idle_trainer > max(summary.idle_engine, 0.2):
-        limit = "max_groups" if rollout.is_unbounded else "staleness"
-        larger = f", or a larger rollout.{limit}" if rollout.lag is None else ""
-        hints.append(f"the trainer waits: more engine threads or replicas{larger}")
-    elif summary.idle_engine > 0.2:
-        cheaper = f", or {recipe.objective.cheaper}" if recipe.objective.cheaper else ""
-        hints.append(f"the engine waits: more train.threads or ranks{cheaper}")
-    return hints + list(recipe.objective.try_next)
+    return f"bound {rollout.staleness}" if rollout.lag is None else "exact lag"
 
 
 def weights_sha256(model: Path) -> str:
@@ -179,13 +125,9 @@ def weights_sha256(model: Path) -> str:
         model: a directory with safetensors files of float32, as those of checkpoints are.
     """
     digest = hashlib.sha256()
-    stored = {
-        name: tensor for path in sorted(model.glob("model*.safetensors")) for name, tensor in tensors_in(path).items()
-    }
-    for name in sorted(stored):
-        tensor = stored[name]
-        with safe_open(tensor.file, framework="numpy") as file:
-            weight = file.get_tensor(name)
-        digest.update(name.encode())
-        digest.update(weight.data)
+    files = {name: path for path in model.glob("model*.safetensors") for name in tensors_in(path)}
+    for name in sorted(files):
+        with safe_open(files[name], framework="numpy") as file:
+            digest.update(name.encode())
+            digest.update(file.get_tensor(name).data)
     return digest.hexdigest()

@@ -4,31 +4,16 @@ Steps are policy versions: an evaluation is shown at the version that it measure
 file, whose start makes TensorBoard discard what came after the checkpoint.
 """
 
-import importlib.util
 import time
 from collections.abc import Sequence
 
 import numpy as np
 
-from arl.errors import RecipeError
 from arl.metrics.base import TrackedRun, chart_values
 from arl.metrics.names import Record, number
 from arl.metrics.sampled_episode import SampledEpisode, facts, title
 
 FOLDER = "tensorboard"
-
-
-def require_tensorboard() -> None:
-    """Refuse a recipe that names the tracker where the package is missing.
-
-    Raises:
-        RecipeError: it is missing; says the command that installs it.
-    """
-    if importlib.util.find_spec("tensorboard") is None:
-        raise RecipeError(
-            "output.trackers 'tensorboard': the package is not installed; run "
-            "`pip install -e '.[tensorboard]'` in arl's source directory, or leave it out"
-        )
 
 
 class TensorboardTracker:
@@ -47,27 +32,14 @@ class TensorboardTracker:
         version = int(number(record, "policy_version"))
         at = self._start + number(record, "time_s")
         for name, value in chart_values(record):
-            if not isinstance(value, list):
+            if isinstance(value, list):  # how many have age 0, 1, …
+                ages = np.repeat(np.arange(len(value)), value)
+                edges = np.arange(len(value) + 1) - 0.5
+                if len(ages):
+                    self._writer.add_histogram(name, ages, version, edges, at)
+            else:
                 self._writer.add_scalar(name, value, version, at)
-            elif value:
-                self._histogram(name, value, version, at)
         self._writer.flush()
-
-    def _histogram(self, name: str, counts: Sequence[int], version: int, at: float) -> None:
-        """Show how many have age 0, 1, …"""
-        ages = np.arange(len(counts))
-        self._writer.add_histogram_raw(
-            name,
-            min=0,
-            max=len(counts) - 1,
-            num=sum(counts),
-            sum=int(ages @ counts),
-            sum_squares=int(ages**2 @ counts),
-            bucket_limits=(ages + 0.5).tolist(),
-            bucket_counts=list(counts),
-            global_step=version,
-            walltime=at,
-        )
 
     def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         """See SampleTracker."""

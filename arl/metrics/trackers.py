@@ -8,12 +8,12 @@ metrics.jsonl is always written and is the truth. A tracker that raises is dropp
 not finish within CLOSE_SECONDS at the end. Threads are daemons: one that hangs does not keep the process from exiting.
 """
 
-import os
+import importlib.util
 import queue
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TypeGuard
+from typing import Any
 
 from msgspec import structs
 
@@ -24,7 +24,6 @@ from arl.metrics.base import SampleTracker, TrackedRun, Tracker, TrackerFactory
 from arl.metrics.names import Record
 from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.metrics.sampled_episode import SampledEpisode
-from arl.metrics.tensorboard_tracker import require_tensorboard
 from arl.metrics.wandb_tracker import WandbTracker, redacted, require_key
 
 EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker"
@@ -54,7 +53,7 @@ def make_trackers(recipe: Recipe, directory: Path, note: Callable[[str], None]) 
         note: shows one line to the user.
     """
     arm = directory.absolute().parent
-    is_of_sweep = os.path.exists(arm.parent / SWEEP_MANIFEST)
+    is_of_sweep = (arm.parent / SWEEP_MANIFEST).exists()
     run = TrackedRun(
         name=f"{arm.name}/{directory.name}" if is_of_sweep else directory.name,  # all arms of a sweep have a seed-0
         directory=directory,
@@ -71,18 +70,16 @@ def _import_tracker(name: str) -> TrackerFactory:
     """Import a class or a function that makes a tracker; of a class, check the methods as well."""
     if name == "wandb":
         raise RecipeError("output.trackers 'wandb': it is built in; set output.wandb to online or offline instead")
-    if name == "tensorboard":
-        require_tensorboard()
+    if name == "tensorboard" and importlib.util.find_spec(name) is None:
+        raise RecipeError(
+            "output.trackers 'tensorboard': the package is not installed; run "
+            "`pip install -e '.[tensorboard]'` in arl's source directory, or leave it out"
+        )
     factory: TrackerFactory = import_seam(name, "output.trackers", TrackerFactory, EXAMPLE, BUILT_IN)
     if isinstance(factory, type):
-        seam = SampleTracker if takes_samples(factory) else Tracker
+        seam = SampleTracker if hasattr(factory, "log_samples") else Tracker
         check_seam(factory, f"output.trackers {name!r}", seam, EXAMPLE)
     return factory
-
-
-def takes_samples(tracker: object) -> TypeGuard[SampleTracker]:
-    """Return whether a tracker, or its class, has the method for episodes."""
-    return hasattr(tracker, "log_samples")
 
 
 class TrackerThread:
@@ -92,7 +89,7 @@ class TrackerThread:
         self._name = name
         self._factory = factory
         self._run = run
-        self._calls: queue.Queue[Callable[[Tracker], None] | None] = queue.Queue(MAX_CALLS)  # None: the run has ended
+        self._calls: queue.Queue[tuple[Any, ...]] = queue.Queue(MAX_CALLS)  # a method's name and arguments
         self._dropped = threading.Event()
         self._thread = threading.Thread(target=self._make_calls, name=f"tracker {name}", daemon=True)
 
@@ -103,22 +100,21 @@ class TrackerThread:
 
     def log(self, record: Record) -> None:
         """Queue a record."""
-        kept = dict(record)
-        self._put(lambda tracker: tracker.log(kept))
+        self._put("log", dict(record))
 
     def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         """Queue episodes, for a tracker that takes them."""
-        self._put(lambda tracker: tracker.log_samples(step, samples) if takes_samples(tracker) else None)
+        self._put("log_samples", step, samples)
 
     def close(self) -> None:
         """Let the tracker finish, within its deadline."""
-        self._put(None)
+        self._put("close")
         if not self._dropped.is_set():
             self._thread.join(CLOSE_SECONDS)
         if self._thread.is_alive():
             self._drop(f"it did not finish within {CLOSE_SECONDS:g} s after the end of the run")
 
-    def _put(self, call: Callable[[Tracker], None] | None) -> None:
+    def _put(self, *call: Any) -> None:
         if self._dropped.is_set():
             return
         try:
@@ -134,9 +130,11 @@ class TrackerThread:
         try:
             tracker = self._factory(self._run)
             self._run = structs.replace(self._run, past=())  # the records of a long run take gigabytes
-            while not self._dropped.is_set() and (call := self._calls.get()) is not None:
-                call(tracker)
-            tracker.close()
+            method = ""
+            while method != "close" and not self._dropped.is_set():
+                method, *arguments = self._calls.get()
+                if method != "log_samples" or hasattr(tracker, method):
+                    getattr(tracker, method)(*arguments)
         except BaseException as error:  # a user's code or a service may fail in any way, and even call sys.exit
             self._drop(f"{type(error).__name__}: {error}")
 

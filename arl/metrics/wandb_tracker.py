@@ -50,49 +50,49 @@ class WandbTracker:
         self._wandb: Any = wandb
         self._row = -1
         self._made = {0: {AXIS_TOKENS: 0.0, AXIS_TIME: 0.0}}  # version -> what had been trained when it was made
-        is_online = run.config["output"]["wandb"] == "online"
-        self._run = self._go_online(run) if is_online else self._init(run, "offline", None)
+        self._run = self._start(run)
+        for axis in (*AXES, AXIS_STEP, AXIS_TOKENS, AXIS_TIME):
+            self._run.define_metric(axis)
+        self._run.define_metric(f"{OF_EVALUATION}*", step_metric="policy_version", summary="max,last")
+        for pattern in _patterns():
+            self._run.define_metric(pattern, step_metric="step")
         for record in run.past:
             self.log(record)
 
-    def _go_online(self, run: TrackedRun) -> Any:
+    def _start(self, run: TrackedRun) -> Any:
         """Register the run at the server, or go offline if that fails."""
+        if run.config["output"]["wandb"] == "offline":
+            return self._init(run, mode="offline")
+        file = run.directory / ID_FILE
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            file.write_text(secrets.token_hex(8))
         try:
-            return self._init(run, "online", _run_id(run.directory))
+            return self._init(run, mode="online", id=file.read_text(), resume="allow")
         except self._wandb.Error as error:
             why = " ".join(str(error).split())[:120]
-        offline = self._init(run, "offline", None)
+        offline = self._init(run, mode="offline")
         folder = shlex.quote(str(Path(offline.dir).parent))
         run.note(f"wandb cannot be reached ({why}): it runs offline; sync later with `wandb sync {folder}`")
         return offline
 
-    def _init(self, run: TrackedRun, mode: str, run_id: str | None) -> Any:
+    def _init(self, run: TrackedRun, **options: str) -> Any:
         config = run.config
-        started = self._wandb.init(
+        return self._wandb.init(
             project=os.environ.get("WANDB_PROJECT", "arl"),
             group=os.environ.get("WANDB_RUN_GROUP", config["name"])[-MAX_GROUP:],
             job_type="train",
             tags=tags(config, os.environ.get("WANDB_TAGS", "")),
             name=run.name,
-            id=run_id,
-            resume=None if run_id is None else "allow",
             config=config | {"compare": comparable(config)},
             dir=run.directory,
-            mode=mode,
             settings=self._wandb.Settings(
                 silent=True,
                 init_timeout=START_SECONDS,
                 x_disable_meta=bool(_with_environment(config)),  # which holds the command line, and that may give them
             ),
+            **options,
         )
-        for axis in (*AXES, AXIS_STEP, AXIS_TOKENS, AXIS_TIME):
-            started.define_metric(axis)
-        for pattern in _patterns():
-            if pattern.startswith(OF_EVALUATION):
-                started.define_metric(pattern, step_metric="policy_version", summary="max,last")
-            else:
-                started.define_metric(pattern, step_metric="step")
-        return started
 
     def log(self, record: Record) -> None:
         """See Tracker. An evaluation, which may come many steps later, is placed where its version was made."""
@@ -100,8 +100,13 @@ class WandbTracker:
         version = int(number(record, "policy_version"))
         if TOKENS in record:
             self._made[version] = {AXIS_TOKENS: number(record, TOKENS), AXIS_TIME: number(record, "time_s")}
-        values = {name: self._shown(value) for name, value in chart_values(record)}
-        self._run.log(values | {AXIS_STEP: version} | self._made.get(version, {}), step=self._row)
+        values: dict[str, Any] = {AXIS_STEP: version, **self._made.get(version, {})}
+        for name, value in chart_values(record):
+            if isinstance(value, list):
+                values[name] = self._wandb.Histogram(np_histogram=(value, list(range(len(value) + 1))))
+            else:
+                values[name] = value
+        self._run.log(values, step=self._row)
 
     def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
         """See SampleTracker. Each table takes the place of the one before; wandb keeps all of them, by step."""
@@ -111,11 +116,6 @@ class WandbTracker:
     def close(self) -> None:
         """See Tracker."""
         self._run.finish()
-
-    def _shown(self, value: float | list[int]) -> Any:
-        if not isinstance(value, list):
-            return value
-        return self._wandb.Histogram(np_histogram=(value, list(range(len(value) + 1))))
 
 
 def redacted(config: dict[str, Any]) -> dict[str, Any]:
@@ -134,8 +134,8 @@ def _with_environment(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
 
 def comparable(config: dict[str, Any]) -> dict[str, str]:
     """Return what runs differ by in most comparisons. A run has either a staleness or a lag; "inf" is no bound."""
-    staleness = config["rollout"]["staleness"]
-    lag = config["rollout"]["lag"]
+    rollout = config["rollout"]
+    lag = rollout["lag"]
     flat = {
         "objective": config["objective"]["kind"],
         "proximal": config["objective"].get("proximal", "none"),
@@ -145,32 +145,23 @@ def comparable(config: dict[str, Any]) -> dict[str, str]:
         "backend": config["engine"]["kind"],
     }
     if lag is None:
-        return flat | {"staleness": "inf" if staleness is None else str(staleness)}
+        return flat | {"staleness": str("inf" if rollout["staleness"] is None else rollout["staleness"])}
     return flat | {"lag": str(lag if isinstance(lag, int) else next(filter(None, lag.values())))}
 
 
 def tags(config: dict[str, Any], more: str = "") -> tuple[str, ...]:
     """Return the tags of a run: what matters, then `more`, which are separated by commas; each once."""
     flat = comparable(config)
-    age = "staleness" if "staleness" in flat else "lag"
-    ours = [flat["objective"], f"{age}={flat[age]}", flat["mode"], flat["world"], flat["backend"]]
+    age = next(f"{name}={flat[name]}" for name in ("staleness", "lag") if name in flat)
+    ours = [flat["objective"], age, flat["mode"], flat["world"], flat["backend"]]
     return tuple(dict.fromkeys(tag[-MAX_TAG:] for tag in [*ours, *filter(None, more.split(","))]))
 
 
-def _run_id(directory: Path) -> str:
-    """Return the id at wandb of the run in `directory`, which is chosen when the run first goes online."""
-    file = directory / ID_FILE
-    if not os.path.exists(file):
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(secrets.token_hex(8))
-    return file.read_text().strip()
-
-
-def _patterns() -> list[str]:
-    """Return patterns of all names but those of axes. No two match one name, because wandb may take either."""
-    names = [*METRICS, OF_OBJECTIVE, "by_age/", "samples"]
-    rooms = {f"{name.partition('/')[0]}/*" if "/" in name else name for name in names}
-    return sorted(rooms - set(AXES))
+def _patterns() -> set[str]:
+    """Return patterns of all names but those of axes and evaluations. No two match one name: wandb may take either."""
+    names = {*METRICS, OF_OBJECTIVE, "samples"} - set(AXES)
+    patterns = {f"{name.partition('/')[0]}/*" if "/" in name else name for name in names}
+    return patterns - {f"{OF_EVALUATION}*"}
 
 
 def _cell(value: Any) -> Any:

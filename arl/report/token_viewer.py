@@ -15,9 +15,8 @@ from tokenizers import Tokenizer
 
 from arl.errors import DataError
 from arl.metrics.batch import is_right
-from arl.metrics.episode_table import SCHEMA
 from arl.metrics.names import FIRST_AGES
-from arl.metrics.trajectory_files import read_batches, read_trajectories, trajectory_files
+from arl.metrics.trajectory_files import SCHEMA, read_batches, read_trajectories, trajectory_files
 from arl.report.arms import Arm
 from arl.types import NOT_SAMPLED
 

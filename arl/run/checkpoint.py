@@ -35,8 +35,7 @@ from arl.data import msgpack_arrays
 from arl.engine.base import Engine
 from arl.errors import DataError, InputError
 from arl.files import remove_any, sync_to_disk, writing
-from arl.metrics.recorder import Recorder
-from arl.metrics.recorder_state import RecorderState
+from arl.metrics.recorder import Recorder, RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.spans import span
 from arl.metrics.trajectory_files import file_name

@@ -25,8 +25,7 @@ from arl.errors import RunStopped
 from arl.launch.base import Launcher, Process
 from arl.launch.spawn import resident_bytes, started_at
 from arl.metrics.names import Record, number
-from arl.metrics.recorder import Recorder
-from arl.metrics.recorder_state import RunRecords
+from arl.metrics.recorder import Recorder, RunRecords
 from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
 from arl.reward.pool import RewardPool
 from arl.rollout.controller import Controller

@@ -31,11 +31,10 @@ from arl.files import replace_file, writing
 from arl.launch.base import make_launcher
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import Record, number
-from arl.metrics.recorder import Recorder
-from arl.metrics.recorder_state import Meters
+from arl.metrics.recorder import Meters, Recorder
 from arl.metrics.run_files import LOGS, SUMMARY
 from arl.metrics.spans import recorded_spans, span
-from arl.metrics.summary import Summary, TrainerMemory, mean_idle, mean_pause, weights_sha256
+from arl.metrics.summary import Summary, TrainerMemory, mean_idle, weights_sha256
 from arl.metrics.trackers import make_trackers
 from arl.rollout.controller import Controller
 from arl.run.checkpoint import ResumePoint, RunSnapshot, next_checkpoint
@@ -259,7 +258,6 @@ class SegmentRun:
             restarted_tokens=controller.ledger.restarted_tokens,
             epochs=parts.problems.position / len(self.context.plan.training),
             open_tokens=controller.open_tokens,
-            loaded_version=parts.engine.loaded_version,
         )
 
     async def _train(self, controller: Controller, recorder: Recorder) -> float:
@@ -345,7 +343,6 @@ def _summarize(context: RunContext, outcome: Outcome, seconds: float) -> Summary
         selection_bias=recorder.state.selection.warnings(),
         idle_trainer=mean_idle(steps, "trainer"),
         idle_engine=mean_idle(steps, "engine"),
-        pause=mean_pause(steps),
         weights_sha256=weights_sha256(context.directory / CHECKPOINTS / f"step_{outcome.controller.version}"),
         trainer_memory=_trainer_memory(context, steps),
     )

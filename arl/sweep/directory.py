@@ -10,7 +10,6 @@ Only what is under logs/ depends on the clock of the machine.
 """
 
 import contextlib
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +17,6 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from arl.config.recipe import Recipe
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import InputError
 from arl.files import replace_file, require_lock, try_lock, writing
@@ -77,15 +75,14 @@ class SweepRun(Struct, frozen=True):
     @property
     def state(self) -> Literal["finished", "begun", "new"]:
         """Return how far it has come: a run that has its summary is finished."""
-        if os.path.exists(self.directory / SUMMARY):
+        if (self.directory / SUMMARY).exists():
             return "finished"
-        return "begun" if os.path.exists(self.directory) else "new"
+        return "begun" if self.directory.exists() else "new"
 
     @property
     def has_checkpoint(self) -> bool:
         """Return whether there is something to go on from."""
-        checkpoints = self.directory / CHECKPOINTS
-        return os.path.isdir(checkpoints) and any(name.startswith("step_") for name in os.listdir(checkpoints))
+        return any((self.directory / CHECKPOINTS).glob("step_*"))
 
 
 def list_runs(directory: Path, sweep: Sweep) -> list[SweepRun]:
@@ -102,13 +99,21 @@ def check_directory(directory: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
     Raises:
         InputError: it is no sweep's, or its recipe or an arm of it computed something else.
     """
-    is_sweep = not os.path.exists(directory) or os.path.exists(directory / SWEEP_LOCK)
-    if not is_sweep and any(directory.iterdir()):  # an empty one is a sweep's that was killed before it had its lock
+    if directory.exists() and any(directory.iterdir()) and not (directory / SWEEP_LOCK).exists():
         raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
-    if not os.path.exists(directory / SWEEP_MANIFEST):
+    if not (directory / SWEEP_MANIFEST).exists():
         return {}
     manifest = read_manifest(directory)
-    lines = list(_changes(manifest, sweep))
+    ours = {arm.name: arm.settings for arm in sweep.arms}
+    pairs = {"the recipe of all arms": (manifest.recipe, sweep.base.model_dump(mode="json"))}
+    pairs |= {f"arm {name}": (manifest.arms[name], ours[name]) for name in ours if name in manifest.arms}
+    free = NOT_COMPUTED if sweep.base.world_traits.restarts_at_checkpoints else NOT_COMPUTED + FREE_ON_THE_WALL
+    lines = [
+        f"{what}: {field} = {now!r}: the sweep has {before!r}"
+        for what, (theirs, mine) in pairs.items()
+        for field, before, now in differences(theirs, mine)
+        if not field.startswith(free)
+    ]
     if lines:
         raise InputError(
             "\n".join(lines) + f"\n{directory} was made with other recipes: give what it was made with, or start "
@@ -122,39 +127,17 @@ def read_manifest(directory: Path) -> SweepManifest:
     return msgspec.json.decode((directory / SWEEP_MANIFEST).read_bytes(), type=SweepManifest)
 
 
-def _changes(manifest: SweepManifest, sweep: Sweep) -> Iterator[str]:
-    """Describe each field in which the sweep would compute something else: in every arm, or in one of them."""
-    set_by_all = set.intersection(*map(set, manifest.arms.values()), *(set(arm.settings) for arm in sweep.arms))
-    for field, before, now in differences(manifest.recipe, sweep.base.model_dump(mode="json")):
-        if not field.startswith(_free(sweep.base)) and field not in set_by_all:
-            yield f"the recipe of all arms: {field} = {now!r}: the sweep has {before!r}"
-    for arm in sweep.arms:
-        recorded = manifest.arms.get(arm.name, arm.settings)
-        for field, before, now in differences(recorded, arm.settings):
-            if not field.startswith(_free(arm.recipe)):
-                yield f"arm {arm.name}: {field} = {now!r}: the sweep has {before!r}"
-
-
-def _free(recipe: Recipe) -> tuple[str, ...]:
-    """Return the beginnings of the fields that may change when a sweep goes on."""
-    if recipe.world_traits.restarts_at_checkpoints:
-        return NOT_COMPUTED
-    return NOT_COMPUTED + FREE_ON_THE_WALL
-
-
 @contextlib.contextmanager
 def open_directory(directory: Path, sweep: Sweep) -> Iterator[None]:
     """Make or continue the sweep's directory, write what it consists of, and hold its lock. Arms in it are kept.
 
     Raises:
-        InputError: another process runs the sweep, or the directory cannot be written or is another sweep's.
-        DiskError: a file in it cannot be written.
+        InputError: another process runs the sweep, or the directory is another sweep's.
+        DiskError: it cannot be written.
     """
-    check_directory(directory, sweep)
-    try:
+    check_directory(directory, sweep)  # before its lock makes it a sweep's
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"output.directory {directory.parent}: cannot be written ({error.strerror})") from error
     with require_lock(directory / SWEEP_LOCK) as lock:
         if not try_lock(lock):
             raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it")

@@ -10,13 +10,12 @@ exclude: [{rollout.staleness: 16, objective.kind: ppo}]
 seeds: 3
 """
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from msgspec import Struct
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from arl.config.mistakes import Key, place_of, rule_of
 from arl.config.recipe_file import is_sweep_file, leaves, read_with_places
@@ -24,8 +23,8 @@ from arl.config.section import LARGEST_SEED, FilePath, Positive, Section
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml
 from arl.errors import InputError
 
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,149}$"
 NAME_RULE = "a name consists of letters, digits and ._=+,-, at most 150, and begins with a letter or a digit"
+SEEDS_RULE = f"give a number of seeds, or a list like 0,3,5, each once and from 0 to {LARGEST_SEED}"
 SET_BY_THE_SWEEP = {
     "seed": "every arm runs with each of the seeds; give them by --seeds",
     "name": "the sweep names its runs; name the sweep by --name",
@@ -35,13 +34,22 @@ NO_AXIS = SET_BY_THE_SWEEP | {
 }
 
 Axis = list[dict[str, Any]]  # of one field, or of several that change together: for each point the value of each field
-Name = Annotated[str, Field(pattern=NAME)]
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,149}$")]
+
+
+def _seeds(given: Any) -> list[int]:
+    """Return the seeds of a number of seeds, or of a list of them."""
+    seeds = list(range(given)) if type(given) is int else given
+    are_seeds = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= LARGEST_SEED for seed in seeds)
+    if not are_seeds or not seeds or len(set(seeds)) < len(seeds):
+        raise ValueError(SEEDS_RULE)
+    return list(seeds)
 
 
 class SweepFile(Section):
     """Describe a sweep in a file of its own."""
 
-    name: str | None = None
+    name: Name
     """Names the sweep's directory; left out: the name of the file does."""
     recipe: FilePath
     """Path of the recipe, relative to this file."""
@@ -53,7 +61,7 @@ class SweepFile(Section):
     """Name -> settings. Each named arm is combined with every point of the axes."""
     exclude: tuple[dict[str, Any], ...] = ()
     """Combinations to leave out: field -> value or list of values. `arm` stands for the name of a named arm."""
-    seeds: Any = None
+    seeds: Annotated[list[int], BeforeValidator(_seeds)] | None = None
     """A number of seeds, from 0 on, or a list of them; left out: the recipe's own seed."""
     jobs: Annotated[Positive, Field(strict=True)] | None = None
     """Runs at a time."""
@@ -98,32 +106,27 @@ def read_request(
     """
     values, places = read_with_places(path)
     if is_sweep_file(values):
-        file = _read_file(values, places, path)
-        recipe = path.parent / file.recipe
-        default_name = file.name or path.stem
+        values = {"name": path.stem, **values}
     else:
-        file = SweepFile(recipe=str(path))
-        recipe = path
-        default_name = f"{values.get('name', path.stem)}-sweep"
-    if not re.fullmatch(NAME, name or default_name):
-        raise InputError(f"{path}: the sweep would be named {name or default_name}: {NAME_RULE}; give one by --name")
-    given_seeds = file.seeds
-    place = f"{place_of(('seeds',), places, path)}: seeds = {given_seeds!r}"
-    if seeds is not None:
-        place = f"--seeds {seeds!r}"
-        given_seeds = _parse_seeds(seeds, place)
+        values = {"name": f"{values.get('name', path.stem)}-sweep", "recipe": path.name}
+        places = {}
+    for option, given in (("name", name), ("seeds", None if seeds is None else _parse_seeds(seeds)), ("jobs", jobs)):
+        if given is not None:
+            values[option] = given
+            places[option,] = f"--{option}"
+    file = _validate(values, places, path)
     all_axes = _axes(file, axes, paired, path)
     all_overrides = [*(write_override(field, value) for field, value in file.set.items()), *overrides]
     _validate_fields(all_axes, file.arms, all_overrides)
     return SweepRequest(
-        name=name or default_name,
-        recipe=recipe,
+        name=file.name,
+        recipe=path.parent / file.recipe,
         overrides=all_overrides,
         axes=all_axes,
         named=file.arms,
         exclude=file.exclude,
-        seeds=_seeds(given_seeds, place),
-        jobs=jobs or file.jobs,
+        seeds=file.seeds,
+        jobs=file.jobs,
     )
 
 
@@ -152,60 +155,41 @@ def make_axis(values: Mapping[str, Sequence[Any]], place: str) -> Axis:
     """Make an axis of fields that change together; usually it is one field.
 
     Raises:
-        InputError: there are no values, or not equally many of every field, or a point is given twice.
+        InputError: there are no values, or not equally many of every field.
     """
-    lengths = {field: len(listed) for field, listed in values.items()}
-    if not lengths or 0 in lengths.values():
+    counts = {len(listed) for listed in values.values()}
+    if not counts or 0 in counts:
         raise InputError(f"{place}: an axis has at least one field and one value")
-    if len(set(lengths.values())) > 1:
-        counts = ", ".join(f"{field} has {count}" for field, count in lengths.items())
-        raise InputError(f"{place}: fields that change together need equally many values: {counts}")
-    points = [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
-    for index, point in enumerate(points):
-        if point in points[:index]:
-            equal = points[points.index(point)]  # 1 and 1.0, or 1 and true, are one value
-            raise InputError(f"{place}: {equal} and {point} are the same point; give each value once")
-    return points
+    if len(counts) > 1:
+        found = ", ".join(f"{field} has {len(listed)}" for field, listed in values.items())
+        raise InputError(f"{place}: fields that change together need equally many values: {found}")
+    return [dict(zip(values, row, strict=True)) for row in zip(*values.values(), strict=True)]
 
 
-def _read_file(values: dict[str, Any], places: Mapping[Key, str], path: Path) -> SweepFile:
-    try:
-        return SweepFile.model_validate(values)
-    except ValidationError as error:
-        lines = [_explain(mistake, places, path) for mistake in error.errors()]
-        raise InputError("\n".join(lines)) from error
-
-
-def _explain(mistake: Any, places: Mapping[Key, str], path: Path) -> str:
-    """Write one of pydantic's errors as place, field, value and rule."""
-    key = tuple(part for part in mistake["loc"] if part != "[key]")  # pydantic's mark of a mapping's key
+def _validate(values: dict[str, Any], places: Mapping[Key, str], path: Path) -> SweepFile:
+    """Raise InputError with place, field, value and rule of each mistake."""
     rules = {
         "extra_forbidden": f"unknown key; a sweep file has {', '.join(SweepFile.model_fields)}",
         "string_pattern_mismatch": NAME_RULE,
     }
-    rule = rules.get(mistake["type"]) or rule_of(mistake)
-    field = ".".join(map(str, key))
-    return f"{place_of(key, places, path)}: {field} = {mistake['input']!r}: {rule}"
+    try:
+        return SweepFile.model_validate(values)
+    except ValidationError as error:
+        lines = []
+        for mistake in error.errors():
+            key = tuple(part for part in mistake["loc"] if part != "[key]")  # pydantic's mark of a mapping's key
+            rule = rules.get(mistake["type"]) or rule_of(mistake)
+            field = ".".join(map(str, key))
+            lines.append(f"{place_of(key, places, path)}: {field} = {mistake['input']!r}: {rule}")
+        raise InputError("\n".join(lines)) from error
 
 
 def _axes(file: SweepFile, axes: Sequence[str], paired: Sequence[str], path: Path) -> list[Axis]:
-    """Take the axes of the file, then those of the options; an option takes the place of the file's axis.
-
-    Raises:
-        InputError: a field of --paired is given twice, or see make_axis.
-    """
-    of_options = []
-    for text in axes:
-        field, values = parse_axis(text)
-        of_options.append(make_axis({field: values}, f"--axis {text}"))
-    together: dict[str, list[Any]] = {}
-    for text in paired:
-        field, values = parse_axis(text, "--paired")
-        if field in together:
-            raise InputError(f"--paired {text}: {field} is given twice; give all of its values in one --paired")
-        together[field] = values
+    """Take the axes of the file, then those of the options; an option takes the place of the file's axis."""
+    of_options = [make_axis(dict([parse_axis(text)]), f"--axis {text}") for text in axes]
+    together = [parse_axis(text, "--paired") for text in paired]
     if together:
-        of_options.append(make_axis(together, f"--paired {' --paired '.join(paired)}"))
+        of_options.append(make_axis(dict(together), f"--paired {' --paired '.join(paired)}"))
     given = {field for axis in of_options for field in axis[0]}
     of_file = [make_axis(entry, f"{path}: axes") for entry in file.axes if not given.intersection(entry)]
     return of_file + of_options
@@ -225,32 +209,10 @@ def _validate_fields(axes: Sequence[Axis], named: Mapping[str, Mapping[str, Any]
             raise InputError(f"--set {override}: {SET_BY_THE_SWEEP[section]}")
 
 
-def _seeds(given: Any, place: str) -> list[int] | None:
-    """Return the seeds of a number of seeds, or of a list of them; None: none are given.
-
-    Raises:
-        InputError: it is neither, or a seed is too large, or given twice.
-    """
-    if given is None:
-        return None
-    if type(given) is int and given > 0:
-        return list(range(given))
-    are_seeds = isinstance(given, list) and all(type(seed) is int and 0 <= seed <= LARGEST_SEED for seed in given)
-    if not are_seeds or not given or len(set(given)) < len(given):
-        raise InputError(
-            f"{place}: give a number of seeds, or a list like 0,3,5, each once and from 0 to {LARGEST_SEED}"
-        )
-    return list(given)
-
-
-def _parse_seeds(option: str, place: str) -> Any:
-    """Return what the option lists; of a list with one entry, that entry, which is a number of seeds.
-
-    Raises:
-        InputError: it is no YAML.
-    """
+def _parse_seeds(option: str) -> Any:
+    """Return what the option lists; of a list with one entry, that entry, which is a number of seeds."""
     try:
         listed = load_yaml(f"[{option}]")
     except YamlError as error:
-        raise InputError(f"{place}: give a number of seeds, or a list like 0,3,5") from error
+        raise InputError(f"--seeds {option}: {SEEDS_RULE}") from error
     return listed[0] if len(listed) == 1 else listed

@@ -11,9 +11,8 @@ import shutil
 import statistics
 import sys
 from collections import Counter, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import msgspec
 from rich.console import Console
@@ -21,10 +20,8 @@ from rich.table import Table
 
 from arl import clock
 from arl.clock import deadline, in_thread, now
-from arl.config.recipe import Recipe
-from arl.config.recipe_file import leaves
 from arl.errors import ArlError, RunError
-from arl.files import require_lock, try_lock
+from arl.files import is_locked
 from arl.launch.base import Command, Node
 from arl.launch.devices import Share, core_numbers, divide, visible_cores, visible_devices
 from arl.launch.placement import place
@@ -70,12 +67,16 @@ def dry_run(request: SweepRequest, console: Console) -> None:
     """
     planned = PlannedSweep(request, console)
     planned.note(f"sweep {request.name}, in {planned.directory}")
-    base = dict(leaves(planned.sweep.base.model_dump(mode="json")))
-    console.print(_arms_table(planned.runs, base))
+    table = Table("arm", "settings", "seeds", "state", box=None, pad_edge=False)
+    for of_arm in _by_arm(planned.runs).values():
+        arm = of_arm[0].arm
+        settings = [write_override(field, value) for field, value in arm.settings.items()]
+        states = Counter(run.state for run in of_arm)
+        seeds = ", ".join(str(run.seed) for run in of_arm)
+        table.add_row(arm.name, "\n".join(settings), seeds, ", ".join(f"{n} {state}" for state, n in states.items()))
+    console.print(table)
     left = sum(run.state != "finished" for run in planned.runs)
-    total = len(planned.runs)
-    jobs = len(planned.shares)
-    planned.note(f"{left} of {total} runs to do, {jobs} at a time" if left else f"all {total} runs are finished")
+    planned.note(f"{left} of {len(planned.runs)} runs to do, {len(planned.shares)} at a time")
 
 
 def run_sweep(request: SweepRequest, console: Console) -> Path:
@@ -94,7 +95,12 @@ def run_sweep(request: SweepRequest, console: Console) -> Path:
         except KeyboardInterrupt:
             planned.note("the same command goes on with this sweep")
             raise
-    console.print(_results_table(planned.runs))
+    table = Table("arm", "seeds", "accuracy", box=None, pad_edge=False)  # the mean over the finished seeds
+    for name, of_arm in _by_arm(planned.runs).items():
+        finished = [run for run in of_arm if run.state == "finished"]
+        found = [accuracy for accuracy in map(_accuracy, finished) if accuracy is not None]
+        table.add_row(name, f"{len(finished)}/{len(of_arm)}", _number(statistics.fmean(found) if found else None))
+    console.print(table)
     if runner.failed:
         lines = [f"{len(runner.failed)} of {len(planned.runs)} runs failed; the same command tries them again:"]
         raise RunError("\n".join([*lines, *(f"    {failure}" for failure in runner.failed)]))
@@ -157,7 +163,10 @@ async def _train(run: SweepRun, share: Share, is_resumed: bool) -> str:
     try:
         end = await process.ended()
     finally:
-        await asyncio.shield(process.stop(_patience(run.arm.recipe)))
+        # From SIGTERM to SIGKILL. In virtual time a run saves nothing, and ends at once.
+        deadlines = run.arm.recipe.deadlines
+        saving = 0.0 if run.arm.recipe.world_traits.virtual_time else deadlines.stop
+        await asyncio.shield(process.stop(saving + deadlines.shutdown + SPARE_SECONDS))
     if process.exit_code == 0 and run.state == "finished":
         return ""
     remedy = f"; to run it anew, remove {run.directory}" if is_resumed else ""
@@ -166,21 +175,9 @@ async def _train(run: SweepRun, share: Share, is_resumed: bool) -> str:
 
 def train_arguments(run: SweepRun, is_resumed: bool) -> tuple[str, ...]:
     """Return the command line of a run."""
-    settings = {
-        "name": run.name,
-        "seed": run.seed,
-        "output.directory": str(run.directory.parent),
-    }
+    settings = {"name": run.name, "seed": run.seed, "output.directory": str(run.directory.parent)}
     overrides = [part for field, value in settings.items() for part in ("--set", write_override(field, value))]
-    resume = ["--resume"] if is_resumed else []
-    return (*PROGRAM, "train", str(run.recipe_file), *overrides, *resume)
-
-
-def _patience(recipe: Recipe) -> float:
-    """Return the seconds that a run has from SIGTERM to SIGKILL. In virtual time it saves nothing, and ends at once."""
-    deadlines = recipe.deadlines
-    saving = 0.0 if recipe.world_traits.virtual_time else deadlines.stop
-    return saving + deadlines.shutdown + SPARE_SECONDS
+    return (*PROGRAM, "train", str(run.recipe_file), *overrides, *(["--resume"] if is_resumed else []))
 
 
 async def _prepare(run: SweepRun) -> bool:
@@ -193,14 +190,12 @@ async def _prepare(run: SweepRun) -> bool:
     """
     if run.state == "new":
         return False
-    with require_lock(run.directory / LOCK) as file:  # makes it, if the run was killed before it did
-        async with deadline(GONE_SECONDS, "sweep", f"the process that runs {run.directory} to end"):
-            while not try_lock(file):  # noqa: ASYNC110 - the kernel removes the lock of a killed process without event
-                await asyncio.sleep(POLL_SECONDS)
+    async with deadline(GONE_SECONDS, "sweep", f"the process that runs {run.directory} to end"):
+        while is_locked(run.directory / LOCK):  # noqa: ASYNC110 - no event tells that a killed process is gone
+            await asyncio.sleep(POLL_SECONDS)
     if not run.has_checkpoint:
         await in_thread(shutil.rmtree, run.directory)
-        return False
-    return True
+    return run.has_checkpoint
 
 
 def _shares(request: SweepRequest, sweep: Sweep, num_runs: int) -> list[Share]:
@@ -210,47 +205,13 @@ def _shares(request: SweepRequest, sweep: Sweep, num_runs: int) -> list[Share]:
         InputError: there are too few devices for an arm.
     """
     if all(arm.recipe.world_traits.one_process for arm in sweep.arms):
-        jobs = request.jobs or visible_cores()
-        return [Share()] * min(jobs, num_runs)
-    jobs = min(request.jobs or 1, num_runs)
-    shares = divide(jobs, core_numbers(), visible_devices())
+        return [Share()] * min(request.jobs or visible_cores(), num_runs)
+    shares = divide(min(request.jobs or 1, num_runs), core_numbers(), visible_devices())
     smallest = min(shares, key=lambda share: len(share.devices))
     node = Node(name="this machine", cores=len(smallest.cores), devices=smallest.devices)
     for arm in sweep.arms:
         place(arm.recipe, [node])
     return shares
-
-
-def _arms_table(runs: Sequence[SweepRun], base: Mapping[str, Any]) -> Table:
-    """List every arm with the states of its runs.
-
-    Args:
-        base: field -> value of the recipe without any arm's settings.
-    """
-    table = Table("arm", "settings", "seeds", "state", box=None, pad_edge=False)
-    for name, of_arm in _by_arm(runs).items():
-        settings = [  # without what is null in the recipe and stays so
-            write_override(field, value)
-            for field, value in of_arm[0].arm.settings.items()
-            if value is not None or base.get(field) is not None
-        ]
-        states = Counter(run.state for run in of_arm)
-        seeds = ", ".join(str(run.seed) for run in of_arm)
-        table.add_row(name, "\n".join(settings), seeds, ", ".join(f"{n} {state}" for state, n in states.items()))
-    return table
-
-
-def _results_table(runs: Sequence[SweepRun]) -> Table:
-    """List the final accuracy of every arm: its mean over the finished seeds, the least and the greatest."""
-    table = Table("arm", box=None, pad_edge=False)
-    for title in ("seeds", "accuracy", "least", "greatest"):
-        table.add_column(title, justify="right")
-    for name, of_arm in _by_arm(runs).items():
-        finished = [run for run in of_arm if run.state == "finished"]
-        found = [accuracy for accuracy in map(_accuracy, finished) if accuracy is not None]
-        numbers = (statistics.fmean(found), min(found), max(found)) if found else (None, None, None)
-        table.add_row(name, f"{len(finished)}/{len(of_arm)}", *map(_number, numbers))
-    return table
 
 
 def _by_arm(runs: Sequence[SweepRun]) -> dict[str, list[SweepRun]]:

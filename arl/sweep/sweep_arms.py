@@ -6,9 +6,9 @@ axes, named arms ─► every combination that exclude leaves ─► recipe of e
 import hashlib
 import itertools
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from msgspec import Struct
 
@@ -45,28 +45,6 @@ class Sweep(Struct, frozen=True):
     seeds: list[int]
 
 
-class _Combination(NamedTuple):
-    """Hold a named arm, or "" for none, what it sets, and a point of each axis."""
-
-    name: str
-    named: Settings
-    point: Settings
-
-    @property
-    def given(self) -> dict[str, Any]:
-        return {**self.named, **self.point}
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Return what a rule can name: fields, sections, and the name of the named arm."""
-        named = {"arm": self.name} if self.name else {}
-        return {**named, **self.given, **dict(leaves(self.given))}
-
-    def matches(self, rule: Rule) -> bool:
-        facts = self.facts
-        return all(field in facts and _matches(facts[field], wanted) for field, wanted in rule.items())
-
-
 def check_arms(request: SweepRequest, note: Callable[[str], None]) -> Sweep:
     """Make the recipe of each arm, and check that each can start. Nothing is started or written.
 
@@ -82,8 +60,8 @@ def check_arms(request: SweepRequest, note: Callable[[str], None]) -> Sweep:
         ) from error
     combined = combine(request.axes, request.named, request.exclude, base=dict(leaves(base.model_dump(mode="json"))))
     note(f"checking {len(combined)} arms")
-    arms = []
-    complaints: dict[str, list[str]] = {}
+    arms: list[SweepArm] = []
+    complaints = defaultdict[str, list[str]](list)
     for name, given in combined.items():
         settings = [write_override(field, value) for field, value in given.items()]
         try:
@@ -94,12 +72,13 @@ def check_arms(request: SweepRequest, note: Callable[[str], None]) -> Sweep:
         except InputError as error:
             for line in str(error).splitlines():
                 complaint = re.sub(r"^--set .*?: (?=[\w.]+: unknown key)", "", line)  # the same for every value
-                complaints.setdefault(complaint, []).append(name)
+                complaints[complaint].append(name)
     if complaints:
         raise InputError(_explain(complaints, num_wrong=len(combined) - len(arms), num_arms=len(combined)))
-    _validate_unequal(arms)
-    seeds = [base.seed] if request.seeds is None else request.seeds
-    return Sweep(base, arms, seeds)
+    for one, two in itertools.combinations(arms, 2):  # as of 1e-4 and 1.0e-4: a report could not tell them apart
+        if one.recipe == two.recipe:
+            raise InputError(f"arms {one.name} and {two.name}: their recipes are equal; leave one of the two out")
+    return Sweep(base, arms, request.seeds or [base.seed])
 
 
 def combine(
@@ -119,24 +98,27 @@ def combine(
         InputError: a field is set twice, a rule matches nothing, or no combination is left.
     """
     _validate_axes(axes, named)
-    combinations = [
-        _Combination(name, settings, {field: value for point in points for field, value in point.items()})
-        for name, settings in (named or {"": {}}).items()
-        for points in itertools.product(*axes)
-    ]
-    _validate_rules(exclude, combinations)
-    kept = [combination for combination in combinations if not any(map(combination.matches, exclude))]
+    combinations: list[tuple[str, Settings, dict[str, Any]]] = []  # named arm or "", what axes set, all
+    for name, settings in (named or {"": {}}).items():
+        for points in itertools.product(*axes):
+            point = {field: value for of_axis in points for field, value in of_axis.items()}
+            combinations.append((name, point, {**settings, **point}))
+    for rule in exclude:
+        if not any(_matches(rule, name, given) for name, _, given in combinations):
+            raise InputError(f"exclude {dict(rule)}: no combination has these values; correct it or leave it out")
+    kept = [one for one in combinations if not any(_matches(rule, one[0], one[2]) for rule in exclude)]
     if not kept:
         raise InputError("the sweep has no arm: exclude less")
-    fields = {field for combination in kept for field in dict(leaves(combination.point))}
+    fields = {field for _, point, _ in kept for field in dict(leaves(point))}
     last_words = Counter(field.rpartition(".")[2] for field in fields)
     arms: dict[str, dict[str, Any]] = {}
-    for combination in kept:
-        name = _directory_name(combination, last_words, base or {})
-        given = combination.given
+    for named_arm, varied, combined in kept:
+        name = _directory_name(named_arm, varied, last_words, base or {})
         if name in arms:
-            raise InputError(f"{given} and {arms[name]}: both are named {name}; name them by `arms:` of a sweep file")
-        arms[name] = given
+            raise InputError(
+                f"{combined} and {arms[name]}: both are named {name}; name them by `arms:` of a sweep file"
+            )
+        arms[name] = combined
     return arms
 
 
@@ -150,34 +132,23 @@ def _validate_axes(axes: Sequence[Axis], named: Mapping[str, Settings]) -> None:
                 raise InputError(f"{field}, {other}: two axes set it; give its values in one axis")
 
 
-def _validate_rules(rules: Sequence[Rule], combinations: Sequence[_Combination]) -> None:
-    """Raise InputError where a rule leaves nothing out, because it cannot be meant so."""
-    fields: set[str] = set()
-    for combination in combinations:
-        fields |= combination.facts.keys()
-    for rule in rules:
-        unknown = rule.keys() - fields
-        if unknown:
-            axes = f"the axes are {', '.join(sorted(fields))}" if fields else "the sweep has no axes or arms: add them"
-            raise InputError(f"exclude {dict(rule)}: {', '.join(unknown)} is no axis; {axes}")
-        if not any(combination.matches(rule) for combination in combinations):
-            raise InputError(f"exclude {dict(rule)}: no combination has these values; correct it or leave it out")
+def _matches(rule: Rule, name: str, given: Settings) -> bool:
+    """Return whether a combination has the values of a rule, which may name fields, sections and the named arm."""
+    facts = {"arm": name, **given, **dict(leaves(given))}
+    return all(
+        field in facts and (facts[field] == wanted or (isinstance(wanted, list) and facts[field] in wanted))
+        for field, wanted in rule.items()
+    )
 
 
-def _matches(value: Any, wanted: Any) -> bool:
-    return bool(value == wanted) or (isinstance(wanted, list) and value in wanted)
-
-
-def _directory_name(combination: _Combination, last_words: Counter[str], base: Settings) -> str:
+def _directory_name(named: str, point: Settings, last_words: Counter[str], base: Settings) -> str:
     """Name an arm as in `naive,staleness=8`."""
-    parts = [combination.name] if combination.name else []
-    for field, value in dict(leaves(combination.point)).items():
-        stays_null = value is None and field in base and base[field] is None
-        if stays_null:
+    parts = [named] if named else []
+    for field, value in dict(leaves(point)).items():
+        if value is None and base.get(field, "") is None:
             continue
         last = field.rpartition(".")[2]
-        label = last if last_words[last] == 1 else field
-        parts.append(f"{label}={_write(value)}")
+        parts.append(f"{last if last_words[last] == 1 else field}={_write(value)}")
     name = ",".join(parts) or "base"
     if len(name) <= MAX_NAME:
         return name
@@ -209,17 +180,6 @@ def _validate_launcher(recipe: Recipe) -> None:
             "launcher ray: a sweep would keep the nodes of the cluster from its own runs; start them by `arl train`, "
             "one after the other (docs/sweeps.md)"
         )
-
-
-def _validate_unequal(arms: Sequence[SweepArm]) -> None:
-    """Raise InputError where two arms compute the same, as of 1e-4 and 1.0e-4: a report could not tell them apart."""
-    computed: list[dict[str, Any]] = []
-    for arm in arms:
-        settings = arm.recipe.model_dump(mode="json", exclude={"output"})
-        if settings in computed:
-            twin = arms[computed.index(settings)]
-            raise InputError(f"arms {twin.name} and {arm.name}: their recipes are equal; leave one of the two out")
-        computed.append(settings)
 
 
 def _explain(complaints: Mapping[str, list[str]], num_wrong: int, num_arms: int) -> str:

@@ -13,8 +13,8 @@ from pathlib import Path
 from arl.errors import InputError
 from arl.files import is_locked
 from arl.metrics.run_files import LOCK, LOGS
-from arl.metrics.run_status import STATUS_FILE, require_run
-from arl.watch.top import StatusWatch
+from arl.metrics.run_status import STATUS_FILE, read_status, require_run
+from arl.watch.top import silence
 
 PERIOD = 0.25  # seconds between two looks
 TAIL_BYTES = 1 << 20  # at the end of a log, in which its last lines are looked for
@@ -27,18 +27,16 @@ class RoleLog:
     role: str
     path: Path
     at: int = 0  # bytes that were read
-    unfinished: bytes = b""  # the beginning of a line
 
     def new_lines(self, is_last: bool = False) -> list[str]:
         """Return the whole lines that have been added; at last also one that has no end."""
         with self.path.open("rb") as file:
             file.seek(self.at)
             added = file.read()
+        if not is_last:
+            added = added[: added.rfind(b"\n") + 1]
         self.at += len(added)
-        *lines, self.unfinished = (self.unfinished + added).split(b"\n")
-        if is_last and self.unfinished:
-            lines.append(self.unfinished)
-        return [line.decode(errors="replace") for line in lines]
+        return added.decode(errors="replace").removesuffix("\n").split("\n") if added else []
 
     def seek_last(self, count: int) -> None:
         """Go to where the last `count` lines begin."""
@@ -56,20 +54,13 @@ def find_logs(run: Path, role: str | None) -> list[RoleLog]:
         InputError: there is no such run, no log, or none of this role.
     """
     require_run(run)
-    found = _logs(run, role)
-    if found:
-        return found
-    roles = [log.role for log in _logs(run, None)]
-    if not roles:
-        raise InputError(f"{run / LOGS}: holds no log; a run has logs from the start of its processes on")
-    raise InputError(f"ROLE {role!r}: has no log in {run / LOGS}; there are {', '.join(roles)}")
-
-
-def _logs(run: Path, role: str | None) -> list[RoleLog]:
     directory = run / LOGS
-    files = sorted(directory.rglob("*.log"))
-    logs = [RoleLog(str(path.relative_to(directory).with_suffix("")), path) for path in files]
-    return [log for log in logs if role is None or log.role == role or log.role.startswith(f"{role}-")]
+    logs = [RoleLog(str(path.relative_to(directory).with_suffix("")), path) for path in directory.rglob("*.log")]
+    found = [log for log in logs if role is None or log.role == role or log.role.startswith(f"{role}-")]
+    if found:
+        return sorted(found, key=lambda log: log.role)
+    there = f"there are {', '.join(sorted(log.role for log in logs))}" if logs else "it holds no log"
+    raise InputError(f"ROLE {role or 'any'!r}: has no log in {directory}; {there}")
 
 
 def show_logs(run: Path, role: str | None, count: int, show: Callable[[str], object], follow: bool = False) -> None:
@@ -81,11 +72,10 @@ def show_logs(run: Path, role: str | None, count: int, show: Callable[[str], obj
     has_prefix = len(logs) > 1 or (follow and role is None)
     for log in logs:
         log.seek_last(count)
-    watch = StatusWatch(run) if (run / STATUS_FILE).exists() else None
     while True:
-        is_last = not follow or _has_ended(run, watch)  # before the look, so that nothing is missed
+        is_last = not follow or _has_ended(run)  # before the look, so that nothing is missed
         known = {log.path for log in logs}
-        logs += [log for log in _logs(run, role) if log.path not in known]  # processes that start later
+        logs += [log for log in find_logs(run, role) if log.path not in known]  # processes that start later
         for log in logs:
             for line in log.new_lines(is_last):
                 show(f"{log.role} | {line}" if has_prefix else line)
@@ -94,8 +84,9 @@ def show_logs(run: Path, role: str | None, count: int, show: Callable[[str], obj
         time.sleep(PERIOD)
 
 
-def _has_ended(run: Path, watch: StatusWatch | None) -> bool:
+def _has_ended(run: Path) -> bool:
     """Return whether nothing more will come: the lock is free, and no other host says that it goes on."""
     if is_locked(run / LOCK):
         return False
-    return watch is None or bool(watch.read().end) or watch.is_silent
+    status = read_status(run) if (run / STATUS_FILE).exists() else None
+    return status is None or bool(status.end) or silence(status) is not None

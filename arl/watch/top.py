@@ -1,17 +1,15 @@
 """Show the status of a run in a terminal, until it ends, from any host that sees the run's directory.
 
-status.json ─► StatusWatch ─► draw_status ─► rich Live, twice a second ─► q, Ctrl-C, or the end of the run
+status.json ─► draw ─► rich Live, twice a second ─► q, Ctrl-C, or the end of the run
 
 The controller runs if it holds run.lock or if status.json is new; otherwise what is known of its process is shown.
 """
 
-import contextlib
 import select
 import sys
 import termios
 import time
 import tty
-from collections.abc import Iterator
 from pathlib import Path
 
 from msgspec import structs
@@ -21,98 +19,59 @@ from rich.text import Text
 
 from arl.files import is_locked
 from arl.metrics.run_files import LOCK, RECIPE
-from arl.metrics.run_status import SILENT_SECONDS, RunStatus, read_status
-from arl.metrics.status_view import MAX_PROCESSES, draw_status, rows_that_fit
+from arl.metrics.run_status import MAX_PROCESSES, RunStatus, draw_status, read_status, rows_that_fit
 
 PERIOD = 0.5  # seconds between two looks
+SILENT_SECONDS = 5.0  # without a new status; then it is said that the controller has not written
+SILENT_SECONDS_ELSEWHERE = 60.0  # the same for a controller on another host, whose clock may differ
 
 
-class StatusWatch:
-    """Read the status of a run again and again, and count for how long nothing new has come.
+def silence(status: RunStatus) -> float | None:
+    """Return for how many seconds nothing new has come; None: the run has ended, or it is not long."""
+    seconds = time.time() - status.time
+    limit = SILENT_SECONDS if status.is_of_this_host else SILENT_SECONDS_ELSEWHERE
+    return None if status.end or seconds < limit else seconds
 
-    Clocks of two hosts may differ by more than these seconds, so the age of a status counts only where this host has
-    written it. Otherwise this host's clock counts from the moment at which the status was first seen here.
 
-    Raises:
-        InputError: this is no run, or one that writes no status.
-        DataError: the file is damaged.
-    """
-
-    def __init__(self, run: Path) -> None:
-        self._run = run
-        self.status = read_status(run)
-        self._seen_at = time.monotonic()
-
-    def read(self) -> RunStatus:
-        """Read the newest status."""
-        status = read_status(self._run)
-        if status != self.status:
-            self.status = status
-            self._seen_at = time.monotonic()
-        return status
-
-    @property
-    def silence(self) -> float:
-        """Return for how many seconds nothing new has come."""
-        age = time.time() - self.status.time if self.status.is_of_this_host else 0.0
-        return max(age, time.monotonic() - self._seen_at)
-
-    @property
-    def is_silent(self) -> bool:
-        """Return whether the controller should have written another status since."""
-        return self.silence > SILENT_SECONDS
-
-    def draw(self, max_processes: int = MAX_PROCESSES) -> RenderableType:
-        """Draw the status; of a silent run, first what is known of that, and nothing that was true only then."""
-        if self.status.end or not self.is_silent:
-            return draw_status(self.status, str(self._run), max_processes)
-        silence = Text(describe_silence(self._run, self.status, self.silence), style="bold red")
-        last = structs.replace(self.status, stage=f"last seen: {self.status.stage}", waits=(), seconds_left=None)
-        return Group(silence, draw_status(last, str(self._run), max_processes))
+def draw(run: Path, status: RunStatus, max_processes: int = MAX_PROCESSES) -> RenderableType:
+    """Draw the status; of a silent run, first what is known of that, and nothing that was true only then."""
+    seconds = silence(status)
+    if seconds is None:
+        return draw_status(status, str(run), max_processes)
+    said = Text(describe_silence(run, status, seconds), style="bold red")
+    last = structs.replace(status, stage=f"last seen: {status.stage}", waits=(), seconds_left=None)
+    return Group(said, draw_status(last, str(run), max_processes))
 
 
 def describe_silence(run: Path, status: RunStatus, seconds: float) -> str:
     """Describe a status after which none has come for `seconds`: is its controller gone, or does it hang?"""
-    place = f"process {status.pid} on {status.host}"
-    silence = f"the controller ({place}) has not written for {seconds:.0f} s"
+    said = f"the controller (process {status.pid} on {status.host}) has not written for {seconds:.0f} s"
     if is_locked(run / LOCK):
-        return f"{silence}; the run's lock is held, so it runs, and hangs or is stopped"
+        return f"{said}; the run's lock is held, so it runs, and hangs or is stopped"
     if not status.is_of_this_host:
-        return f"{silence}; whether it still runs can be seen on {status.host} alone"
-    has_checkpoint = any(run.glob("checkpoints/step_*"))
-    resume = f"; `arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint" if has_checkpoint else ""
-    return f"{silence}; no process holds the run's lock any more: it was killed{resume}"
+        return f"{said}; whether it still runs can be seen on {status.host} alone"
+    remedy = f"`arl train {run}/{RECIPE} --resume` goes on from its newest checkpoint"
+    return f"{said}; no process holds the run's lock any more: it was killed; {remedy}"
 
 
 def show_once(run: Path, console: Console) -> None:
     """Print the status as it is."""
-    console.print(StatusWatch(run).draw(), soft_wrap=True)
+    console.print(draw(run, read_status(run)), soft_wrap=True)
 
 
 def show_live(run: Path, console: Console) -> None:
     """Draw the status until the run ends, q is pressed or Ctrl-C."""
-    watch = StatusWatch(run)
-    with (
-        _single_keys(),  # first, so that no key is lost
-        Live(watch.draw(rows_that_fit(console.height)), console=console, auto_refresh=False) as live,
-    ):
-        while not watch.status.end and not _pressed_q(PERIOD):
-            watch.read()
-            live.update(watch.draw(rows_that_fit(console.height)), refresh=True)
-
-
-def _pressed_q(seconds: float) -> bool:
-    """Wait so long at most for a key; return whether q was pressed."""
-    ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return bool(ready) and sys.stdin.read(1) in {"q", "Q", ""}
-
-
-@contextlib.contextmanager
-def _single_keys() -> Iterator[None]:
-    """Read single keys from the terminal, which Ctrl-C still interrupts."""
-    before = termios.tcgetattr(sys.stdin)
-    tty.setcbreak(sys.stdin, termios.TCSANOW)
+    keys = termios.tcgetattr(sys.stdin)
+    tty.setcbreak(sys.stdin, termios.TCSANOW)  # single keys, which Ctrl-C still interrupts; first, so that none is lost
     try:
-        yield
+        with Live(console=console, auto_refresh=False) as live:
+            pressed = None
+            while pressed not in {"q", "Q", ""}:
+                status = read_status(run)
+                live.update(draw(run, status, rows_that_fit(console.height)), refresh=True)
+                if status.end:
+                    return
+                ready, _, _ = select.select([sys.stdin], [], [], PERIOD)
+                pressed = sys.stdin.read(1) if ready else None
     finally:
-        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, keys)

@@ -3,8 +3,9 @@
 import contextlib
 import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -12,11 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from arl import clock
-from arl.metrics.batch import EQUAL_STEPS, EqualRewards
 from arl.metrics.console import step_line
 from arl.metrics.names import METRICS, Record
-from arl.metrics.recorder import Recorder
-from arl.metrics.recorder_state import Meters, RunRecords
+from arl.metrics.recorder import EQUAL_STEPS, Meters, Recorder, RunRecords
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.types import (
     FAILED,
@@ -33,7 +32,7 @@ from arl.types import (
     TrajectoryGroup,
 )
 from tests.fakes import NullCodec
-from tests.metrics.every_step import EVALUATION, EVERY_STEP
+from tests.metrics.every_step import EVALUATION
 from tests.metrics.tracked_runs import tracker_thread
 
 
@@ -108,75 +107,60 @@ def run(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_staleness_and_ages_follow_their_formulas(run: Path) -> None:
-    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
-    assert record["step"] == record["policy_version"] == 4
-    assert record["staleness/max"] == 2
-    assert record["staleness/mean"] == (2 + 0 + 0 + 1) / 4
-    assert record["token_age/mean"] == pytest.approx((4 * 0 + 2 * 1 + 2 * 2) / 8)
-    assert record["token_age/stale_fraction"] == 0.5
-    assert record["versions/spanning_fraction"] == 0.5
-    assert record["token_age/histogram"] == [4, 2, 2]
-    assert (record["dispatch_age/mean"], record["dispatch_age/max"]) == (1.5, 2)
-    assert record["dispatch_age/histogram"] == [0, 1, 1]
-    assert (record["queue_age/mean"], record["queue_age/max"], record["queue_age/histogram"]) == (0.5, 1, [1, 1])
-
-
-def test_the_audit_follows_its_formulas(run: Path) -> None:
-    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
-    lengths = [record[f"audit/length_{name}"] for name in ("generated", "trained", "failed")]
-    assert lengths == pytest.approx([(2 + 2 + 3) / 3, 2, 3])
-    rewards = [record[f"audit/reward_{name}"] for name in ("generated", "trained", "failed")]
-    assert rewards == pytest.approx([0.5, 0.5, 0.5])
-    assert record["audit/groups_in_flight"] == 5 - 2 - 1
-    assert [record[f"wait/{cause}_s"] for cause in ("groups", "bound", "device")] == [1.0, 0.5, 0.25]
-    assert [record[f"groups/{loss}"] for loss in ("failed", "rejected", "dropped")] == [1, 0, 0]
-
-
-def test_rollout_and_sync_metrics_follow_their_formulas(run: Path) -> None:
-    record = json.loads((run / "metrics.jsonl").read_text().splitlines()[0])
-    assert (record["reward/trained_mean"], record["reward/trained_std"], record["truncated"]) == (0.5, 0.5, 0.25)
-    assert record["reward/generated_mean"] == (1.0 + 0.0 + 1.0 + 0.0 + 0.5) / 5
-    assert (record["length/mean"], record["tokens/trained"], record["tokens/generated"]) == (2.0, 8, 2 * 4 + 6 + 7)
-    assert (record["sync/seconds"], record["sync/pause_seconds"]) == (0.5, 0.25)
-    assert (record["sync/drain_seconds"], record["sync/load_seconds"], record["sync/flush_seconds"]) == (
-        0.125,
-        0.0625,
-        0,
-    )
-    assert (record["sync/swaps"], record["sync/paused_s"]) == (1, 0.25)
-    assert record["loss"] == 0.125
-
-
-def test_everything_logged_is_defined(run: Path) -> None:
-    step, evaluation = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
-    assert METRICS.keys() >= step.keys() >= {"audit/length_failed", "audit/reward_failed"}
+def test_a_record_follows_the_formulas(run: Path) -> None:
+    record, evaluation = (json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines())
+    expected = {
+        "staleness/max": 2,
+        "staleness/mean": (2 + 0 + 0 + 1) / 4,
+        "token_age/mean": (4 * 0 + 2 * 1 + 2 * 2) / 8,
+        "versions/spanning_fraction": 0.5,
+        "token_age/histogram": [4, 2, 2],
+        "dispatch_age/mean": 1.5,
+        "queue_age/mean": 0.5,
+        "audit/length_generated": (2 + 2 + 3) / 3,
+        "audit/length_failed": 3,
+        "audit/reward_generated": 0.5,
+        "audit/groups_in_flight": 5 - 2 - 1,
+        "wait/groups_s": 1.0,
+        "groups/all_right": 0.0,  # of rewards without a part `correct`
+        "groups/all_wrong": 0.0,
+        "reward/trained_mean": 0.5,
+        "reward/trained_std": 0.5,
+        "reward/generated_mean": (1.0 + 0.0 + 1.0 + 0.0 + 0.5) / 5,
+        "truncated": 0.25,
+        "length/mean": 2.0,
+        "length/max": 3,
+        "length/right_mean": 2.5,
+        "length/wrong_mean": 1.5,
+        "tokens/trained": 8,
+        "tokens/generated": 2 * 4 + 6 + 7,
+        "sync/seconds": 0.5,
+        "sync/pause_seconds": 0.25,
+        "sync/drain_seconds": 0.125,
+        "sync/load_seconds": 0.0625,
+        "sync/swaps": 1,
+        "loss": 0.125,
+    }
+    assert {name: record[name] for name in expected} == pytest.approx(expected)
     assert METRICS.keys() >= evaluation.keys() >= EVALUATION
-    assert {"step", "staleness/max", "idle/engine"} <= EVERY_STEP
 
 
 def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
     every = pq.read_table(run / "trajectories").to_pylist()
-    lost = every[:2]
-    rows = every[2:]
-    assert [(row["fate"], row["trained_at"]) for row in rows] == [("trained", 3)] * 4
-    assert rows[0]["policy_versions"] == [-1, -1, 1, 1, 2]
-    assert rows[3]["truncated"]
-    assert {row["problem_id"] for row in rows} == {Problem("a").id, Problem("b").id}
-    assert [(row["fate"], row["trained_at"], row["reward"]) for row in lost] == [
-        (FAILED, None, None),
-        (FAILED, None, 0.5),
-    ]
+    assert [(row["fate"], row["trained_at"]) for row in every] == [(FAILED, None)] * 2 + [("trained", 3)] * 4
+    assert every[2]["policy_versions"] == [-1, -1, 1, 1, 2]
+    assert every[5]["truncated"]
+    assert [row["reward"] for row in every[:2]] == [None, 0.5]
     times = ("dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
-    assert [lost[0][name] for name in times] == [2, 1.5, 3, 2.5]
-    assert lost[1]["loss_mask"] == [False, False, True, True, True, True]
+    assert [every[0][name] for name in times] == [2, 1.5, 3, 2.5]
+    assert every[1]["loss_mask"] == [False, False, True, True, True, True]
 
 
-def graded(group_id: int, *correct: float, reward: float = 0.0, error: str = "") -> TrajectoryGroup:
+def graded(group_id: int, *correct: float, error: str = "") -> TrajectoryGroup:
     """Make a group of episodes of 3, 4, … tokens, whose rewards name the part `correct`, and two more."""
     episodes = [
         msgspec.structs.replace(
-            trajectory([3] * (3 + i), reward),
+            trajectory([3] * (3 + i), 0.0),
             reward_parts={"correct": value, "format": 1.0, "errors": 0.5},
             reward_error=error,
         )
@@ -196,92 +180,57 @@ def test_right_and_wrong_groups_are_shares_of_those_that_were_scored(tmp_path: P
             recorder.group_lost(FAILED_GROUP, FAILED, None)  # one episode of it was not scored
             recorder.step_finished(Batch(3, (mixed,)), StepResult(4, {}), StepWaits())
             recorder.step_finished(Batch(4, (wrong,)), StepResult(5, {}), StepWaits())
-            return recorder.read_records()
+            return list(recorder.read_records())
 
     first, second = clock.run(main)
-    shares = [first[f"groups/{name}"] for name in ("all_right", "all_wrong", "mixed", "equal_rewards")]
-    assert shares == [1 / 3, 1 / 3, 1 / 3, 1.0]
-    assert (first["groups/pass_at_g"], first["groups/rejection_rate"]) == (2 / 3, 2 / 4)
+    shares = [first[f"groups/{name}"] for name in ("all_right", "all_wrong", "equal_rewards", "rejection_rate")]
+    assert shares == [1 / 3, 1 / 3, 1.0, 2 / 4]
     assert (first["reward/errors"], second["reward/errors"]) == (2, 0)
     assert (first["length/right_mean"], first["length/wrong_mean"]) == (4.0, 3.0)
     assert "length/right_mean" not in second
-    assert not {"groups/mixed", "groups/rejection_rate", "reward/generated_mean"} & second.keys()
+    assert not {"groups/all_right", "groups/rejection_rate", "reward/generated_mean"} & second.keys()
     assert first["epochs"] == 0.25
-
-
-def test_parts_of_the_reward_are_logged_by_name_and_take_no_name_of_arls_own(tmp_path: Path) -> None:
-    batch = Batch(3, (graded(0, 0.0, 1.0), BATCH.groups[0]))  # the second group's reward names no part
-
-    async def main() -> Record:
-        with idle_recorder(tmp_path) as recorder:
-            recorder.step_finished(batch, StepResult(4, {}), StepWaits())
-            return recorder.records.newest[0]
-
-    record = clock.run(main)
-    assert (record["reward/correct"], record["reward/format"]) == (0.5, 1.0)
-    assert (record["reward/errors"], record["reward/errors_"]) == (0, 0.5)
-
-
-def test_without_a_part_correct_the_reward_itself_says_what_is_right(tmp_path: Path) -> None:
-    async def main() -> Record:
-        with idle_recorder(tmp_path) as recorder:
-            for group in BATCH.groups:
-                recorder.group_finished(group)
-            recorder.step_finished(BATCH, StepResult(4, {}), StepWaits())
-            return recorder.records.newest[0]
-
-    record = clock.run(main)
-    assert (record["groups/mixed"], record["groups/pass_at_g"], record["groups/equal_rewards"]) == (1.0, 1.0, 0.0)
-    assert (record["length/p50"], record["length/max"]) == (2.0, 3)
-    assert (record["length/right_mean"], record["length/wrong_mean"]) == (2.5, 1.5)
-
-
-class Watching:
-    """A tracker that keeps what it is shown."""
-
-    def __init__(self) -> None:
-        self.shown: list[tuple[int, list[SampledEpisode]]] = []
-
-    def log(self, record: Record) -> None: ...
-
-    def log_samples(self, step: int, samples: Sequence[SampledEpisode]) -> None:
-        self.shown.append((step, list(samples)))
-
-    def close(self) -> None: ...
+    assert (first["reward/correct"], first["reward/format"]) == (0.5, 1.0)
+    assert first["reward/errors_"] == 0.5, "a part takes no name of arl's own"
 
 
 def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None:
-    tracker = Watching()
+    shown: dict[int, list[SampledEpisode]] = {}
+    tracker = SimpleNamespace(log=lambda _: None, log_samples=shown.__setitem__, close=lambda: None)
     tokens = TrainedTokens(np.array([1, 1, 1, -1, 0.5, 0.5, -0.5, -0.5], np.float32), per_token=False)
 
     async def main() -> None:
         trackers = [tracker_thread(lambda _: tracker)]
-        recorder = Recorder(tmp_path, False, trackers, Silent(), codec=NullCodec(), samples_every=2)
-        recorder.watch(Meters)
-        with recorder:
+        with Recorder(tmp_path, False, trackers, Silent(), codec=NullCodec(), samples_every=2) as recorder:
+            recorder.watch(Meters)
             for version in (3, 4, 5):
                 batch = msgspec.structs.replace(BATCH, version=version)
                 recorder.step_finished(batch, StepResult(version + 1, {}, tokens), StepWaits())
 
     clock.run(main)
-    assert [step for step, _ in tracker.shown] == [4, 6]
-    samples = tracker.shown[0][1]
-    first, second = samples[0], samples[-1]
+    assert list(shown) == [4, 6]
+    first, *_, second = shown[4]
     assert (first.group_id, first.sample, second.group_id, second.sample) == (0, 0, 1, 1)
     assert (first.prompt, first.response, first.advantage) == ("0 1", "2 3 4", 1.0)
     assert (first.oldest_version, first.newest_version, first.age, first.length) == (1, 2, 2, 3)
     assert (second.advantage, second.truncated, second.is_right) == (-0.5, True, False)
 
 
-def test_equal_rewards_are_said_once_after_some_steps_and_again_after_others() -> None:
-    def said(*rewards: float) -> float | None:
-        groups = [TrajectoryGroup(0, Problem("p"), (trajectory([0], reward),), 0, 0.0, 0, 0.0) for reward in rewards]
-        return equal.step(Batch(0, tuple(groups)))
+def test_equal_rewards_are_said_once_after_some_steps(tmp_path: Path) -> None:
+    display = Silent()
+    group = TrajectoryGroup(0, Problem("p"), (trajectory([0], 0.3),) * 3, 0, 0.0, 0, 0.0)
 
-    equal = EqualRewards()
-    assert [said(0.0, 0.0) for _ in range(EQUAL_STEPS + 2)] == [*[None] * (EQUAL_STEPS - 1), 0.0, None, None]
-    assert said(0.0, 1.0) is None
-    assert [said(1.0) for _ in range(EQUAL_STEPS)] == [*[None] * (EQUAL_STEPS - 1), 1.0]
+    async def main() -> list[int]:
+        with Recorder(tmp_path, False, [], display) as recorder:
+            recorder.watch(Meters)
+            counts = []
+            for batch in (BATCH, *[Batch(3, (group,))] * (EQUAL_STEPS + 1)):
+                recorder.step_finished(batch, StepResult(4, {}), StepWaits())
+                counts.append(len(display.notes))
+            return counts
+
+    assert clock.run(main) == [*[0] * EQUAL_STEPS, 1, 1]
+    assert f"last {EQUAL_STEPS} steps all episodes had one reward, now 0.3" in display.notes[0]
 
 
 def test_the_newest_evaluation_is_that_of_the_newest_version_in_whatever_order_they_come() -> None:

@@ -11,36 +11,9 @@ import pytest
 
 from arl import clock
 from arl.errors import InputError
-from arl.metrics.recorder import Recorder
-from arl.metrics.recorder_state import Meters, RecorderState
+from arl.metrics.recorder import Meters, Recorder, RecorderState
 from arl.types import FAILED, StepResult, StepWaits, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
-
-
-class Work:
-    """Count what a process has done since it began."""
-
-    busy_seconds = 0.0
-    tokens = 0
-    restarts = 0
-    wait_seconds = 0.0
-    graded_groups = 0
-    gate_seconds = 0.0
-    loaded_version = 0
-
-    def meters(self) -> Meters:
-        return Meters(
-            busy_seconds=self.busy_seconds,
-            reward_wait_seconds=self.wait_seconds,
-            graded_groups=self.graded_groups,
-            gate_seconds=self.gate_seconds,
-            restarts=self.restarts,
-            admitted=100,
-            epochs=self.tokens / 100,
-            open_tokens=3,
-            loaded_version=self.loaded_version,
-        )
-
 
 AFTER_STEP = 0.2  # seconds
 
@@ -49,34 +22,32 @@ class Process:
     """Feed a recorder, each event at a time of its own."""
 
     def __init__(self, directory: Path, restored: RecorderState | None) -> None:
-        self._work = Work()
-        if restored is not None:
-            self._work.loaded_version = restored.last_swap.version
+        self._meters = Meters(admitted=100, open_tokens=3)
         self.recorder = Recorder(directory, True, [], Silent(), restored=restored)
-        self.recorder.watch(self._work.meters)
+        self.recorder.watch(lambda: self._meters)
+
+    def _count(self, busy: float, tokens: int, waited: float, held_back: float) -> None:
+        meters = self._meters
+        self._meters = msgspec.structs.replace(
+            meters,
+            busy_seconds=meters.busy_seconds + busy,
+            epochs=meters.epochs + tokens / 100,
+            reward_wait_seconds=meters.reward_wait_seconds + waited,
+            graded_groups=meters.graded_groups + 1,
+            gate_seconds=meters.gate_seconds + held_back,
+        )
 
     async def step(self, version: int) -> None:
         await asyncio.sleep(0.7)
-        self._work.busy_seconds += 0.3
-        self._work.tokens += 10
-        self._work.restarts += 2
-        self._work.wait_seconds += 0.5
-        self._work.graded_groups += 1
-        self._work.gate_seconds += 0.5
+        self._count(busy=0.3, tokens=10, waited=0.5, held_back=0.5)
         self.recorder.group_finished(BATCH.groups[0])
-        self._work.loaded_version = version
         self.recorder.swapped(SwapReport(version, 0.125, 0.25, recomputed_tokens=50))
         self.recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
         batch = msgspec.structs.replace(BATCH, version=version)
         self.recorder.step_finished(batch, StepResult(version + 1, {"loss": 0.1 * version}), StepWaits(0.1))
         await asyncio.sleep(AFTER_STEP)
-        self._work.busy_seconds += 0.1
-        self._work.tokens += 3
-        self._work.wait_seconds += 0.25
-        self._work.gate_seconds += 0.25
-        self._work.loaded_version = version + 1
+        self._count(busy=0.1, tokens=3, waited=0.25, held_back=0.25)
         self.recorder.swapped(SwapReport(version + 1, 0.125, 0.25, recomputed_tokens=7))
-        self._work.graded_groups += 1
 
 
 def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:
@@ -127,7 +98,7 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
     one, two = go_on(killed, state), go_on(rebuilt, state)
     assert contents(killed) == contents(rebuilt)
     written = [json.loads(line) for line in (killed / "metrics.jsonl").read_text().splitlines()]
-    assert one.read_records() == two.read_records() == written
+    assert list(one.read_records()) == list(two.read_records()) == written
     assert (one.state.token_ages, one.state.num_spanning) == (two.state.token_ages, two.state.num_spanning)
     assert pq.read_table(killed / "trajectories").num_rows == 6 * (steps + 2)
     assert len(json.loads((killed / "trace.json").read_text())) == 5 * (steps + 2)
@@ -137,13 +108,13 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
 
 def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     _, state = until_cut(tmp_path, 2)
-    records = go_on(tmp_path, state).read_records()
+    records = list(go_on(tmp_path, state).read_records())
     assert [r["groups/failed"] for r in records] == [1, 2, 3, 4]
     assert {r["reward/generated_mean"] for r in records} == {(1.0 + 0.0 + 0.5) / 3}
     assert [r["audit/groups_in_flight"] for r in records] == [97, 94, 91, 88]
     assert [r["time_s"] for r in records] == pytest.approx([0.7, 1.6, 2.5, 3.4])
     assert [r["tokens/generated"] for r in records] == [10 + 3, 10, 10, 10]  # running episodes had 3 from the start
-    assert [r["tokens/generated_total"] for r in records] == [13, 23, 33, 43]
+    assert [r["audit/tokens_generated"] for r in records] == [13, 23, 33, 43]
     assert [r["sync/swaps"] for r in records] == [1, 2, 2, 2]
     assert [r["sync/paused_s"] for r in records] == [0.125, 0.25, 0.25, 0.25]
     assert [r["wait/gate_s"] for r in records] == [0.5, 0.75, 0.75, 0.75]

@@ -9,8 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.metrics.spans import TraceSpan, add_span, recorded_spans, span, unrecorded_spans
-from arl.metrics.trace_files import Trace
+from arl.metrics.spans import Trace, TraceSpan, add_span, read_spans, recorded_spans, span, unrecorded_spans
 
 times = st.integers(0, 50)
 
@@ -58,3 +57,27 @@ def test_spans_before_the_trace_is_open_wait_for_it_and_those_after_its_end_are_
     events = json.loads((tmp_path / "trace.json").read_text())
     kept = [(event["pid"], event["name"], event["ts"], event["dur"]) for event in events]
     assert kept == [("evaluation", "version 0", 1e6, 2.5e6), ("engine-0", "g0.0.0", 10e6, 2e6)]
+
+
+def request(number: int) -> TraceSpan:
+    return TraceSpan("engine-0", "0", f"g{number}.0.0", begin=float(number), end=number + 0.5)
+
+
+def names(run: Path) -> list[str]:
+    """The names of the events in the file, which must be whole JSON."""
+    return [event["name"] for event in json.loads((run / "trace.json").read_text())]
+
+
+def test_steps_and_swaps_of_a_long_run_are_read_again_though_its_requests_are_left_out(tmp_path: Path) -> None:
+    trace = Trace(tmp_path, max_bytes=1000)
+    for step in range(20):
+        for number in range(10):
+            trace.add(request(10 * step + number))
+        trace.span("trainer", f"step {step}", step, step + 0.5)
+        trace.span("engines", f"swap to {step + 1}", step + 0.5, step + 0.75)
+    assert trace.flush() < 20_000
+    trace.close()
+    spans = read_spans(tmp_path)
+    assert spans.steps == {step: (step, step + 0.5) for step in range(20)}
+    assert spans.swaps == {step + 1: (step + 0.5, step + 0.75) for step in range(20)}
+    assert "g199.0.0" not in names(tmp_path)

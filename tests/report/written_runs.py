@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers
 from tokenizers.decoders import Fuse
 
-from arl.metrics.episode_table import SCHEMA
 from arl.metrics.run_files import TRAJECTORIES
+from arl.metrics.trajectory_files import SCHEMA
 from arl.types import LATE, NOT_SAMPLED, TRAINED
 
 CHARACTERS = "0123456789+= "

@@ -8,8 +8,7 @@ import pytest
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe
 from arl.errors import InputError
-from arl.metrics.episode_table import group_rows
-from arl.metrics.trajectory_files import TrajectoryFiles
+from arl.metrics.trajectory_files import TrajectoryFiles, group_rows
 from arl.rollout.exact_lag import load_lags
 from arl.run.preflight import preflight
 from arl.types import Problem, Trajectory, TrajectoryGroup

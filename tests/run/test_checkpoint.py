@@ -9,8 +9,7 @@ import pytest
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.errors import DeadlineError, DiskError
-from arl.metrics.recorder import Recorder
-from arl.metrics.recorder_state import RecorderState
+from arl.metrics.recorder import Recorder, RecorderState
 from arl.rollout.controller_state import ControllerState
 from arl.run.checkpoint import RunCheckpoints, RunSnapshot, next_checkpoint
 from tests.fakes import NullEngine, NullTrainer

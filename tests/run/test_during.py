@@ -120,7 +120,7 @@ def in_run(directory: Path, body: Callable[[Recorder], Coroutine[Any, Any, None]
     async def main() -> list[dict[str, Any]]:
         with idle_recorder(directory, admitted=0) as recorder:
             await body(recorder)
-            return recorder.read_records()
+            return list(recorder.read_records())
 
     return clock.run(main, virtual=True)
 

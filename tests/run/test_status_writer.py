@@ -8,7 +8,7 @@ import pytest
 
 from arl.config.train_section import Train
 from arl.metrics.names import Record
-from arl.metrics.recorder_state import RunRecords
+from arl.metrics.recorder import RunRecords
 from arl.metrics.run_status import read_status
 from arl.run.status_writer import StatusWriter, longest_waits, recent_speed, seconds_left
 from tests.watch.statuses import a_run, a_status

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from arl.errors import InputError
-from arl.sweep.directory import SweepManifest, check_directory, list_runs, open_directory, read_manifest
+from arl.sweep.directory import SweepManifest, check_directory, open_directory, read_manifest
 from arl.sweep.request import read_request
 from arl.sweep.sweep_arms import check_arms
 
@@ -42,35 +42,15 @@ def test_a_sweep_that_would_compute_something_else_is_refused_with_every_differe
     assert len(begin(recipe, "rollout.staleness=2", "2", "deadlines.step=5").arms) == 2
 
 
-def test_a_field_that_every_arm_sets_may_have_another_value_in_the_recipe(recipe: Path) -> None:
-    begin(recipe, "rollout.staleness=0,2")
-    manifest = begin(recipe, "rollout.staleness=8", "2", "rollout.staleness=3")
-    assert list(manifest.arms) == ["staleness=0", "staleness=2", "staleness=8"]
-
-
 def test_an_arm_of_the_same_name_and_other_settings_is_refused(recipe: Path) -> None:
     file = recipe.with_name("study.yaml")
+    directory = recipe.parent / "runs" / "study"
     file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 2}}")
-    request = read_request(file)
-    checked = check_arms(request, note)
-    with open_directory(recipe.parent / "runs" / "study", checked):
+    with open_directory(directory, check_arms(read_request(file), note)):
         pass
     file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 4}}")
-    changed = check_arms(read_request(file), note)
     with pytest.raises(InputError, match=r"arm stale: rollout.staleness = 4: the sweep has 2"):
-        check_directory(recipe.parent / "runs" / "study", changed)
-
-
-def test_all_arms_have_a_seed_before_the_next_one_begins(recipe: Path) -> None:
-    request = read_request(recipe, axes=["rollout.staleness=0,2"], seeds="2")
-    runs = list_runs(recipe.parent, check_arms(request, note))
-    assert [str(run) for run in runs] == [
-        "staleness=0 seed 0",
-        "staleness=2 seed 0",
-        "staleness=0 seed 1",
-        "staleness=2 seed 1",
-    ]
-    assert {run.state for run in runs} == {"new"}
+        check_directory(directory, check_arms(read_request(file), note))
 
 
 def test_a_directory_of_something_else_is_left_alone(recipe: Path) -> None:

@@ -1,11 +1,8 @@
 """Statuses of runs that tests make up."""
 
-import contextlib
 import os
 import platform
-import threading
 import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,21 +47,3 @@ def a_run(directory: Path, status: RunStatus | None = None) -> Path:
     if status is not None:
         write_status(directory, status)
     return directory
-
-
-@contextlib.contextmanager
-def writing(run: Path, make: Callable[[], RunStatus], every: float = 0.1) -> Iterator[None]:
-    """Write a new status every so many seconds, as a controller does, until the end of the block."""
-    over = threading.Event()
-
-    def write() -> None:
-        while not over.wait(every):
-            write_status(run, make())
-
-    writer = threading.Thread(target=write)
-    writer.start()
-    try:
-        yield
-    finally:
-        over.set()
-        writer.join()

@@ -17,10 +17,9 @@ from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
-from arl.metrics.episode_table import TOKENS
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
-from arl.metrics.trace_files import read_spans
-from arl.metrics.trajectory_files import read_trajectories, trajectory_files
+from arl.metrics.spans import read_spans
+from arl.metrics.trajectory_files import TOKENS, read_trajectories, trajectory_files
 from arl.run.evaluation.suite import run_problems, run_suites
 from arl.run.starting_model import starting_codec
 from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup

@@ -199,10 +199,6 @@ class AroundProximal(Clipped):
         return found
 
     @property
-    def cheaper(self) -> str:
-        return "objective.proximal=loglinear" if self.proximal == "recompute" else ""
-
-    @property
     def needed_columns(self) -> tuple[str, ...]:
         return () if self.proximal == "loglinear" else self.columns
 
