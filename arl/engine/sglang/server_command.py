@@ -17,6 +17,15 @@ CONTEXT_MARGIN = 8  # it ends a request two tokens before its context, silently,
 # Flags that arl gives, and where each value comes from; SGLang also takes any unambiguous beginning of a flag.
 RESERVED_FLAGS = {
     "--config": "no file, which could contradict what arl gives: write its flags in engine.args",
+    # With these SGLang 0.5.20 sets NCCL variables for itself, and a group whose members differ in them hangs.
+    "--enable-symm-mem": "off, because the trainer's ranks would not have its NCCL variables",
+    "--enable-nccl-nvls": "off, because the trainer's ranks would not have its NCCL variables",
+    # With these it runs another loop than `event_loop_normal`, and a pause in place could mislabel a token's version.
+    "--pp-size": "1, because a swap pauses one scheduler between two passes",
+    "--pipeline-parallel-size": "1, because a swap pauses one scheduler between two passes",
+    "--enable-pdmux": "off, because a swap pauses one scheduler between two passes",
+    "--enable-prefill-delayer": "off, because a swap pauses one scheduler between two passes",
+    "--disaggregation-mode": "none, because a swap pauses one scheduler between two passes",
     "--model-path": "model.path",
     "--model": "model.path",
     "--tp-size": "engine.tensor_parallel",
