@@ -82,16 +82,10 @@ class Beside:
     def __init__(self, directory: Path, processes: FakeProcesses, recorder: Recorder, begins: int = 0) -> None:
         self.notes: list[str] = []
         self.directory = directory
-        self.board = Scoreboard(directory, "held_out", begins, recorder, self.notes.append)
         recipe = Recipe.model_validate(RECIPE)
+        self.board = Scoreboard(directory, recipe, begins, recorder, self.notes.append)
         self.evaluations = BackgroundEvaluations(
-            directory,
-            recipe,
-            begins,
-            begins == recipe.train.steps,
-            lambda version: processes.start(directory, version),
-            self.board,
-            self.notes.append,
+            self.board, begins, begins == recipe.train.steps, lambda version: processes.start(directory, version)
         )
 
     def save(self, *versions: int, last: int = 60) -> None:
