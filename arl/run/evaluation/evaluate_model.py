@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
@@ -29,12 +29,10 @@ from arl.config.cluster_section import Cluster
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe, Sync
 from arl.config.recipe_file import load_recipe, make_recipe
-from arl.config.section import usable_path
 from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
 from arl.engine.backend import probe_backend
-from arl.engine.base import Engine
 from arl.errors import ArlError, InputError
 from arl.launch.base import Resources, make_launcher
 from arl.launch.devices import visible_devices
@@ -95,6 +93,7 @@ class Evaluation:
 
     request: Request
     recipe: Recipe
+    resources: list[Resources]  # of engines
     model: Path
     context: int  # tokens
     assignments: list[Assignment]
@@ -109,7 +108,7 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
     """
     evaluation = prepare(request, display.note)
     with contextlib.ExitStack() as stack:
-        for directory in dict.fromkeys(each.output.directory for each in evaluation.assignments):
+        for directory in {each.output.directory: None for each in evaluation.assignments}:
             stack.enter_context(locked(directory))
         scored = {}
         missing = []
@@ -141,10 +140,6 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         InputError: unknown suites, impossible settings, a model that is nowhere, prompts that do not fit, an engine
             that is not installed, or a directory with another evaluation.
     """
-    try:
-        usable_path(request.model)
-    except ValueError as error:
-        raise InputError(f"MODEL {request.model}: {error}") from error
     given = Path(request.model)
     saved = {int(path.name[5:]): path for path in given.glob("checkpoints/step_*") if path.name[5:].isdecimal()}
     if saved:
@@ -162,7 +157,9 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         check_ks(request.ks, suite.sampling.samples)
         suites.append(suite)
     installed = probe_backend(recipe)
-    _engine_resources(recipe)
+    # All cores and devices are for the engines.
+    shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)
+    resources = [replace(each, takes_turns=False) for each in shared.engines]
     model = local_copy(request.model)
     identity = {"name": request.model, "sha256": model_sha256(model)}
     model_codec = load_codec(str(model))
@@ -174,7 +171,7 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
         assignments.append(Assignment(suite, codec, output))
-    return Evaluation(request, recipe, model, limits.context, assignments)
+    return Evaluation(request, recipe, resources, model, limits.context, assignments)
 
 
 def _names(request: Request) -> list[str]:
@@ -227,62 +224,43 @@ def for_evaluation(recipe: Recipe) -> Recipe:
     return resolve_auto(recipe.model_copy(update=changes))
 
 
-def _engine_resources(recipe: Recipe) -> list[Resources]:
-    """Give all cores and devices to the engines.
-
-    Raises:
-        RecipeError: there are GPUs, but fewer than the engines need.
-    """
-    launcher = make_launcher(recipe, Path())
-    shared = place(recipe.model_copy(update={"mode": "collocated"}), launcher.nodes)
-    return [replace(resources, takes_turns=False) for resources in shared.engines]
-
-
 async def _evaluate_missing(
     evaluation: Evaluation, missing: Sequence[tuple[Assignment, list[Sample]]], logs: Path, display: ConsoleDisplay
 ) -> dict[str, Scored]:
-    """Run one suite after the other; what was sampled is kept, whatever happens."""
-    scored = {}
-    async with _serve(evaluation, logs, display.note) as engine:
-        for assignment, done in missing:
-            suite = assignment.suite
-            with assignment.output.samples_file.open("ab", buffering=0) as file:
-                async with open_rewards(suite.recipe, logs, display.note) as rewards:
-                    score = await evaluate_suite(
-                        suite,
-                        engine,
-                        assignment.codec,
-                        evaluation_scorer(suite.recipe, rewards),
-                        evaluation.context,
-                        keep=_keeper(file, display, suite, done),
-                        done=done,
-                        ks=evaluation.request.ks,
-                        show_prompt=assignment.codec.prompts.text,
-                    )
-            scored[suite.name] = assignment.output.finish(score)
-    return scored
-
-
-@contextlib.asynccontextmanager
-async def _serve(evaluation: Evaluation, logs: Path, note: Callable[[str], None]) -> AsyncIterator[Engine]:
-    """Start the engines with the model; no process is left when the block has ended.
+    """Serve the model, and run one suite after the other; what was sampled is kept, whatever happens.
 
     Args:
-        logs: directory of their logs.
-        note: is called with one line for each engine that is replaced.
+        logs: directory of the logs of all processes; none of these is left afterwards.
     """
     recipe = evaluation.recipe
+    scored = {}
     async with reported_failures(), make_launcher(recipe, logs) as launcher, explain_deaths(launcher):
         with run_secrets(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
             servers = EngineServers(
                 recipe=recipe,
                 versions=StartingVersions(str(evaluation.model), evaluation.request.version),
-                resources=dict(enumerate(_engine_resources(recipe))),
+                resources=dict(enumerate(evaluation.resources)),
                 launcher=launcher,
                 trust=trust,
             )
-            async with open_engine_pool(servers, await servers.start_all(), note) as pool:
-                yield pool.router
+            async with open_engine_pool(servers, await servers.start_all(), display.note) as pool:
+                for each, done in missing:
+                    suite = each.suite
+                    with each.output.samples_file.open("ab", buffering=0) as file:
+                        async with open_rewards(suite.recipe, logs, display.note) as rewards:
+                            score = await evaluate_suite(
+                                suite,
+                                pool.router,
+                                each.codec,
+                                evaluation_scorer(suite.recipe, rewards),
+                                evaluation.context,
+                                keep=_keeper(file, display, suite, done),
+                                done=done,
+                                ks=evaluation.request.ks,
+                                show_prompt=each.codec.prompts.text,
+                            )
+                    scored[suite.name] = each.output.finish(score)
+    return scored
 
 
 def _keeper(file: FileIO, display: ConsoleDisplay, suite: Suite, done: Sequence[Sample]) -> Callable[[Sample], None]:

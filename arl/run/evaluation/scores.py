@@ -7,6 +7,7 @@ of the credit.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
 
 import msgspec
 import numpy as np
@@ -26,15 +27,6 @@ class Estimate(Struct, frozen=True):
     value: float
     low: float
     high: float
-
-
-class Lengths(Struct, frozen=True):
-    """Hold how many tokens samples have."""
-
-    mean: float
-    p50: float
-    p95: float
-    largest: int
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -74,7 +66,7 @@ class SuiteScore(Struct, frozen=True, kw_only=True):
     average: Estimate  # avg@n: the mean of `correct`
     pass_at: dict[int, Estimate]  # k -> pass@k
     majority: Estimate  # maj@n
-    lengths: Lengths  # sampled tokens
+    mean_tokens: float  # sampled, of one sample
     truncated: float  # share of the samples
     errors: int  # samples that could not be scored, and count 0
     parts: dict[str, float]  # mean of each part of the reward, over the samples that have it
@@ -125,8 +117,6 @@ def score_samples(
     versions = {sample.policy_version for sample in samples} - {NOT_SAMPLED}
     assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
     parts = sorted({name for sample in samples for name in sample.parts})
-    tokens = [sample.num_tokens for sample in samples]
-    p50, p95 = np.percentile(tokens, [50, 95])
     return SuiteScore(
         suite=suite,
         version=versions.pop() if versions else NOT_SAMPLED,
@@ -135,10 +125,10 @@ def score_samples(
         average=estimates["average"],
         pass_at={k: estimates[f"pass@{k}"] for k in chosen},
         majority=estimates["majority"],
-        lengths=Lengths(float(np.mean(tokens)), float(p50), float(p95), max(tokens)),
+        mean_tokens=fmean(sample.num_tokens for sample in samples),
         truncated=sum(sample.truncated for sample in samples) / len(samples),
         errors=sum(bool(sample.error) for sample in samples),
-        parts={name: _mean([sample.parts[name] for sample in samples if name in sample.parts]) for name in parts},
+        parts={name: fmean(sample.parts[name] for sample in samples if name in sample.parts) for name in parts},
     )
 
 
@@ -152,10 +142,6 @@ def check_ks(ks: Sequence[int], num_samples: int) -> list[int]:
         if not 1 <= k <= num_samples:
             raise InputError(f"--k {k}: pass@{k} needs {k} samples or more, and --samples is {num_samples}; raise it")
     return sorted(set(ks)) or [1 << i for i in range(num_samples.bit_length())]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
@@ -176,10 +162,8 @@ def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
     weights = np.zeros(n)
     weights[n - 1] = k / n
     for i in range(n - 1, 0, -1):  # from the i + 1-th smallest to the i-th smallest
-        factor = max(i - k + 1, 0) / i
-        weights[i - 1] = weights[i] * factor
-    ascending = np.sort(np.asarray(correct, np.float64), axis=1)
-    scores: np.ndarray = ascending @ weights
+        weights[i - 1] = weights[i] * max(i - k + 1, 0) / i
+    scores: np.ndarray = np.sort(correct, axis=1) @ weights
     return scores
 
 
@@ -201,7 +185,7 @@ def majority(answers: Sequence[str], correct: Sequence[float]) -> float:
     if not groups:
         return 0.0
     largest = max(len(group) for group in groups.values())
-    return _mean([_mean(group) for group in groups.values() if len(group) == largest])
+    return fmean(fmean(group) for group in groups.values() if len(group) == largest)
 
 
 def estimate(columns: Mapping[str, np.ndarray], seed: int) -> dict[str, Estimate]:
