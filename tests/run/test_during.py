@@ -59,9 +59,7 @@ class FakeProcesses:
             raise ProcessDied(self.errors[version])
         output = SuiteOutput(directory / "evaluations" / f"step_{version}", {"suite": "held_out"}, {})
         output.directory.mkdir(parents=True)
-        output.finish(
-            score_samples("held_out", [sample("p", 0, self.scores[version], policy_version=version)], num_samples=1)
-        )
+        output.finish(score_samples("held_out", [sample("p", 0, self.scores[version], policy_version=version)]))
 
     async def died(self) -> ProcessDied:
         assert self._running is not None

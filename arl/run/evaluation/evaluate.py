@@ -39,7 +39,6 @@ async def evaluate_suite(
     *,
     keep: Callable[[Sample], None] = lambda sample: None,
     done: Collection[Sample] = (),
-    ks: Sequence[int] = (),
     show_prompt: Callable[[Problem], str] = lambda problem: str(problem.prompt),
 ) -> SuiteScore:
     """Score the version that the engine serves on `suite`; the engine must not load another one meanwhile.
@@ -89,7 +88,7 @@ async def evaluate_suite(
             for _ in range(min(OPEN_PER_SLOT * recipe.engine.slots * recipe.engine.replicas, suite.num_episodes)):
                 workers.create_task(work())
         watching.cancel()
-    return score_samples(suite.name, samples, suite.sampling.samples, ks, recipe.seed)
+    return score_samples(suite.name, samples, recipe.seed)
 
 
 def _episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, context: int) -> Episodes:

@@ -41,11 +41,12 @@ from arl.launch.run_secrets import run_secrets
 from arl.metrics.console import ConsoleDisplay, stderr_display
 from arl.metrics.run_files import LOGS, RECIPE
 from arl.models.model_files import local_copy
+from arl.run.checkpoint import checkpoints_in
 from arl.run.engine_pool import open_engine_pool
 from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.results import Scored, SuiteOutput, locked, model_sha256, protocol_of
 from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
-from arl.run.evaluation.scores import Sample, check_ks, score_samples
+from arl.run.evaluation.scores import Sample, score_samples
 from arl.run.evaluation.suite import Suite, load_suite
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.machines import resolve_auto
@@ -71,7 +72,6 @@ class Request:
     recipe: Path | None = None
     overrides: Sequence[str] = ()  # `a.b=x`, of the recipe
     sampling: dict[str, Any] = field(default_factory=dict)  # fields of the recipe's section `eval`
-    ks: Sequence[int] = ()  # of pass@k; none: powers of two
     output: Path | None = None  # None: evals/<model>/<suite>-<fingerprint>
     defaults: dict[str, Any] = field(default_factory=lambda: {"problems": ALL_PROBLEMS})  # of `eval`, but for held_out
     logs: Path | None = None  # directory of logs; None: a temporary one, which is kept after a failure
@@ -119,7 +119,7 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
                 missing.append((each, done))
                 continue
             display.note(f"{suite.name}: finished already, in {each.output.directory}")
-            score = score_samples(suite.name, done, suite.sampling.samples, request.ks, suite.recipe.seed)
+            score = score_samples(suite.name, done, suite.recipe.seed)
             scored[suite.name] = each.output.finish(score)
         if missing:
             logs = request.logs or Path(tempfile.mkdtemp(prefix="arl-eval-"))
@@ -141,21 +141,19 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
             that is not installed, or a directory with another evaluation.
     """
     given = Path(request.model)
-    saved = {int(path.name[5:]): path for path in given.glob("checkpoints/step_*") if path.name[5:].isdecimal()}
-    if saved:
-        raise InputError(f"MODEL {given}: is a run, whose newest checkpoint is {saved[max(saved)]}; give that")
+    if saved := checkpoints_in(given / CHECKPOINTS):
+        raise InputError(f"MODEL {given}: is a run, whose newest checkpoint is {saved[-1]}; give that")
     if given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
         request = replace(request, model=str(given.resolve()))
     names = _names(request)
     recipe = for_evaluation(_base_recipe(request, names))
     if (cached := check_model_source(request.model)) is not None:
         note(cached)
-    suites = []
-    for name in names:
-        settings = request.sampling if name == HELD_OUT else request.defaults | request.sampling
-        suite = load_suite(recipe, name, settings).shortened()
-        check_ks(request.ks, suite.sampling.samples)
-        suites.append(suite)
+    suites = [
+        load_suite(recipe, name, request.sampling if name == HELD_OUT else request.defaults | request.sampling)
+        for name in names
+    ]
+    suites = [suite.shortened() for suite in suites]
     installed = probe_backend(recipe)
     # All cores and devices are for the engines.
     shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)
@@ -256,7 +254,6 @@ async def _evaluate_missing(
                                 evaluation.context,
                                 keep=_keeper(file, display, suite, done),
                                 done=done,
-                                ks=evaluation.request.ks,
                                 show_prompt=each.codec.prompts.text,
                             )
                     scored[suite.name] = each.output.finish(score)

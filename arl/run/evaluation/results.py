@@ -276,7 +276,7 @@ def print_scores(scores: Sequence[Scored], console: Console) -> None:
 def _table(group: Sequence[Scored]) -> Table:
     """Lay out the scores of one protocol, in percent, each above its 95 % interval."""
     n = group[0].score.samples
-    ks = sorted({k for scored in group for k in scored.score.pass_at if k > 1})
+    ks = [k for k in group[0].score.pass_at if k > 1]
     table = Table("model", box=SIMPLE)
     table.columns[0].overflow = "fold"
     for column in (f"avg@{n}", *(f"pass@{k}" for k in ks), f"maj@{n}", "tokens", "cut off", "errors"):
@@ -286,7 +286,7 @@ def _table(group: Sequence[Scored]) -> Table:
         table.add_row(
             escape(short_name(scored.model["name"])),
             _percent(score.average),
-            *(_percent(score.pass_at.get(k)) for k in ks),
+            *(_percent(score.pass_at[k]) for k in ks),
             _percent(score.majority),
             f"{score.mean_tokens:,.1f}",
             f"{score.truncated:.1%}",
@@ -295,7 +295,5 @@ def _table(group: Sequence[Scored]) -> Table:
     return table
 
 
-def _percent(score: Estimate | None) -> str:
-    if score is None:  # --k of one evaluation may name others than that of another
-        return ""
+def _percent(score: Estimate) -> str:
     return f"{100 * score.value:.1f}\n{100 * score.low:.1f}–{100 * score.high:.1f}"
