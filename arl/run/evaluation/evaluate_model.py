@@ -141,19 +141,18 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
             that is not installed, or a directory with another evaluation.
     """
     given = Path(request.model)
-    if saved := checkpoints_in(given / CHECKPOINTS):
+    saved = checkpoints_in(given / CHECKPOINTS)
+    if saved:
         raise InputError(f"MODEL {given}: is a run, whose newest checkpoint is {saved[-1]}; give that")
     if given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
         request = replace(request, model=str(given.resolve()))
     names = _names(request)
     recipe = for_evaluation(_base_recipe(request, names))
-    if (cached := check_model_source(request.model)) is not None:
+    cached = check_model_source(request.model)
+    if cached is not None:
         note(cached)
-    suites = [
-        load_suite(recipe, name, request.sampling if name == HELD_OUT else request.defaults | request.sampling)
-        for name in names
-    ]
-    suites = [suite.shortened() for suite in suites]
+    settings = dict.fromkeys(names, request.defaults | request.sampling) | {HELD_OUT: request.sampling}
+    suites = [load_suite(recipe, name, settings[name]).shortened() for name in names]
     installed = probe_backend(recipe)
     # All cores and devices are for the engines.
     shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)
