@@ -85,7 +85,6 @@ def eval_(
     top_k: Annotated[int | None, typer.Option(min=1, help="[all]")] = None,
     max_new_tokens: Annotated[int | None, typer.Option(min=1, help="Of an answer.")] = None,
     problems: Annotated[int | None, typer.Option(min=1, help="The first so many. [all]")] = None,
-    k: Annotated[str, typer.Option(help="Of pass@k, as in 1,8. [1,2,4,…]")] = "",
     seed: Annotated[int | None, typer.Option(min=0, help="Of sampling. [0]")] = None,
     recipe: Annotated[Path | None, typer.Option(help="Takes engine, options and held_out from it.")] = None,
     set_: Overrides = None,
@@ -96,15 +95,10 @@ def eval_(
     import msgspec
     from rich.console import Console
 
-    from arl.errors import InputError
     from arl.metrics.console import stderr_display
     from arl.run.evaluation.evaluate_model import Request, evaluate_model
     from arl.run.evaluation.results import print_scores
 
-    try:
-        ks = [int(part) for part in k.split(",") if part.strip()]
-    except ValueError as error:
-        raise InputError(f"--k {k}: give whole numbers, as in --k 1,8") from error
     sampling = {
         "samples": samples,
         "temperature": temperature,
@@ -119,7 +113,6 @@ def eval_(
         recipe=recipe,
         overrides=[*(set_ or ()), *([] if seed is None else [f"seed={seed}"])],
         sampling={field: value for field, value in sampling.items() if value is not None},
-        ks=ks,
         output=output,
     )
     with stderr_display() as display:

@@ -49,13 +49,11 @@ def check_prompts(
     total = len(ids) + max_new_tokens
     if total > limits.context:
         field = "rollout.max_new_tokens" if suite is None else "eval.max_new_tokens (--max-new-tokens)"
-        left = max(limits.context - len(ids), 0)
-        max_prompt = max(limits.context - max_new_tokens, 0)
         raise InputError(
             f"{name}a prompt of {len(ids)} tokens and {field} {max_new_tokens}, {total} in all, exceed the model's "
-            f"context of {limits.context}: lower {field} to {left}, or leave out long prompts of training with "
-            f"data.max_prompt_tokens {max_prompt}, or use a model with a longer context. The longest is problem "
-            f"{encoded[ids].id}, {_excerpt(encoded[ids])!r}"
+            f"context of {limits.context}: lower {field} to {max(limits.context - len(ids), 0)}, or leave out long "
+            f"prompts of training with data.max_prompt_tokens {max(limits.context - max_new_tokens, 0)}, or use a "
+            f"model with a longer context. The longest is problem {encoded[ids].id}, {_excerpt(encoded[ids])!r}"
         )
     return total
 
@@ -90,12 +88,12 @@ def _check_stops(recipe: Recipe, codec: TextCodec, vocab_size: int) -> None:
     Raises:
         InputError: a stop token that the model does not have, or a string that no text of the tokenizer contains.
     """
-    for token in recipe.rollout.stop_token_ids:
-        if token >= vocab_size:
-            raise InputError(
-                f"rollout.stop_token_ids {token}: the model's ids run from 0 to {vocab_size - 1}; give ids of its "
-                "tokenizer"
-            )
+    lacking = [token for token in recipe.rollout.stop_token_ids if token >= vocab_size]
+    if lacking:
+        raise InputError(
+            f"rollout.stop_token_ids {lacking[0]}: the model's ids run from 0 to {vocab_size - 1}; give ids of its "
+            "tokenizer"
+        )
     for string in recipe.rollout.stop:
         written = codec.encode(string)
         if string.strip() not in codec.decode(written):

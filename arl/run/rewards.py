@@ -5,25 +5,16 @@ recipe ─► open_rewards, inline_rewards ─► training_scorer, evaluation_sc
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.errors import InputError
-from arl.reward.grading import NO_WEIGHTS
 from arl.reward.pool import RewardPool
 from arl.reward.scorer import InlineRewards, OnError, Scorer, UngradedLog
 from arl.reward.worker import Settings
 from arl.tasks.registry import task_class, task_part
 
 LOG = "reward.log"
-
-
-class Scorers(Protocol):
-    """Make scorers of reward functions: a RewardPool, or InlineRewards."""
-
-    def scorer(self, function: str, weights: Mapping[str, float] = NO_WEIGHTS, on_error: OnError = "zero") -> Scorer:
-        """See arl.reward.scorer.Scorer."""
 
 
 def reward_name(recipe: Recipe) -> str:
@@ -48,21 +39,15 @@ def reward_weights(recipe: Recipe) -> Mapping[str, float]:
     return {}
 
 
-def open_rewards(
-    recipe: Recipe,
-    directory: Path,
-    note: Callable[[str], None],
-    others: Sequence[str] = (),
-) -> RewardPool:
+def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -> RewardPool:
     """Make the pool of reward workers, which start when it is entered; they log to `directory`/reward.log.
 
     Args:
         note: shows a line on the console.
-        others: functions that may be called beside the recipe's own.
     """
     log = directory / LOG
     settings = Settings(
-        functions=(reward_name(recipe), *others),
+        functions=(reward_name(recipe),),
         workers=recipe.reward.workers,
         timeout=recipe.deadlines.reward,
         memory_gb=recipe.reward.memory_gb,
@@ -77,23 +62,20 @@ def open_rewards(
 
 
 def inline_rewards(
-    recipe: Recipe,
-    directory: Path,
-    note: Callable[[str], None],
-    others: Sequence[str] = (),
+    recipe: Recipe, directory: Path, note: Callable[[str], None], others: Sequence[str] = ()
 ) -> InlineRewards:
-    """Call the same functions in this process; see `open_rewards`."""
+    """Call the same function, and `others`, in this process; see `open_rewards`."""
     names = [reward_name(recipe), *others]
     functions = {name: import_function(name, "reward.function") for name in names}
     return InlineRewards(functions, UngradedLog(directory / LOG, note))
 
 
-def training_scorer(recipe: Recipe, rewards: Scorers) -> Scorer:
+def training_scorer(recipe: Recipe, rewards: RewardPool | InlineRewards) -> Scorer:
     """Return the scorer of training episodes."""
     return rewards.scorer(reward_name(recipe), reward_weights(recipe), recipe.reward.on_error)
 
 
-def evaluation_scorer(recipe: Recipe, rewards: Scorers) -> Scorer:
+def evaluation_scorer(recipe: Recipe, rewards: RewardPool | InlineRewards) -> Scorer:
     """Return the scorer of an evaluation by the recipe's own function.
 
     With reward.on_error drop an episode without a grade counts 0, because an evaluation has every problem in its mean.

@@ -6,7 +6,7 @@ A trajectory file has its name only when it is complete, so a living run is read
 trained since its last file is not there yet.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -49,7 +49,8 @@ def read_samples(run: Path, wanted: Wanted) -> tuple[list[SampledEpisode], str]:
             f"{run}: no complete trajectory file yet, or output.trajectories=false; a file ends every 20 steps, at a "
             "checkpoint and at the end of the run"
         )
-    newest = max(map(_last_step_in, files))
+    last = [pc.max(read_trajectories(file, ["trained_at"])["trained_at"]).as_py() for file in files]
+    newest = max(0 if step is None else step + 1 for step in last)  # None: the file has lost episodes only
     coverage = f"steps 1 to {newest} are in complete files"
     if wanted.problem is None:
         step = newest if wanted.step is None else wanted.step
@@ -67,18 +68,18 @@ def read_samples(run: Path, wanted: Wanted) -> tuple[list[SampledEpisode], str]:
                 f"--problem {wanted.problem}: {run} has no episode of it in complete files; ids are in the headers of "
                 "episodes that `arl samples` shows"
             )
-    matching = [sample for sample in map(sample_of, rows) if _matches(sample, wanted.outcome)]
+    is_shown: dict[Outcome, Callable[[SampledEpisode], bool]] = {
+        "any": lambda sample: True,
+        "right": lambda sample: sample.is_right is True,
+        "wrong": lambda sample: sample.is_right is False,
+        "truncated": lambda sample: sample.truncated,
+    }
+    matching = list(filter(is_shown[wanted.outcome], map(sample_of, rows)))
     if not matching:
         raise InputError(
             f"--{wanted.outcome}: none of the {len(rows)} episodes found is; leave it out, or choose another --step"
         )
     return matching[: wanted.count], coverage
-
-
-def _last_step_in(file: Path) -> int:
-    """Return the last step in a file; 0 if it has lost episodes only."""
-    last = pc.max(read_trajectories(file, ["trained_at"])["trained_at"]).as_py()
-    return 0 if last is None else last + 1
 
 
 def _read(files: Sequence[Path], chosen: pc.Expression) -> list[dict[str, Any]]:
@@ -88,11 +89,3 @@ def _read(files: Sequence[Path], chosen: pc.Expression) -> list[dict[str, Any]]:
         for batch in read_batches(file, COLUMNS):
             rows += batch.filter(chosen).to_pylist()
     return rows
-
-
-def _matches(sample: SampledEpisode, outcome: Outcome) -> bool:
-    if outcome == "any":
-        return True
-    if outcome == "truncated":
-        return sample.truncated
-    return sample.is_right is (outcome == "right")

@@ -220,8 +220,7 @@ class SegmentRun:
             board = None
             evaluations = Evaluations()
             if recipe.eval.every:
-                decides = recipe.eval.decides
-                board = Scoreboard(context.directory, decides, context.version, recorder, context.display.note)
+                board = Scoreboard(context.directory, recipe, context.version, recorder, context.display.note)
                 evaluations = parts.make_evaluations(board)
             snapshot = RunSnapshot(recipe, context.plan.sha256(recipe.train.steps), before, recorder)
             checkpoints = parts.make_checkpoints(snapshot, evaluations)

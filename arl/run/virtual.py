@@ -92,8 +92,7 @@ def evaluations_in_place(
     def measure(model: Path, version: int) -> Coroutine[Any, Any, list[Accuracy]]:
         return measure_in_process(context, context.plan.measured, model, version)
 
-    note = context.display.note
-    return lambda board: InPlaceEvaluations(context.directory, context.recipe, save, measure, board, note)
+    return lambda board: InPlaceEvaluations(board, save, measure)
 
 
 async def measure_in_process(context: RunContext, suites: Sequence[Suite], model: Path, version: int) -> list[Accuracy]:

@@ -145,6 +145,4 @@ def _evaluations(context: RunContext, launcher: Launcher, board: Scoreboard) -> 
         argv = (sys.executable, "-m", MODULE, str(directory.absolute()), str(version), str(resources.threads))
         return await launcher.start("evaluation", Command(argv), resources)
 
-    return BackgroundEvaluations(
-        directory, context.recipe, context.version, context.is_done, process, board, context.display.note
-    )
+    return BackgroundEvaluations(board, context.version, context.is_done, process)

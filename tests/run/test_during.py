@@ -59,9 +59,7 @@ class FakeProcesses:
             raise ProcessDied(self.errors[version])
         output = SuiteOutput(directory / "evaluations" / f"step_{version}", {"suite": "held_out"}, {})
         output.directory.mkdir(parents=True)
-        output.finish(
-            score_samples("held_out", [sample("p", 0, self.scores[version], policy_version=version)], num_samples=1)
-        )
+        output.finish(score_samples("held_out", [sample("p", 0, self.scores[version], policy_version=version)]))
 
     async def died(self) -> ProcessDied:
         assert self._running is not None
@@ -82,16 +80,10 @@ class Beside:
     def __init__(self, directory: Path, processes: FakeProcesses, recorder: Recorder, begins: int = 0) -> None:
         self.notes: list[str] = []
         self.directory = directory
-        self.board = Scoreboard(directory, "held_out", begins, recorder, self.notes.append)
         recipe = Recipe.model_validate(RECIPE)
+        self.board = Scoreboard(directory, recipe, begins, recorder, self.notes.append)
         self.evaluations = BackgroundEvaluations(
-            directory,
-            recipe,
-            begins,
-            begins == recipe.train.steps,
-            lambda version: processes.start(directory, version),
-            self.board,
-            self.notes.append,
+            self.board, begins, begins == recipe.train.steps, lambda version: processes.start(directory, version)
         )
 
     def save(self, *versions: int, last: int = 60) -> None:

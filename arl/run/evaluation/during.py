@@ -16,22 +16,19 @@ a run with eval.every equals the run without it to the last bit, but for the rec
 """
 
 import asyncio
-from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from arl import clock
 from arl.clock import budget
-from arl.config.recipe import Recipe
-from arl.errors import RunError, leaves
 from arl.files import remove_any, writing
 from arl.launch.base import Process
 from arl.metrics.spans import span
 from arl.rollout.base import Observer
 from arl.run.evaluation.results import SCORES, read_scores
-from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS, Scoreboard
+from arl.run.evaluation.scoreboard import EVALUATIONS, Scoreboard
 from arl.types import Accuracy, Batch, StepResult, StepWaits
 
 MODULE = "arl.run.evaluation.evaluate_model"  # measures one version
@@ -45,10 +42,8 @@ class Evaluations:
     See BackgroundEvaluations and InPlaceEvaluations.
     """
 
-    @property
-    def waiting(self) -> Collection[int]:
-        """Return the versions whose checkpoints are still needed."""
-        return ()
+    waiting: Sequence[int] = ()
+    """Versions whose checkpoints are still needed."""
 
     def due(self, version: int) -> bool:
         """Return whether a checkpoint of this version, which is not the last one, is wanted."""
@@ -83,35 +78,7 @@ class SteppedObserver:
         self._stepped(result.version)
 
 
-class _DueEvaluations(Evaluations):
-    """Know which versions are measured, and note which are left out.
-
-    Args:
-        run: directory of the run.
-        board: keeps the scores.
-        note: is called with one line about what is not measured.
-    """
-
-    def __init__(self, run: Path, recipe: Recipe, board: Scoreboard, note: Callable[[str], None]) -> None:
-        self._run = run
-        self._recipe = recipe
-        self._board = board
-        self._note = note
-
-    def _is_missing(self, version: int, is_last: bool) -> bool:
-        """Return whether a version is to be measured. The last one is, unless the run itself measures all of it."""
-        evaluation = self._recipe.eval
-        is_due = not evaluation.only_held_out if is_last else version % evaluation.every == 0
-        return is_due and not self._board.measured(version)
-
-    def _failed(self, version: int, error: Exception) -> None:
-        """Leave out a version; whatever the error is, an evaluation does not end a run."""
-        cause = next(leaves(error))
-        why = str(cause) if isinstance(cause, RunError) else f"{type(cause).__name__}: {cause}"
-        self._note(f"version {version} is not evaluated: {why}")
-
-
-class BackgroundEvaluations(_DueEvaluations):
+class BackgroundEvaluations(Evaluations):
     """Evaluate checkpoints, each by a process beside the run.
 
     Args:
@@ -121,42 +88,29 @@ class BackgroundEvaluations(_DueEvaluations):
     """
 
     def __init__(
-        self,
-        run: Path,
-        recipe: Recipe,
-        begins: int,
-        is_done: bool,
-        start: Callable[[int], Awaitable[Process]],
-        board: Scoreboard,
-        note: Callable[[str], None],
+        self, board: Scoreboard, begins: int, is_done: bool, start: Callable[[int], Awaitable[Process]]
     ) -> None:
-        super().__init__(run, recipe, board, note)
+        self._board = board
         self._start = start
-        self._queue: deque[int] = deque()
-        self._current: int | None = None  # the version that is being measured
-        self._changed = asyncio.Event()  # the queue has grown, or has ended
+        self.waiting: list[int] = []  # the first one is being measured
+        self._changed = asyncio.Event()  # one more waits, or none will follow
         self._has_ended = False
         for version in range(1, begins + 1):
-            if self._model(version).exists():
+            if (board.checkpoints / f"step_{version}").exists():
                 self.saved(version, is_last=is_done and version == begins)
-
-    @property
-    def waiting(self) -> Collection[int]:
-        """See Evaluations. The one that is being measured is among them."""
-        return {*self._queue} if self._current is None else {*self._queue, self._current}
 
     def due(self, version: int) -> bool:
         """See Evaluations."""
-        return self._is_missing(version, is_last=False)
+        return self._board.wants(version, is_last=False)
 
     def saved(self, version: int, is_last: bool) -> None:
         """See Evaluations. Of too many that wait, the oldest is left out, because the newest says most."""
-        if version in self.waiting or not self._is_missing(version, is_last):
+        if version in self.waiting or not self._board.wants(version, is_last):
             return
-        self._queue.append(version)
+        self.waiting.append(version)
         if len(self.waiting) > 1 + MAX_WAITING:
-            oldest = self._queue.popleft()
-            self._note(f"version {oldest} is not evaluated: {MAX_WAITING} newer versions wait; raise eval.every")
+            oldest = self.waiting.pop(1)
+            self._board.note(f"version {oldest} is not evaluated: {MAX_WAITING} newer versions wait; raise eval.every")
         self._changed.set()
 
     def finish(self) -> None:
@@ -164,8 +118,8 @@ class BackgroundEvaluations(_DueEvaluations):
         self._has_ended = True
         self._changed.set()
         if self.waiting:
-            versions = ", ".join(str(version) for version in sorted(self.waiting))
-            self._note(f"training is done; versions that are still evaluated: {versions}")
+            versions = ", ".join(map(str, self.waiting))
+            self._board.note(f"training is done; versions that are still evaluated: {versions}")
 
     async def run(self) -> None:
         """See Evaluations.
@@ -173,21 +127,20 @@ class BackgroundEvaluations(_DueEvaluations):
         Consumes saved versions, in order. Waits for the next one and for its scores, within deadlines.evaluation.
         Unblocked by `saved`, by `finish`, and by the process.
         """
-        while self._queue or not self._has_ended:
-            if not self._queue:  # training has deadlines of its own
+        while self.waiting or not self._has_ended:
+            if not self.waiting:  # training has deadlines of its own
                 self._changed.clear()
                 await self._changed.wait()
                 continue
-            version = self._queue.popleft()
-            self._current = version
+            version = self.waiting[0]
             try:
                 with span("evaluation", f"version {version}"):
                     accuracies = await self._measure(version)
             except Exception as error:
-                self._failed(version, error)
+                self._board.leave_out(version, error)
             else:
-                self._board.add(self._model(version), accuracies)
-            self._current = None
+                self._board.add(self._board.checkpoints / f"step_{version}", accuracies)
+            self.waiting.pop(0)
 
     async def _measure(self, version: int) -> Sequence[Accuracy]:
         """Have one version measured by a process of its own, whose children end with it.
@@ -195,9 +148,9 @@ class BackgroundEvaluations(_DueEvaluations):
         Raises:
             RunError: the process has failed, or took too long.
         """
-        directory = self._run / EVALUATIONS / self._model(version).name
+        directory = self._board.run / EVALUATIONS / f"step_{version}"
         remove_any(directory)  # of an evaluation that was interrupted, perhaps before the step was trained again
-        deadlines = self._recipe.deadlines
+        deadlines = self._board.recipe.deadlines
         process = await self._start(version)
         try:
             async with budget(deadlines.evaluation, "evaluation", f"the scores of version {version}"):
@@ -208,11 +161,8 @@ class BackgroundEvaluations(_DueEvaluations):
             raise died
         return [scored.score.accuracy for scored in read_scores(directory / SCORES)]
 
-    def _model(self, version: int) -> Path:
-        return self._run / CHECKPOINTS / f"step_{version}"
 
-
-class InPlaceEvaluations(_DueEvaluations):
+class InPlaceEvaluations(Evaluations):
     """Evaluate each due version before the next event of the run.
 
     No checkpoint is wanted for it, because that would change the schedule. Held-out problems of the last version are
@@ -225,24 +175,20 @@ class InPlaceEvaluations(_DueEvaluations):
 
     def __init__(
         self,
-        run: Path,
-        recipe: Recipe,
+        board: Scoreboard,
         save: Callable[[Path], None],
         measure: Callable[[Path, int], Coroutine[Any, Any, Sequence[Accuracy]]],
-        board: Scoreboard,
-        note: Callable[[str], None],
     ) -> None:
-        super().__init__(run, recipe, board, note)
-        self._checkpoints = run / CHECKPOINTS
+        self._board = board
         self._save = save
         self._measure = measure
         self.finish()
 
     def stepped(self, version: int, is_last: bool) -> None:
         """See Evaluations."""
-        if not self._is_missing(version, is_last):
+        if not self._board.wants(version, is_last):
             return
-        model = self._checkpoints / f"{PREFIX}{version}"
+        model = self._board.checkpoints / f"{PREFIX}{version}"
         with writing(model):
             self._save(model)
         try:
@@ -250,7 +196,7 @@ class InPlaceEvaluations(_DueEvaluations):
             with ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation") as thread:
                 accuracies = thread.submit(clock.run, lambda: self._measure(model, version), virtual=True).result()
         except Exception as error:
-            self._failed(version, error)
+            self._board.leave_out(version, error)
         else:
             self._board.add(model, accuracies)
         self.finish()
@@ -258,6 +204,6 @@ class InPlaceEvaluations(_DueEvaluations):
     def finish(self) -> None:
         """See Evaluations. Remove every directory of weights but the best one, and what a kill left half written."""
         best = self._board.best
-        for model in [*self._checkpoints.glob(f"{PREFIX}*"), *self._checkpoints.glob(f".{PREFIX}*")]:
+        for model in [*self._board.checkpoints.glob(f"{PREFIX}*"), *self._board.checkpoints.glob(f".{PREFIX}*")]:
             if best is None or model.name != best.model:
                 remove_any(model)

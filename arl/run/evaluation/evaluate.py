@@ -18,12 +18,13 @@ from arl.data.tokenizer import HuggingFaceCodec, recipe_format
 from arl.engine.base import Engine
 from arl.errors import DeadlineError, Rejected, leaves
 from arl.reward.grading import accuracy_of
+from arl.reward.scorer import InlineRewards
 from arl.rollout.env import Session
 from arl.rollout.episodes import Episodes, Rewards
 from arl.run.evaluation.scores import Sample, SuiteScore, score_samples
 from arl.run.evaluation.suite import Suite
-from arl.run.rewards import Scorers, evaluation_scorer
-from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem
+from arl.run.rewards import evaluation_scorer
+from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem, Trajectory
 
 Job = tuple[Problem, str, int, Session]  # an episode to run: its problem with its name in the suite, its number
 
@@ -39,7 +40,6 @@ async def evaluate_suite(
     *,
     keep: Callable[[Sample], None] = lambda sample: None,
     done: Collection[Sample] = (),
-    ks: Sequence[int] = (),
     show_prompt: Callable[[Problem], str] = lambda problem: str(problem.prompt),
 ) -> SuiteScore:
     """Score the version that the engine serves on `suite`; the engine must not load another one meanwhile.
@@ -61,11 +61,28 @@ async def evaluate_suite(
 
     async def work() -> None:
         """Run one episode after the other. Consumes jobs, which all workers share; waits for its episode."""
-        for job in jobs:
-            session = job[-1]
+        for problem, key, number, session in jobs:
             open_sessions.add(session)
-            sample = await _run(episodes, suite, job, show_prompt)
+            trajectory = await _trajectory(episodes, problem, session)
             open_sessions.remove(session)
+            response = session.seen_by_reward()
+            versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
+            assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
+            grade = Grade(trajectory.reward, trajectory.reward_parts)
+            sample = Sample(
+                problem_id=key,
+                sample=number,
+                prompt=show_prompt(problem),
+                response=response.text,
+                answer=problem.answer,
+                extracted=suite.extract(response),
+                correct=0.0 if trajectory.reward_error else accuracy_of(grade),
+                parts=trajectory.reward_parts,
+                num_tokens=response.num_tokens,
+                truncated=response.truncated,
+                error=trajectory.reward_error,
+                policy_version=max(versions, default=NOT_SAMPLED),
+            )
             keep(sample)
             samples.append(sample.without_texts)
 
@@ -89,7 +106,7 @@ async def evaluate_suite(
             for _ in range(min(OPEN_PER_SLOT * recipe.engine.slots * recipe.engine.replicas, suite.num_episodes)):
                 workers.create_task(work())
         watching.cancel()
-    return score_samples(suite.name, samples, suite.sampling.samples, ks, recipe.seed)
+    return score_samples(suite.name, samples, recipe.seed)
 
 
 def _episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, context: int) -> Episodes:
@@ -120,37 +137,19 @@ def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Itera
     """
     for key, problem in zip(suite.keys(), suite.problems, strict=True):
         missing = [i for i in range(suite.sampling.samples) if (key, i) not in done]
-        if missing:
-            sessions = episodes.open(f"{suite.name} {key}", problem)
-            for i in missing:
-                yield problem, key, i, sessions[i]
+        sessions = episodes.open(f"{suite.name} {key}", problem) if missing else []
+        for i in missing:
+            yield problem, key, i, sessions[i]
 
 
-async def _run(episodes: Episodes, suite: Suite, job: Job, show_prompt: Callable[[Problem], str]) -> Sample:
-    problem, key, sample, session = job
+async def _trajectory(episodes: Episodes, problem: Problem, session: Session) -> Trajectory:
+    """Run an episode; one that its env has rejected is graded 0."""
     try:
         (trajectory,) = await episodes.run(problem, [session])
     except* Rejected as rejections:
         reason = next(leaves(rejections))
         trajectory = session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
-    response = session.seen_by_reward()
-    grade = Grade(trajectory.reward, trajectory.reward_parts)
-    versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
-    assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
-    return Sample(
-        problem_id=key,
-        sample=sample,
-        prompt=show_prompt(problem),
-        response=response.text,
-        answer=problem.answer,
-        extracted=suite.extract(response),
-        correct=0.0 if trajectory.reward_error else accuracy_of(grade),
-        parts=trajectory.reward_parts,
-        num_tokens=response.num_tokens,
-        truncated=response.truncated,
-        error=trajectory.reward_error,
-        policy_version=versions.pop() if versions else NOT_SAMPLED,
-    )
+    return trajectory
 
 
 async def measure_suite(
@@ -163,7 +162,7 @@ async def measure_suite(
 
 
 async def measure_suites(
-    suites: Sequence[Suite], version: int, engine: Engine, codec: HuggingFaceCodec, rewards: Scorers, context: int
+    suites: Sequence[Suite], version: int, engine: Engine, codec: HuggingFaceCodec, rewards: InlineRewards, context: int
 ) -> list[Accuracy]:
     """Measure `version` on one suite after the other.
 

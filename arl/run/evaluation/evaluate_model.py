@@ -15,7 +15,7 @@ import shutil
 import signal
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from io import FileIO
 from pathlib import Path
@@ -29,12 +29,10 @@ from arl.config.cluster_section import Cluster
 from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe, Sync
 from arl.config.recipe_file import load_recipe, make_recipe
-from arl.config.section import usable_path
 from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
 from arl.engine.backend import probe_backend
-from arl.engine.base import Engine
 from arl.errors import ArlError, InputError
 from arl.launch.base import Resources, make_launcher
 from arl.launch.devices import visible_devices
@@ -43,11 +41,12 @@ from arl.launch.run_secrets import run_secrets
 from arl.metrics.console import ConsoleDisplay, stderr_display
 from arl.metrics.run_files import LOGS, RECIPE
 from arl.models.model_files import local_copy
+from arl.run.checkpoint import checkpoints_in
 from arl.run.engine_pool import open_engine_pool
 from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.results import Scored, SuiteOutput, locked, model_sha256, protocol_of
 from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
-from arl.run.evaluation.scores import Sample, check_ks, score_samples
+from arl.run.evaluation.scores import Sample, score_samples
 from arl.run.evaluation.suite import Suite, load_suite
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.machines import resolve_auto
@@ -73,7 +72,6 @@ class Request:
     recipe: Path | None = None
     overrides: Sequence[str] = ()  # `a.b=x`, of the recipe
     sampling: dict[str, Any] = field(default_factory=dict)  # fields of the recipe's section `eval`
-    ks: Sequence[int] = ()  # of pass@k; none: powers of two
     output: Path | None = None  # None: evals/<model>/<suite>-<fingerprint>
     defaults: dict[str, Any] = field(default_factory=lambda: {"problems": ALL_PROBLEMS})  # of `eval`, but for held_out
     logs: Path | None = None  # directory of logs; None: a temporary one, which is kept after a failure
@@ -95,6 +93,7 @@ class Evaluation:
 
     request: Request
     recipe: Recipe
+    resources: list[Resources]  # of engines
     model: Path
     context: int  # tokens
     assignments: list[Assignment]
@@ -109,7 +108,7 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
     """
     evaluation = prepare(request, display.note)
     with contextlib.ExitStack() as stack:
-        for directory in dict.fromkeys(each.output.directory for each in evaluation.assignments):
+        for directory in {each.output.directory: None for each in evaluation.assignments}:
             stack.enter_context(locked(directory))
         scored = {}
         missing = []
@@ -120,7 +119,7 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
                 missing.append((each, done))
                 continue
             display.note(f"{suite.name}: finished already, in {each.output.directory}")
-            score = score_samples(suite.name, done, suite.sampling.samples, request.ks, suite.recipe.seed)
+            score = score_samples(suite.name, done, suite.recipe.seed)
             scored[suite.name] = each.output.finish(score)
         if missing:
             logs = request.logs or Path(tempfile.mkdtemp(prefix="arl-eval-"))
@@ -141,28 +140,23 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         InputError: unknown suites, impossible settings, a model that is nowhere, prompts that do not fit, an engine
             that is not installed, or a directory with another evaluation.
     """
-    try:
-        usable_path(request.model)
-    except ValueError as error:
-        raise InputError(f"MODEL {request.model}: {error}") from error
     given = Path(request.model)
-    saved = {int(path.name[5:]): path for path in given.glob("checkpoints/step_*") if path.name[5:].isdecimal()}
+    saved = checkpoints_in(given / CHECKPOINTS)
     if saved:
-        raise InputError(f"MODEL {given}: is a run, whose newest checkpoint is {saved[max(saved)]}; give that")
+        raise InputError(f"MODEL {given}: is a run, whose newest checkpoint is {saved[-1]}; give that")
     if given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
         request = replace(request, model=str(given.resolve()))
     names = _names(request)
     recipe = for_evaluation(_base_recipe(request, names))
-    if (cached := check_model_source(request.model)) is not None:
+    cached = check_model_source(request.model)
+    if cached is not None:
         note(cached)
-    suites = []
-    for name in names:
-        settings = request.sampling if name == HELD_OUT else request.defaults | request.sampling
-        suite = load_suite(recipe, name, settings).shortened()
-        check_ks(request.ks, suite.sampling.samples)
-        suites.append(suite)
+    settings = dict.fromkeys(names, request.defaults | request.sampling) | {HELD_OUT: request.sampling}
+    suites = [load_suite(recipe, name, settings[name]).shortened() for name in names]
     installed = probe_backend(recipe)
-    _engine_resources(recipe)
+    # All cores and devices are for the engines.
+    shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)
+    resources = [replace(each, takes_turns=False) for each in shared.engines]
     model = local_copy(request.model)
     identity = {"name": request.model, "sha256": model_sha256(model)}
     model_codec = load_codec(str(model))
@@ -174,7 +168,7 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
         assignments.append(Assignment(suite, codec, output))
-    return Evaluation(request, recipe, model, limits.context, assignments)
+    return Evaluation(request, recipe, resources, model, limits.context, assignments)
 
 
 def _names(request: Request) -> list[str]:
@@ -227,62 +221,42 @@ def for_evaluation(recipe: Recipe) -> Recipe:
     return resolve_auto(recipe.model_copy(update=changes))
 
 
-def _engine_resources(recipe: Recipe) -> list[Resources]:
-    """Give all cores and devices to the engines.
-
-    Raises:
-        RecipeError: there are GPUs, but fewer than the engines need.
-    """
-    launcher = make_launcher(recipe, Path())
-    shared = place(recipe.model_copy(update={"mode": "collocated"}), launcher.nodes)
-    return [replace(resources, takes_turns=False) for resources in shared.engines]
-
-
 async def _evaluate_missing(
     evaluation: Evaluation, missing: Sequence[tuple[Assignment, list[Sample]]], logs: Path, display: ConsoleDisplay
 ) -> dict[str, Scored]:
-    """Run one suite after the other; what was sampled is kept, whatever happens."""
-    scored = {}
-    async with _serve(evaluation, logs, display.note) as engine:
-        for assignment, done in missing:
-            suite = assignment.suite
-            with assignment.output.samples_file.open("ab", buffering=0) as file:
-                async with open_rewards(suite.recipe, logs, display.note) as rewards:
-                    score = await evaluate_suite(
-                        suite,
-                        engine,
-                        assignment.codec,
-                        evaluation_scorer(suite.recipe, rewards),
-                        evaluation.context,
-                        keep=_keeper(file, display, suite, done),
-                        done=done,
-                        ks=evaluation.request.ks,
-                        show_prompt=assignment.codec.prompts.text,
-                    )
-            scored[suite.name] = assignment.output.finish(score)
-    return scored
-
-
-@contextlib.asynccontextmanager
-async def _serve(evaluation: Evaluation, logs: Path, note: Callable[[str], None]) -> AsyncIterator[Engine]:
-    """Start the engines with the model; no process is left when the block has ended.
+    """Serve the model, and run one suite after the other; what was sampled is kept, whatever happens.
 
     Args:
-        logs: directory of their logs.
-        note: is called with one line for each engine that is replaced.
+        logs: directory of the logs of all processes; none of these is left afterwards.
     """
     recipe = evaluation.recipe
+    scored = {}
     async with reported_failures(), make_launcher(recipe, logs) as launcher, explain_deaths(launcher):
         with run_secrets(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
             servers = EngineServers(
                 recipe=recipe,
                 versions=StartingVersions(str(evaluation.model), evaluation.request.version),
-                resources=dict(enumerate(_engine_resources(recipe))),
+                resources=dict(enumerate(evaluation.resources)),
                 launcher=launcher,
                 trust=trust,
             )
-            async with open_engine_pool(servers, await servers.start_all(), note) as pool:
-                yield pool.router
+            async with open_engine_pool(servers, await servers.start_all(), display.note) as pool:
+                for each, done in missing:
+                    suite = each.suite
+                    with each.output.samples_file.open("ab", buffering=0) as file:
+                        async with open_rewards(suite.recipe, logs, display.note) as rewards:
+                            score = await evaluate_suite(
+                                suite,
+                                pool.router,
+                                each.codec,
+                                evaluation_scorer(suite.recipe, rewards),
+                                evaluation.context,
+                                keep=_keeper(file, display, suite, done),
+                                done=done,
+                                show_prompt=each.codec.prompts.text,
+                            )
+                    scored[suite.name] = each.output.finish(score)
+    return scored
 
 
 def _keeper(file: FileIO, display: ConsoleDisplay, suite: Suite, done: Sequence[Sample]) -> Callable[[Sample], None]:

@@ -14,7 +14,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -89,21 +88,21 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         codec: makes the suite's prompts.
     """
     recipe = suite.recipe
-    template = codec.chat_template if codec.prompts.uses_template else None
+    template = str(codec.chat_template) if codec.prompts.uses_template else None
+    grader = import_function(suite.reward, "reward.function")
     return {
         "suite": suite.name,
-        "split": "evaluation",
         "problems": len(suite.problems),
         "problems_sha256": _sha256(msgspec.msgpack.encode(suite.problems)),
         **suite.sampling.model_dump(mode="json", include={"samples", "temperature", "top_p", "top_k"}),
         "max_new_tokens": suite.max_new_tokens,
         "system": recipe.data.system,
         "suffix": recipe.data.suffix,
-        "chat_template_sha256": None if template is None else _sha256(template.encode()),
-        "stop": recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
+        "chat_template_sha256": template and _sha256(template.encode()),
+        **recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
         "env": suite.env,
         "grader": suite.reward,
-        "grader_version": _version_of(suite.reward),
+        "grader_sha256": _sha256(inspect.getsource(sys.modules[grader.__module__]).encode()),
         "engine": recipe.engine.kind,
         "engine_version": installed.version,
         "dtype": recipe.engine.dtype,
@@ -112,64 +111,36 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
     }
 
 
-def _version_of(grader: str) -> str:
-    """Return the version of arl for its own graders, and a hash of the source of a user's module."""
-    module = import_function(grader, "reward.function").__module__
-    if module.partition(".")[0] == "arl":
-        return f"arl {arl.__version__}"
-    return f"sha256 {_sha256(inspect.getsource(sys.modules[module]).encode())[:12]}"
-
-
 def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _differences(one: Fields, other: Fields) -> Iterator[str]:
-    """Write a line for every field in which two records differ."""
-    for field in sorted(one.keys() | other.keys()):
-        if one.get(field) != other.get(field):
-            yield f"  {field}: {one.get(field)!r} → {other.get(field)!r}"
+def _differences(one: Fields, other: Fields) -> list[str]:
+    """Write a line for every field in which two protocols differ."""
+    fields = [field for field in sorted(one | other) if one.get(field) != other.get(field)]
+    return [f"  {field}: {one.get(field)!r} → {other.get(field)!r}" for field in fields]
 
 
 # ---- files
 
 
-@dataclass(frozen=True)
 class SuiteOutput:
     """Hold the files of one suite in one directory.
 
     Args:
         given: the directory; None: evals/<model>/<suite>-<fingerprint>.
+        model: name and sha256.
     """
 
-    given: Path | None
-    protocol: Fields
-    model: Fields  # name and sha256
-
-    @property
-    def directory(self) -> Path:
-        """Return the directory."""
-        if self.given is not None:
-            return self.given
-        return Path("evals") / short_name(self.model["name"]) / f"{self._name}-{self.fingerprint}"
-
-    @property
-    def fingerprint(self) -> str:
-        """Return a short hash, which is equal for equal protocols alone."""
-        return _sha256(msgspec.json.encode(self.protocol, order="sorted"))[:12]
-
-    @property
-    def samples_file(self) -> Path:
-        """Return the file of the samples."""
-        return self.directory / f"{self._name}.jsonl"
-
-    @property
-    def _name(self) -> str:
-        return re.sub(r"[^A-Za-z0-9_-]", ".", self.protocol["suite"])
-
-    @property
-    def _record(self) -> Path:
-        return self.samples_file.with_suffix(".json")
+    def __init__(self, given: Path | None, protocol: Fields, model: Fields) -> None:
+        self._protocol = protocol
+        self.model = model
+        # A short hash, which is equal for equal protocols alone.
+        self.fingerprint = _sha256(msgspec.json.encode(protocol, order="sorted"))[:12]
+        name = re.sub(r"[^A-Za-z0-9_-]", ".", protocol["suite"])
+        self.directory = given or Path("evals") / short_name(model["name"]) / f"{name}-{self.fingerprint}"
+        self.samples_file = self.directory / f"{name}.jsonl"
+        self._record = self.directory / f"{name}.json"
 
     def check(self) -> None:
         """Compare what the directory has of this suite with what is wanted, before anything is written.
@@ -179,19 +150,19 @@ class SuiteOutput:
         """
         if not self._record.exists():
             return
-        there = _decode(self._record, dict[str, Fields])
-        differing = list(_differences(there["protocol"], self.protocol))
+        there = msgspec.json.decode(self._record.read_bytes())
+        differing = _differences(there["protocol"], self._protocol)
         if there["model"]["sha256"] != self.model["sha256"]:  # one model may be named in several ways
             differing.append(f"  model: {there['model']['name']} → {self.model['name']}, with other content")
         if differing:
             raise InputError(
-                f"--output {self.directory}: holds another evaluation of {self.protocol['suite']}, and its samples "
+                f"--output {self.directory}: holds another evaluation of {self._protocol['suite']}, and its samples "
                 "cannot be mixed with these:\n" + "\n".join(differing) + "\nGive another --output, or remove it"
             )
 
     def begin(self) -> list[Sample]:
         """Write the record; return the samples that an interrupted evaluation has kept, without their texts."""
-        _replace(self._record, {"protocol": self.protocol, "model": self.model})
+        _replace(self._record, {"protocol": self._protocol, "model": self.model})
         samples = []
         with self.samples_file.open("a+b") as file:
             file.seek(0)
@@ -204,7 +175,7 @@ class SuiteOutput:
 
     def finish(self, score: SuiteScore) -> Scored:
         """Enter the score into scores.json."""
-        scored = Scored(model=self.model, fingerprint=self.fingerprint, protocol=self.protocol, score=score)
+        scored = Scored(model=self.model, fingerprint=self.fingerprint, protocol=self._protocol, score=score)
         file = self.directory / SCORES
         before = read_scores(file) if file.exists() else []
         _replace(file, [*(entry for entry in before if entry.score.suite != score.suite), scored])
@@ -250,8 +221,10 @@ def read_scores(file: Path) -> list[Scored]:
     Raises:
         DataError: it is none.
     """
-    scored: list[Scored] = _decode(file, list[Scored])
-    return scored
+    try:
+        return msgspec.json.decode(file.read_bytes(), type=list[Scored])
+    except msgspec.MsgspecError as error:
+        raise DataError(f"{file}: is not what `arl eval` writes ({error}); remove it") from error
 
 
 def find_scores(directories: Iterable[Path]) -> list[Scored]:
@@ -270,13 +243,6 @@ def find_scores(directories: Iterable[Path]) -> list[Scored]:
     return found
 
 
-def _decode(file: Path, kind: Any) -> Any:
-    try:
-        return msgspec.json.decode(file.read_bytes(), type=kind)
-    except msgspec.MsgspecError as error:
-        raise DataError(f"{file}: is not what `arl eval` writes ({error}); remove it") from error
-
-
 def _replace(file: Path, content: object) -> None:
     replace_file(file, msgspec.json.format(msgspec.json.encode(content)))
 
@@ -288,11 +254,9 @@ def print_scores(scores: Sequence[Scored], console: Console) -> None:
     """Print a table for each protocol, and what differs from the first protocol of the same suite."""
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
-    groups: dict[str, list[Scored]] = {}
     first: dict[str, Scored] = {}
-    for scored in scores:
-        groups.setdefault(scored.fingerprint, []).append(scored)
-    for name, group in groups.items():
+    for name in dict.fromkeys(scored.fingerprint for scored in scores):
+        group = [scored for scored in scores if scored.fingerprint == name]
         protocol = group[0].protocol
         suite = protocol["suite"]
         title = (
@@ -312,7 +276,7 @@ def print_scores(scores: Sequence[Scored], console: Console) -> None:
 def _table(group: Sequence[Scored]) -> Table:
     """Lay out the scores of one protocol, in percent, each above its 95 % interval."""
     n = group[0].score.samples
-    ks = sorted({k for scored in group for k in scored.score.pass_at if k > 1})
+    ks = [k for k in group[0].score.pass_at if k > 1]
     table = Table("model", box=SIMPLE)
     table.columns[0].overflow = "fold"
     for column in (f"avg@{n}", *(f"pass@{k}" for k in ks), f"maj@{n}", "tokens", "cut off", "errors"):
@@ -322,16 +286,14 @@ def _table(group: Sequence[Scored]) -> Table:
         table.add_row(
             escape(short_name(scored.model["name"])),
             _percent(score.average),
-            *(_percent(score.pass_at.get(k)) for k in ks),
+            *(_percent(score.pass_at[k]) for k in ks),
             _percent(score.majority),
-            f"{score.lengths.mean:,.1f}\np50 {score.lengths.p50:,.0f}, p95 {score.lengths.p95:,.0f}",
+            f"{score.mean_tokens:,.1f}",
             f"{score.truncated:.1%}",
             str(score.errors),
         )
     return table
 
 
-def _percent(score: Estimate | None) -> str:
-    if score is None:  # --k of one evaluation may name others than that of another
-        return ""
+def _percent(score: Estimate) -> str:
     return f"{100 * score.value:.1f}\n{100 * score.low:.1f}–{100 * score.high:.1f}"

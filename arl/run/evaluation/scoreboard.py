@@ -15,6 +15,8 @@ from pathlib import Path
 import msgspec
 from msgspec import Struct
 
+from arl.config.recipe import Recipe
+from arl.errors import RunError, leaves
 from arl.files import remove_any, replace_file, writing
 from arl.metrics.recorder import Recorder
 from arl.types import Accuracy
@@ -40,17 +42,19 @@ class Scoreboard:
 
     Args:
         run: directory of the run.
-        decides: the suite by which versions are compared.
         version: that the run begins with; scores of later ones are removed, because their steps are trained again.
-        note: is called with one line for each evaluation.
+        note: is called with one line for each evaluation, and each version that is left out.
     """
 
-    def __init__(self, run: Path, decides: str, version: int, recorder: Recorder, note: Callable[[str], None]) -> None:
+    def __init__(
+        self, run: Path, recipe: Recipe, version: int, recorder: Recorder, note: Callable[[str], None]
+    ) -> None:
+        self.run = run
+        self.recipe = recipe
+        self.note = note
+        self.checkpoints = run / CHECKPOINTS
         self._file = run / EVALUATIONS / SCORES
-        self._checkpoints = run / CHECKPOINTS
-        self._decides = decides
         self._recorder = recorder
-        self._note = note
         lines = self._file.read_bytes() if self._file.exists() else b""
         known = msgspec.json.Decoder(Scores).decode_lines(lines)
         self._scores = {scores.version: scores for scores in known if scores.version <= version}
@@ -66,13 +70,25 @@ class Scoreboard:
             (accuracy.mean_reward, -scores.version): scores
             for scores in self._scores.values()
             for accuracy in scores.accuracies
-            if accuracy.suite == self._decides and (self._checkpoints / scores.model).exists()
+            if accuracy.suite == self.recipe.eval.decides and (self.checkpoints / scores.model).exists()
         }
         return ranked[max(ranked)] if ranked else None
 
     def measured(self, version: int) -> bool:
         """Return whether this version has scores."""
         return version in self._scores
+
+    def wants(self, version: int, is_last: bool) -> bool:
+        """Return whether a version is to be measured. The last one is, unless the run itself measures all of it."""
+        evaluation = self.recipe.eval
+        is_due = not evaluation.only_held_out if is_last else version % evaluation.every == 0
+        return is_due and not self.measured(version)
+
+    def leave_out(self, version: int, error: Exception) -> None:
+        """Note that a version could not be measured; whatever the error is, an evaluation does not end a run."""
+        cause = next(leaves(error))
+        why = str(cause) if isinstance(cause, RunError) else f"{type(cause).__name__}: {cause}"
+        self.note(f"version {version} is not evaluated: {why}")
 
     def add(self, model: Path, accuracies: Sequence[Accuracy]) -> None:
         """Record the scores of a version, whose weights are in directory `model`.
@@ -81,24 +97,23 @@ class Scoreboard:
             DiskError: a file cannot be written.
         """
         version = accuracies[0].version
-        assert not self.measured(version), f"version {version} was measured before"
         self._scores[version] = Scores(version, model.name, tuple(accuracies))
         self._write()
         is_best = self.best is self._scores[version]
         text = ", ".join(f"{accuracy.suite} {accuracy.mean_reward:.3f}" for accuracy in accuracies)
-        self._note(f"evaluation of version {version}: {text}{' (the best so far)' if is_best else ''}")
+        self.note(f"evaluation of version {version}: {text}{' (the best so far)' if is_best else ''}")
 
     def _write(self) -> None:
         """Write the file; then record what is not recorded, now or by a run that is resumed; then choose the best."""
         with writing(self._file):
             self._file.parent.mkdir(exist_ok=True)
-            self._checkpoints.mkdir(exist_ok=True)
+            self.checkpoints.mkdir(exist_ok=True)
             replace_file(self._file, msgspec.json.Encoder().encode_lines(self._scores.values()))
         for scores in self._scores.values():
             for accuracy in scores.accuracies:
                 if not self._recorder.has_evaluated(accuracy):
                     self._recorder.evaluated(accuracy)
-        link = self._checkpoints / BEST
+        link = self.checkpoints / BEST
         best = self.best
         if best is None:
             link.unlink(missing_ok=True)

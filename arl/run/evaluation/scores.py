@@ -7,12 +7,12 @@ of the credit.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from statistics import fmean
 
 import msgspec
 import numpy as np
 from msgspec import Struct
 
-from arl.errors import InputError
 from arl.types import NOT_SAMPLED, Accuracy
 
 RESAMPLES = 10_000
@@ -26,15 +26,6 @@ class Estimate(Struct, frozen=True):
     value: float
     low: float
     high: float
-
-
-class Lengths(Struct, frozen=True):
-    """Hold how many tokens samples have."""
-
-    mean: float
-    p50: float
-    p95: float
-    largest: int
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -74,10 +65,9 @@ class SuiteScore(Struct, frozen=True, kw_only=True):
     average: Estimate  # avg@n: the mean of `correct`
     pass_at: dict[int, Estimate]  # k -> pass@k
     majority: Estimate  # maj@n
-    lengths: Lengths  # sampled tokens
+    mean_tokens: float  # sampled, of one sample
     truncated: float  # share of the samples
     errors: int  # samples that could not be scored, and count 0
-    parts: dict[str, float]  # mean of each part of the reward, over the samples that have it
 
     @property
     def accuracy(self) -> Accuracy:
@@ -93,22 +83,12 @@ class SuiteScore(Struct, frozen=True, kw_only=True):
         )
 
 
-def score_samples(
-    suite: str,
-    samples: Collection[Sample],
-    num_samples: int,
-    ks: Sequence[int] = (),
-    seed: int = 0,
-) -> SuiteScore:
+def score_samples(suite: str, samples: Collection[Sample], seed: int = 0) -> SuiteScore:
     """Compute the scores of a suite from all of its samples, in any order.
 
     Args:
-        num_samples: n, of each problem.
-        ks: the k of pass@k; none: 1, 2, 4, … up to n.
+        samples: equally many of each problem.
         seed: of the bootstrap.
-
-    Raises:
-        InputError: a k is above n.
     """
     by_problem: dict[str, list[Sample]] = {}
     for sample in sorted(samples, key=lambda sample: sample.key):
@@ -118,15 +98,13 @@ def score_samples(
         majority([sample.extracted for sample in group], [sample.correct for sample in group])
         for group in by_problem.values()
     ]
-    chosen = check_ks(ks, num_samples)
+    num_samples = correct.shape[1]
+    chosen = [*(1 << i for i in range((num_samples - 1).bit_length())), num_samples]  # 1, 2, 4, … n
     columns = {"average": correct.mean(axis=1), "majority": np.array(votes)}
     columns |= {f"pass@{k}": pass_at_k(correct, k) for k in chosen}
     estimates = estimate(columns, seed)
     versions = {sample.policy_version for sample in samples} - {NOT_SAMPLED}
     assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
-    parts = sorted({name for sample in samples for name in sample.parts})
-    tokens = [sample.num_tokens for sample in samples]
-    p50, p95 = np.percentile(tokens, [50, 95])
     return SuiteScore(
         suite=suite,
         version=versions.pop() if versions else NOT_SAMPLED,
@@ -135,27 +113,10 @@ def score_samples(
         average=estimates["average"],
         pass_at={k: estimates[f"pass@{k}"] for k in chosen},
         majority=estimates["majority"],
-        lengths=Lengths(float(np.mean(tokens)), float(p50), float(p95), max(tokens)),
+        mean_tokens=fmean(sample.num_tokens for sample in samples),
         truncated=sum(sample.truncated for sample in samples) / len(samples),
         errors=sum(bool(sample.error) for sample in samples),
-        parts={name: _mean([sample.parts[name] for sample in samples if name in sample.parts]) for name in parts},
     )
-
-
-def check_ks(ks: Sequence[int], num_samples: int) -> list[int]:
-    """Return the k of pass@k to report, in order.
-
-    Raises:
-        InputError: one is below 1, or above the number of samples.
-    """
-    for k in ks:
-        if not 1 <= k <= num_samples:
-            raise InputError(f"--k {k}: pass@{k} needs {k} samples or more, and --samples is {num_samples}; raise it")
-    return sorted(set(ks)) or [1 << i for i in range(num_samples.bit_length())]
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
 
 
 def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
@@ -176,10 +137,8 @@ def pass_at_k(correct: np.ndarray, k: int) -> np.ndarray:
     weights = np.zeros(n)
     weights[n - 1] = k / n
     for i in range(n - 1, 0, -1):  # from the i + 1-th smallest to the i-th smallest
-        factor = max(i - k + 1, 0) / i
-        weights[i - 1] = weights[i] * factor
-    ascending = np.sort(np.asarray(correct, np.float64), axis=1)
-    scores: np.ndarray = ascending @ weights
+        weights[i - 1] = weights[i] * max(i - k + 1, 0) / i
+    scores: np.ndarray = np.sort(correct, axis=1) @ weights
     return scores
 
 
@@ -201,7 +160,7 @@ def majority(answers: Sequence[str], correct: Sequence[float]) -> float:
     if not groups:
         return 0.0
     largest = max(len(group) for group in groups.values())
-    return _mean([_mean(group) for group in groups.values() if len(group) == largest])
+    return fmean(fmean(group) for group in groups.values() if len(group) == largest)
 
 
 def estimate(columns: Mapping[str, np.ndarray], seed: int) -> dict[str, Estimate]:

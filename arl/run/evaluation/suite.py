@@ -11,19 +11,18 @@ import functools
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
-
-from pydantic import ValidationError
 
 from arl.config.data_section import task_evaluation
 from arl.config.eval_section import HELD_OUT, Eval
-from arl.config.mistakes import find_mistakes
 from arl.config.recipe import Recipe
+from arl.config.recipe_file import make_recipe
 from arl.data.model_limits import Limits
 from arl.data.problems import ProblemSets, load_problems
 from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import HuggingFaceCodec, recipe_format
-from arl.errors import DataError, RecipeError
+from arl.errors import DataError
 from arl.run.prompt_lengths import check_prompts
 from arl.run.rewards import reward_name
 from arl.tasks.registry import env_name, open_task, task_class
@@ -70,7 +69,7 @@ class Suite:
         """Return the function that finds the answer in a response, by which votes are counted."""
         task = self.recipe.data.task
         function = None if task is None else task_class(task).extract
-        return _whole_text if function is None else function
+        return function or (lambda response: response.text.strip())
 
     def shortened(self) -> "Suite":
         """Return the suite with its first problems, at most as many as eval.problems allows."""
@@ -88,13 +87,9 @@ class Suite:
         keys = []
         for problem in self.problems:
             seen[problem.id] += 1
-            count = seen[problem.id]
-            keys.append(problem.id if count == 1 else f"{problem.id}-{count}")
+            again = "" if seen[problem.id] == 1 else f"-{seen[problem.id]}"
+            keys.append(problem.id + again)
         return keys
-
-
-def _whole_text(response: Response) -> str:
-    return response.text.strip()
 
 
 def held_out_suite(recipe: Recipe, problems: Sequence[Problem]) -> Suite:
@@ -122,24 +117,13 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         values["eval"] |= settings
     else:
         task_class(name, field)
-        is_own = recipe.data.task == name
         kept = {"system", "chat_template", *(["suffix"] if recipe.data.suffix else [])}  # else the task brings a suffix
-        values["data"] = recipe.data.model_dump(include=kept)
-        values["data"] |= {"task": name, "options": recipe.data.options if is_own else {}}
+        options = recipe.data.options if recipe.data.task == name else {}
+        values["data"] = recipe.data.model_dump(include=kept) | {"task": name, "options": options}
         values["reward"] |= {"function": None, "weights": None}
         values["rollout"] |= {"env": None}
         values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
-    try:
-        own = Recipe.model_validate(values)
-    except ValidationError as error:
-        rules = "; ".join(
-            # A rule between fields names them itself.
-            mistake.rule
-            if mistake.kind == "value_error"
-            else f"{'.'.join(map(str, mistake.key))} = {mistake.value!r}: {mistake.rule}"
-            for mistake in find_mistakes(error, values)
-        )
-        raise RecipeError(f"{field} {name}: {rules}") from error
+    own = make_recipe(values, (), Path(f"{field} {name}"))
     if own.data.task is None:
         problems = load_problems(own.data, own.seed).held_out
     else:
@@ -165,8 +149,7 @@ def run_suites(recipe: Recipe) -> dict[str, Suite]:
     Raises:
         RecipeError, DataError: see `load_suite`.
     """
-    names = [name for name in recipe.eval.suites if name != HELD_OUT]
-    return {name: load_suite(recipe, name, field="eval.suites") for name in names}
+    return {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
 
 
 def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec) -> ProblemSets:
@@ -180,11 +163,8 @@ def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec) 
         DataError: see arl.data.problems.load_problems.
     """
 
-    def count_tokens(problem: Problem) -> int:
-        return len(codec.encode_problem(problem))
-
     measured = {name: suite.problems for name, suite in suites.items()}
-    return load_problems(recipe.data, recipe.seed, measured, count_tokens)
+    return load_problems(recipe.data, recipe.seed, measured, lambda problem: len(codec.encode_problem(problem)))
 
 
 def measured_suites(recipe: Recipe, held_out: Suite, suites: Mapping[str, Suite]) -> list[Suite]:

@@ -49,10 +49,6 @@ class Digits(Task):
         if os.path.exists(gate := f"gate-{scored}"):
             open(gate).close()  # waits until the test has opened it
         return {"correct": float(response.text[:1] in (problem.answer, "1", "2", "3")), "format": 1.0}
-
-class Long(Digits):
-    def problems(self, split, seed):
-        return [Problem("7" * 80, answer="7")]
 """
 FLAGS = ("--suite", "mine:Digits", "--samples", "4", "--max-new-tokens", "8")
 
