@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from transformers import LlamaConfig
 
 from arl.config.recipe import Recipe
-from arl.engine.backend import BUILT_IN, find_backend, probe_backend
+from arl.engine.backend import probe_backend
 from arl.errors import InputError
 from tests.fake_sglang import make_fake_sglang
 from tests.train.families import SHAPE, make_family
@@ -16,11 +16,6 @@ from tests.train.families import SHAPE, make_family
 def recipe(**sections: object) -> Recipe:
     base = {"model": {"path": "somewhere"}, "data": {"task": "running_checksum"}}
     return Recipe.model_validate(base | sections)
-
-
-@pytest.mark.parametrize("kind", BUILT_IN)
-def test_every_built_in_backend_has_every_part(kind: str) -> None:
-    assert "file" in find_backend(kind).capabilities.transports
 
 
 @pytest.mark.parametrize(

@@ -41,17 +41,6 @@ def test_a_flag_of_the_user_comes_last_and_so_overrides_that_of_a_cpu(model: str
     assert given == ["0.3", "0.8"]
 
 
-@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
-def test_a_server_asks_itself_directly_however_the_user_spells_what_needs_no_proxy(
-    monkeypatch: pytest.MonkeyPatch, model: str, name: str
-) -> None:
-    for spelling in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(spelling, raising=False)
-    monkeypatch.setenv(name, "example.com")
-    env = server_command.environment(spec(model, Resources(1)), "python")
-    assert env["no_proxy"] == env["NO_PROXY"] == "127.0.0.1,example.com"
-
-
 def test_expandable_segments_of_the_shell_do_not_reach_a_server_that_releases_its_memory(
     monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:

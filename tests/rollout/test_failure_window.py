@@ -30,33 +30,10 @@ def test_a_run_is_refused_if_and_only_if_some_window_has_more_than_the_share(
     assert is_refused(FailureWindow(size, share), failed) == (max(counts) > size * share + 1e-9)
 
 
-@given(numbers, sizes, shares, st.integers(0, 60))
-def test_what_is_forgotten_changes_no_verdict_over_later_problems(
-    failed: list[int], size: int, share: float, oldest: int
-) -> None:
-    early = [number for number in failed if number < oldest]
-    late = [number for number in failed if number >= oldest]
-    whole, pruned = FailureWindow(size, share), FailureWindow(size, share)
-    is_refused(whole, early)
-    is_refused(pruned, early)
-    pruned.forget_before(oldest)
-    assert all(number > oldest - size for number in pruned.marked)
-    assert is_refused(whole, late) == is_refused(pruned, late)
-
-
 @pytest.fixture
 def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failure_window, "FAILED_OF", 4)
     monkeypatch.setattr(failure_window, "REJECTED_OF", 2)
-
-
-@pytest.mark.usefixtures("short_windows")
-def test_a_problem_that_fails_at_every_try_counts_once_and_keeps_its_place() -> None:
-    limits = FailureLimits(Rollout(max_failed_share=0.25))
-    for requeues in range(3):
-        limits.count_failure(Attempt(Problem("a"), 7, requeues), ValueError("no"))
-    with pytest.raises(RunError, match=r"2 of 4 problems .* the first, problem \w+: KeyError: 'b'"):
-        limits.count_failure(Attempt(Problem("b"), 5), KeyError("b"))
 
 
 @pytest.mark.usefixtures("short_windows")
