@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 
 from arl.config.recipe import Recipe, TinyModel
-from arl.data.model_limits import end_token_ids
 from arl.data.tokenizer import load_codec
-from arl.errors import DataError, InputError
+from arl.errors import InputError
 from arl.models.tiny import make_tiny_model
 from arl.run.preflight import preflight
 from arl.tasks.running_checksum import CHARACTERS
@@ -43,20 +42,6 @@ def check(model: Path, **rollout: Any) -> None:
 def test_the_ids_of_generation_config_are_added_to_the_tokenizers(model: Path, eos: Any, expected: Any) -> None:
     write(model, eos)
     assert load_codec(str(model)).stop_token_ids == expected
-
-
-def test_without_the_file_the_models_config_counts(model: Path) -> None:
-    (model / "generation_config.json").unlink()
-    config = json.loads((model / "config.json").read_text())
-    (model / "config.json").write_text(json.dumps(config | {"eos_token_id": [4]}))
-    assert end_token_ids(model) == (4,)
-
-
-@pytest.mark.parametrize("text", ["{", '{"eos_token_id": "2"}'])
-def test_a_damaged_file_is_refused_and_named(model: Path, text: str) -> None:
-    (model / "generation_config.json").write_text(text)
-    with pytest.raises(DataError, match=r"generation_config\.json"):
-        load_codec(str(model))
 
 
 def test_end_and_stop_tokens_beyond_the_vocabulary_are_refused(model: Path) -> None:

@@ -15,7 +15,7 @@ from arl.train.packing import LossSequence
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import init_ranks
 from arl.types import Completion, Transport
-from tests.engine.conftest import CARRIED, SHAPE, Opened, Publish, ask, complete, within
+from tests.engine.conftest import SHAPE, Opened, Publish, ask, complete, within
 
 PROMPTS = [tuple((5 * i + 3 * j) % 13 for j in range(10 + i)) for i in range(32)]
 
@@ -35,7 +35,11 @@ def trainers(weights: list[Path]) -> list[ShardedModel]:
     return [ShardedModel(directory, Train(dtype="float32", learning_rate=1.5e-4), 1.0, device) for directory in weights]
 
 
-@pytest.mark.parametrize(("kind", "transport"), CARRIED, indirect=["kind"])
+@pytest.mark.parametrize(
+    ("kind", "transport"),
+    [("embedded", "memory"), ("server", "broadcast"), pytest.param("sglang", "broadcast", marks=pytest.mark.sglang)],
+    indirect=["kind"],
+)
 def test_engine_and_trainer_agree_before_and_after_a_swap(
     opened: Opened, publish: Publish, transport: Transport, weights: list[Path], trainers: list[ShardedModel]
 ) -> None:

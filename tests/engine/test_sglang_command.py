@@ -61,8 +61,7 @@ def test_logprobs_are_those_of_the_temperature_whatever_the_shell_says(
         spec(model, Resources(1), environment={"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"})
 
 
-@pytest.mark.parametrize("seed", [0, 42, 2**63 - 1])
-def test_every_request_carries_its_own_seed_even_if_that_is_0(seed: int) -> None:
+def test_every_request_carries_its_own_seed_even_if_that_is_0() -> None:
     """SGLang's deterministic mode gives 42 to all requests without one, and a group would sample alike."""
-    sent = json.loads(msgspec.json.encode(sampling_of(SamplingParams(8, seed=seed))))
-    assert sent["sampling_seed"] == seed
+    sent = json.loads(msgspec.json.encode(sampling_of(SamplingParams(8, seed=0))))
+    assert sent["sampling_seed"] == 0
