@@ -3,44 +3,11 @@
 import asyncio
 
 import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.models.load import load_model
-from arl.models.prefix_tree import how_many_fit, prefix_tree
 from arl.types import Completion
 from tests.engine.conftest import Weights, ask, complete, within
-
-VOCAB = 5
-# Prefixes by their length of a few stems, and one more token: shared, equal, and prefixes of each other.
-SEQUENCES = st.lists(
-    st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=24), min_size=1, max_size=4
-).flatmap(
-    lambda stems: st.lists(
-        st.tuples(st.sampled_from(stems), st.integers(0, 24), st.integers(0, VOCAB - 1)).map(
-            lambda cut: np.array([*cut[0][: cut[1]], cut[2]], np.int32)
-        ),
-        min_size=1,
-        max_size=12,
-    )
-)  # fmt: skip
-
-
-@given(SEQUENCES, st.integers(1, 60))
-def test_a_tree_stores_every_distinct_prefix_once(sequences: list[np.ndarray], limit: int) -> None:
-    tree = prefix_tree(sequences)
-    for path, sequence in zip(tree.paths, sequences, strict=True):
-        assert tree.token_ids[path[: len(sequence)]].tolist() == sequence.tolist()
-        assert tree.position_ids[path[: len(sequence)]].tolist() == list(range(len(sequence)))
-
-    def distinct(some: list[np.ndarray]) -> int:
-        return len({tuple(s[: i + 1].tolist()) for s in some for i in range(len(s))})
-
-    assert len(tree.token_ids) == distinct(sequences)
-    fit = how_many_fit(sequences, limit)
-    assert distinct(sequences[:fit]) <= limit
-    assert fit == len(sequences) or distinct(sequences[: fit + 1]) > limit
 
 
 def test_a_resumed_group_shares_its_prompts_prefill(old: Weights) -> None:

@@ -78,7 +78,7 @@ def test_dropping_late_groups_is_found_to_select_short_ones() -> None:
 
 
 @given(schedules, st.integers(1, 5), st.booleans())
-@examples(4)
+@examples(2)
 def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(
     s: dict[str, Any], cut: int, interrupt: bool
 ) -> None:

@@ -19,7 +19,7 @@ from arl.metrics import trackers
 from arl.metrics.base import TrackedRun
 from arl.metrics.names import Record
 from arl.metrics.trackers import check_trackers
-from arl.metrics.wandb_tracker import WandbTracker, redacted, tags
+from arl.metrics.wandb_tracker import WandbTracker, redacted
 from tests.metrics.tracked_runs import evaluation_record, sample_of, step_record, tracked_run, tracker_thread
 
 
@@ -144,13 +144,6 @@ def test_online_without_a_key_is_refused_before_the_start(monkeypatch: pytest.Mo
 def config(**sections: Any) -> dict[str, Any]:
     needed = {"model": {"path": "m"}, "data": {"path": "d"}}
     return Recipe.model_validate(needed | sections).model_dump(mode="json")
-
-
-def test_tags_say_objective_age_rule_mode_world_and_backend() -> None:
-    assert tags(config()) == ("decoupled_ppo", "staleness=4", "disaggregated", "wall", "embedded")
-    lagged = config(rollout={"lag": 4}, objective="ppo", world="virtual")
-    assert tags(lagged, "ppo,mine") == ("ppo", "lag=4", "disaggregated", "virtual", "embedded", "mine")
-    assert "lag=lags.json" in tags(config(rollout={"lag": {"dist": "lags.json"}}))
 
 
 def test_values_of_environment_variables_never_reach_a_tracker_whatever_they_are_called() -> None:
