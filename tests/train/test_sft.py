@@ -49,8 +49,15 @@ def test_a_model_is_tuned_on_pairs_and_each_line_is_json(
 
 
 def warmup_job(directory: Path) -> WarmupJob:
-    sizes = {"eval_every": 2, "eval_samples": 8, "batch_size": 4, "max_new_tokens": 8}
-    return WarmupJob(model=SHAPE, task="running_checksum", output=str(directory / "out"), **sizes)
+    return WarmupJob(
+        model=SHAPE,
+        task="running_checksum",
+        eval_every=2,
+        eval_samples=8,
+        batch_size=4,
+        max_new_tokens=8,
+        output=str(directory / "out"),
+    )
 
 
 def test_the_warm_up_writes_a_model_once_its_target_is_reached(
