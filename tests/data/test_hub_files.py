@@ -56,14 +56,3 @@ def test_what_is_nowhere_is_refused_with_the_command_that_fetches_it(cache: Path
     assert message.startswith(f"data.path {SPEC}: not found. Not in the Hugging Face cache {cache}; http://127.0.0.1:9")
     assert "cannot be reached" in message
     assert f"`{FETCH}`" in message
-
-
-def test_a_repository_that_the_hub_does_not_have_is_refused(hub: FakeHub) -> None:
-    with pytest.raises(DataError, match="answers 404"):
-        find_files("hf://datasets/someone/absent/train.jsonl", "data.path")
-
-
-@pytest.mark.parametrize("spec", ["hf://datasets/gsm8k", "hf://openai/gsm8k/x.jsonl"])
-def test_another_notation_is_refused_with_an_example(spec: str) -> None:
-    with pytest.raises(DataError, match="write it as hf://datasets/OWNER/REPO/FILE"):
-        find_files(spec, "data.path")

@@ -9,7 +9,6 @@ import pytest
 
 from arl.config.recipe import Data
 from arl.data.problems import ProblemSets, load_problems
-from arl.data.row_problems import question_key
 from arl.errors import DataError
 from arl.types import Problem
 
@@ -47,14 +46,6 @@ def test_an_equal_question_is_trained_once(files: dict[str, str], tmp_path: Path
     assert sets.notes == (f'2 repeated questions left out (data.deduplicate), as {files["path"]}:3 "what is it"',)
     kept = load(files, deduplicate=False)
     assert len(kept.training) == 4
-
-
-def test_repeats_are_left_out_before_a_file_is_divided(tmp_path: Path) -> None:
-    path = write(tmp_path / "p.jsonl", [f"{mark}question {i}" for i in range(60) for mark in ("", " ", "A ", "a ")])
-    sets = load({"path": path}, eval_fraction=0.5)
-    assert len(sets.training) + len(sets.held_out) == 120
-    keys = [question_key(str(problem.prompt)) for problem in sets.training + sets.held_out]
-    assert len(set(keys)) == 120
 
 
 @pytest.mark.parametrize(("field", "name"), [("eval_path", "the problems of the evaluation"), ("suite", "the suite")])
@@ -107,21 +98,3 @@ def test_problems_stay_whose_measured_pass_rate_is_in_the_range(files: dict[str,
     sets = load(files, pass_rate={"file": file, "min": 0.1, "max": 0.9})
     assert prompts(sets) == ["question 2"]
     assert sets.notes == (f"2 problems with a pass rate outside 0.1 … 0.9 left out, and 7 that {file} did not measure",)
-
-
-@pytest.mark.parametrize(
-    ("content", "complaint"),
-    [
-        (None, "data.pass_rate.file .*suite.jsonl: cannot be read"),
-        ([{"problem_id": "a"}], ":1: problem_id = 'a', correct = None: needs both columns"),
-        ([{"problem_id": "a", "correct": 1e300}], ":1: .*correct = 1e\\+300: .* a number of at most 1e"),
-    ],
-)
-def test_a_file_without_pass_rates_is_refused(
-    files: dict[str, str], tmp_path: Path, content: list[dict[str, Any]] | None, complaint: str
-) -> None:
-    path = tmp_path / "suite.jsonl"
-    if content is not None:
-        path.write_text("\n".join(map(json.dumps, content)))
-    with pytest.raises(DataError, match=complaint):
-        load(files, pass_rate={"file": str(path)})

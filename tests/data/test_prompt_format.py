@@ -61,12 +61,6 @@ def test_a_system_prompt_or_chat_messages_without_a_template_are_refused(
         prompt(CHAT, template, PromptFormat(chat_template=chat_template))
 
 
-def test_two_system_prompts_are_refused() -> None:
-    problem = Problem([{"role": "system", "content": "Hello."}, *CHAT.prompt])
-    with pytest.raises(DataError, match="brings a system prompt of its own"):
-        prompt(problem, prompts=PromptFormat(system="Be brief."))
-
-
 @pytest.mark.parametrize(
     ("template", "complaint"),
     [

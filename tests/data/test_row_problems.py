@@ -7,11 +7,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pydantic import ValidationError
 
 from arl.config.recipe import Data
 from arl.data.problems import load_problems
-from arl.data.table_rows import write_parquet
 from arl.errors import DataError
 from arl.types import Problem
 
@@ -48,17 +46,6 @@ def test_columns_are_mapped_also_inside_structs_and_the_others_become_metadata(t
     assert problems[2].metadata["level"] == 2
 
 
-@pytest.mark.parametrize("damage", ["a changed bit", "cut short"])
-def test_a_damaged_parquet_file_is_named(tmp_path: Path, damage: str) -> None:
-    path = tmp_path / "rows.parquet"
-    write_parquet(pa.table({"token": range(1000)}), path)
-    content = bytearray(path.read_bytes())
-    content[len(content) // 3] ^= 1
-    path.write_bytes(content if damage == "a changed bit" else content[:-100])
-    with pytest.raises(DataError, match=r"rows\.parquet: cannot be read as Parquet"):
-        training(path=str(path))
-
-
 def test_all_files_of_a_glob_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     jsonl(tmp_path / "b.jsonl", [{"prompt": "second"}])
     parquet(tmp_path / "c.parquet", [{"prompt": "third"}])
@@ -73,15 +60,6 @@ def test_a_template_takes_columns_and_keeps_braces_that_are_text(tmp_path: Path)
     assert problem.prompt == "1 + 1? In cm, 4 digits.\nPut the answer in \\boxed{}."
     assert problem.answer == "2"
     assert problem.metadata["question"] == "1 + 1?"
-
-
-@pytest.mark.parametrize(
-    ("template", "complaint"),
-    [("{question!r}", "a field is the name of a column alone"), ("{question} \\boxed{", "write {{ and }} for braces")],
-)
-def test_a_template_that_cannot_be_read_is_refused_with_the_recipe(template: str, complaint: str) -> None:
-    with pytest.raises(ValidationError, match=complaint):
-        Data(path="p.jsonl", template=template)
 
 
 ROW = {"question": "1 + 1?", "answer": "2", "extra": {"unit": "cm"}}

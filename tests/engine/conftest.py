@@ -6,7 +6,6 @@ SGLang runs where arl.engine.sglang.sglang_backend finds its interpreter; elsewh
 import asyncio
 import os
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
@@ -128,13 +127,11 @@ def _ready(process: "subprocess.Popen[str] | Fork", output: IO[str], begin: floa
     return ServerProcess(url, process, time.perf_counter() - begin, reader)
 
 
-def start_server(model: str, log: Path, is_forked: bool = True, broadcast_seconds: float = 30.0) -> ServerProcess:
+def start_server(model: str, log: Path, broadcast_seconds: float = 30.0) -> ServerProcess:
     """Start a server of the embedded engine."""
     module, arguments = "arl.engine.embedded.server", ["--model", model, "--port", "0"]
     arguments += ["--threads", "1", "--slots", "16", "--stream-interval", "4"]
     arguments += ["--broadcast-seconds", str(broadcast_seconds)]
-    if not is_forked:
-        return start([sys.executable, "-m", module, *arguments], {}, log)
     begin = time.perf_counter()
     output, its_output = pipe()
     secrets = {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
@@ -167,7 +164,7 @@ def start_sglang(python: str, model: str, log: Path) -> ServerProcess:
 @pytest.fixture(scope="session")
 def server(old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """Start one server for all tests; at the end it must exit within its deadline."""
-    running = start_server(old.path, tmp_path_factory.mktemp("server") / "log", is_forked=False)
+    running = start_server(old.path, tmp_path_factory.mktemp("server") / "log")
     yield running
     assert running.end() == 0
 

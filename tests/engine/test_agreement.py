@@ -15,9 +15,9 @@ from arl.train.packing import LossSequence
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import init_ranks
 from arl.types import Completion, Transport
-from tests.engine.conftest import CARRIED, SHAPE, Opened, Publish, ask, complete, within
+from tests.engine.conftest import SHAPE, Opened, Publish, ask, complete, within
 
-PROMPTS = [tuple((5 * i + 3 * j) % 13 for j in range(10 + i)) for i in range(64)]
+PROMPTS = [tuple((5 * i + 3 * j) % 13 for j in range(10 + i)) for i in range(32)]
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,15 @@ def trainers(weights: list[Path]) -> list[ShardedModel]:
     return [ShardedModel(directory, Train(dtype="float32", learning_rate=1.5e-4), 1.0, device) for directory in weights]
 
 
-@pytest.mark.parametrize(("kind", "transport"), CARRIED, indirect=["kind"])
+@pytest.mark.parametrize(
+    ("kind", "transport"),
+    [("embedded", "memory"), ("server", "broadcast"), pytest.param("sglang", "broadcast", marks=pytest.mark.sglang)],
+    indirect=["kind"],
+)
 def test_engine_and_trainer_agree_before_and_after_a_swap(
     opened: Opened, publish: Publish, transport: Transport, weights: list[Path], trainers: list[ShardedModel]
 ) -> None:
-    """64 requests with a swap in their midst; each token is compared under the version it carries."""
+    """32 requests with a swap in their midst; each token is compared under the version it carries."""
 
     async def scenario() -> tuple[list[Completion], int]:
         async with opened() as engine:
@@ -56,7 +60,7 @@ def test_engine_and_trainer_agree_before_and_after_a_swap(
         pairs = zip(PROMPTS, answers, strict=True)
         differences = np.abs(np.concatenate([beside_the_trainer(trainer, *pair, version) for pair in pairs]))
         print(f"{len(differences)} tokens: mean {differences.mean():.2g}, max {differences.max():.2g}")
-        assert len(differences) > 1000
+        assert len(differences) > 500
         assert differences.mean() <= 1e-6
         assert differences.max() <= 2e-4
 

@@ -1,7 +1,6 @@
 """The client sends what it is asked, and reads from the answers which version sampled each token."""
 
 import asyncio
-import json
 from typing import Any
 
 import pytest
@@ -9,36 +8,8 @@ from aiohttp import web
 
 from arl.errors import EngineError
 from arl.types import WeightUpdate
-from tests.engine.conftest import ask, complete, within
-from tests.engine.scripted_server import DONE, SGLANG, event, streamed, talking_to
-
-
-def test_calls_of_one_iteration_travel_in_one_post() -> None:
-    async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
-        for index in range(len(body["rid"])):
-            data = json.loads(event([1], "length")[6:]) | {"index": index}
-            await response.write(b"data: " + json.dumps(data).encode() + b"\n\n")
-        await response.write(DONE)
-
-    async def scenario() -> None:
-        async with talking_to(write) as (engine, seen):
-            await asyncio.gather(*(complete(engine, ask(f"r{i}", tokens=1)) for i in range(8)))
-            (body,) = seen
-            assert len(body["input_ids"]) == 8
-            assert body["sampling_params"][0]["ignore_eos"], "no stop token: the budget alone ends it"
-
-    within(scenario)
-
-
-def test_versions_are_read_from_spans_of_the_whole_output() -> None:
-    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
-        await response.write(event([1, 2], total=2, start=2) + event([3, 4], "length", total=4, start=3) + DONE)
-
-    async def scenario() -> None:
-        async with talking_to(write) as (engine, _):
-            assert (await complete(engine, ask("spans", tokens=4))).policy_versions == (0, 0, 0, 1)
-
-    within(scenario)
+from tests.engine.conftest import ask, within
+from tests.engine.scripted_server import DONE, SGLANG, streamed, talking_to
 
 
 def swapped_in_place(spans: dict[str, Any]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:

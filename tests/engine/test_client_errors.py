@@ -16,14 +16,10 @@ from tests.engine.scripted_server import DONE, event, refuse, talking_to
     ("answer", "message"),
     [
         (b"<html>hello</html>\n\n", "no server-sent event"),
-        (b'data: {"output_ids": "what"}\n\n', "Expected"),
         (b'data: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
-        (event([1, 2]), "ended early"),
         (event([1, 2])[:40], "ended early"),
         (event([1, 2]) + event([1, 2, 3], total=3), "do not add up"),
         (event([1], "abort"), "without being asked"),
-        (event([1]).replace(b"-0.5", b"null"), "Expected"),
-        (event([1]).replace(b'"1"', b'"default"'), "default"),
         (event([1]).replace(b'"1"', b'"2"'), "version 2 is said to have sampled a token, and 1 is"),
     ],
 )

@@ -1,60 +1,14 @@
 """Requests that a pause interrupts go on after it, and nothing reaches a server in the pause."""
 
 import asyncio
-from itertools import groupby
 from typing import Any
 
 import pytest
 from aiohttp import web
 
-from arl.types import Completion, WeightUpdate
+from arl.types import WeightUpdate
 from tests.engine.conftest import ask, complete, within
 from tests.engine.scripted_server import DONE, SGLANG, event, refuse, streamed, talking_to
-
-
-@pytest.mark.parametrize(
-    ("said", "sampling", "finish"),
-    [([1, 2, 3], {"tokens": 3}, "length"), ([1, 9], {"tokens": 5, "stop_token_ids": (9,)}, "stop")],
-)
-def test_a_request_that_was_over_when_the_pause_aborted_it_is_not_sent_again(
-    said: list[int], sampling: dict[str, Any], finish: str
-) -> None:
-    assert within(lambda: _interrupted(said, sampling)) == (
-        Completion(
-            tuple(said),
-            (-0.5,) * len(said),
-            (1,) * len(said),
-            finish,  # type: ignore[arg-type]
-        ),
-        1,
-    )
-
-
-async def _interrupted(said: list[int], sampling: dict[str, Any]) -> tuple[Completion, int]:
-    """Answer the first POST at the pause, with `said` and an abort, and the second in full, with 7s."""
-    asked, aborted, bodies = asyncio.Event(), asyncio.Event(), []
-
-    async def write(body: dict[str, Any], response: web.StreamResponse) -> None:
-        bodies.append(body)
-        if len(bodies) == 1:
-            asked.set()
-            await aborted.wait()
-            await response.write(event(said, "abort") + DONE)
-            return
-        budget = body["sampling_params"][0]["max_new_tokens"]
-        assert body["input_ids"] == [[1, 2, 3, *said]]
-        await response.write(event([7] * budget, "length") + DONE)
-
-    async with talking_to(write, aborted) as (engine, seen):
-        call = asyncio.create_task(complete(engine, ask("cut", **sampling)))
-        await asked.wait()
-        await engine.pause()
-        await engine.update_weights(WeightUpdate(1, "weights"))
-        await engine.resume()
-        answer = await call
-        commands = [path for path, _ in groupby(path for path in seen if isinstance(path, str))]  # aborts are repeated
-        assert commands == ["/abort_request", "/flush_cache", "/update_weights_from_disk"]
-        return answer, len(bodies)
 
 
 def test_a_request_aborted_in_the_servers_line_repeats_no_token() -> None:

@@ -177,21 +177,6 @@ def test_a_swap_midway_spans_two_versions(opened: Opened, old: Weights, new: Wei
         assert np.abs(np.array(logprobs[k:]) - fresh).max() > 1e-2, "the old cache should show"
 
 
-def test_a_swap_may_start_at_any_moment_of_a_call(opened: Opened, old: Weights) -> None:
-    """Above all between the decision to send a call and its first byte."""
-
-    async def scenario() -> None:
-        async with opened() as engine:
-            for turns in range(12):
-                call = asyncio.create_task(complete(engine, ask(f"r{turns}", tokens=5)))
-                for _ in range(turns):
-                    await asyncio.sleep(0)
-                await engine.update_weights(WeightUpdate(engine.loaded_version + 1, old.path))
-                assert len((await call).token_ids) == 5
-
-    within(scenario)
-
-
 IMPOSSIBLE = {
     "this id is open already": ask("good"),
     "empty": ask("bad", ()),

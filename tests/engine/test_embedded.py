@@ -9,7 +9,6 @@ import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from arl.clock import now, run
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.errors import EngineError
 from arl.models.load import load_model
@@ -59,29 +58,6 @@ def test_every_family_agrees_with_stock_transformers(
     for i, answer in enumerate(within(scenario)):
         reference = weights.logprobs(PROMPTS[i // 2], answer.token_ids)
         assert np.abs(np.array(answer.logprobs) - reference).max() < tolerance
-
-
-def test_in_virtual_time_a_pass_costs_what_the_cost_model_says(old: Weights) -> None:
-    """A prompt of 3 tokens, then 9 passes; a pause waits for the pass under way; runs repeat exactly."""
-    model = load_model(old.path, "float32")
-
-    async def scenario() -> tuple[float, float, Completion]:
-        engine = EmbeddedEngine(model, step_cost=lambda prefill, decode: 0.5 * prefill + 1.0 * decode)
-        async with engine:
-            answer = asyncio.create_task(complete(engine, ask("r", tokens=10)))
-            await asyncio.sleep(2.0)
-            await engine.pause()
-            paused_at = now()
-            await asyncio.sleep(100.0)
-            await engine.resume()
-            await answer
-            return paused_at, engine.busy_seconds, await answer
-
-    first, second = run(scenario, virtual=True), run(scenario, virtual=True)
-    assert first == second
-    assert first[0] == pytest.approx(2.5)
-    # 1.5 for the prompt, 1 for the second token; then the retracted 5 tokens anew and 7 more passes.
-    assert first[1] == pytest.approx(1.5 + 1.0 + 2.5 + 7.0)
 
 
 def test_a_request_whose_logits_are_not_finite_fails_alone(old: Weights, tmp_path: Path) -> None:

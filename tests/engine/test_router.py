@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 import pytest
 
 from arl import clock
-from arl.engine.router import Router
 from arl.errors import DeadlineError, EngineError, EngineLost, TrainerError
 from arl.types import Completion, GenerateRequest, Increment, WeightUpdate
 from tests.engine.conftest import ask, complete
@@ -60,29 +59,5 @@ def test_what_is_over_but_for_its_reason_is_not_asked_for_again() -> None:
             router, _ = await filled(Forgetful())
             answer = await complete(router, ask("r", **sampling))  # type: ignore[arg-type]
             assert answer == Completion((5, 6), (-1.0, -1.0), (0, 0), reason)  # type: ignore[arg-type]
-
-    clock.run(main, virtual=True)
-
-
-def test_a_router_that_nobody_refills_raises_the_loss() -> None:
-    async def main() -> None:
-        engine = Mortal()
-        (task,) = await opened(Router([engine]), member("a", 0))
-        engine.die()
-        with pytest.raises(EngineLost):
-            await task
-
-    clock.run(main, virtual=True)
-
-
-def test_busy_seconds_of_lost_replicas_are_kept() -> None:
-    async def main() -> None:
-        one, two = Mortal(), Mortal()
-        router, (replica, _) = await filled(one, two)
-        one.busy_seconds, two.busy_seconds = 6.0, 2.0
-        router.lose(replica, EngineLost("dead"))
-        assert router.busy_seconds == 4.0
-        await router.fill(0, Mortal())
-        assert router.busy_seconds == 4.0
 
     clock.run(main, virtual=True)

@@ -41,14 +41,3 @@ def test_a_group_goes_to_the_live_replica_with_the_most_free_capacity_and_stays_
             await asyncio.gather(*calls)
 
     clock.run(main, virtual=True)
-
-
-def test_groups_that_arrive_together_are_spread() -> None:
-    async def main() -> None:
-        engines = [Mortal() for _ in range(4)]
-        router, _ = await filled(*engines)
-        calls = await opened(router, *(member(f"g{group}.", i) for group in range(16) for i in range(4)))
-        assert [len(engine.given) for engine in engines] == [16] * 4
-        await asyncio.gather(*calls)
-
-    clock.run(main, virtual=True)

@@ -36,13 +36,6 @@ def test_truncation_keeps_the_fewest_tokens_that_hold_top_p() -> None:
     assert frequencies(temperature=50.0)[4] == 0.0
 
 
-def test_a_row_that_does_not_truncate_is_drawn_alike_on_both_paths() -> None:
-    uniform = torch.linspace(0, 1 - 2**-52, 500, dtype=torch.float64)
-    rows, temperature = LOGITS.expand(500, 5), torch.ones(500)
-    none = (torch.full((500,), -1), torch.ones(500))
-    assert torch.equal(sample(rows, temperature, uniform)[0], sample(rows, temperature, uniform, none)[0])
-
-
 @given(st.integers(0, 2**64 - 1), st.integers(0, 2**20), st.integers(2, 40))
 @examples(1)
 def test_a_uniform_number_depends_on_seed_and_position_alone(seed: int, position: int, crowd: int) -> None:

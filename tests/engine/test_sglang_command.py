@@ -41,17 +41,6 @@ def test_a_flag_of_the_user_comes_last_and_so_overrides_that_of_a_cpu(model: str
     assert given == ["0.3", "0.8"]
 
 
-@pytest.mark.parametrize("name", ["NO_PROXY", "no_proxy"])
-def test_a_server_asks_itself_directly_however_the_user_spells_what_needs_no_proxy(
-    monkeypatch: pytest.MonkeyPatch, model: str, name: str
-) -> None:
-    for spelling in ("NO_PROXY", "no_proxy"):
-        monkeypatch.delenv(spelling, raising=False)
-    monkeypatch.setenv(name, "example.com")
-    env = server_command.environment(spec(model, Resources(1)), "python")
-    assert env["no_proxy"] == env["NO_PROXY"] == "127.0.0.1,example.com"
-
-
 def test_expandable_segments_of_the_shell_do_not_reach_a_server_that_releases_its_memory(
     monkeypatch: pytest.MonkeyPatch, model: str
 ) -> None:
@@ -72,8 +61,7 @@ def test_logprobs_are_those_of_the_temperature_whatever_the_shell_says(
         spec(model, Resources(1), environment={"SGLANG_RETURN_ORIGINAL_LOGPROB": "1"})
 
 
-@pytest.mark.parametrize("seed", [0, 42, 2**63 - 1])
-def test_every_request_carries_its_own_seed_even_if_that_is_0(seed: int) -> None:
+def test_every_request_carries_its_own_seed_even_if_that_is_0() -> None:
     """SGLang's deterministic mode gives 42 to all requests without one, and a group would sample alike."""
-    sent = json.loads(msgspec.json.encode(sampling_of(SamplingParams(8, seed=seed))))
-    assert sent["sampling_seed"] == seed
+    sent = json.loads(msgspec.json.encode(sampling_of(SamplingParams(8, seed=0))))
+    assert sent["sampling_seed"] == 0

@@ -14,13 +14,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from arl.engine.router import Router
-from arl.errors import DeadlineError, EngineError, EngineLost
+from arl.errors import DeadlineError, EngineError
 from arl.sync.buckets import checksums
 from arl.sync.loading import read_weights
-from arl.types import Transport, WeightUpdate
+from arl.types import Transport
 from tests.engine.conftest import (
     CARRIED,
-    KvPolicy,
     Opened,
     Publish,
     ServerProcess,
@@ -34,15 +33,14 @@ from tests.engine.conftest import (
 from tests.sync.sender import ThreadSender
 
 
-@pytest.mark.parametrize("kv_policy", ["recompute", "keep"])
 @pytest.mark.parametrize(
     ("kind", "transport"), [case for case in CARRIED if "file" not in str(case)], indirect=["kind"]
 )
 def test_a_request_in_mid_generation_takes_the_new_weights_whatever_carries_them(
-    opened: Opened, publish: Publish, transport: Transport, kv_policy: KvPolicy, old: Weights, new: Weights
+    opened: Opened, publish: Publish, transport: Transport, old: Weights, new: Weights
 ) -> None:
     async def scenario() -> None:
-        async with opened(kv_policy) as engine:
+        async with opened() as engine:
             version = engine.loaded_version + 1
             spoke, said = asyncio.Event(), list[tuple[int, float, int]]()
 
@@ -60,46 +58,9 @@ def test_a_request_in_mid_generation_takes_the_new_weights_whatever_carries_them
             assert list(versions) == sorted(versions)
             is_new = np.array(versions) == version
             expected = np.where(is_new, new.logprobs((1, 2, 3), ids), old.logprobs((1, 2, 3), ids))
-            compared = len(ids)
-            if kv_policy == "keep":  # what follows the swap was computed with the cache of the old weights
-                compared = versions.index(version)
-            np.testing.assert_allclose(np.array(logprobs)[:compared], expected[:compared], rtol=0, atol=2e-4)
+            np.testing.assert_allclose(logprobs, expected, rtol=0, atol=2e-4)
             after = await complete(engine, ask("after", tokens=50))
             np.testing.assert_allclose(after.logprobs, new.logprobs((1, 2, 3), after.token_ids), rtol=0, atol=2e-4)
-
-    within(scenario)
-
-
-def test_buckets_take_effect_together_and_requests_are_served_while_they_come(
-    server: ServerProcess, sender: ThreadSender, old: Weights, new: Weights
-) -> None:
-    """A request that begins and ends between two buckets is wholly of the old version."""
-
-    async def scenario() -> None:
-        async with contextlib.AsyncExitStack() as clients:
-            engine = await clients.enter_async_context(connect(server.url, sender=sender.shared))
-            version = engine.loaded_version + 2
-            await engine.update_weights(WeightUpdate(version - 1, old.path))
-            other = await clients.enter_async_context(connect(server.url))  # which knows of this version
-            between, go_on = asyncio.Event(), asyncio.Event()
-            deliver = sender.send
-
-            async def send(group: str, version: int) -> None:
-                between.set()
-                await go_on.wait()
-                await deliver(group, version)
-
-            with pytest.MonkeyPatch.context() as patch:
-                patch.setattr(sender, "send", send)
-                swap = asyncio.create_task(engine.update_weights(sender.publish(version, new.path)))
-                await between.wait()
-                during = await complete(other, ask("during", tokens=50))
-                assert not swap.done()
-                go_on.set()
-                report = await swap
-            assert set(during.policy_versions) == {version - 1}
-            np.testing.assert_allclose(during.logprobs, old.logprobs((1, 2, 3), during.token_ids), rtol=0, atol=2e-4)
-            assert report.pause_seconds < report.seconds
 
     within(scenario)
 
@@ -116,17 +77,8 @@ def servers(old: Weights, tmp_path: Path) -> Iterator[list[ServerProcess]]:
         server.process.wait()
 
 
-@pytest.mark.parametrize(
-    ("number", "loss", "count"),
-    [(signal.SIGKILL, EngineLost, 3), (signal.SIGSTOP, DeadlineError, 3)],
-)
-def test_an_engine_lost_in_mid_broadcast_is_given_up_and_the_others_get_the_version_in_a_new_group(
-    number: signal.Signals,
-    loss: type[Exception],
-    count: int,
-    old: Weights,
-    new: Weights,
-    servers: list[ServerProcess],
+def test_an_engine_stopped_in_mid_broadcast_is_given_up_and_the_others_get_the_version_in_a_new_group(
+    old: Weights, new: Weights, servers: list[ServerProcess]
 ) -> None:
     sender = ThreadSender(old.path, seconds=2 * BLOCKED)
     expected = checksums(read_weights(new.path), torch.float32)
@@ -135,9 +87,9 @@ def test_an_engine_lost_in_mid_broadcast_is_given_up_and_the_others_get_the_vers
 
     async def scenario() -> None:
         async with contextlib.AsyncExitStack() as stack:
-            router = Router([None] * count, sender=sender.shared)
+            router = Router([None] * len(servers), sender=sender.shared)
             engines, slots = [], []
-            for slot, server in enumerate(servers[:count]):
+            for slot, server in enumerate(servers):
                 connection = connect(server.url, swap_seconds=2 * BLOCKED, sender=sender.shared)
                 engines.append(await stack.enter_async_context(connection))
                 slots.append(await router.fill(slot, engines[-1]))
@@ -146,14 +98,14 @@ def test_an_engine_lost_in_mid_broadcast_is_given_up_and_the_others_get_the_vers
 
             def strike(group: str) -> None:
                 if group == sender.sent[1]:
-                    os.kill(servers[0].process.pid, number)
+                    os.kill(servers[0].process.pid, signal.SIGSTOP)
 
             sender.on_bucket = strike
             report = await router.update_weights(update)
             assert report.version == router.loaded_version == 2
             assert {engine.loaded_version for engine in others} == {2}, [slot.loss for slot in slots]
             assert doomed.loaded_version == 1
-            assert isinstance(slots[0].loss, loss)
+            assert isinstance(slots[0].loss, DeadlineError)
             assert not any(slot.lost.is_set() for slot in slots[1:])
             assert len(sender.sent) == len({*sender.sent}) + 1 == 3, "one group, used twice, and that of the survivors"
             after = await complete(router, ask("after", tokens=20))

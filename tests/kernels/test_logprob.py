@@ -57,17 +57,6 @@ def test_any_shape_agrees_and_no_logprob_exceeds_zero(rows: int, vocab: int, tem
     assert (entropy >= 0).all()
 
 
-def test_ruled_out_tokens_have_no_probability_and_no_gradient() -> None:
-    logits = torch.tensor([[0.0, -INF, 1.0], [5.0, -INF, -INF]], requires_grad=True)
-    logprob, entropy = packed_logprob(logits, torch.tensor([2, 0]))
-    reference = packed_logprob_ref(logits, torch.tensor([2, 0]))
-    torch.testing.assert_close((logprob, entropy), reference)
-    logprob.sum().backward()  # type: ignore[no-untyped-call]
-    assert logits.grad is not None
-    assert logits.grad[:, 1].tolist() == [0.0, 0.0]
-    assert torch.isfinite(logits.grad).all()
-
-
 @pytest.mark.parametrize("value", [float("nan"), INF, -INF])
 def test_rows_without_a_distribution_stay_visible(value: float) -> None:
     logits = torch.zeros(2, 4)

@@ -1,6 +1,5 @@
 """The audit finds a selection bias where there is one, none where there is none, and loses no group."""
 
-import random
 from collections import Counter
 from typing import Any
 
@@ -8,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Rollout
-from arl.metrics.audit import Moments, Selection, p_value
+from arl.metrics.audit import Selection
 from arl.metrics.names import Record, number
 from arl.rollout.env import Session
 from arl.types import Batch, Problem, StepResult, StepWaits, TrajectoryGroup
@@ -79,7 +78,7 @@ def test_dropping_late_groups_is_found_to_select_short_ones() -> None:
 
 
 @given(schedules, st.integers(1, 5), st.booleans())
-@examples(4)
+@examples(2)
 def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(
     s: dict[str, Any], cut: int, interrupt: bool
 ) -> None:
@@ -109,16 +108,3 @@ def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(
     after = Books(before.selection, sampled)
     run(after, restored=state, serves_newest=True)
     assert before.generated + after.generated == sorted(before.generated + after.generated)
-
-
-def test_the_test_errs_as_seldom_as_it_says() -> None:
-    """Equal populations, skewed ones too, are called different in one comparison of a hundred."""
-    draw = random.Random(0)
-    alarms = 0
-    for _ in range(500):
-        samples = [Moments(), Moments()]
-        for side, count in ((0, 100), (1, 40)):
-            for _ in range(count):
-                samples[side].add(draw.expovariate(1.0))
-        alarms += p_value(*samples) < 0.01
-    assert 1 <= alarms <= 15

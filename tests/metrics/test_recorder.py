@@ -15,7 +15,7 @@ import pytest
 from arl import clock
 from arl.metrics.console import step_line
 from arl.metrics.names import METRICS, Record
-from arl.metrics.recorder import EQUAL_STEPS, Meters, Recorder, RunRecords
+from arl.metrics.recorder import Meters, Recorder
 from arl.metrics.sampled_episode import SampledEpisode
 from arl.types import (
     FAILED,
@@ -214,28 +214,3 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
     assert (first.prompt, first.response, first.advantage) == ("0 1", "2 3 4", 1.0)
     assert (first.oldest_version, first.newest_version, first.age, first.length) == (1, 2, 2, 3)
     assert (second.advantage, second.truncated, second.is_right) == (-0.5, True, False)
-
-
-def test_equal_rewards_are_said_once_after_some_steps(tmp_path: Path) -> None:
-    display = Silent()
-    group = TrajectoryGroup(0, Problem("p"), (trajectory([0], 0.3),) * 3, 0, 0.0, 0, 0.0)
-
-    async def main() -> list[int]:
-        with Recorder(tmp_path, False, [], display) as recorder:
-            recorder.watch(Meters)
-            counts = []
-            for batch in (BATCH, *[Batch(3, (group,))] * (EQUAL_STEPS + 1)):
-                recorder.step_finished(batch, StepResult(4, {}), StepWaits())
-                counts.append(len(display.notes))
-            return counts
-
-    assert clock.run(main) == [*[0] * EQUAL_STEPS, 1, 1]
-    assert f"last {EQUAL_STEPS} steps all episodes had one reward, now 0.3" in display.notes[0]
-
-
-def test_the_newest_evaluation_is_that_of_the_newest_version_in_whatever_order_they_come() -> None:
-    records = RunRecords()
-    for version, accuracy in ((0, 0.25), (20, 0.75), (10, 0.5)):
-        records.add({"policy_version": version, "eval/held_out/accuracy": accuracy})
-    assert records.evaluations == {"held_out": (20, 0.75)}
-    assert [records.has_evaluated("held_out", version) for version in (10, 30)] == [True, False]

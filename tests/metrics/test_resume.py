@@ -10,7 +10,6 @@ import pyarrow.parquet as pq
 import pytest
 
 from arl import clock
-from arl.errors import InputError
 from arl.metrics.recorder import Meters, Recorder, RecorderState
 from arl.types import FAILED, StepResult, StepWaits, SwapReport
 from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
@@ -122,10 +121,3 @@ def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
     assert [r["tokens/trained_total"] for r in records] == [8, 16, 24, 32]
     assert [r["reward/wait_seconds"] for r in records] == [0.5, 0.375, 0.375, 0.375]
     assert [r["idle/engine"] for r in records] == pytest.approx([1 - 0.3 / 0.7] + 3 * [1 - 0.4 / 0.9])
-
-
-def test_files_shorter_than_the_checkpoint_counts_on_are_refused(tmp_path: Path) -> None:
-    _, state = until_cut(tmp_path, 2)
-    (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(InputError, match=r"metrics.jsonl: 0 bytes, and the checkpoint counts on \d+"):
-        go_on(tmp_path, state)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.metrics.spans import Trace, TraceSpan, add_span, read_spans, recorded_spans, span, unrecorded_spans
+from arl.metrics.spans import Trace, TraceSpan, read_spans, recorded_spans, span
 
 times = st.integers(0, 50)
 
@@ -39,24 +39,6 @@ def test_spans_of_one_lane_never_overlap_and_none_is_lost(jobs: list[tuple[int, 
         lanes.setdefault(one.lane, []).append(one)
     for lane in lanes.values():
         assert all(first.end <= second.begin for first, second in itertools.pairwise(lane))
-
-
-def test_spans_before_the_trace_is_open_wait_for_it_and_those_after_its_end_are_left_out(tmp_path: Path) -> None:
-    async def main() -> None:
-        with recorded_spans() as sink:
-            add_span("evaluation", "0", "version 0", 1.0, 3.5)
-            trace = Trace(tmp_path)
-            sink.open(trace.add)
-            with span("engine-0", "g0.0.0"), unrecorded_spans(), span("engine-0", "of another engine"):
-                await asyncio.sleep(2.0)
-            sink.close()
-            trace.close()
-            add_span("engine-0", "0", "late", 0.0, 1.0)
-
-    clock.run(main, virtual=True, start=10.0)
-    events = json.loads((tmp_path / "trace.json").read_text())
-    kept = [(event["pid"], event["name"], event["ts"], event["dur"]) for event in events]
-    assert kept == [("evaluation", "version 0", 1e6, 2.5e6), ("engine-0", "g0.0.0", 10e6, 2e6)]
 
 
 def request(number: int) -> TraceSpan:

@@ -38,17 +38,6 @@ def page(
     return render(summary, recipe)
 
 
-def test_a_hint_suggests_only_what_is_not_set() -> None:
-    offered = page()
-    settings: dict[str, dict[str, Any]] = {
-        "rollout.staleness=0": {"rollout": {"staleness": 0}},
-        "objective.kind=ppo": {"objective": {"kind": "ppo"}},
-    }
-    for hint, already in settings.items():
-        assert hint in offered
-        assert hint not in page(**already)
-
-
 def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None:
     def population(mean: float) -> Population:
         return Population(50, Moments(50, mean, 1.0), Moments(50, mean, 1.0))
@@ -58,8 +47,3 @@ def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None
     assert "warning" not in intended
     biased = page(selection=Selection(population(10), population(5), dropped=population(15)))
     assert "warning: mean length differs: trained 5, dropped 15" in biased
-
-
-def test_memory_is_shown_beside_what_was_predicted() -> None:
-    assert "a trainer rank took 55.00 GB at most, 50.0 GB predicted\n" in page(memory=TrainerMemory(55.0, 50.0))
-    assert "memory" not in page()

@@ -1,16 +1,13 @@
 """TensorBoard reads from its files what metrics.jsonl holds, resumed or not."""
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-from arl.errors import RecipeError
 from arl.metrics.names import Record
 from arl.metrics.tensorboard_tracker import FOLDER, TensorboardTracker
-from tests.extending.short_run import ShortRun
 from tests.metrics.tracked_runs import evaluation_record, sample_of, step_record, tracked_run
 
 
@@ -38,16 +35,3 @@ def test_a_resumed_run_takes_the_place_of_what_was_logged_after_its_checkpoint(t
     assert [(event.step, event.value) for event in events.Scalars("eval/held_out/accuracy")] == [(3, 0.5)]
     counts = events.Histograms("token_age/histogram")[0].histogram_value
     assert (list(counts.bucket), counts.max) == ([0, 80, 15, 5], 2)
-
-
-def test_without_the_package_the_run_is_refused_with_the_command_that_installs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    run = ShortRun(tmp_path, "output.trackers=[tensorboard]")
-    find = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *of: None if name == "tensorboard" else find(name, *of)
-    )
-    with pytest.raises(RecipeError, match=r"not installed; run `pip install -e '\.\[tensorboard\]'`"):
-        run.train()
-    assert not (tmp_path / "runs").exists()

@@ -1,12 +1,11 @@
 """A tracker mirrors the metrics of a run, and can neither end nor delay it."""
 
-import fnmatch
 import http.server
 import json
 import re
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,13 +14,12 @@ import pytest
 import wandb
 
 from arl.config.recipe import Recipe
-from arl.errors import InputError, RecipeError
-from arl.metrics import trackers, wandb_tracker
+from arl.errors import InputError
+from arl.metrics import trackers
 from arl.metrics.base import TrackedRun
-from arl.metrics.names import AXES, METRICS, Record
-from arl.metrics.sampled_episode import SampledEpisode
+from arl.metrics.names import Record
 from arl.metrics.trackers import check_trackers
-from arl.metrics.wandb_tracker import WandbTracker, redacted, tags
+from arl.metrics.wandb_tracker import WandbTracker, redacted
 from tests.metrics.tracked_runs import evaluation_record, sample_of, step_record, tracked_run, tracker_thread
 
 
@@ -132,13 +130,6 @@ def test_a_server_that_is_not_wandbs_leaves_the_run_offline_with_everything_in_i
     assert [file.stat().st_size > 0 for file in folder.glob("*.wandb")] == [True]
 
 
-def test_every_metric_has_one_axis_at_wandb() -> None:
-    patterns = {*wandb_tracker._patterns(), "eval/*"}
-    for name in [*METRICS, "reward/correct", "objective/penalty", "samples"]:
-        matching = [pattern for pattern in patterns if fnmatch.fnmatchcase(name, pattern)]
-        assert len(matching) == 1 or name in AXES, name
-
-
 def test_online_without_a_key_is_refused_before_the_start(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("WANDB_API_KEY", raising=False)
     monkeypatch.delenv("NETRC", raising=False)
@@ -150,41 +141,9 @@ def test_online_without_a_key_is_refused_before_the_start(monkeypatch: pytest.Mo
     check_trackers(recipe(wandb="online"))
 
 
-class NoClose:
-    def __init__(self, run: TrackedRun) -> None: ...
-
-    def log(self, record: Record) -> None: ...
-
-
-class WrongSamples(NoClose):
-    def close(self) -> None: ...
-
-    def log_samples(self, samples: Sequence[SampledEpisode]) -> None: ...
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("wandb", "set output.wandb to online or offline instead"),
-        (f"{__name__}:NoClose", r"lacks the method close\(\); see .*WandbTracker for a complete one"),
-        (f"{__name__}:WrongSamples", r"log_samples\(self, .* cannot be called as log_samples\(step, samples\)"),
-    ],
-)
-def test_what_is_no_tracker_is_refused_before_the_start(name: str, message: str) -> None:
-    with pytest.raises(RecipeError, match=message):
-        check_trackers(recipe(trackers=[name]))
-
-
 def config(**sections: Any) -> dict[str, Any]:
     needed = {"model": {"path": "m"}, "data": {"path": "d"}}
     return Recipe.model_validate(needed | sections).model_dump(mode="json")
-
-
-def test_tags_say_objective_age_rule_mode_world_and_backend() -> None:
-    assert tags(config()) == ("decoupled_ppo", "staleness=4", "disaggregated", "wall", "embedded")
-    lagged = config(rollout={"lag": 4}, objective="ppo", world="virtual")
-    assert tags(lagged, "ppo,mine") == ("ppo", "lag=4", "disaggregated", "virtual", "embedded", "mine")
-    assert "lag=lags.json" in tags(config(rollout={"lag": {"dist": "lags.json"}}))
 
 
 def test_values_of_environment_variables_never_reach_a_tracker_whatever_they_are_called() -> None:

@@ -70,21 +70,6 @@ def test_text_answer_and_parts_are_written_with_each_episode(tmp_path: Path) -> 
     ]
 
 
-def test_a_file_ends_after_some_steps_and_the_thread_writes_the_same_files(tmp_path: Path) -> None:
-    contents = []
-    for name, threaded in (("at once", False), ("in a thread", True)):
-        directory = tmp_path / name / "trajectories"
-        directory.parent.mkdir()
-        files = TrajectoryFiles(directory, 0, NullCodec(), threaded)
-        for _ in range(TrajectoryFiles.STEPS_PER_FILE + 1):
-            files.write(rows_of(tokens_of_batch()))
-            files.end_step()
-        files.close()
-        contents.append({file.name: file.read_bytes() for file in directory.iterdir()})
-    assert contents[0] == contents[1]
-    assert sorted(contents[0]) == ["000000.parquet", "000001.parquet"]
-
-
 class BrokenCodec(NullCodec):
     def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
         raise OSError("no space left")

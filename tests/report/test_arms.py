@@ -32,19 +32,6 @@ def test_arms_are_named_by_what_differs_and_sorted_by_it_with_no_bound_last(tmp_
     ]
 
 
-def test_fields_that_follow_from_a_kind_do_not_name_an_arm(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", ["objective.kind=ppo"])
-    write_run(tmp_path / "b", ["objective.kind=decoupled_ppo", "objective.behavior_weight_cap=2"])
-    assert [arm.name for arm in arms_in(tmp_path)] == ["decoupled_ppo", "ppo"]
-    write_run(tmp_path / "c", ["objective.kind=decoupled_ppo", "objective.behavior_weight_cap=3"])
-    names = [arm.name for arm in arms_in(tmp_path)]
-    assert names == [
-        "decoupled_ppo, behavior_weight_cap=2",
-        "decoupled_ppo, behavior_weight_cap=3",
-        "ppo",
-    ]
-
-
 def test_of_two_runs_of_one_seed_the_finished_one_counts_and_the_other_is_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a", steps=9, is_finished=False)
     write_run(tmp_path / "b", steps=6)

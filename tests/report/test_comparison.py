@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from arl.report.assemble import Report, build_report
@@ -135,12 +134,3 @@ def test_accuracy_is_drawn_against_the_bound_at_each_budget_and_over_steps_with_
     assert line["y"] == pytest.approx([0, 42.5, 85])
     assert band["x"] == [0, 5, 10, 10, 5, 0]
     assert max(band["y"]) == pytest.approx(85 + 5 * widening(2), abs=0.01)
-
-
-def test_every_figure_is_json_without_a_gap_drawn_as_zero_and_every_title_is_unique(tmp_path: Path) -> None:
-    write_sweep(tmp_path, [0, 2], ["ppo", "decoupled_ppo"], seeds=2)
-    report = build_report([tmp_path])
-    assert b"NaN" not in msgspec.json.encode(report.sections)
-    titles = [item.title for item in all_items(report) if not isinstance(item, str)]
-    assert len(titles) == len(set(titles))
-    assert all(figure.traces for figure in figures(report).values())

@@ -15,15 +15,6 @@ def notes_of(*paths: Path) -> str:
     return "\n".join(load_runs(paths)[1])
 
 
-def test_a_directory_above_runs_stands_for_all_of_them_in_the_order_of_their_names(tmp_path: Path) -> None:
-    for name in ("b/seed-1", "b/seed-0", "a"):
-        write_run(tmp_path / "study" / name)
-    (tmp_path / "study" / "a" / "checkpoints" / "step_1").mkdir(parents=True)
-    (tmp_path / "study" / "a" / "checkpoints" / "step_1" / "recipe.yaml").write_text("not a run")
-    runs, _ = load_runs([tmp_path / "study"])
-    assert [run.name for run in runs] == ["study/a", "study/b/seed-0", "study/b/seed-1"]
-
-
 def test_runs_are_finished_running_or_stopped_and_reading_takes_no_lock(tmp_path: Path) -> None:
     write_run(tmp_path / "a-finished")
     write_run(tmp_path / "b-stopped", is_finished=False)

@@ -4,7 +4,6 @@ import io
 import json
 from pathlib import Path
 
-import msgspec
 import pytest
 from rich.console import Console
 from typer.testing import CliRunner, Result
@@ -12,9 +11,6 @@ from typer.testing import CliRunner, Result
 from arl.cli import app
 from arl.config.recipe_file import load_recipe
 from arl.metrics.console import ConsoleDisplay
-from arl.report.assemble import build_report
-from arl.report.output import print_report
-from arl.report.parts import ReportSection, Table
 from arl.run.train import train
 from tests.report.synthetic_runs import write_run
 from tests.run.virtual.test_virtual import RECIPE
@@ -81,13 +77,3 @@ def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_m
     assert str(study.parent).encode() not in pages[0]
     assert b"staleness=2" in pages[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
-
-
-@pytest.mark.parametrize("name", ["exp[lr3]", ":bug:"])
-def test_a_name_is_printed_as_it_is_and_never_as_markup(tmp_path: Path, name: str) -> None:
-    write_run(tmp_path / "run")
-    section = ReportSection(id="overview", title=name, items=[Table(name, "", [name], [[name]]), name])
-    built = msgspec.structs.replace(build_report([tmp_path / "run"]), sections=[section])
-    output = io.StringIO()
-    print_report(built, Console(file=output))
-    assert output.getvalue().count(name) == 5

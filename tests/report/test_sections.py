@@ -2,14 +2,12 @@
 
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from arl.report.arms import Arm, make_arms
 from arl.report.assemble import Report, build_report, unaccounted
 from arl.report.runs import load_runs
 from arl.report.speed import UNEXPLAINED, advice, engine_shares, mean_shares, trainer_shares
-from arl.report.token_ages import by_age
 from tests.report.synthetic_runs import Line, step_record, write_metrics, write_recipe
 from tests.report.test_comparison import all_items
 
@@ -40,16 +38,6 @@ def test_the_parts_of_a_sides_time_sum_to_all_of_it(tmp_path: Path) -> None:
     assert trainer["waits: a late group has to come first"] == pytest.approx(0.4)
     assert trainer[UNEXPLAINED] == pytest.approx(0.075)
     assert engine[UNEXPLAINED] == pytest.approx(0.04)
-
-
-def test_ages_by_bucket_are_weighted_by_tokens_and_absent_where_no_token_is(tmp_path: Path) -> None:
-    first = step_record(1, 0) | {"by_age/tokens": [10, 30, *[0] * 5], "by_age/ratio": [1.0, 2.0, *[None] * 5]}
-    second = step_record(2, 0) | {"by_age/tokens": [30, 0, *[0] * 5], "by_age/ratio": [2.0, *[None] * 6]}
-    arm = arm_of(tmp_path / "run", [first, second])
-    values = by_age(arm, "by_age/ratio")
-    assert values[:2].tolist() == [1.75, 2.0]
-    assert np.isnan(values[2:]).all()
-    assert np.isnan(by_age(arm, "by_age/never")).all()
 
 
 def test_tokens_that_are_not_accounted_for_are_said(tmp_path: Path) -> None:

@@ -24,13 +24,6 @@ def length(problem: Problem, response: Response) -> float:
     return float(len(response.text))
 
 
-def slow_for_some(problem: Problem, response: Response) -> float:
-    """Return the length of the response; one that says so takes six seconds."""
-    if response.text.startswith("sleep"):
-        time.sleep(float(response.text.removeprefix("sleep ")))
-    return float(len(response.text))
-
-
 def parts(problem: Problem, response: Response) -> dict[str, float]:
     return {"correct": float(response.text == problem.answer), "format": 1.0}
 

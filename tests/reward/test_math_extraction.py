@@ -2,7 +2,6 @@ r"""Check which answer a response gives, and whether it counts."""
 
 import pytest
 
-from arl.reward.math.extraction import last_box
 from arl.reward.math.grader import extract_answer, score
 from arl.types import Problem, Response
 
@@ -104,17 +103,6 @@ def test_the_format_is_judged_apart_from_the_answer() -> None:
     assert grade("5", r"\boxed{5") == {"correct": 0.0, "format": 0.0}
 
 
-def test_the_gold_answer_is_found_in_a_whole_solution() -> None:
-    assert grade("They are 1,000 + 80.\n#### 1,080", r"\boxed{1080}")["correct"] == 1.0
-    assert grade(r"First \boxed{2}; hence $\boxed{3}$.", "#### 3")["correct"] == 1.0
-    assert grade("So the pair is\n#### (2, 5)", r"\boxed{(2,5)}")["correct"] == 1.0
-    assert grade(r"$x=\boxed{2}$ or $x=\boxed{5}$", r"\boxed{5}")["correct"] == 0.0
-
-
 @pytest.mark.parametrize("text", [r"\boxed{" * 14_000, r"\boxed{" * 14_000 + "1" + "}" * 14_000, "#### " * 20_000])
 def test_a_long_response_is_read_once(text: str) -> None:
     assert extract_answer(text) in {None, "1"}
-
-
-def test_braces_that_are_escaped_close_no_box() -> None:
-    assert last_box(r"\boxed{\{a\} \} } tail }") == [(7, r"\{a\} \}")]

@@ -3,12 +3,10 @@
 from fractions import Fraction
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.reward.math.grader import canonical, equal, extract_answer
-from arl.reward.math.latex import read
-from arl.reward.math.values import rational
 
 fractions = st.fractions(max_denominator=10**6)
 
@@ -43,27 +41,15 @@ def test_different_numbers_are_different_answers(one: Fraction, other: Fraction)
         assert equal(str(one), form) == (one == other)
 
 
-def number(text: str) -> Fraction | None:
-    form = read(text)
-    assert form is not None
-    return rational(form)
-
-
 MACROS = r"\frac \sqrt \pm \sin \log \{ \} \cup \infty \% \circ \begin{pmatrix}"
 PIECES = [*"{}()[]|^_,;:=<!%&+-*/ 1.x", *MACROS.split()]
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.text(max_size=200) | st.lists(st.sampled_from(PIECES), max_size=14).map("".join))
 def test_any_text_is_read_without_an_error(text: str) -> None:
     extract_answer(text)
     canonical(text)
     assert not equal("7919", text)
-
-
-@pytest.mark.parametrize("text", ["9" * 5000, "1e999999", "2^{999999999}", "99999!", "1/0", r"\frac{1}{0}", "٣٣٣"])
-def test_a_number_too_large_to_write_out_is_no_number(text: str) -> None:
-    assert number(text) in {None, 333}
 
 
 @pytest.mark.parametrize(

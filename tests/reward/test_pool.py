@@ -12,7 +12,7 @@ from typing import TypeVar
 import pytest
 
 from arl.errors import DeadlineError, ProcessDied
-from arl.reward.pool import CANNOT_SEND, RewardPool
+from arl.reward.pool import RewardPool
 from arl.reward.scorer import UngradedLog
 from arl.reward.worker import Settings
 from arl.types import Grade, Problem, Response
@@ -89,19 +89,6 @@ def marked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 async def one_hangs(directory: Path) -> None:
     await asyncio.to_thread((directory / "tries").read_text)
-
-
-def test_every_response_gets_its_own_grade_from_its_own_function(tmp_path: Path) -> None:
-    parts = f"{hostile.__name__}:parts"
-
-    async def work(pool: RewardPool) -> list[Grade]:
-        calls = [pool.scorer(LENGTH).score(Problem("?"), Response("x" * i)) for i in range(120)]
-        weighted = pool.scorer(parts, {"format": 0.0}).score(Problem("?", answer="yes"), Response("yes"))
-        return await asyncio.gather(*calls, weighted)
-
-    *lengths, weighted = with_pool(pool_of(tmp_path, LENGTH, parts, workers=2), work)
-    assert lengths == [Grade(float(i)) for i in range(120)]
-    assert weighted == Grade(1.0, {"correct": 1.0, "format": 1.0})
 
 
 def test_whatever_functions_do_the_calls_around_them_are_graded_and_nothing_is_left(marked: Path) -> None:
@@ -187,21 +174,6 @@ def test_what_a_function_prints_and_raises_goes_to_the_log_with_one_line_for_eac
     first, second = said
     assert str(tmp_path / "reward.log") in first
     assert "the reward is nan" in second
-
-
-def test_a_problem_that_no_message_can_hold_has_no_grade_and_a_canceled_call_is_no_matter(tmp_path: Path) -> None:
-    async def work(pool: RewardPool) -> list[Grade]:
-        scorer = pool.scorer(LENGTH)
-        calls = [asyncio.create_task(scorer.score(Problem("?"), Response("ab"))) for _ in range(50)]
-        await asyncio.sleep(0)
-        for call in calls:
-            call.cancel()
-        strange = await scorer.score(Problem("?", metadata={"n": object()}), Response(""))
-        return [strange, await scorer.score(Problem("?"), Response("abc"))]
-
-    strange, honest = with_pool(pool_of(tmp_path), work)
-    assert strange.error.startswith(CANNOT_SEND)
-    assert honest == Grade(3.0)
 
 
 MODULES = {

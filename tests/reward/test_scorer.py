@@ -53,11 +53,6 @@ def test_drop_is_an_error_of_the_group_and_stop_one_of_the_run(
         grades(scorer(tmp_path, on_error=on_error), "honest", "raise")
 
 
-def test_a_call_in_this_process_is_made_twice_before_it_counts_as_failed(tmp_path: Path) -> None:
-    problem = Problem("?", metadata={"directory": str(tmp_path)})
-    assert grades(scorer(tmp_path), "raise-once", problem=problem) == [Grade(0.5)]
-
-
 def test_a_function_that_grades_nothing_ends_the_run_although_errors_are_zeros(tmp_path: Path) -> None:
     broken = scorer(tmp_path)
     for number in range(MAX_UNGRADED_PROBLEMS - 1):
@@ -71,12 +66,3 @@ def test_a_function_that_grades_nothing_ends_the_run_although_errors_are_zeros(t
 def test_the_reward_is_the_weighted_sum_of_parts_and_a_part_without_a_weight_counts_1(tmp_path: Path) -> None:
     (grade,) = grades(scorer(tmp_path, parts, {"format": 0.25}), "yes")
     assert grade == Grade(1.25, {"correct": 1.0, "format": 1.0})
-
-
-def test_a_weight_without_a_part_is_reported_once(tmp_path: Path) -> None:
-    said: list[str] = []
-    given = scorer(tmp_path, parts, {"formt": 0.5, "correct": 2.0}, note=said.append)
-    grades(given, "yes", "yes")
-    (line,) = said
-    assert line.startswith("reward.weights formt: mine:score has named no such part")
-    assert line.endswith("(parts: correct, format)")

@@ -7,7 +7,7 @@ import pytest
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError
-from arl.reward.shaping import UNSHAPED, is_masked, overlong_penalty, scaled, shaped
+from arl.reward.shaping import is_masked, overlong_penalty, scaled, shaped
 from arl.types import Response
 
 
@@ -23,13 +23,6 @@ def test_areals_math_recipe_gives_its_numbers(raw: float, shaped: float) -> None
 def test_the_overlong_penalty_of_dapo_with_its_lengths(num_tokens: int, penalty: float) -> None:
     """Its experiments expect 16,384 tokens and allow 4,096 more, §4.1."""
     assert overlong_penalty(num_tokens, budget=20_480, buffer=4_096, penalty=1.0) == penalty
-
-
-@pytest.mark.parametrize("raw", [0.0, -1e6, 0.3])
-def test_without_settings_a_reward_stays_as_it_is(raw: float) -> None:
-    long = Response("", truncated=True, num_tokens=100, budget=100)
-    assert shaped(raw, long, UNSHAPED) == raw
-    assert not is_masked(long, UNSHAPED)
 
 
 RECIPE = """\

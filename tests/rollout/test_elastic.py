@@ -5,7 +5,6 @@ import random
 from collections.abc import AsyncIterator
 from typing import Any
 
-import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +13,6 @@ from arl.errors import EngineLost
 from arl.types import FAILED, FAILED_REQUEUED, GenerateRequest, Increment, SwapReport, WeightUpdate
 from tests.examples import examples
 from tests.fakes import NullEngine
-from tests.rollout import test_exact_lag
 from tests.rollout.controller_world import World, rules, scheduled
 from tests.rollout.controller_world import schedules as bounded_schedules
 
@@ -178,15 +176,3 @@ def test_whichever_engines_come_and_go_the_bound_holds_and_no_request_is_lost(
     assert [len(batch.groups) for batch in world.trainer.batches] == [s["problems"]] * 6
     lost = world.controller.ledger.lost
     assert bool(lost[FAILED] + lost[FAILED_REQUEUED]) <= bool(s["fail_one_in"])
-
-
-@given(test_exact_lag.schedules, elastic_schedules)
-@examples(0.5)
-def test_whichever_engines_come_and_go_every_token_is_exactly_as_old_as_was_drawn(
-    s: dict[str, Any], elastic: dict[str, Any]
-) -> None:
-    world = test_exact_lag.world(s, test_exact_lag.rejecting(s["reject_one_in"]))
-    Changes(world, elastic["seed"], elastic["pace"])
-    world.run()
-    check_that_no_request_was_lost(world)
-    assert test_exact_lag.trained_lags(world) == np.sort(s["lags"], axis=1).tolist()

@@ -70,17 +70,3 @@ def turns(*texts: str, limit: int | None = None) -> Env:
 )
 def test_truncated_says_who_ended_the_episode(env: Env, length: int, truncated: bool, why: str) -> None:
     assert episode(env, length).truncated is truncated, why
-
-
-def test_text_that_does_not_fit_is_left_out_and_ends_the_episode() -> None:
-    seen: list[bool] = []
-
-    async def env(problem: Problem, session: Session) -> None:
-        await session.generate()
-        session.extend("?" * 99)
-        session.extend("!")  # would fit, but the text before it is missing
-        seen.append(session.is_over)
-
-    trajectory = episode(env, length=3)
-    assert seen == [True]
-    assert len(trajectory.token_ids) == 1 + 3

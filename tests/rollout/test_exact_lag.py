@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.config.recipe import Rollout
-from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.types import Problem, SwapReport, Trajectory, WeightUpdate
 from tests.examples import examples
@@ -125,13 +124,3 @@ def test_a_run_that_is_cut_and_resumed_anywhere_keeps_every_lag(s: dict[str, Any
     assert trained_lags(first) + trained_lags(second) == np.sort(s["lags"], axis=1).tolist()
     trained = [group.group_id for ran in (first, second) for batch in ran.trainer.batches for group in batch.groups]
     assert len(set(trained)) == len(trained)
-
-
-def test_a_version_without_groups_is_skipped_and_the_newest_loaded_where_none_has_any() -> None:
-    schedule = LagSchedule(clamped([0, 1, 2, 3, 0, 5], 1))  # waves: 0 of steps 0-3 and 5, 4 of step 4
-    assert [schedule.admit(0) for _ in range(5)] == [0, 1, 2, 3, 5]
-    assert schedule.next_version(0, 2, running=0) == 2
-    assert schedule.next_version(0, 4, running=0) == 4
-    assert schedule.is_open(4)
-    assert schedule.admit(4) == 4
-    assert schedule.next_version(4, 6, running=0) == 6

@@ -1,15 +1,9 @@
 """The verdict over failed problems depends on which of them fail, and never on who ends first."""
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.config.recipe import Rollout
-from arl.errors import RunError
-from arl.rollout import failure_window
-from arl.rollout.failure_window import FailureLimits, FailureWindow
-from arl.rollout.problem_queue import Attempt
-from arl.types import Problem
+from arl.rollout.failure_window import FailureWindow
 
 numbers = st.lists(st.integers(0, 60), max_size=40, unique=True)
 sizes = st.integers(1, 20)
@@ -28,46 +22,3 @@ def test_a_run_is_refused_if_and_only_if_some_window_has_more_than_the_share(
 ) -> None:
     counts = [sum(first <= number < first + size for number in failed) for first in range(-size, 61)]
     assert is_refused(FailureWindow(size, share), failed) == (max(counts) > size * share + 1e-9)
-
-
-@given(numbers, sizes, shares, st.integers(0, 60))
-def test_what_is_forgotten_changes_no_verdict_over_later_problems(
-    failed: list[int], size: int, share: float, oldest: int
-) -> None:
-    early = [number for number in failed if number < oldest]
-    late = [number for number in failed if number >= oldest]
-    whole, pruned = FailureWindow(size, share), FailureWindow(size, share)
-    is_refused(whole, early)
-    is_refused(pruned, early)
-    pruned.forget_before(oldest)
-    assert all(number > oldest - size for number in pruned.marked)
-    assert is_refused(whole, late) == is_refused(pruned, late)
-
-
-@pytest.fixture
-def short_windows(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failure_window, "FAILED_OF", 4)
-    monkeypatch.setattr(failure_window, "REJECTED_OF", 2)
-
-
-@pytest.mark.usefixtures("short_windows")
-def test_a_problem_that_fails_at_every_try_counts_once_and_keeps_its_place() -> None:
-    limits = FailureLimits(Rollout(max_failed_share=0.25))
-    for requeues in range(3):
-        limits.count_failure(Attempt(Problem("a"), 7, requeues), ValueError("no"))
-    with pytest.raises(RunError, match=r"2 of 4 problems .* the first, problem \w+: KeyError: 'b'"):
-        limits.count_failure(Attempt(Problem("b"), 5), KeyError("b"))
-
-
-@pytest.mark.usefixtures("short_windows")
-def test_a_restored_window_goes_on_counting() -> None:
-    rollout = Rollout(max_failed_share=0.25, max_rejected_share=0.5)
-    limits, restored = FailureLimits(rollout), FailureLimits(rollout)
-    limits.count_failure(Attempt(Problem("a"), 0), ValueError("first"))
-    limits.count_reject(Attempt(Problem("b"), 1), [1.0, 1.0], None)
-    restored.restore(limits.state())
-    assert restored.state() == limits.state()
-    with pytest.raises(RunError, match="ValueError: first"):
-        restored.count_failure(Attempt(Problem("c"), 3), ValueError("second"))
-    with pytest.raises(RunError, match=r"had the rewards \[1.0\]"):
-        restored.count_reject(Attempt(Problem("d"), 2), [0.0], None)

@@ -108,11 +108,6 @@ def test_a_bad_distribution_is_refused_by_the_rule_it_breaks(tmp_path: Path, tex
     assert rule in str(caught.value)
 
 
-def test_a_trace_of_no_finished_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"rollout.lag.trace .*absent: is no finished run"):
-        preflight(recipe({"trace": str(tmp_path / "absent")}))
-
-
 def test_a_trace_of_another_recipe_is_refused_by_the_first_field_that_differs(run: Path) -> None:
     (run / "recipe.yaml").write_text(dump_recipe(recipe(model={"tiny": {"hidden_size": 64, "heads": 2}})))
     with pytest.raises(InputError) as caught:

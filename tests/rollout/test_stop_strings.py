@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import ClassVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import decoders
 
@@ -12,6 +12,7 @@ from arl import clock
 from arl.engine.base import Engine
 from arl.rollout.env import Session
 from arl.types import Completion, GenerateRequest, Increment, Response, SamplingParams, Turn
+from tests.examples import examples
 from tests.fakes import NullCodec
 
 SPECIAL = b""  # a token without text
@@ -107,7 +108,7 @@ def spoken(draw: st.DrawFn, codec_class: type[ByteLevelCodec]) -> tuple[ByteLeve
 
 
 @pytest.mark.parametrize("codec_class", [ByteLevelCodec, ByteFallbackCodec])
-@settings(max_examples=200, deadline=None)
+@examples(3)
 @given(data=st.data())
 def test_the_cut_is_where_a_brute_force_search_finds_it(codec_class: type[ByteLevelCodec], data: st.DataObject) -> None:
     """Also where the engine was lost in mid-turn and the episode is resumed from its journal."""

@@ -33,16 +33,6 @@ def test_every_combination_is_an_arm_with_a_directory_of_its_own(grid: dict[str,
         assert len(name) < 200
 
 
-def test_an_arm_is_named_by_what_it_sets() -> None:
-    names = list(combine([STALENESS, KIND], {}))
-    assert names[0] == "staleness=0,kind=ppo"
-    assert names[-1] == "staleness=null,kind=decoupled_ppo"
-    both_kinds = make_axis({"advantage.kind": ["grpo"]}, "")
-    assert next(iter(combine([KIND, both_kinds], {}))) == "objective.kind=ppo,advantage.kind=grpo"
-    sections = make_axis({"objective": [{"kind": "ppo"}, {"kind": "decoupled_ppo", "proximal": "loglinear"}]}, "")
-    assert list(combine([sections], {})) == ["kind=ppo", "kind=decoupled_ppo,proximal=loglinear"]
-
-
 def test_named_arms_are_combined_with_the_axes_and_combinations_left_out() -> None:
     named: dict[str, dict[str, Any]] = {"naive": {"objective.kind": "ppo"}, "other": {"train.steps": 3}}
     arms = combine([STALENESS], named, exclude=[{"arm": "other", "rollout.staleness": [4, None]}])
@@ -62,13 +52,6 @@ def test_named_arms_are_combined_with_the_axes_and_combinations_left_out() -> No
 def test_a_rule_that_cannot_be_meant_is_refused(rules: dict[str, Any], complaint: str) -> None:
     with pytest.raises(InputError, match=re.escape(complaint)):
         combine([STALENESS, KIND], {}, **rules)
-
-
-def test_a_field_belongs_to_one_axis() -> None:
-    section = make_axis({"objective": [{"kind": "ppo"}]}, "")
-    for axes, named in [([KIND, section], {}), ([KIND], {"a": {"objective.kind": "ppo"}})]:
-        with pytest.raises(InputError, match="two axes set it"):
-            combine(axes, named)
 
 
 def check(recipe: Path, *axes: str) -> Sweep:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from arl.errors import InputError
-from arl.sweep.directory import SweepManifest, check_directory, open_directory, read_manifest
+from arl.sweep.directory import SweepManifest, open_directory, read_manifest
 from arl.sweep.request import read_request
 from arl.sweep.sweep_arms import check_arms
 
@@ -40,17 +40,6 @@ def test_a_sweep_that_would_compute_something_else_is_refused_with_every_differe
     assert message.count("train.steps") == 1, "no arm repeats it"
     assert "start another sweep by --name" in message
     assert len(begin(recipe, "rollout.staleness=2", "2", "deadlines.step=5").arms) == 2
-
-
-def test_an_arm_of_the_same_name_and_other_settings_is_refused(recipe: Path) -> None:
-    file = recipe.with_name("study.yaml")
-    directory = recipe.parent / "runs" / "study"
-    file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 2}}")
-    with open_directory(directory, check_arms(read_request(file), note)):
-        pass
-    file.write_text("recipe: small.yaml\narms: {stale: {rollout.staleness: 4}}")
-    with pytest.raises(InputError, match=r"arm stale: rollout.staleness = 4: the sweep has 2"):
-        check_directory(directory, check_arms(read_request(file), note))
 
 
 def test_a_directory_of_something_else_is_left_alone(recipe: Path) -> None:

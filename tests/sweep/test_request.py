@@ -5,14 +5,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
 
-from arl.config.recipe_file import load_recipe
-from arl.config.yaml_loader import load_yaml
-from arl.errors import InputError, RecipeError
-from arl.sweep.request import SweepRequest, make_axis, parse_axis, read_request, write_override
+from arl.errors import InputError
+from arl.sweep.request import SweepRequest, make_axis, parse_axis, read_request
 from arl.sweep.sweep_arms import combine
-from tests.config.test_yaml_loader import values
 from tests.forks import ROOT
 
 FILE = """\
@@ -44,25 +40,6 @@ def test_a_sweep_file_says_everything(tmp_path: Path) -> None:
     assert [list(axis[0]) for axis in request.axes] == [["rollout.staleness"], ["train.minibatches", "train.ranks"]]
     assert request.named == {"naive": {"objective.kind": "ppo"}}
     assert (request.seeds, request.jobs) == ([3, 5], 2)
-
-
-def test_options_override_what_the_file_says(tmp_path: Path) -> None:
-    request = ask(
-        tmp_path / "sweeps",
-        FILE,
-        name="other",
-        overrides=["train.learning_rate=2.0e-4"],
-        axes=["rollout.staleness=8,16"],
-        paired=["rollout.group_size=2,4", "rollout.problems_per_step=8,4"],
-        seeds="2",
-        jobs=1,
-    )
-    assert (request.name, request.seeds, request.jobs) == ("other", [0, 1], 1)
-    assert request.overrides[-2:] == ["train.steps=7", "train.learning_rate=2.0e-4"]
-    together, staleness, paired = request.axes
-    assert list(together[0]) == ["train.minibatches", "train.ranks"]
-    assert staleness == [{"rollout.staleness": 8}, {"rollout.staleness": 16}]
-    assert list(paired[0]) == ["rollout.group_size", "rollout.problems_per_step"]
 
 
 @pytest.mark.parametrize(
@@ -99,25 +76,12 @@ def test_what_the_sweep_sets_cannot_be_set_in_every_arm(recipe: Path, override: 
         read_request(recipe, overrides=[override])
 
 
-def test_a_sweep_file_is_no_recipe_of_one_run(tmp_path: Path) -> None:
-    file = tmp_path / "study.yaml"
-    file.write_text(FILE)
-    with pytest.raises(RecipeError, match=r"study.yaml: is a sweep file.*; start them by `arl sweep .*study.yaml`"):
-        load_recipe(file)
-
-
 def test_the_sweep_file_of_the_guide_is_one(tmp_path: Path) -> None:
     guide = Path(ROOT, "docs/sweeps.md").read_text()
     (block,) = re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL)
     request = ask(tmp_path, block)
     arms = combine(request.axes, request.named, request.exclude)
     assert len(arms) == 2 * 3 * 2 - 2 * 2
-
-
-@given(values)
-def test_a_setting_is_read_by_set_as_it_was_given(value: Any) -> None:
-    _, _, text = write_override("a.b", value).partition("=")
-    assert load_yaml(text) == value
 
 
 @pytest.mark.parametrize(
@@ -131,12 +95,6 @@ def test_a_setting_is_read_by_set_as_it_was_given(value: Any) -> None:
 )
 def test_commas_separate_values_unless_brackets_or_quotes_hold_them(text: str, listed: list[Any]) -> None:
     assert parse_axis(f"a.b={text}") == ("a.b", listed)
-
-
-@pytest.mark.parametrize("text", ["rollout.staleness", "=1,2", "a.b=[1,2", "a.b=1,,2"])
-def test_an_axis_without_field_or_values_is_refused_with_its_form(text: str) -> None:
-    with pytest.raises(InputError, match=r"--axis .*(write it as section.field=value,value|not valid YAML)"):
-        parse_axis(text)
 
 
 def test_fields_that_change_together_have_equally_many_values() -> None:

@@ -85,13 +85,6 @@ def test_a_run_that_was_killed_ends_as_one_that_nothing_interrupted(recipe: Path
     assert contents(fresh.directory) == expected
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_runs_of_world_virtual_see_every_core_however_many_go_on_at_a_time(recipe: Path, jobs: int) -> None:
-    """So each has the warm-up that `arl train` alone gives it, whose weights depend on the number of cores."""
-    request = read_request(recipe, axes=["rollout.staleness=0,1"], jobs=jobs)
-    assert PlannedSweep(request, Console(quiet=True)).shares == [Share()] * jobs
-
-
 BREAKS = """\
 import pathlib, sys
 settings = dict(argument.split("=", 1) for argument in sys.argv if "=" in argument)
@@ -149,15 +142,6 @@ def test_a_run_keeps_to_the_cores_of_its_share(wall_run: SweepRun, monkeypatch: 
     program = "import os; print('cores', sorted(os.sched_getaffinity(0)))"
     assert run_with(program, wall_run, Share(cores=(core,)), monkeypatch)
     assert wall_run.log.read_text() == f"cores [{core}]\n"
-
-
-def test_a_run_that_was_killed_before_its_first_checkpoint_starts_anew(
-    wall_run: SweepRun, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (wall_run.directory / "trajectories").mkdir(parents=True)
-    assert run_with("import sys; print(sys.argv)", wall_run, Share(), monkeypatch)
-    assert "--resume" not in wall_run.log.read_text()
-    assert wall_run.state == "new"
 
 
 def test_a_resumed_run_that_fails_is_reported_with_the_directory_to_remove(

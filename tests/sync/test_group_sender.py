@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.errors import DeadlineError, EngineError, EngineLost, TrainerError
+from arl.errors import EngineError, EngineLost, TrainerError
 from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import GroupSender, Rendezvous
 from arl.sync.weight_loader import WeightLoader
@@ -112,30 +112,5 @@ def test_a_version_that_rank_0_could_not_send_is_sent_again_although_every_engin
         failures = await swap(sender, loaders, WeightUpdate(2, transport="broadcast"))
         assert ["rank 0 lost an engine" in str(failure) for failure in failures] == [True, True]
         assert not any(isinstance(failure, EngineLost) for failure in failures)
-
-    asyncio.run(scenario())
-
-
-@pytest.mark.parametrize("call", ["join", "send"])
-def test_the_failure_of_the_trainer_is_no_loss_of_an_engine_and_ends_every_wait(call: str) -> None:
-    """Engines that wait for a bucket would wait until their deadlines."""
-
-    async def scenario() -> None:
-        network = Network()
-        trainer = Trainer(network)
-        sender = GroupSender(trainer, SECONDS)
-        loaders = [WeightLoader(cast(Any, FakeServer(network, number, stages=True)), sender, 1) for number in range(2)]
-
-        late = DeadlineError("waited 5 s")
-
-        async def fail(*_: object) -> Rendezvous:
-            raise TrainerError("rank 0 does not answer") from late
-
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(trainer, call, fail)
-            async with asyncio.timeout(SECONDS):
-                failures = await swap(sender, loaders, WeightUpdate(1, transport="broadcast"))
-        assert [type(failure) for failure in failures] == [TrainerError, TrainerError]
-        assert all(failure is not None and failure.__cause__ is late for failure in failures)
 
     asyncio.run(scenario())

@@ -10,6 +10,7 @@ from arl.errors import TrainerError
 from arl.sync.broadcast import BroadcastTarget
 from arl.sync.buckets import TensorSpec
 from arl.sync.version_buffers import LentBuckets, VersionBuffers
+from tests.examples import examples
 
 SPECS = [TensorSpec("a", "float32", (3,)), TensorSpec("b", "float32", (4,))]
 AT_ONCE = 0.0
@@ -106,7 +107,7 @@ class Schedule(RuleBasedStateMachine):
         assert len(self.addresses) <= 4  # two versions of two buckets
 
 
-Schedule.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Schedule.TestCase.settings = settings(examples(2), stateful_step_count=40)
 TestSchedule = Schedule.TestCase
 
 

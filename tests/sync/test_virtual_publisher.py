@@ -23,20 +23,6 @@ class Target:
         self.discarded.append(update.version)
 
 
-def test_a_snapshot_that_waits_is_replaced_by_a_newer_one() -> None:
-    target = Target()
-
-    async def scenario() -> tuple[int, float]:
-        publisher = VirtualPublisher(target, kept=2, seconds=SECONDS, published={0: "model"})
-        for version in (1, 2, 3):
-            await publisher.publish(version, {})
-        update = await publisher.published(2)
-        return update.version, clock.now()
-
-    assert clock.run(scenario, virtual=True) == (3, 2 * SECONDS)
-    assert target.written == [1, 3]
-
-
 def test_when_every_version_counts_a_snapshot_waits_for_the_one_before_it() -> None:
     target = Target()
 

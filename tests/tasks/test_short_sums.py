@@ -2,7 +2,7 @@
 
 import pytest
 
-from arl.tasks.short_sums import EXAMPLES, LARGEST, ShortSums, Sum, pose
+from arl.tasks.short_sums import ShortSums, Sum, pose
 from arl.types import Problem, Response
 
 
@@ -22,11 +22,6 @@ def test_a_pair_of_numbers_is_on_one_side_in_both_orders_and_with_both_signs_apa
         sides = [{numbers(p) for p in side if f" {sign} " in str(p.prompt[-1])} for side in (training, held_out)]
         assert sides[0].isdisjoint(sides[1])
     assert task.problems("training", 1) != training
-
-
-def test_no_example_is_a_problem() -> None:
-    assert all(max(a, b) > LARGEST for a, _, b in EXAMPLES)
-    assert pose(Sum(7, "-", 12)).answer == "-5"
 
 
 @pytest.mark.parametrize(

@@ -26,13 +26,20 @@ SHAPE = {
     "head_dim": 8,
     "max_position_embeddings": 512,
 }
-FAMILIES: dict[str, PretrainedConfig] = {
-    "llama": LlamaConfig(**SHAPE),
-    "qwen2-tied": Qwen2Config(**SHAPE, tie_word_embeddings=True),
-    "qwen3": Qwen3Config(**SHAPE),
-    "mistral": MistralConfig(**SHAPE, sliding_window=None),
-    "gemma-tied": GemmaConfig(**SHAPE),
-}
+
+
+def configs(shape: dict[str, int]) -> dict[str, PretrainedConfig]:
+    """Return the config of a model of this shape in every family."""
+    return {
+        "llama": LlamaConfig(**shape),
+        "qwen2-tied": Qwen2Config(**shape, tie_word_embeddings=True),
+        "qwen3": Qwen3Config(**shape),
+        "mistral": MistralConfig(**shape, sliding_window=None),
+        "gemma-tied": GemmaConfig(**shape),
+    }
+
+
+FAMILIES = configs(SHAPE)
 
 
 def make_family(name: str, directory: Path, **saved: object) -> Path:

@@ -14,13 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import ProcessDied, RunError, TrainerError
-from arl.launch.child import RUN_KEY
 from arl.launch.network import LOOPBACK
 from arl.launch.run_secrets import RunSecrets
 from arl.train import channel, link, trainer_client
 from arl.train.algorithms.advantage import GRPO
-from arl.train.channel import MAIN, Failed, Hello, Leave, RankAnswer, RankRequest, Send
-from arl.train.link import Link, RankConnections, connect
+from arl.train.channel import Failed, Hello
+from arl.train.link import RankConnections, connect
 from arl.train.trainer_client import TrainerClient
 from tests.train.workers import DEADLINES, init
 
@@ -87,43 +86,6 @@ def test_a_client_without_the_key_of_the_run_never_gets_through(monkeypatch: pyt
             await asyncio.wait_for(refused.recv_multipart(), SECONDS)  # type: ignore[arg-type]
             with pytest.raises(TimeoutError):
                 await asyncio.wait_for(connections.receive(), 0.5)
-
-    asyncio.run(scene())
-
-
-def test_what_is_no_message_of_a_rank_ends_the_run_by_its_name() -> None:
-    async def scene() -> None:
-        async with listening() as (connections, peers):
-            await say(peers, connections.address, channel.encode(HELLO), b"\x91" * 3000)
-            await asyncio.wait_for(connections.receive(), SECONDS)
-            said = r"^trainer rank 0 \(pid \d+ on node-3\) has sent what .*same version of"
-            with pytest.raises(TrainerError, match=said):
-                await asyncio.wait_for(connections.receive(), SECONDS)
-
-    asyncio.run(scene())
-
-
-def test_requests_are_answered_by_id_and_those_to_a_thread_that_has_ended_with_its_error(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    async def scene() -> None:
-        async with listening() as (connections, _):
-            for name, value in {"RANK": "0", RUN_KEY: TRUST.key, channel.ADDRESS: connections.address}.items():
-                monkeypatch.setenv(name, value)
-            own = Link()
-            await asyncio.wait_for(connections.receive(), SECONDS)
-            own.open("group")
-            for number, to in enumerate(("group", MAIN, "group", "group")):
-                await connections.send(0, RankRequest(number, to, Send(number)))
-            first, second = [await asyncio.to_thread(own.receive, "group") for _ in range(2)]
-            main = await asyncio.to_thread(own.receive, MAIN)
-            assert (first.id, main.id, second.id) == (0, 1, 2)
-            own.answer(second)
-            own.end("group", "it broke")  # request 3 was never received
-            await connections.send(0, RankRequest(4, "group", Leave()))
-            answers = [(await asyncio.wait_for(connections.receive(), SECONDS))[1] for _ in range(3)]
-            assert answers == [RankAnswer(2), *(RankAnswer(number, error="it broke") for number in (3, 4))]
-            await asyncio.to_thread(own.close)
 
     asyncio.run(scene())
 

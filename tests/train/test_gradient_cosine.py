@@ -8,9 +8,7 @@ import torch
 from arl.config.recipe import Train
 from arl.metrics.names import number
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
-from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
 from arl.train.micro_batch import MicroBatch
 from arl.train.packing import Shard
@@ -18,8 +16,6 @@ from tests.train.gradients import gradient_of
 from tests.train.synthetic import batch, packed
 
 pytestmark = pytest.mark.usefixtures("alone")
-
-OBJECTIVES = [DecoupledPPO(), DecoupledPPO(proximal="loglinear"), PPO(), GSPO(clip_low=0.2, clip_high=0.2)]
 
 
 def learner(model: Path, objective: Objective | None = None, minibatches: int = 2, halves_every: int = 0) -> Learner:

@@ -4,11 +4,9 @@ import asyncio
 from pathlib import Path
 
 import msgspec
-import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.metrics.names import number
 from arl.metrics.summary import weights_sha256
 from arl.train.in_process import InProcessTrainer
 from arl.types import StartingVersions, StepResult
@@ -60,24 +58,3 @@ def test_the_same_batches_give_the_same_weights_as_a_trainer_process(tiny: Path,
     for a, b in zip(ours, theirs, strict=True):
         for name in ("loss", "grad_norm", "entropy", "tokens/trained"):
             assert a.metrics[name] == b.metrics[name]
-
-
-def test_a_step_and_its_publication_take_what_they_cost(tiny: Path, tmp_path: Path) -> None:
-    costs = {"train_step": 1.0, "trained_token": 0.01, "snapshot": 0.5, "publish": 20.0}
-
-    async def main() -> tuple[StepResult, list[float]]:
-        trainer = InProcessTrainer(recipe_for(tiny, None, "auto", **costs), StartingVersions(str(tiny)), tmp_path)
-        times = []
-        for version in (0, 1):
-            result = await trainer.step(batch(version, groups=4, size=4))
-            times.append(clock.now())
-        for version in (0, 1, 2):
-            assert (await trainer.weights(version)).version == version
-            times.append(clock.now())
-        return result, times
-
-    result, (first, second, *complete) = clock.run(main, virtual=True)
-    step = 1.5 + 0.01 * number(result.metrics, "tokens/trained")
-    assert result.metrics["time/train_s"] == pytest.approx(step - 0.5)
-    assert [first, second] == pytest.approx([step, 2 * step])
-    assert complete == pytest.approx([second, first + 20, first + 40])

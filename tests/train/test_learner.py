@@ -1,17 +1,12 @@
 """A step of one rank moves the policy as its objective says, however the batch is cut."""
 
-import functools
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
-import torch
 
-from arl.config.recipe import TinyModel
 from arl.metrics.names import number
-from arl.models.tiny import make_tiny_model
-from arl.tasks import running_checksum
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.gspo import GSPO
 from arl.train.algorithms.objective import Objective
@@ -79,14 +74,3 @@ def test_the_second_minibatch_is_centered_on_the_weights_before_the_step(tiny: P
     assert number(moved, "ratio/max") > 1.05
     assert unmoved["ratio/max"] == pytest.approx(1.0, abs=1e-4)
     assert moved["behavior_weight/mean"] == pytest.approx(1.0, abs=1e-5)  # proximal is the sampling policy, not current
-
-
-@pytest.mark.slow
-def test_compiled_and_checkpointed_blocks_train_as_others_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    make_tiny_model(TinyModel(hidden_size=8, layers=1, heads=1), running_checksum.CHARACTERS, 1, tmp_path)
-    shard, plain = shard_of(batch(4, groups=1, size=4), minibatches=1), learner(tmp_path, minibatches=1)
-    # The compiler's own back end takes a minute, and is not what is tested.
-    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    compiled = learner(tmp_path, minibatches=1, compile=True, checkpointing="full")
-    assert plain.step(shard)["loss"] == pytest.approx(compiled.step(shard)["loss"], rel=1e-5)
-    assert_same_weights(weights(plain), weights(compiled), 1e-5)

@@ -11,12 +11,6 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 from transformers import (
     AutoModelForCausalLM,
-    GemmaConfig,
-    LlamaConfig,
-    MistralConfig,
-    PretrainedConfig,
-    Qwen2Config,
-    Qwen3Config,
 )
 
 from arl.config.recipe import Train
@@ -29,6 +23,7 @@ from arl.train.micro_batch import pack_groups
 from arl.train.packing import LossSequence, Minibatch, Shard
 from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
 from tests.train.columns import loss_sequence
+from tests.train.families import FAMILIES, configs
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -46,14 +41,6 @@ SIZES: dict[str, Any] = {
     "head_dim": 24,
     "max_position_embeddings": 1024,
 }
-FAMILIES: dict[str, PretrainedConfig] = {
-    "llama": LlamaConfig(**SIZES),
-    "qwen2-tied": Qwen2Config(**SIZES, tie_word_embeddings=True),
-    "qwen3": Qwen3Config(**SIZES),
-    "mistral": MistralConfig(**SIZES, sliding_window=None),
-    "gemma-tied": GemmaConfig(**SIZES),
-}
-MODES = ("none", "selective", "full")
 
 
 @pytest.fixture(autouse=True)
@@ -73,12 +60,6 @@ def sequence() -> LossSequence:
         advantages=np.ones(len(loss_at), np.float32),
         behavior=np.full(len(loss_at), -5.0, np.float32),
     )
-
-
-def make_model(family: str, directory: Path) -> Path:
-    torch.manual_seed(0)
-    AutoModelForCausalLM.from_config(FAMILIES[family]).save_pretrained(directory)
-    return directory
 
 
 def live_bytes(trace: profile) -> list[int]:
@@ -111,24 +92,19 @@ def planned(path: Path, train: Train, micro_batches: int) -> RankBytes:
     return rank_bytes(ParameterCounts.of(model), ModelShape.of(model.config), train, work)
 
 
-def compare(family: str, directory: Path, micro_batches: int = 1, **settings: Any) -> None:
-    path = make_model(family, directory)
-    train = Train(minibatches=1, learning_rate=1e-4, threads=1, **settings)
-    measured = measured_peak(path, train, micro_batches)
-    assert planned(path, train, micro_batches).peak == pytest.approx(measured, rel=TOLERANCE)
-
-
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_planned_peak_is_the_allocators(family: str, mode: str, tmp_path: Path) -> None:
-    compare(family, tmp_path, dtype="float32", checkpointing=mode)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", MODES)
-@pytest.mark.parametrize("micro_batches", [1, 3])
-@pytest.mark.parametrize("reshard", [False, True])
-def test_so_it_is_with_several_micro_batches_and_with_weights_that_are_freed(
-    mode: str, micro_batches: int, reshard: bool, tmp_path: Path
+@pytest.mark.parametrize(
+    ("family", "micro_batches", "settings"),
+    [
+        *(("llama", 1, {"checkpointing": mode}) for mode in ("none", "selective", "full")),
+        *((family, 1, {"checkpointing": "selective"}) for family in FAMILIES if family != "llama"),
+        *(("llama", 3, {"checkpointing": mode, "reshard": True}) for mode in ("none", "full")),
+    ],
+)
+def test_the_planned_peak_is_the_allocators(
+    family: str, micro_batches: int, settings: dict[str, Any], tmp_path: Path
 ) -> None:
-    compare("llama", tmp_path, micro_batches, dtype="float32", checkpointing=mode, reshard=reshard)
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(configs(SIZES)[family]).save_pretrained(tmp_path)
+    train = Train(minibatches=1, learning_rate=1e-4, threads=1, dtype="float32", **settings)
+    measured = measured_peak(tmp_path, train, micro_batches)
+    assert planned(tmp_path, train, micro_batches).peak == pytest.approx(measured, rel=TOLERANCE)

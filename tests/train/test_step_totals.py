@@ -105,16 +105,3 @@ def test_every_reduction_is_its_definition_however_the_step_is_cut(tokens: list[
     found = step.metrics()
     for name, value in expected(tokens).items():
         assert comparable(found[name]) == pytest.approx(comparable(value), rel=WIDTH), name
-
-
-def test_a_skipped_update_is_left_out_of_every_metric() -> None:
-    step = totals()
-    kept = [(0, 1.0, 0.5), (4, 3.0, 1.5)]
-    add(step, [(20, math.nan, 1.0)])
-    step.close_update(update(loss=math.nan), 0.1)
-    add(step, kept)
-    step.close_update(update(), 0.2)
-    found = step.metrics()
-    assert found["train/skipped_updates"] == 1
-    assert found["learning_rate"] == 0.2
-    assert {name: found[name] for name in expected(kept)} == expected(kept)

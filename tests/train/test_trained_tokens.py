@@ -1,7 +1,5 @@
 """What a step computes of its tokens comes back to them, however they were packed, shared and spread over ranks."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,9 +18,7 @@ from arl.train.packing import (
     pack_batch,
     trained_tokens,
 )
-from arl.train.policy_loss import TokenLog
-from arl.types import Batch, TrainedTokens
-from tests.train.one_rank import learner, logprobs
+from arl.types import Batch
 from tests.train.synthetic import batch
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -70,37 +66,3 @@ def test_places_lead_every_packed_token_back_to_its_own(seed: int, minibatches: 
         return
     expected = np.where(advantages != 0, flat(drawn, "behavior_logprobs"), np.nan)
     assert np.array_equal(tokens.current_logprobs, expected, equal_nan=True)
-
-
-def trained(model: Path, given_batch: Batch, packing: Packing) -> TrainedTokens:
-    """Train one step in this process."""
-    shards, _ = pack_batch(given_batch, packing)
-    log = TokenLog()
-    learner(model, learning_rate=1e-2).step(join_shard(shards[0]), log)
-    tokens = trained_tokens(given_batch, shards, [log.logprobs()], packing)
-    assert tokens is not None
-    return tokens
-
-
-def unpacked(model: Path, given_batch: Batch) -> np.ndarray:
-    """Score every trajectory alone, with the weights before the step."""
-    before = learner(model)
-    sequences = [s for group in loss_sequences(given_batch, GRPO()) for s in group]
-    return np.concatenate([logprobs(before, [sequence]).numpy() for sequence in sequences])
-
-
-def test_current_logprobs_follow_the_updates_of_the_step_and_proximal_ones_do_not(tiny: Path) -> None:
-    drawn = batch(4, groups=8, size=4, seed=3)
-    tokens = trained(tiny, drawn, packing_of(2, 16_384))
-    before = unpacked(tiny, drawn)
-    assert tokens.current_logprobs is not None
-    assert tokens.proximal_logprobs is not None
-    minibatch = np.concatenate(
-        [np.full(int(t.loss_mask.sum()), i % 2) for i, group in enumerate(drawn.groups) for t in group.trajectories]
-    )
-    computed = np.isfinite(tokens.current_logprobs)
-    first = computed & (minibatch == 0)
-    second = computed & (minibatch == 1)
-    np.testing.assert_allclose(tokens.proximal_logprobs[computed], before[computed], atol=1e-5)
-    np.testing.assert_allclose(tokens.current_logprobs[first], before[first], atol=1e-5)
-    assert np.abs(tokens.current_logprobs[second] - before[second]).max() > 1e-2

@@ -63,14 +63,3 @@ def test_however_a_log_grows_each_line_is_shown_once_and_in_order(
     whole = b"".join(pieces).split(b"\n")
     expected = whole if whole[-1] else whole[:-1]
     assert shown == [line.decode(errors="replace") for line in expected]
-
-
-@given(st.text("ab\n", max_size=60), st.integers(0, 9))
-def test_the_last_lines_of_a_log_are_those_at_its_end(
-    tmp_path_factory: pytest.TempPathFactory, text: str, count: int
-) -> None:
-    file = tmp_path_factory.mktemp("log") / "a.log"
-    file.write_text(text)
-    log = RoleLog("a", file)
-    log.seek_last(count)
-    assert log.new_lines(is_last=True) == (text.splitlines()[-count:] if count else [])

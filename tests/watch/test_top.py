@@ -72,15 +72,6 @@ def test_an_old_status_says_for_how_long_nothing_was_written_and_what_is_known_o
     assert "has not written for 100 s; whether it still runs can be seen on n7 alone" in said
 
 
-def test_a_status_that_is_missing_or_of_another_version_is_one_clear_error(tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    with pytest.raises(InputError, match=r"has no status\.json"):
-        top(run)
-    (run / "status.json").write_bytes(b'{"host": 3}')
-    with pytest.raises(InputError, match="is damaged, or of another version of arl"):
-        top(run)
-
-
 def test_a_directory_above_runs_is_refused_with_their_names(tmp_path: Path) -> None:
     run = tmp_path / "small"
     run.mkdir()
