@@ -19,8 +19,8 @@ from msgspec import Struct
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
 from arl.files import nearest_directory
-from arl.launch.base import Node
-from arl.launch.devices import smallest_device, visible_cores, visible_devices
+from arl.launch.base import Node, this_node
+from arl.launch.devices import visible_devices
 from arl.launch.network import free_listener, is_loopback, own_address
 
 PREFIX = ".arl-probe-"  # begins the name of the directory of the reports
@@ -46,17 +46,8 @@ def look_at_this_node(name: str, interface: str | None) -> NodeReport:
         devices = visible_devices() if os.path.exists(DRIVER) else ()  # which imports torch
     except (OSError, InputError) as error:
         return NodeReport(Node(name, 0), problem=str(error))
-    device_name, device_bytes = smallest_device(devices)
-    node = Node(
-        name=name,
-        cores=visible_cores(),
-        devices=devices,
-        device_name=device_name,
-        device_bytes=device_bytes,
-        address=address,
-    )
     versions = {package: importlib.metadata.version(package) for package in PACKAGES}
-    return NodeReport(node, {"python": platform.python_version(), **versions})
+    return NodeReport(this_node(name, address, devices), {"python": platform.python_version(), **versions})
 
 
 def probed_nodes(

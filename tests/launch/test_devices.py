@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.launch import devices
-from arl.launch.base import Command
 from arl.launch.devices import Share, divide, refuse_unusable_gpus, visible_devices
 from arl.launch.process import start_process
 
@@ -97,8 +96,8 @@ def test_a_run_stays_on_the_cores_and_the_devices_of_its_share(tmp_path: Path) -
     log = tmp_path / "probe.log"
 
     async def run() -> None:
-        command = Command((sys.executable, "-c", probe), Share((core,), ("2", "3")).environment)
-        process = await start_process("probe", command, log, None)
+        argv = (sys.executable, "-c", probe)
+        process = await start_process("probe", argv, Share((core,), ("2", "3")).environment, log)
         await process.finished(60)
 
     asyncio.run(run())

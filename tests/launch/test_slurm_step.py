@@ -7,7 +7,6 @@ from pathlib import Path
 
 import psutil
 
-from arl.launch.base import Command
 from arl.launch.network import HOST
 from arl.launch.process import start_child
 from arl.launch.run_secrets import write_variables
@@ -27,10 +26,10 @@ signal.pause()
 async def start_step(directory: Path, code: str) -> SlurmProcess:
     """Start a few lines of Python behind a runner."""
     file = write_variables(directory, "engine-0", {HOST: "127.0.0.1"})
-    runner = Command((sys.executable, "-I", str(step_runner.__file__), file, sys.executable, "-c", code))
+    runner = (sys.executable, "-I", str(step_runner.__file__), file, sys.executable, "-c", code)
     return SlurmProcess(
         "engine-0",
-        await start_child(runner, asyncio.subprocess.PIPE),
+        await start_child(runner, {}, stdin=asyncio.subprocess.PIPE),
         directory / "engine-0.log",
         None,
         node=1,

@@ -16,9 +16,8 @@ from typing import Any
 import ray
 from ray.exceptions import RayError
 
-from arl.launch.base import Command
 from arl.launch.network import HOST, interface_environment
-from arl.launch.process import OUTPUT_SECONDS, PIECE, PipedChild, WatchedProcess, start_child
+from arl.launch.process import OUTPUT_SECONDS, PIECE, PipedChild, Process, start_child
 from arl.launch.run_secrets import take_variables
 from arl.launch.spawn import kill_session, signal_all
 
@@ -41,9 +40,8 @@ class ChildActor:
             directory: in which it runs.
         """
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(RAY)}
-        network = interface_environment(environment[HOST])
-        command = Command(tuple(argv), {**environment, **network}, take_variables(secrets))
-        self._child = await start_child(command, inherited=inherited, directory=directory)
+        own = {**environment, **interface_environment(environment[HOST]), **take_variables(secrets)}
+        self._child = await start_child(argv, own, inherited=inherited, directory=directory)
         return self._child.process.pid
 
     async def read(self) -> bytes:
@@ -62,8 +60,8 @@ class ChildActor:
             signal_all(self._child.process, signal.Signals(number))
 
 
-class RayProcess(WatchedProcess):
-    """Watch one process on a node of a Ray cluster; see arl.launch.base.Process.
+class RayProcess(Process):
+    """Watch one process on a node of a Ray cluster.
 
     Args:
         actor: handle of its ChildActor, which has started it.

@@ -86,13 +86,11 @@ class SlurmLauncher(Launcher):
         }
         file = self._write_secrets(role, variables)
         runner = (sys.executable, "-I", step_runner.__file__, file, *command.argv)
-        srun = Command(
-            argv=(*step([node.name]), "--unbuffered", f"--job-name={role}", *runner),
-            environment={DEATH_SIGNAL: str(int(signal.SIGTERM))},
-        )
+        srun = (*step([node.name]), "--unbuffered", f"--job-name={role}", *runner)
+        dies_in_peace = {DEATH_SIGNAL: str(int(signal.SIGTERM))}
         process = SlurmProcess(
             role,
-            await start_child(srun, asyncio.subprocess.PIPE),
+            await start_child(srun, dies_in_peace, stdin=asyncio.subprocess.PIPE),
             self._logs / f"{role}.log",
             on_line,
             node=resources.node,

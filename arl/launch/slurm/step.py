@@ -13,7 +13,7 @@ from pathlib import Path
 
 from arl.launch.process import OUTPUT_SECONDS, LocalProcess, PipedChild
 from arl.launch.slurm.step_runner import MARK
-from arl.launch.spawn import RUNS, signal_all
+from arl.launch.spawn import signal_all
 
 # From SIGKILL until srun is ended, too. It is longer than a network takes, and than a kernel takes to free the memory
 # of a large process.
@@ -26,7 +26,7 @@ NODE_LOST = re.compile(
 
 
 class SlurmProcess(LocalProcess):
-    """Watch a step of a Slurm job; see arl.launch.base.Process.
+    """Watch a step of a Slurm job.
 
     Args:
         child: the local srun; signals go through its standard input.
@@ -64,9 +64,6 @@ class SlurmProcess(LocalProcess):
     @property
     def exit_code(self) -> int | None:
         return None if self._process.returncode is None else self._remote_code
-
-    async def state(self) -> str:
-        return RUNS  # as far as it is known here
 
     async def _wait(self) -> object:
         """Wait for srun and for its output, whose last line is the exit code of the process."""
@@ -108,7 +105,7 @@ class SlurmProcess(LocalProcess):
         if found is None:
             if NODE_LOST.search(line):
                 self._node_has_failed = True
-                self._on_lost_node(self._node)
+                self._on_lost_node(self.node)
         elif found["code"]:
             self._remote_code = int(found["code"])
         else:
