@@ -25,7 +25,6 @@ from arl.launch.network import free_listener, is_loopback, own_address
 
 PREFIX = ".arl-probe-"  # begins the name of the directory of the reports
 PACKAGES = ("arl", "torch", "transformers", "msgspec")
-DRIVER = Path("/proc/driver/nvidia/version")
 
 _nodes: dict[tuple[tuple[str, ...], str], list[Node]] = {}  # by names and section; looked at once, which takes seconds
 
@@ -43,7 +42,7 @@ def look_at_this_node(name: str, interface: str | None) -> NodeReport:
     try:
         address = own_address(interface)
         free_listener(address).close()  # raises if this machine does not have it
-        devices = visible_devices() if os.path.exists(DRIVER) else ()  # which imports torch
+        devices = visible_devices()
     except (OSError, InputError) as error:
         return NodeReport(Node(name, 0), problem=str(error))
     versions = {package: importlib.metadata.version(package) for package in PACKAGES}
@@ -104,7 +103,7 @@ def checked_nodes(reports: Sequence[NodeReport], interface: str | None) -> list[
 def _differs(report: NodeReport, first: NodeReport) -> str:
     """Say why a node cannot work with the controller's; empty: it can."""
     for package, version in first.versions.items():
-        own = report.versions.get(package, version)
+        own = report.versions[package]
         if own != version:
             return (
                 f"it has {package} {own}, and the controller's node has {version}; install one environment on all nodes"
@@ -116,8 +115,7 @@ def _read(file: Path, printed: str) -> NodeReport:
     """Read the report of a node; if it has written none, the report says why, by what the probes have printed."""
     if os.path.exists(file):
         return msgspec.json.decode(file.read_bytes(), type=NodeReport)
-    said = [line for line in printed.splitlines() if line.strip()]
-    why = said[-1] if said else "it printed nothing"
+    why = printed.strip().rpartition("\n")[2] or "it printed nothing"
     problem = (
         f"arl does not run there, or it does not see {file.parent.parent} ({why}); install its environment under the "
         "same path, and give output.directory a path on a file system that all nodes share"

@@ -102,7 +102,6 @@ def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: py
     with pytest.raises(InputError, match=r"sbatch is not found; run this where Slurm.*or use `launcher: local`"):
         submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
     assert not list(tmp_path.iterdir())
-    (tmp_path / "srun").touch(mode=0o755)
     with pytest.raises(InputError, match=r"scontrol is not found; run this where Slurm's commands are installed"):
         read_allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"})
 
@@ -131,21 +130,9 @@ def sbatch_that_says(words: str, directory: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(directory / "bin"), prepend=":")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "Could not establish a configuration source",
-            r"Slurm does not work on this machine \(sbatch.*a login node of",
-        ),
-        ("Invalid qos specification", r"sbatch refuses the job: .*Invalid qos.*its flags are those of cluster\.flags"),
-    ],
-)
-def test_a_refused_job_names_the_cause_and_leaves_no_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
-) -> None:
-    sbatch_that_says(words, tmp_path, monkeypatch)
-    with pytest.raises(InputError, match=message):
+def test_a_refused_job_names_the_cause_and_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch_that_says("Invalid qos specification", tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=r"sbatch refuses the job: .*Invalid qos.*its flags come from cluster\.flags"):
         submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
     assert not list((tmp_path / "runs" / "slurm").iterdir())
 

@@ -271,7 +271,7 @@ def test_an_evaluation_beside_a_run_needs_devices_of_its_own_on_gpus() -> None:
     assert place(recipe, [Node("n", 8, ("0", "1", "2"))]).evaluation.devices == ("2",)  # type: ignore[union-attr]
     collocated = recipe.model_copy(update={"mode": "collocated"})
     assert place(collocated, [Node("n", 8, ("0", "1"))]).evaluation.devices == ("1",)  # type: ignore[union-attr]
-    with pytest.raises(RecipeError, match=r"makes 2, and evaluation during training .* 1 more; there are 2 visible"):
+    with pytest.raises(RecipeError, match=r"3 GPUs are needed, and there are 2 .* evaluation during training 1"):
         place(recipe, [Node("n", 8, ("0", "1"))])
     without = recipe.model_copy(update={"eval": recipe.eval.model_copy(update={"every": 0})})
     assert place(without, [Node("n", 8, ("0", "1"))]).evaluation is None

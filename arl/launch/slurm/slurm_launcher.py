@@ -26,7 +26,7 @@ from arl.launch.network import HOST
 from arl.launch.nodes import probed_nodes
 from arl.launch.process import start_child
 from arl.launch.slurm import step_runner
-from arl.launch.slurm.job import JOB, RUN_POINTER, require, run_slurm
+from arl.launch.slurm.job import JOB, RUN_POINTER, run_slurm
 from arl.launch.slurm.step import SlurmProcess
 
 PROBE_SECONDS = 300.0  # importing torch from a busy network file system takes minutes
@@ -53,9 +53,8 @@ class SlurmLauncher(Launcher):
 
     def _point_to_run(self) -> None:
         """Write the path of the run directory where the job's script looks for it, should the job be requeued."""
-        pointer = os.environ.get(RUN_POINTER)
-        if pointer is not None:
-            Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
+        if RUN_POINTER in os.environ:
+            Path(os.environ[RUN_POINTER]).write_text(f"{self._logs.parent.absolute()}\n")
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -132,7 +131,6 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> list[str]:
             f"launcher slurm: this process is in no Slurm job ({JOB} is not set); `arl train RECIPE --launcher slurm` "
             "submits one"
         )
-    require("srun")
     nodes = environment["SLURM_JOB_NODELIST"]  # in short, as in n[1-3]
     done = run_slurm("scontrol", "show", "hostnames", nodes)
     if done.returncode != 0:
