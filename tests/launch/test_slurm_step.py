@@ -11,7 +11,7 @@ from arl.launch.network import HOST
 from arl.launch.process import start_child
 from arl.launch.run_secrets import write_variables
 from arl.launch.slurm import step_runner
-from arl.launch.slurm.step import SlurmProcess
+from arl.launch.slurm.slurm_launcher import SlurmProcess
 from tests.processes import survivors
 
 SLEEP = "import time; print('ready here', flush=True); time.sleep(600)"
