@@ -37,12 +37,6 @@ def boxes(count: int, gpus: int = 8, cores: int = 64) -> list[Node]:
     return [Node(f"n{number}", cores, devices, address=f"10.0.0.{number}") for number in range(count)]
 
 
-def test_two_boxes_hold_twelve_engines_and_four_ranks_of_one_node() -> None:
-    placed = place(recipe(replicas=12, ranks=4), boxes(2))
-    assert Counter(engine.node for engine in placed.engines) == {0: 8, 1: 4}
-    assert [(rank.node, rank.devices) for rank in placed.ranks] == [(1, (str(i),)) for i in range(4, 8)]
-
-
 def test_ranks_are_equally_many_on_each_node_and_a_copy_of_the_weights_is_kept_on_each() -> None:
     placed = place(recipe(replicas=4, ranks=12), boxes(2))
     assert Counter(rank.node for rank in placed.ranks) == {0: 4, 1: 8}  # no two nodes have six each
@@ -52,14 +46,6 @@ def test_ranks_are_equally_many_on_each_node_and_a_copy_of_the_weights_is_kept_o
     assert placed.ranks_per_node == 8
     assert resolve_auto(even, boxes(4)).train.shard_ranks == 8
     assert resolve_auto(recipe(replicas=4, ranks=4), boxes(4)).train.shard_ranks is None
-
-
-def test_a_node_without_gpus_is_the_controllers_alone() -> None:
-    nodes = [Node("cpu", 16), *boxes(2)]
-    placed = place(recipe(replicas=8, ranks=8), nodes)
-    assert {resources.node for resources in placed.engines} == {1}
-    assert {resources.node for resources in placed.ranks} == {2}
-    assert placed.nodes == [0, 1, 2]
 
 
 def test_an_engine_that_fits_on_no_node_is_refused() -> None:
@@ -139,11 +125,6 @@ def test_on_cpus_it_moves_to_the_node_whose_processes_have_the_fewest_threads() 
     others = [Resources(8), Resources(2, node=2)]
     assert another_place(Resources(4, node=1), others, nodes, lost={1}) == Resources(4, node=2)
     assert another_place(Resources(2), [], nodes, lost={0, 1, 2}) is None
-
-
-def test_without_min_ranks_and_without_gpus_the_world_size_is_the_recipes() -> None:
-    assert fitting_ranks(recipe(ranks=8), 3) == 8
-    assert fitting_ranks(recipe(ranks=8, train={"min_ranks": 2}), 0) == 8
 
 
 def test_evaluation_beside_the_training_keeps_its_gpu_and_collocated_engines_need_none() -> None:

@@ -221,7 +221,7 @@ def planned_nodes(recipe: Recipe) -> list[Node]:
 def _gpus_of_a_node(flags: dict[str, str], num_nodes: int) -> int:
     """Read how many GPUs a node has from the flags that sbatch has for it, as in gpu:h100:8."""
     of_gres = [part for part in flags.get("gres", "").split(",") if part.startswith("gpu")]
-    of_node = flags.get("gpus-per-node") or "".join(of_gres[:1])
+    of_node = flags.get("gpus-per-node") or flags.get("gpus-per-task") or "".join(of_gres[:1])
     last = (of_node or flags.get("gpus", "0")).rpartition(":")[2]
     count = int(last) if last.isdecimal() else 1  # a mere name
     return count if of_node else count // num_nodes
