@@ -20,20 +20,20 @@ run before it is entered as a context.
 """
 
 import asyncio
-import inspect
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self, cast
+from typing import Self, cast
 
 from arl.config.imports import check_seam, import_attribute
 from arl.config.recipe import Recipe
-from arl.errors import ProcessDied, RecipeError
-from arl.launch.devices import VISIBLE_DEVICES
+from arl.errors import RecipeError
+from arl.launch.devices import VISIBLE_DEVICES, find_gpus, named_gpus, visible_cores
 from arl.launch.network import LOOPBACK
+from arl.launch.process import Process as Process
 from arl.launch.run_secrets import write_variables
 
 BUILT_IN = {
@@ -42,8 +42,6 @@ BUILT_IN = {
     "ray": "arl.launch.ray.ray_launcher:RayLauncher",
 }
 EXAMPLE = BUILT_IN["local"]
-# Threads that wait for each other must not burn the cores that the processes share.
-PASSIVE_WAITS = {"OMP_WAIT_POLICY": "PASSIVE", "GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"}
 SECRETS = "secrets-"  # begins the name of the directory of secrets for other nodes, in that of the run
 
 
@@ -72,6 +70,20 @@ class Node:
     cores_from: str | None = None
 
 
+def this_node(name: str, address: str, devices: tuple[str, ...]) -> Node:
+    """Describe this machine."""
+    gpus = [gpu for gpu in named_gpus(find_gpus() or (), devices) if gpu.total_bytes] if devices else []
+    smallest = min(gpus, key=lambda gpu: gpu.total_bytes, default=None)
+    return Node(
+        name=name,
+        cores=visible_cores(),
+        devices=devices,
+        device_name=smallest.name if smallest else "GPU",
+        device_bytes=smallest.total_bytes if smallest else None,
+        address=address,
+    )
+
+
 @dataclass(frozen=True)
 class Resources:
     """Say what one process may use.
@@ -95,7 +107,10 @@ class Resources:
     def environment(self) -> dict[str, str]:
         """Return the variables that keep a process to its threads and devices."""
         return {
-            **PASSIVE_WAITS,
+            # Threads that wait for each other must not burn the cores that the processes share.
+            "OMP_WAIT_POLICY": "PASSIVE",
+            "GOMP_SPINCOUNT": "0",
+            "KMP_BLOCKTIME": "0",
             "OMP_NUM_THREADS": str(self.threads),
             VISIBLE_DEVICES: ",".join(self.devices),
             "PYTHONUNBUFFERED": "1",  # its output must reach the log at once
@@ -115,69 +130,6 @@ class Command:
     argv: tuple[str, ...]
     environment: Mapping[str, str] = field(default_factory=dict)
     secrets: Mapping[str, str] = field(default_factory=dict)
-
-
-class Process(Protocol):
-    """Represent a process that a launcher has started; `str()` of it names its role, its pid, and its node if several.
-
-    engine = await launcher.start("engine-0", command, resources)
-    url = await engine.ready(120)
-    raise await engine.died()                                       when it has ended
-    """
-
-    @property
-    def role(self) -> str:
-        """Return what it is in the run, such as engine-0 or trainer-1."""
-
-    @property
-    def node(self) -> int:
-        """Return the number of its node in Launcher.nodes."""
-
-    @property
-    def pid(self) -> int:
-        """Return its process id on its node; 0: the node is still starting it, and has not reported any."""
-
-    @property
-    def exit_code(self) -> int | None:
-        """Return its exit code. None: it runs; negative: the signal that killed it."""
-
-    async def state(self) -> str:
-        """Return a phrase that says what it does on its node: `runs`, or what keeps it from running."""
-
-    async def ready(self, seconds: float) -> str:
-        """Return the address that the process has printed after `ready `.
-
-        Raises:
-            ProcessDied: it ended first.
-            DeadlineError: `seconds` passed.
-        """
-
-    async def ended(self) -> str:
-        """Wait until the process has ended, and return a phrase that says how."""
-
-    async def died(self) -> ProcessDied:
-        """Wait until the process has ended, and return an error that says how and shows the end of its log.
-
-        Raises:
-            Exception: `on_line` has raised it, which is a bug, and the process was killed for it.
-        """
-
-    async def finished(self, seconds: float) -> None:
-        """Wait for a process that is meant to end.
-
-        Raises:
-            ProcessDied: its exit code is not 0.
-            DeadlineError: `seconds` passed.
-        """
-
-    async def wait_then_kill_group(self, seconds: float) -> bool:
-        """Return True if the process ends within `seconds`. Kill what is left of it and of its children then."""
-
-    async def stop(self, seconds: float) -> None:
-        """Send SIGTERM, and SIGKILL after `seconds`, to the process and to everything that it started."""
-
-    def log_tail(self) -> str:
-        """Return the last lines that it has printed, and where its log is."""
 
 
 class Launcher(ABC):
@@ -284,14 +236,12 @@ def make_launcher(recipe: Recipe, logs: Path) -> Launcher:
     """
     what = f"launcher {recipe.launcher!r}"
     factory = import_attribute(recipe.launcher, "launcher", BUILT_IN)
-    arguments = (logs, recipe.deadlines.shutdown, recipe.cluster)
     try:
-        inspect.signature(factory).bind(*arguments)
-    except (TypeError, ValueError) as error:  # a class written in C may have no signature
+        launcher = factory(logs, recipe.deadlines.shutdown, recipe.cluster)
+    except TypeError as error:
         raise RecipeError(
             f"{what}: it is called with (logs: Path, patience: float, cluster: Cluster), which it does not take "
             f"({error}); see {EXAMPLE}"
         ) from error
-    launcher = factory(*arguments)
     check_seam(launcher, what, Launcher, EXAMPLE)
     return cast(Launcher, launcher)

@@ -212,20 +212,6 @@ def named_gpus(gpus: Sequence[Gpu], names: Sequence[str]) -> list[Gpu]:
     return found
 
 
-def smallest_device(names: Sequence[str]) -> tuple[str, int | None]:
-    """Return name and bytes of the GPU with the least memory among `names`; "GPU" and None: that of none is known.
-
-    Args:
-        names: as CUDA_VISIBLE_DEVICES gives them.
-    """
-    gpus = find_gpus() if names else None
-    known = [gpu for gpu in named_gpus(gpus or (), names) if gpu.total_bytes]
-    if not known:
-        return "GPU", None
-    smallest = min(known, key=lambda gpu: gpu.total_bytes)
-    return smallest.name, smallest.total_bytes
-
-
 def pairs_without_access(numbers: Collection[int]) -> list[tuple[int, int]]:
     """Return the pairs of these GPUs that cannot read each other's memory. NCCL asks the driver the same question."""
     found = []

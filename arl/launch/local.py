@@ -13,8 +13,8 @@ from pathlib import Path
 
 from arl.config.cluster_section import Cluster
 from arl.errors import RecipeError
-from arl.launch.base import Command, Launcher, Node, Process, Resources
-from arl.launch.devices import smallest_device, visible_cores, visible_devices
+from arl.launch.base import Command, Launcher, Node, Process, Resources, this_node
+from arl.launch.devices import visible_devices
 from arl.launch.network import HOST, LOOPBACK, interface_environment, own_address
 from arl.launch.process import start_process
 
@@ -41,46 +41,29 @@ class LocalLauncher(Launcher):
                 f"cluster.nodes {cluster.nodes}: launcher local starts processes on this machine only; use launcher "
                 "slurm or ray, or leave cluster.nodes out"
             )
-        self._address = address or _address_of(cluster.interface)
+        self._address = address or LOOPBACK
+        if address is None and cluster.interface is not None:
+            try:
+                self._address = own_address(cluster.interface)
+            except OSError as error:
+                raise RecipeError(
+                    f"cluster.interface {cluster.interface}: this machine has {error}; leave it out"
+                ) from error
 
     @property
     def nodes(self) -> Sequence[Node]:
-        devices = visible_devices()
-        device_name, device_bytes = smallest_device(devices)
-        node = Node(
-            name=platform.node(),
-            cores=visible_cores(),
-            devices=devices,
-            device_name=device_name,
-            device_bytes=device_bytes,
-            address=self._address,
-        )
-        return [node]
+        return [this_node(platform.node(), self._address, visible_devices())]
 
     async def start(
         self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
     ) -> Process:
         environment = {
             **command.environment,
+            **command.secrets,
             **resources.environment,
             **interface_environment(self._address),
             HOST: self._address,
         }
-        log = self._logs / f"{role}.log"
-        process = await start_process(role, Command(command.argv, environment, command.secrets), log, on_line)
+        process = await start_process(role, command.argv, environment, self._logs / f"{role}.log", on_line)
         self._remember(process)
         return process
-
-
-def _address_of(interface: str | None) -> str:
-    """Return the address of this machine on `interface`; None: loopback.
-
-    Raises:
-        RecipeError: there is no such interface, or it has no address.
-    """
-    if interface is None:
-        return LOOPBACK
-    try:
-        return own_address(interface)
-    except OSError as error:
-        raise RecipeError(f"cluster.interface {interface}: this machine has {error}; leave it out") from error

@@ -19,13 +19,12 @@ from msgspec import Struct
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
 from arl.files import nearest_directory
-from arl.launch.base import Node
-from arl.launch.devices import smallest_device, visible_cores, visible_devices
+from arl.launch.base import Node, this_node
+from arl.launch.devices import visible_devices
 from arl.launch.network import free_listener, is_loopback, own_address
 
 PREFIX = ".arl-probe-"  # begins the name of the directory of the reports
 PACKAGES = ("arl", "torch", "transformers", "msgspec")
-DRIVER = Path("/proc/driver/nvidia/version")
 
 _nodes: dict[tuple[tuple[str, ...], str], list[Node]] = {}  # by names and section; looked at once, which takes seconds
 
@@ -43,20 +42,11 @@ def look_at_this_node(name: str, interface: str | None) -> NodeReport:
     try:
         address = own_address(interface)
         free_listener(address).close()  # raises if this machine does not have it
-        devices = visible_devices() if os.path.exists(DRIVER) else ()  # which imports torch
+        devices = visible_devices()
     except (OSError, InputError) as error:
         return NodeReport(Node(name, 0), problem=str(error))
-    device_name, device_bytes = smallest_device(devices)
-    node = Node(
-        name=name,
-        cores=visible_cores(),
-        devices=devices,
-        device_name=device_name,
-        device_bytes=device_bytes,
-        address=address,
-    )
     versions = {package: importlib.metadata.version(package) for package in PACKAGES}
-    return NodeReport(node, {"python": platform.python_version(), **versions})
+    return NodeReport(this_node(name, address, devices), {"python": platform.python_version(), **versions})
 
 
 def probed_nodes(
@@ -113,7 +103,7 @@ def checked_nodes(reports: Sequence[NodeReport], interface: str | None) -> list[
 def _differs(report: NodeReport, first: NodeReport) -> str:
     """Say why a node cannot work with the controller's; empty: it can."""
     for package, version in first.versions.items():
-        own = report.versions.get(package, version)
+        own = report.versions[package]
         if own != version:
             return (
                 f"it has {package} {own}, and the controller's node has {version}; install one environment on all nodes"
@@ -125,8 +115,7 @@ def _read(file: Path, printed: str) -> NodeReport:
     """Read the report of a node; if it has written none, the report says why, by what the probes have printed."""
     if os.path.exists(file):
         return msgspec.json.decode(file.read_bytes(), type=NodeReport)
-    said = [line for line in printed.splitlines() if line.strip()]
-    why = said[-1] if said else "it printed nothing"
+    why = printed.strip().rpartition("\n")[2] or "it printed nothing"
     problem = (
         f"arl does not run there, or it does not see {file.parent.parent} ({why}); install its environment under the "
         "same path, and give output.directory a path on a file system that all nodes share"

@@ -55,8 +55,7 @@ class Placement:
     @property
     def nodes(self) -> list[int]:
         """Return the numbers of the nodes that the run uses, the controller's included."""
-        used = {resources.node for resources in self._all}
-        return sorted({0} | used)
+        return sorted({0, *(resources.node for resources in self._all)})
 
     @property
     def spans_nodes(self) -> bool:
@@ -94,7 +93,7 @@ def place(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
     has_gpus = any(node.devices for node in nodes)
     width = recipe.engine.tensor_parallel
     if has_gpus:
-        _refuse_too_few_devices(recipe, merged(nodes))
+        _refuse_too_few_devices(recipe, nodes)
     elif width > 1:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
     slots = _slots_on_gpus(recipe, nodes) if has_gpus else _slots_on_cpus(recipe, len(nodes))
@@ -130,10 +129,10 @@ def fitting_ranks(recipe: Recipe, devices: int) -> int:
     unit = train.shard_ranks or 1
     ranks = left // unit * unit
     if ranks < train.min_ranks:
-        multiple = "" if unit == 1 else f", {max(ranks, 0)} as a multiple of train.shard_ranks {unit}"
         raise RecipeError(
-            f"train.min_ranks {train.min_ranks}: {devices} GPUs are left, of which the trainer gets {max(left, 0)}"
-            f"{multiple}; use fewer engine.replicas, a smaller train.min_ranks, or more nodes"
+            f"train.min_ranks {train.min_ranks}: {devices} GPUs are left, on which {max(ranks, 0)} ranks fit beside "
+            f"the engines, as a multiple of train.shard_ranks {unit}; use fewer engine.replicas, a smaller "
+            "train.min_ranks, or more nodes"
         )
     return ranks
 
@@ -175,7 +174,7 @@ def another_place(
         free = _without(left, others)
         count = len(resources.devices)
         fitting = _nodes_with(free, count)
-        return replace(resources, node=fitting[0], devices=_take(free, fitting[0], count).devices) if fitting else None
+        return replace(resources, node=fitting[0], devices=tuple(free[fitting[0]][:count])) if fitting else None
     threads: Counter[int] = Counter()
     for other in others:
         threads[other.node] += other.threads
@@ -186,32 +185,23 @@ def _devices_of_evaluation(recipe: Recipe) -> int:
     return recipe.engine.tensor_parallel if recipe.evaluates_beside else 0
 
 
-def _refuse_too_few_devices(recipe: Recipe, node: Node) -> None:
-    """Raise RecipeError if the node has GPUs, but fewer than engines, ranks and an evaluation need."""
-    engine = recipe.engine
+def _refuse_too_few_devices(recipe: Recipe, nodes: Sequence[Node]) -> None:
+    """Raise RecipeError if the nodes have fewer GPUs than engines, ranks and an evaluation need."""
+    of_engines = recipe.engine.replicas * recipe.engine.tensor_parallel
     ranks = recipe.train.ranks
-    of_engines = engine.replicas * engine.tensor_parallel
-    is_collocated = recipe.mode == "collocated"
-    needed = max(of_engines, ranks) if is_collocated else of_engines + ranks
     evaluation = _devices_of_evaluation(recipe)
-    if len(node.devices) >= needed + evaluation:
-        return
-    together = "on the same GPUs" if is_collocated else "on GPUs of their own"
-    whose = "visible" if node.planned_by is None else f"({node.planned_by})"
-    beside = ""
-    remedies = ["a smaller engine.replicas or train.ranks", f"a machine with {needed + evaluation} GPUs"]
-    if not is_collocated:
-        remedies.append("mode collocated")
-    if evaluation:
-        beside = f", and evaluation during training (eval.every {recipe.eval.every}) {evaluation} more"
-        remedies.append("eval.every 0 with `arl eval` on the checkpoints")
-    if node.planned_by is None and engine.tensor_parallel == 1:
-        remedies.append(f"{VISIBLE_DEVICES}= for the CPU")
-    raise RecipeError(
-        f"mode {recipe.mode}: engines need {of_engines} GPUs (engine.replicas {engine.replicas} × "
-        f"engine.tensor_parallel {engine.tensor_parallel}), and the trainer {ranks} (train.ranks {ranks}) {together}, "
-        f"which makes {needed}{beside}; there are {len(node.devices)} {whose}: use {', or '.join(remedies)}"
-    )
+    is_collocated = recipe.mode == "collocated"
+    needed = evaluation + (max(of_engines, ranks) if is_collocated else of_engines + ranks)
+    found = sum(len(node.devices) for node in nodes)
+    if found < needed:
+        together = "on the same GPUs" if is_collocated else "on GPUs of their own"
+        raise RecipeError(
+            f"mode {recipe.mode}: {needed} GPUs are needed, and there are {found} "
+            f"({nodes[0].planned_by or 'visible'}): engines need {of_engines} (engine.replicas × "
+            f"engine.tensor_parallel), the trainer {ranks} (train.ranks) {together}, evaluation during training "
+            f"{evaluation} (eval.every); use fewer of them, mode collocated, more GPUs, or {VISIBLE_DEVICES}= for the "
+            "CPU"
+        )
 
 
 def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Placement:

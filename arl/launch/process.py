@@ -2,7 +2,7 @@
 
 _read ─► logs/<role>.log, on_line, ready     _wait ─► ended, died, finished     stop ─► _signal, _end
 
-LocalProcess is a process of this machine. A launcher of other machines inherits from WatchedProcess, and says how its
+LocalProcess is a process of this machine. A launcher of other machines inherits from Process, and says how its
 processes are read, awaited and signaled.
 """
 
@@ -12,14 +12,13 @@ import os
 import signal
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
 from arl.clock import deadline
 from arl.errors import ProcessDied
 from arl.files import explain_disk
-from arl.launch.base import Command
 from arl.launch.spawn import RUNS, describe_exit, describe_state, signal_all, spawn
 
 PIECE = 1 << 16  # bytes of output that are read at once
@@ -34,14 +33,18 @@ def open_log(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0)
 
 
-class WatchedProcess(ABC):
-    """Watch one process; see arl.launch.base.Process.
+class Process(ABC):
+    """Watch a process that a launcher has started; `str()` of it names its role, its pid, and its node if several.
+
+    engine = await launcher.start("engine-0", command, resources)
+    url = await engine.ready(120)
+    raise await engine.died()                                       when it has ended
 
     Args:
-        role: its name in messages.
+        role: what it is in the run, such as engine-0 or trainer-1.
         log: file that gets its output.
         on_line: is called with every line of its output; see arl.launch.base.Launcher.start.
-        node: number of its node.
+        node: number of its node in Launcher.nodes.
         node_name: as messages show it; empty: the run has only this machine.
     """
 
@@ -53,10 +56,10 @@ class WatchedProcess(ABC):
         node: int = 0,
         node_name: str = "",
     ) -> None:
-        self._role = role
+        self.role = role
+        self.node = node
         self._log = log
         self._on_line = on_line
-        self._node = node
         self._node_name = node_name
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         # The log also holds what earlier processes of this role have printed. A message shows this one's lines alone.
@@ -71,23 +74,18 @@ class WatchedProcess(ABC):
         return f"{self.role} (pid {self.pid}{place})"
 
     @property
-    def role(self) -> str:
-        return self._role
-
-    @property
-    def node(self) -> int:
-        return self._node
+    @abstractmethod
+    def pid(self) -> int:
+        """Return its process id on its node; 0: the node is still starting it, and has not reported any."""
 
     @property
     @abstractmethod
-    def pid(self) -> int: ...
-
-    @property
-    @abstractmethod
-    def exit_code(self) -> int | None: ...
+    def exit_code(self) -> int | None:
+        """Return its exit code. None: it runs; negative: the signal that killed it."""
 
     async def state(self) -> str:
-        return RUNS  # as far as it is known here
+        """Return a phrase that says what it does, as far as it is known here: `runs`, or what keeps it from running."""
+        return RUNS
 
     @abstractmethod
     async def _wait(self) -> object:
@@ -113,6 +111,12 @@ class WatchedProcess(ABC):
         return describe_exit(code)
 
     async def ready(self, seconds: float) -> str:
+        """Return the address that the process has printed after `ready `.
+
+        Raises:
+            ProcessDied: it ended first.
+            DeadlineError: `seconds` passed.
+        """
         async with deadline(seconds, "launcher", f"{self} to be ready (log: {self._log})"):
             death = asyncio.create_task(self.died())
             waits: set[asyncio.Future[Any]] = {death, self._ready}
@@ -125,6 +129,7 @@ class WatchedProcess(ABC):
                 death.cancel()
 
     async def ended(self) -> str:
+        """Wait until the process has ended, and return a phrase that says how."""
         await self._wait()
         await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)  # a child of it may hold its output open
         if self._killed_because:
@@ -132,18 +137,30 @@ class WatchedProcess(ABC):
         return f"{self} {self._how_it_ended()}"
 
     async def died(self) -> ProcessDied:
+        """Wait until the process has ended, and return an error that says how and shows the end of its log.
+
+        Raises:
+            Exception: `on_line` has raised it, which is a bug, and the process was killed for it.
+        """
         how = await self.ended()
         if self._line_failure is not None:
             raise self._line_failure
         return ProcessDied(f"{how}.\n{self.log_tail()}")
 
     async def finished(self, seconds: float) -> None:
+        """Wait for a process that is meant to end.
+
+        Raises:
+            ProcessDied: its exit code is not 0.
+            DeadlineError: `seconds` passed.
+        """
         async with deadline(seconds, "launcher", f"{self} to finish (log: {self._log})"):
             death = await self.died()
         if self.exit_code != 0:
             raise death
 
     async def wait_then_kill_group(self, seconds: float) -> bool:
+        """Return True if the process ends within `seconds`. Kill what is left of it and of its children then."""
         try:
             async with asyncio.timeout(seconds):
                 await self._wait()
@@ -154,6 +171,7 @@ class WatchedProcess(ABC):
         return True
 
     async def stop(self, seconds: float) -> None:
+        """Send SIGTERM, and SIGKILL after `seconds`, to the process and to everything that it started."""
         self._signal(signal.SIGTERM)
         try:
             with contextlib.suppress(TimeoutError):
@@ -165,6 +183,7 @@ class WatchedProcess(ABC):
             self._copying.cancel()
 
     def log_tail(self) -> str:
+        """Return the last lines that it has printed, and where its log is."""
         unfinished = [self._unfinished_line[:SHOWN_BYTES]] if self._unfinished_line else []
         shown = [*self._last_lines, *unfinished][-SHOWN_LINES:]
         lines = [f"    {line.decode(errors='replace').rstrip()}" for line in shown]
@@ -220,8 +239,8 @@ class PipedChild(NamedTuple):
     pipe: asyncio.ReadTransport  # which feeds `output`
 
 
-class LocalProcess(WatchedProcess):
-    """Watch one process of this machine; see arl.launch.base.Process.
+class LocalProcess(Process):
+    """Watch one process of this machine.
 
     Args:
         child: the process, and the pipe that it prints into.
@@ -249,7 +268,7 @@ class LocalProcess(WatchedProcess):
         return self._process.returncode
 
     async def state(self) -> str:
-        return describe_state(self.pid)
+        return describe_state(self._process.pid)
 
     async def _wait(self) -> object:
         return await self._process.wait()
@@ -267,24 +286,19 @@ class LocalProcess(WatchedProcess):
         signal_all(self._process, number)
 
 
-async def start_process(role: str, command: Command, log: Path, on_line: Callable[[str], None] | None) -> LocalProcess:
-    """Start `command` on this machine; its output goes to `log` and, line by line, to `on_line`."""
-    return LocalProcess(role, await start_child(command), log, on_line)
+async def start_process(
+    role: str,
+    argv: Sequence[str],
+    environment: Mapping[str, str],
+    log: Path,
+    on_line: Callable[[str], None] | None = None,
+) -> LocalProcess:
+    """Start a command on this machine; its output goes to `log` and, line by line, to `on_line`."""
+    return LocalProcess(role, await start_child(argv, environment), log, on_line)
 
 
-async def start_child(
-    command: Command,
-    stdin: int = asyncio.subprocess.DEVNULL,
-    inherited: Mapping[str, str] = os.environ,
-    directory: str | None = None,
-) -> PipedChild:
-    """Start `command` on this machine, with its output in a pipe.
-
-    Args:
-        stdin: file descriptor of its standard input.
-        inherited: environment that the command's is added to.
-        directory: in which it runs; None: this process's.
-    """
+async def start_child(argv: Sequence[str], environment: Mapping[str, str], **options: Any) -> PipedChild:
+    """Start a command on this machine as `spawn` does, with its output in a pipe."""
     # A pipe of our own, because asyncio reports the end of a child only when its own pipes are closed, and whoever has
     # inherited one may hold it open for longer.
     reading_end, writing_end = os.pipe()
@@ -293,14 +307,7 @@ async def start_child(
     loop = asyncio.get_running_loop()
     pipe, _ = await loop.connect_read_pipe(lambda: protocol, os.fdopen(reading_end, "rb"))
     try:
-        process = await spawn(
-            command.argv,
-            {**command.environment, **command.secrets},
-            stdin=stdin,
-            output=writing_end,
-            inherited=inherited,
-            directory=directory,
-        )
+        process = await spawn(argv, environment, output=writing_end, **options)
     except BaseException:  # also a cancellation
         pipe.close()
         raise

@@ -30,8 +30,8 @@ async def spawn(
     argv: Sequence[str],
     environment: Mapping[str, str],
     *,
-    stdin: int,
     output: int,
+    stdin: int = asyncio.subprocess.DEVNULL,
     inherited: Mapping[str, str] = os.environ,
     directory: str | None = None,
 ) -> asyncio.subprocess.Process:
@@ -42,8 +42,8 @@ async def spawn(
     Args:
         argv: program and arguments.
         environment: variables that are added to those it inherits.
-        stdin: file descriptor of its standard input.
         output: file descriptor of its standard output and error.
+        stdin: file descriptor of its standard input.
         inherited: variables that it inherits.
         directory: in which it runs; None: ours.
     """

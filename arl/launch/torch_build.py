@@ -91,10 +91,8 @@ def own_torch() -> TorchBuild:
     import torch
 
     cuda = torch.version.cuda
-    if cuda is None:
-        return TorchBuild(str(torch.__version__))
-    major, minor, patch = torch.cuda.nccl.version()[:3]  # type: ignore[no-untyped-call]
-    return TorchBuild(str(torch.__version__), cuda, (major, minor, patch))
+    nccl = torch.cuda.nccl.version()[:3] if cuda else None  # type: ignore[no-untyped-call]
+    return TorchBuild(str(torch.__version__), cuda, nccl)
 
 
 def probe_torch(python: str) -> TorchBuild:
@@ -110,9 +108,8 @@ def probe_torch(python: str) -> TorchBuild:
         done = run_code(python, PROBE, PROBE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{python}: cannot be asked for its torch ({error})") from error
-    lines = done.stdout.strip().splitlines()
     try:
-        return msgspec.json.decode(lines[-1] if lines else "", type=TorchBuild)
+        return msgspec.json.decode(done.stdout.rpartition("\n\n")[2], type=TorchBuild)
     except msgspec.DecodeError:
         reason = last_line(done)
     raise InputError(f"{python}: its torch cannot be imported ({reason}); install torch there, built for CUDA")
@@ -127,24 +124,12 @@ def refuse_unequal_nccl(ours: TorchBuild, python: str, theirs: TorchBuild, their
     Raises:
         InputError: one side has no NCCL, or the versions differ.
     """
-    if ours.nccl is not None and ours.nccl == theirs.nccl:
-        return
-    sides = ((ours, python), (theirs, their_python))
-    lacking = [place for build, place in sides if build.nccl is None or build.cuda is None]
-    if lacking:
-        remedy = f"Install a torch for CUDA with {lacking[0]} -m pip"
-    else:
-        # A torch works with a newer NCCL than it was built with; with an older one it may miss functions.
-        older, place = min(sides, key=lambda side: side[0].nccl or ())
-        newest = max(ours.nccl or (), theirs.nccl or ())
-        remedy = (
-            f"Install the same torch for CUDA in both, or the newer NCCL: {place} -m pip install "
-            f"nvidia-nccl-cu{(older.cuda or '').partition('.')[0]}=={'.'.join(map(str, newest))}"
+    if ours.nccl is None or ours.nccl != theirs.nccl:
+        raise InputError(
+            f"sync.transport broadcast: both sides need the same NCCL. The trainer has {ours} ({python}), and the "
+            f"engines have {theirs} ({their_python}). Install the same torch for CUDA in both, or the newer "
+            "nvidia-nccl package, or set sync.transport to file"
         )
-    raise InputError(
-        f"sync.transport broadcast: both sides need the same NCCL. The trainer has {ours} ({python}), and the engines "
-        f"have {theirs} ({their_python}). {remedy}, or set sync.transport to file"
-    )
 
 
 def nccl_settings(recipe: Recipe) -> dict[str, str]:
@@ -153,15 +138,14 @@ def nccl_settings(recipe: Recipe) -> dict[str, str]:
     Raises:
         RecipeError: train.environment and engine.environment give different values.
     """
-    return {name: _one_value(name, recipe.train.environment, recipe.engine.environment) for name in SHARED}
-
-
-def _one_value(name: str, train: Mapping[str, str], engine: Mapping[str, str]) -> str:
-    for_ranks = train.get(name)
-    for_engines = engine.get(name, for_ranks)
-    if for_ranks not in (None, for_engines):
-        raise RecipeError(
-            f"train.environment {name}={for_ranks}, engine.environment {name}={for_engines}: both ends of a weight "
-            "broadcast need the same value; give it on one side, and the other side takes it"
-        )
-    return for_engines or os.environ.get(name, OFF)
+    found = {}
+    for name in SHARED:
+        for_ranks = recipe.train.environment.get(name)
+        for_engines = recipe.engine.environment.get(name, for_ranks)
+        if for_ranks not in (None, for_engines):
+            raise RecipeError(
+                f"train.environment {name}={for_ranks}, engine.environment {name}={for_engines}: both ends of a weight "
+                "broadcast need the same value; give it on one side, and the other side takes it"
+            )
+        found[name] = for_engines or os.environ.get(name, OFF)
+    return found

@@ -22,9 +22,9 @@ import msgspec
 from arl.clock import deadline
 from arl.errors import ProcessDied, printable
 from arl.files import writing
-from arl.launch.frames import FrameReader, decode, frame
 from arl.launch.process import open_log
 from arl.launch.spawn import describe_exit, describe_state, kill_session, spawn
+from arl.reward.frames import FrameReader, decode, frame
 from arl.reward.grading import NO_WEIGHTS, Verdict
 from arl.reward.scorer import OnError, Scorer, UngradedLog
 from arl.reward.worker import READ_BYTES, READY, Answer, RewardCall, Settings

@@ -31,8 +31,8 @@ from msgspec import Struct
 
 from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, die_with, exit_immediately, outlive_parent
-from arl.launch.frames import FrameReader, decode, frame, standard_input_socket
 from arl.launch.spawn import describe_exit
+from arl.reward.frames import FrameReader, decode, frame, standard_input_socket
 from arl.reward.grading import RewardCallable, Verdict, judge
 from arl.types import Problem, Response
 

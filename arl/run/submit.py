@@ -21,8 +21,8 @@ from arl.launch.slurm.job import (
     partitions,
     planned_nodes,
     render_script,
-    require,
     run_of,
+    run_slurm,
     submit,
 )
 from arl.metrics.run_files import RECIPE
@@ -152,7 +152,7 @@ def submit_run(recipe: Recipe, resume: Path | None, overrides: Sequence[str] = (
     Raises:
         InputError: something is known to fail, there is no run to resume, or Slurm refuses the job.
     """
-    require("sbatch")
+    run_slurm("sbatch", "--version")  # it must be there
     if resume is not None:
         run_to_resume(recipe, resume)  # else the job would find out, when it has waited for its nodes
     _checked(recipe, None)

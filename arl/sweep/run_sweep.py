@@ -22,7 +22,7 @@ from arl import clock
 from arl.clock import deadline, in_thread, now
 from arl.errors import ArlError, RunError
 from arl.files import is_locked
-from arl.launch.base import Command, Node
+from arl.launch.base import Node
 from arl.launch.devices import Share, core_numbers, divide, visible_cores, visible_devices
 from arl.launch.placement import place
 from arl.launch.process import start_process
@@ -158,8 +158,8 @@ async def _train(run: SweepRun, share: Share, is_resumed: bool) -> str:
         "WANDB_RUN_GROUP": os.environ.get("WANDB_RUN_GROUP", run.sweep.name),
         "WANDB_TAGS": ",".join(filter(None, [os.environ.get("WANDB_TAGS"), run.arm.name])),
     }
-    command = Command(train_arguments(run, is_resumed), {**share.environment, **labels})
-    process = await start_process("arl train", command, run.log, keep)
+    environment = {**share.environment, **labels}
+    process = await start_process("arl train", train_arguments(run, is_resumed), environment, run.log, keep)
     try:
         end = await process.ended()
     finally:

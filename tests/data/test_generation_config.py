@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 
 from arl.config.recipe import Recipe, TinyModel
+from arl.data.model_limits import end_token_ids
 from arl.data.tokenizer import load_codec
-from arl.errors import InputError
+from arl.errors import DataError, InputError
 from arl.models.tiny import make_tiny_model
 from arl.run.preflight import preflight
 from arl.tasks.running_checksum import CHARACTERS

@@ -11,7 +11,7 @@ import pytest
 
 from arl.config.recipe import Data
 from arl.data.problems import load_problems
-from arl.launch.frames import FrameReader, frame
+from arl.reward.frames import FrameReader, frame
 from arl.reward.worker import RewardCall
 from arl.types import Problem, Response
 

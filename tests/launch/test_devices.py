@@ -1,20 +1,14 @@
 """GPUs that torch cannot use are refused, and those of a machine are divided between the runs of a sweep."""
 
-import asyncio
-import os
-import sys
 from pathlib import Path
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.launch import devices
-from arl.launch.base import Command
-from arl.launch.devices import Share, divide, refuse_unusable_gpus, visible_devices
-from arl.launch.process import start_process
+from arl.launch.devices import divide, refuse_unusable_gpus
 
 
 @pytest.fixture
@@ -60,14 +54,6 @@ def test_a_choice_of_devices_that_names_none_is_refused(two_gpus: Path, wanted: 
         refuse_unusable_gpus("2.13.0+cu130", "13.0", 0, wanted, two_gpus)
 
 
-def test_what_follows_a_name_that_is_no_device_is_ignored_as_torch_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(devices, "find_gpus", list)
-    monkeypatch.setattr(devices, "refuse_unusable_gpus", lambda *_: None)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-a,GPU-b")
-    assert visible_devices() == ("GPU-a",)
-
-
 @given(jobs=st.integers(1, 12), cores=st.integers(1, 40))
 def test_every_run_of_a_sweep_has_equally_many_cores_and_few_are_left_over(jobs: int, cores: int) -> None:
     shares = divide(jobs, range(cores))
@@ -88,18 +74,3 @@ def test_a_device_belongs_to_one_run_alone(jobs: int, count: int) -> None:
         return
     used = [device for share in divide(jobs, [0, 1], names) for device in share.devices]
     assert used == names
-
-
-def test_a_run_stays_on_the_cores_and_the_devices_of_its_share(tmp_path: Path) -> None:
-    core = max(os.sched_getaffinity(0))
-    names = ("ARL_CORES", "CUDA_VISIBLE_DEVICES")
-    probe = f"import os; print(os.sched_getaffinity(0), *map(os.environ.get, {names}))"
-    log = tmp_path / "probe.log"
-
-    async def run() -> None:
-        command = Command((sys.executable, "-c", probe), Share((core,), ("2", "3")).environment)
-        process = await start_process("probe", command, log, None)
-        await process.finished(60)
-
-    asyncio.run(run())
-    assert log.read_text() == f"{{{core}}} None 2,3\n"

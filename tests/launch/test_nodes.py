@@ -9,7 +9,7 @@ import pytest
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.nodes import NodeReport, checked_nodes, look_at_this_node, probed_nodes
+from arl.launch.nodes import NodeReport, checked_nodes, probed_nodes
 
 
 def report(name: str, address: str = "10.0.0.7", torch: str = "2.13", problem: str = "") -> NodeReport:
@@ -49,7 +49,3 @@ def test_a_name_that_resolves_to_loopback_is_refused_where_there_are_several_nod
     with pytest.raises(InputError, match=r"^node n2: its own name resolves to 127\.0\.1\.1, .*set cluster\.interface"):
         checked_nodes([report("n1"), debian], None)
     assert len(checked_nodes([report("n1"), report("n2", "10.0.0.8")], None)) == 2
-
-
-def test_the_probe_itself_says_what_is_wrong_with_its_node() -> None:
-    assert "no interface nowhere0 with an IPv4 address; there are " in look_at_this_node("n1", "nowhere0").problem

@@ -37,12 +37,6 @@ def boxes(count: int, gpus: int = 8, cores: int = 64) -> list[Node]:
     return [Node(f"n{number}", cores, devices, address=f"10.0.0.{number}") for number in range(count)]
 
 
-def test_two_boxes_hold_twelve_engines_and_four_ranks_of_one_node() -> None:
-    placed = place(recipe(replicas=12, ranks=4), boxes(2))
-    assert Counter(engine.node for engine in placed.engines) == {0: 8, 1: 4}
-    assert [(rank.node, rank.devices) for rank in placed.ranks] == [(1, (str(i),)) for i in range(4, 8)]
-
-
 def test_ranks_are_equally_many_on_each_node_and_a_copy_of_the_weights_is_kept_on_each() -> None:
     placed = place(recipe(replicas=4, ranks=12), boxes(2))
     assert Counter(rank.node for rank in placed.ranks) == {0: 4, 1: 8}  # no two nodes have six each
@@ -52,14 +46,6 @@ def test_ranks_are_equally_many_on_each_node_and_a_copy_of_the_weights_is_kept_o
     assert placed.ranks_per_node == 8
     assert resolve_auto(even, boxes(4)).train.shard_ranks == 8
     assert resolve_auto(recipe(replicas=4, ranks=4), boxes(4)).train.shard_ranks is None
-
-
-def test_a_node_without_gpus_is_the_controllers_alone() -> None:
-    nodes = [Node("cpu", 16), *boxes(2)]
-    placed = place(recipe(replicas=8, ranks=8), nodes)
-    assert {resources.node for resources in placed.engines} == {1}
-    assert {resources.node for resources in placed.ranks} == {2}
-    assert placed.nodes == [0, 1, 2]
 
 
 def test_an_engine_that_fits_on_no_node_is_refused() -> None:
@@ -117,20 +103,13 @@ def refusal(settings: Recipe, gpus: int, planned_by: str | None) -> str:
     return str(raised.value)
 
 
-def test_too_few_gpus_are_refused_with_what_each_side_needs_and_only_what_helps() -> None:
+def test_too_few_gpus_are_refused_with_what_each_side_needs() -> None:
     message = refusal(recipe(replicas=2, ranks=4, width=2), 4, "--gpus 4xH100")
-    assert "engines need 4 GPUs (engine.replicas 2 × engine.tensor_parallel 2)" in message
-    assert "the trainer 4 (train.ranks 4) on GPUs of their own, which makes 8; there are 4 (--gpus 4xH100)" in message
-    assert message.endswith(
-        ": use a smaller engine.replicas or train.ranks, or a machine with 8 GPUs, or mode collocated"
-    )
-    here = refusal(recipe("collocated", replicas=4, ranks=4), 1, None)
-    assert "there are 1 visible: use " in here
-    assert "mode collocated" not in here.partition(": use")[2]
+    assert "8 GPUs are needed, and there are 4 (--gpus 4xH100): engines need 4 (engine.replicas" in message
+    assert "the trainer 4 (train.ranks) on GPUs of their own, evaluation during training 0" in message
+    here = refusal(recipe("collocated", replicas=4, ranks=4, eval={"problems": 8, "every": 10}), 4, None)
+    assert "5 GPUs are needed, and there are 4 (visible)" in here
     assert here.endswith("CUDA_VISIBLE_DEVICES= for the CPU")
-    evaluates = refusal(recipe(replicas=4, ranks=4, eval={"problems": 8, "every": 10}), 8, None)
-    assert "which makes 8, and evaluation during training (eval.every 10) 1 more; there are 8" in evaluates
-    assert "or eval.every 0 with `arl eval` on the checkpoints" in evaluates
 
 
 def test_a_process_whose_node_is_lost_moves_to_free_gpus_of_a_node_that_is_left() -> None:
@@ -148,11 +127,6 @@ def test_on_cpus_it_moves_to_the_node_whose_processes_have_the_fewest_threads() 
     assert another_place(Resources(2), [], nodes, lost={0, 1, 2}) is None
 
 
-def test_without_min_ranks_and_without_gpus_the_world_size_is_the_recipes() -> None:
-    assert fitting_ranks(recipe(ranks=8), 3) == 8
-    assert fitting_ranks(recipe(ranks=8, train={"min_ranks": 2}), 0) == 8
-
-
 def test_evaluation_beside_the_training_keeps_its_gpu_and_collocated_engines_need_none() -> None:
     elastic = {"min_ranks": 1}
     assert fitting_ranks(recipe(ranks=8, replicas=2, train=elastic, eval={"every": 5}), 8) == 5
@@ -161,9 +135,7 @@ def test_evaluation_beside_the_training_keeps_its_gpu_and_collocated_engines_nee
 
 def test_too_few_gpus_of_a_resumed_run_are_refused_with_what_is_there() -> None:
     elastic = {"shard_ranks": 8, "min_ranks": 8}
-    with pytest.raises(
-        RecipeError, match=r"min_ranks 8: 24 GPUs are left, of which the trainer gets 6, 0 as a multiple"
-    ):
+    with pytest.raises(RecipeError, match=r"min_ranks 8: 24 GPUs are left, on which 0 ranks fit .* as a multiple"):
         fitting_ranks(recipe(ranks=16, replicas=18, train=elastic), 24)
 
 

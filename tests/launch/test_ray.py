@@ -61,16 +61,16 @@ def test_a_process_whose_worker_hangs_has_ended_within_a_deadline_and_a_lost_one
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("ray", reason=NO_RAY)
-    from arl.launch.ray import ray_process
+    from arl.launch.ray import ray_launcher
 
-    monkeypatch.setattr(ray_process, "END_SECONDS", 0.1)
+    monkeypatch.setattr(ray_launcher, "END_SECONDS", 0.1)
     monkeypatch.setattr("ray.kill", lambda actor: actor.is_dead.set())
 
     async def describe(error: Exception) -> str:
         return "was lost"
 
     async def watch(actor: Any, role: str) -> None:
-        process = ray_process.RayProcess(
+        process = ray_launcher.RayProcess(
             role,
             tmp_path / f"{role}.log",
             None,

@@ -13,8 +13,7 @@ import pytest
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
-from arl.errors import InputError, RunError
-from arl.launch.slurm import job
+from arl.errors import InputError
 from arl.launch.slurm.job import Submission, planned_nodes, render_script
 from arl.launch.slurm.slurm_launcher import read_allocation
 from arl.run.submit import cluster_overrides, follow_submission, refuse_options_of_others, submit_run
@@ -56,15 +55,6 @@ def test_flags_that_arl_gives_itself_or_that_would_end_the_run_without_a_checkpo
         recipe("cluster.flags.signal=USR1@60")
 
 
-def test_options_that_are_no_number_of_machines_and_no_flag_are_blamed_themselves() -> None:
-    for nodes in ("a-b", "2-", "-2", "1 2: x", "2-3-4"):
-        with pytest.raises(InputError, match=f"--nodes {nodes}: give a number of machines, as in 4"):
-            cluster_overrides(None, nodes, {}, ())
-    for flag in ("qos=high", "--", "--a.b=c", "--a b"):
-        with pytest.raises(InputError, match=f"--sbatch {flag}: give a flag of sbatch with its dashes"):
-            cluster_overrides("slurm", None, {}, [flag])
-
-
 def test_an_option_that_the_launcher_or_a_job_that_runs_would_ignore_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -102,20 +92,8 @@ def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: py
     with pytest.raises(InputError, match=r"sbatch is not found; run this where Slurm.*or use `launcher: local`"):
         submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
     assert not list(tmp_path.iterdir())
-    (tmp_path / "srun").touch(mode=0o755)
     with pytest.raises(InputError, match=r"scontrol is not found; run this where Slurm's commands are installed"):
         read_allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"})
-
-
-def test_sbatch_that_does_not_answer_may_have_submitted_the_job(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    write(tmp_path, "sbatch", "exec sleep 600")
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    monkeypatch.setattr(job, "ANSWER_SECONDS", 0.5)
-    with pytest.raises(RunError, match=r"`sbatch .*job\.sh` has not answered within .*see `squeue --me`"):
-        job.submit(recipe(), Submission(tmp_path / "job"))
-    assert (tmp_path / "job" / "job.sh").exists()
 
 
 def write(directory: Path, name: str, *lines: str) -> None:
@@ -131,21 +109,9 @@ def sbatch_that_says(words: str, directory: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("PATH", str(directory / "bin"), prepend=":")
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (
-            "Could not establish a configuration source",
-            r"Slurm does not work on this machine \(sbatch.*a login node of",
-        ),
-        ("Invalid qos specification", r"sbatch refuses the job: .*Invalid qos.*its flags are those of cluster\.flags"),
-    ],
-)
-def test_a_refused_job_names_the_cause_and_leaves_no_directory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: str, message: str
-) -> None:
-    sbatch_that_says(words, tmp_path, monkeypatch)
-    with pytest.raises(InputError, match=message):
+def test_a_refused_job_names_the_cause_and_leaves_no_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sbatch_that_says("Invalid qos specification", tmp_path, monkeypatch)
+    with pytest.raises(InputError, match=r"sbatch refuses the job: .*Invalid qos.*its flags come from cluster\.flags"):
         submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
     assert not list((tmp_path / "runs" / "slurm").iterdir())
 

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import psutil
 
-from arl.launch.base import Command
 from arl.launch.network import HOST
 from arl.launch.process import start_child
 from arl.launch.run_secrets import write_variables
 from arl.launch.slurm import step_runner
-from arl.launch.slurm.step import SlurmProcess
+from arl.launch.slurm.slurm_launcher import SlurmProcess
 from tests.processes import survivors
 
 SLEEP = "import time; print('ready here', flush=True); time.sleep(600)"
@@ -27,10 +26,10 @@ signal.pause()
 async def start_step(directory: Path, code: str) -> SlurmProcess:
     """Start a few lines of Python behind a runner."""
     file = write_variables(directory, "engine-0", {HOST: "127.0.0.1"})
-    runner = Command((sys.executable, "-I", str(step_runner.__file__), file, sys.executable, "-c", code))
+    runner = (sys.executable, "-I", str(step_runner.__file__), file, sys.executable, "-c", code)
     return SlurmProcess(
         "engine-0",
-        await start_child(runner, asyncio.subprocess.PIPE),
+        await start_child(runner, {}, stdin=asyncio.subprocess.PIPE),
         directory / "engine-0.log",
         None,
         node=1,

@@ -24,19 +24,15 @@ def test_an_interpreter_with_another_nccl_is_refused_with_versions_places_and_re
     with pytest.raises(InputError, match=r"sync\.transport broadcast: both sides need the same NCCL") as caught:
         refuse_unequal_nccl(OURS, sys.executable, theirs, python)
     message = str(caught.value)
-    for part in ("NCCL 2.29.7", "NCCL 2.28.9", sys.executable, f"{python} -m pip install nvidia-nccl-cu12==2.29.7"):
+    for part in ("NCCL 2.29.7", "NCCL 2.28.9", sys.executable, python):
         assert part in message
 
 
 def test_equal_versions_are_accepted_and_a_side_without_nccl_is_refused() -> None:
     refuse_unequal_nccl(OURS, "a", TorchBuild("2.12.0+cu126", "12.6", (2, 29, 7)), "b")
-    with pytest.raises(InputError, match=r"torch 2\.13\.0\+cpu for the CPU .* Install a torch for CUDA with b -m pip"):
-        refuse_unequal_nccl(OURS, "a", TorchBuild("2.13.0+cpu"), "b")
-    older = TorchBuild("2.11.0+cu126", "12.6", (2, 28, 9))
-    with pytest.raises(InputError, match=r"the newer NCCL: a -m pip install nvidia-nccl-cu12==2\.29\.7"):
-        refuse_unequal_nccl(older, "a", OURS, "b")
-    with pytest.raises(InputError, match="both sides need the same NCCL"):
-        refuse_unequal_nccl(TorchBuild("2.13.0+cpu"), "a", TorchBuild("2.13.0+cpu"), "b")
+    for ours in (OURS, TorchBuild("2.13.0+cpu")):
+        with pytest.raises(InputError, match=r"torch 2\.13\.0\+cpu for the CPU .* Install the same torch for CUDA"):
+            refuse_unequal_nccl(ours, "a", TorchBuild("2.13.0+cpu"), "b")
 
 
 def test_an_interpreter_whose_torch_cannot_be_imported_says_why(tmp_path: Path) -> None:

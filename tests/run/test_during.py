@@ -204,5 +204,5 @@ def test_a_resumed_run_measures_what_waited_and_records_again_what_its_files_los
 def test_an_evaluation_beside_a_run_needs_devices_of_its_own_on_gpus() -> None:
     recipe = Recipe.model_validate(RECIPE)
     assert place(recipe, [Node("n", 8, ("0", "1", "2"))]).evaluation.devices == ("2",)  # type: ignore[union-attr]
-    with pytest.raises(RecipeError, match=r"makes 2, and evaluation during training .* 1 more; there are 2 visible"):
+    with pytest.raises(RecipeError, match=r"3 GPUs are needed, and there are 2 .* evaluation during training 1"):
         place(recipe, [Node("n", 8, ("0", "1"))])

@@ -11,6 +11,7 @@ When the controller dies, the kernel sends SIGTERM to each srun, which ends its 
 import asyncio
 import os
 import platform
+import re
 import shlex
 import signal
 import sys
@@ -24,11 +25,20 @@ from arl.launch.base import Command, Launcher, Node, Process, Resources
 from arl.launch.child import DEATH_SIGNAL
 from arl.launch.network import HOST
 from arl.launch.nodes import probed_nodes
-from arl.launch.process import start_child
+from arl.launch.process import OUTPUT_SECONDS, LocalProcess, PipedChild, start_child
 from arl.launch.slurm import step_runner
-from arl.launch.slurm.job import JOB, RUN_POINTER, require, run_slurm
-from arl.launch.slurm.step import SlurmProcess
+from arl.launch.slurm.job import JOB, RUN_POINTER, run_slurm
+from arl.launch.slurm.step_runner import MARK
+from arl.launch.spawn import signal_all
 
+# From SIGKILL until srun is ended, too. It is longer than a network takes, and than a kernel takes to free the memory
+# of a large process.
+REMOTE_SECONDS = 10.0
+# At the end of a line that the process may have begun.
+RUNNER_LINE = re.compile(rf"{MARK}(?:pid (?P<pid>\d+)|ended (?P<code>-?\d+))$")
+NODE_LOST = re.compile(
+    r"^srun: error: .*(Node failure on|Requested node configuration is not available|Required node not available)"
+)
 PROBE_SECONDS = 300.0  # importing torch from a busy network file system takes minutes
 
 
@@ -53,9 +63,8 @@ class SlurmLauncher(Launcher):
 
     def _point_to_run(self) -> None:
         """Write the path of the run directory where the job's script looks for it, should the job be requeued."""
-        pointer = os.environ.get(RUN_POINTER)
-        if pointer is not None:
-            Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")
+        if RUN_POINTER in os.environ:
+            Path(os.environ[RUN_POINTER]).write_text(f"{self._logs.parent.absolute()}\n")
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -86,13 +95,11 @@ class SlurmLauncher(Launcher):
         }
         file = self._write_secrets(role, variables)
         runner = (sys.executable, "-I", step_runner.__file__, file, *command.argv)
-        srun = Command(
-            argv=(*step([node.name]), "--unbuffered", f"--job-name={role}", *runner),
-            environment={DEATH_SIGNAL: str(int(signal.SIGTERM))},
-        )
+        srun = (*step([node.name]), "--unbuffered", f"--job-name={role}", *runner)
+        dies_in_peace = {DEATH_SIGNAL: str(int(signal.SIGTERM))}
         process = SlurmProcess(
             role,
-            await start_child(srun, asyncio.subprocess.PIPE),
+            await start_child(srun, dies_in_peace, stdin=asyncio.subprocess.PIPE),
             self._logs / f"{role}.log",
             on_line,
             node=resources.node,
@@ -101,6 +108,94 @@ class SlurmLauncher(Launcher):
         )
         self._remember(process)
         return process
+
+
+class SlurmProcess(LocalProcess):
+    """Watch a step of a Slurm job.
+
+    Args:
+        child: the local srun; signals go through its standard input.
+        node: number of its node.
+        node_name: as messages show it.
+        on_lost_node: is called when srun says that the node cannot be used any more.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        child: PipedChild,
+        log: Path,
+        on_line: Callable[[str], None] | None,
+        *,
+        node: int,
+        node_name: str,
+        on_lost_node: Callable[[int], None],
+    ) -> None:
+        super().__init__(role, child, log, on_line, node, node_name)
+        self._on_lost_node = on_lost_node
+        self._remote_pid: int | None = None
+        self._remote_code: int | None = None
+        self._node_has_failed = False
+
+    def __str__(self) -> str:
+        if self._remote_pid is None:
+            return f"{self.role} (starting on {self._node_name})"
+        return super().__str__()
+
+    @property
+    def pid(self) -> int:
+        return self._remote_pid or 0
+
+    @property
+    def exit_code(self) -> int | None:
+        return None if self._process.returncode is None else self._remote_code
+
+    async def _wait(self) -> object:
+        """Wait for srun and for its output, whose last line is the exit code of the process."""
+        code = await self._process.wait()
+        if self._remote_code is None:
+            await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
+        if self._remote_code is None:
+            self._remote_code = self._code_without_report(code)
+        return self._remote_code
+
+    def _code_without_report(self, code: int) -> int:
+        """Return the exit code of a process whose runner was killed as well, from that of srun, 0 if the node fails."""
+        if code == 0 or self._node_has_failed:
+            return -signal.SIGKILL
+        return 128 - code if code > 128 else code
+
+    def _how_it_ended(self) -> str:
+        if self._node_has_failed:
+            return f"was lost: node {self._node_name} has failed"
+        return super()._how_it_ended()
+
+    def _signal(self, number: signal.Signals) -> None:
+        """Send a signal through the runner. If SIGKILL does not end it in time, its node cannot be reached."""
+        if self._process.returncode is not None:
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"%d\n" % number)
+        if number is signal.SIGKILL:
+            asyncio.get_running_loop().call_later(REMOTE_SECONDS, self._end_srun, signal.SIGTERM)
+
+    def _end_srun(self, number: signal.Signals) -> None:
+        """End the local srun: Slurm ends the step itself, as soon as it reaches the node."""
+        if self._process.returncode is None:
+            signal_all(self._process, number)
+            asyncio.get_running_loop().call_later(REMOTE_SECONDS, self._end_srun, signal.SIGKILL)
+
+    def _take_line(self, line: str) -> None:
+        found = RUNNER_LINE.search(line)
+        if found is None:
+            if NODE_LOST.search(line):
+                self._node_has_failed = True
+                self._on_lost_node(self.node)
+        elif found["code"]:
+            self._remote_code = int(found["code"])
+        else:
+            self._remote_pid = int(found["pid"])
+        super()._take_line(line)
 
 
 def step(nodes: Sequence[str]) -> tuple[str, ...]:
@@ -134,7 +229,6 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> list[str]:
             f"launcher slurm: this process is in no Slurm job ({JOB} is not set); `arl train RECIPE --launcher slurm` "
             "submits one"
         )
-    require("srun")
     nodes = environment["SLURM_JOB_NODELIST"]  # in short, as in n[1-3]
     done = run_slurm("scontrol", "show", "hostnames", nodes)
     if done.returncode != 0:
