@@ -74,7 +74,7 @@ class Model(Section):
 class Sync(Section):
     """Say how new weights reach the engines."""
 
-    transport: Literal["auto"] | Transport = "auto"
+    transport: Literal["auto", Transport] = "auto"
     """file: a memory-backed file system, or the run directory with several nodes. broadcast: NCCL, or gloo without
     GPUs. ipc: shared memory, for engines on the trainer's GPUs. memory: for engines in the trainer's process. auto:
     what suits the devices."""

@@ -40,10 +40,3 @@ def test_a_module_that_ends_the_process_when_it_is_imported_is_refused(
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(RecipeError, match=r"cannot import script_of_a_user \(usage: script\)"):
         load_recipe(recipe_file, ["data.task=script_of_a_user:Task"])
-
-
-def test_many_mistakes_are_counted_and_fit_a_screen(recipe_file: Path) -> None:
-    recipe_file.write_text(GOOD + "".join(f"unknown{number}: 1\n" for number in range(200)))
-    with pytest.raises(RecipeError, match="and 190 more mistakes") as caught:
-        load_recipe(recipe_file)
-    assert str(caught.value).count("\n") == 10

@@ -88,7 +88,7 @@ def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> Non
     assert ":7: data.options.sizes: unknown key; did you mean size?" in refusal(
         recipe_file, GOOD.replace(task, options + "sizes: 1")
     )
-    assert ":7: data.options.size = 0: must be 1 or more" in refusal(
+    assert ":7: data.options.size = 0: must be greater than 0" in refusal(
         recipe_file, GOOD.replace(task, options + "size: 0")
     )
     assert ":4: data.options {'size': 3}: these are settings of a task" in refusal(
@@ -103,7 +103,7 @@ def test_an_unknown_task_is_named_with_its_line(recipe_file: Path) -> None:
 
 def test_every_mistake_is_reported_at_once(recipe_file: Path) -> None:
     message = refusal(recipe_file, GOOD + "  steps: 0\nrollout:\n  group_size: many\n")
-    assert f"{recipe_file}:7: train.steps = 0: must be 1 or more" in message
+    assert f"{recipe_file}:7: train.steps = 0: must be greater than 0" in message
     assert f"{recipe_file}:9: rollout.group_size = 'many'" in message
 
 

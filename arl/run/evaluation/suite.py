@@ -152,7 +152,7 @@ def recipe_of_suite(recipe: Recipe, name: str, settings: Mapping[str, Any], fiel
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        rules = "; ".join(_explain(mistake) for mistake in find_mistakes(error, values))
+        rules = "; ".join(_explain(mistake) for mistake in find_mistakes(error))
         raise RecipeError(f"{field} {name}: {rules}") from error
 
 

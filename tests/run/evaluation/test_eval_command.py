@@ -97,7 +97,10 @@ def test_a_directory_holds_one_protocol_and_one_model_and_is_written_by_one_comm
         (("--suite", "held_out"), "--suite held_out: these are the problems of a recipe; give --recipe"),
         (("--suite", "mine:Nothing"), "suite mine:Nothing: has no evaluation problem"),
         (("--suite", "mine:Digits", "--samples", "4", "--k", "8"), "--k 8: pass@8 needs 8 samples or more"),
-        (("--suite", "mine:Digits", "--top-p", "1.5"), "suite mine:Digits: eval.top_p = 1.5: must be 1 or less"),
+        (
+            ("--suite", "mine:Digits", "--top-p", "1.5"),
+            "suite mine:Digits: eval.top_p = 1.5: must be less than or equal to 1",
+        ),
         (("--suite", "mine:Digits"), "--max-new-tokens) 1024, 1028 in all, exceed the model's context of 64: lower"),
         (("--suite", "mine:Long", "--max-new-tokens", "8"), "suite mine:Long: a prompt of 81 tokens"),
     ],
