@@ -1,7 +1,7 @@
 """Define the recipe's section about problems: where they come from, and how they become prompts."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from string import Formatter
 from typing import Any, Literal
 
@@ -130,7 +130,8 @@ class Data(Section):
         try:
             fields = template_fields(template)
         except ValueError as error:
-            raise ValueError(f"data.template {template!r}: {error}") from error
+            rule = f"{error}; write {{{{ and }}}} for braces that are text, as in \\boxed{{{{}}}}"
+            raise ValueError(f"data.template {template!r}: {rule}") from error
         if not fields:
             raise ValueError(f"data.template {template!r}: names no column; write {{question}}, for instance")
         return template
@@ -200,28 +201,16 @@ def template_fields(template: str) -> list[str]:
     Raises:
         ValueError: a brace without its partner, a field without a name, or one with a conversion or a format.
     """
-    return [name for _, name in _template_parts(template) if name is not None]
+    fields = []
+    for _, name, layout, conversion in Formatter().parse(template):
+        if name == "" or layout or conversion:
+            raise ValueError("a field is the name of a column alone, like {question}")
+        if name is not None:
+            fields.append(name)
+    return fields
 
 
 def fill_template(template: str, values: dict[str, str]) -> str:
     """Put the values in place of the fields."""
-    pieces = []
-    for text, name in _template_parts(template):
-        pieces.append(text)
-        if name is not None:
-            pieces.append(values[name])
-    return "".join(pieces)
-
-
-def _template_parts(template: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each piece of text with the name of the field after it."""
-    try:
-        parts = list(Formatter().parse(template))
-    except ValueError as error:
-        raise ValueError(f"{error}; write {{{{ and }}}} for braces that are text, as in \\boxed{{{{}}}}") from error
-    for text, name, layout, conversion in parts:
-        if name == "":
-            raise ValueError("{} names no column; write {{}} for braces that are text, as in \\boxed{{}}")
-        if layout or conversion:
-            raise ValueError(f"{{{name}}}: a field is the name of a column alone, without a format or conversion")
-        yield text, name
+    parts = Formatter().parse(template)
+    return "".join(text + (values[name] if name is not None else "") for text, name, _, _ in parts)

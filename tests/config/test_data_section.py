@@ -47,7 +47,10 @@ def refusal(file: Path, data: str) -> str:
         ("{task: gsm8k, path: a.jsonl}", "give exactly one of data.task and data.path"),
         ("{}", "give exactly one of data.task and data.path"),
         ("{path: a.jsonl, columns: {promt: x}}", "data.columns.promt: unknown key; did you mean prompt?"),
-        ("{path: a.jsonl, template: '{}'}", "data.template '{}': {} names no column"),
+        (
+            "{path: a.jsonl, template: '{}'}",
+            "data.template '{}': a field is the name of a column alone, like {question}; write {{ and }}",
+        ),
         ("{path: a.jsonl, malformed: ignore}", "data.malformed = 'ignore'"),
         ("{path: a.jsonl, pass_rate: {min: 0.5}}", "data.pass_rate.file: required, and missing"),
         ("{path: a.jsonl, pass_rate: {file: x, min: 0.5, max: 0.2}}", "data.pass_rate.min 0.5 exceeds"),
