@@ -71,7 +71,7 @@ class Data(Section):
     pins a branch, tag or commit."""
     eval_path: FilePath | None = None
     """path: files with the evaluation problems, instead of a share of `path`."""
-    eval_fraction: OpenFraction | None = Field(default=None, validate_default=True)
+    eval_fraction: OpenFraction | None = None
     """path: share of the problems held out for evaluation, by a hash of their content. null: 0.1 without eval_path."""
     columns: Columns = Columns()
     """Other columns become metadata of the problem."""
@@ -85,8 +85,8 @@ class Data(Section):
     """Text after each question, as in "\\nPut the answer in \\\\boxed{}."; tasks bring their own."""
     chat_template: bool = True
     """Make a text prompt a user's message where the tokenizer has a chat template."""
-    deduplicate: bool | None = Field(default=None, validate_default=True)
-    """Use training problems with an equal question once. null: true for files, and what the task says."""
+    deduplicate: bool = False
+    """Use training problems with an equal question once. Left out: true for files, and what the task says."""
     overlap: Literal["refuse", "drop"] = "refuse"
     """A training problem that is also in the evaluation or in eval.suites stops the start, or is left out and
     counted."""
@@ -97,13 +97,21 @@ class Data(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _prompt_as_the_task_does(cls, values: Any) -> Any:
-        """Fill in what the task declares, where the recipe is silent."""
-        task = values.get("task") if isinstance(values, dict) else None
+    def _default_by_source(cls, values: Any) -> Any:
+        """Fill in what the task declares, or what files need, where the recipe is silent."""
+        if not isinstance(values, dict):
+            return values
+        given = {name: value for name, value in values.items() if value is not None}
+        task = given.get("task")
+        defaults: dict[str, Any] = {}
         if isinstance(task, str):
             with contextlib.suppress(ValueError):  # the validator of the options says that there is no such task
-                return getattr(_imported(task), "prompting", {}) | values
-        return values
+                defaults |= getattr(_imported(task), "prompting", {})
+        elif "path" in given:
+            defaults["deduplicate"] = True
+            if "eval_path" not in given:
+                defaults["eval_fraction"] = EVAL_FRACTION
+        return defaults | given
 
     @field_validator("options")
     @classmethod
@@ -115,12 +123,6 @@ class Data(Section):
                 raise ValueError(f"data.options {options}: these are settings of a task; name one in data.task")
             return {}
         return task_options(task).model_validate(options).model_dump(mode="json")
-
-    @field_validator("eval_fraction")
-    @classmethod
-    def _hold_out(cls, fraction: float | None, info: ValidationInfo) -> float | None:
-        from_one_source = info.data.get("path") is not None and info.data.get("eval_path") is None
-        return EVAL_FRACTION if fraction is None and from_one_source else fraction
 
     @field_validator("template")
     @classmethod
@@ -135,11 +137,6 @@ class Data(Section):
         if not fields:
             raise ValueError(f"data.template {template!r}: names no column; write {{question}}, for instance")
         return template
-
-    @field_validator("deduplicate")
-    @classmethod
-    def _files_once(cls, deduplicate: bool | None, info: ValidationInfo) -> bool:
-        return info.data.get("path") is not None if deduplicate is None else deduplicate
 
     @model_validator(mode="after")
     def _one_source(self) -> "Data":

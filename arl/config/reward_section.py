@@ -13,7 +13,7 @@ from arl.config.section import (
     Section,
     Tokens,
     Unit,
-    validate_environment,
+    not_reserved,
 )
 
 Gigabytes = Annotated[PositiveFloat, Unit("GB")]
@@ -53,7 +53,9 @@ class Reward(Section):
     """Worker processes."""
     memory_gb: Gigabytes = 4.0
     """Address space that a call may add to that of the imported function; beyond it comes a MemoryError."""
-    environment: Environment = Field(default_factory=dict)
+    environment: Annotated[Environment, not_reserved("reward.environment", may_give=["OMP_NUM_THREADS"])] = Field(
+        default_factory=dict
+    )
     """More environment variables of the workers. OMP_NUM_THREADS, MKL_NUM_THREADS and OPENBLAS_NUM_THREADS are 1 unless
     given."""
 
@@ -63,8 +65,3 @@ class Reward(Section):
         if clip is not None and clip[0] >= clip[1]:
             raise ValueError(f"reward.clip {list(clip)}: give [low, high] with low < high")
         return clip
-
-    @field_validator("environment")
-    @classmethod
-    def _not_reserved(cls, environment: Environment) -> Environment:
-        return validate_environment("reward.environment", environment, may_give=("OMP_NUM_THREADS",))

@@ -84,23 +84,24 @@ SECRET_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 Environment = dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]]
 
 
-def validate_environment(field: str, environment: Environment, may_give: Collection[str] = ()) -> Environment:
-    """Return the variables of the recipe's `field`, if a recipe may give them.
+def not_reserved(field: str, may_give: Collection[str] = ()) -> AfterValidator:
+    """Return the check that a recipe's `field` gives no variable that arl sets itself, and no secret.
 
     Args:
         may_give: names that arl sets itself for other processes only.
-
-    Raises:
-        ValueError: arl sets one of them itself, or one is a secret by its name.
     """
-    for name in environment:
-        if name in RESERVED and name not in may_give:
-            raise ValueError(f"{field} {name}: arl sets it ({RESERVED[name]}); leave it out")
-        if name.startswith("ARL_"):
-            raise ValueError(f"{field} {name}: names with ARL_ are arl's own; leave it out")
-        if name.upper().endswith(SECRET_ENDINGS):
-            raise ValueError(
-                f"{field} {name}: by its name it is a secret, and a recipe is copied into the run "
-                "directory and to trackers; set it for `arl train` instead, every process inherits it"
-            )
-    return environment
+
+    def check(environment: Environment) -> Environment:
+        for name in environment:
+            if name in RESERVED and name not in may_give:
+                raise ValueError(f"{field} {name}: arl sets it ({RESERVED[name]}); leave it out")
+            if name.startswith("ARL_"):
+                raise ValueError(f"{field} {name}: names with ARL_ are arl's own; leave it out")
+            if name.upper().endswith(SECRET_ENDINGS):
+                raise ValueError(
+                    f"{field} {name}: by its name it is a secret, and a recipe is copied into the run "
+                    "directory and to trackers; set it for `arl train` instead, every process inherits it"
+                )
+        return environment
+
+    return AfterValidator(check)
