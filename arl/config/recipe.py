@@ -6,6 +6,7 @@
 """
 
 import contextlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,19 +17,46 @@ from arl.config.cluster_section import Cluster as Cluster
 from arl.config.data_section import Data as Data
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
-from arl.config.eval_section import Eval as Eval
 from arl.config.objective_section import AdvantageSection as AdvantageSection
 from arl.config.objective_section import ObjectiveSection as ObjectiveSection
-from arl.config.reward_section import Reward as Reward
 from arl.config.rollout_section import LagFile as LagFile
 from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines
 from arl.config.run_section import Output as Output
 from arl.config.run_section import VirtualCosts as VirtualCosts
+from arl.config.scoring_sections import Eval as Eval
+from arl.config.scoring_sections import Reward as Reward
 from arl.config.section import FilePath, Positive, Section, Seed, Tokens
 from arl.config.train_section import Train as Train
-from arl.config.worlds import TRAITS, WorldName, WorldTraits
 from arl.types import Transport
+
+WorldName = Literal["wall", "virtual"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldTraits:
+    """Declare what kind of world it is. This is known before the world is opened."""
+
+    virtual_time: bool
+    """Time jumps to the next timer when nothing can run, and every operation takes the seconds that the recipe's
+    section `virtual` gives; threads and other processes have no place in it."""
+    one_process: bool
+    """Engines, trainer and rewards compute in this process, on the CPU, with one thread."""
+    restarts_at_checkpoints: bool
+    """A run is built anew from its files at each checkpoint, even if nothing interrupts it. A resumed run then equals
+    the uninterrupted one to the last bit, and nothing that changes the schedule may change when it is resumed."""
+    start_time: float = 0.0
+    """The clock's seconds when a new run begins."""
+
+    @property
+    def time_unit(self) -> str:
+        """Return the unit of the seconds that people read."""
+        return "virtual s" if self.virtual_time else "s"
+
+
+WALL = WorldTraits(virtual_time=False, one_process=False, restarts_at_checkpoints=False)
+VIRTUAL = WorldTraits(virtual_time=True, one_process=True, restarts_at_checkpoints=True)
+TRAITS: dict[WorldName, WorldTraits] = {"wall": WALL, "virtual": VIRTUAL}
 
 
 class TinyModel(Section):

@@ -14,6 +14,13 @@ GOOD = "model: {tiny: {}}\ndata: {task: running_checksum}\n"
     ("override", "rule"),
     [
         ("sync.transport=brodcast", "did you mean broadcast? give one of auto, file, memory, broadcast, ipc"),
+        ('output.directory="a\\nb"', "must not hold line ends"),
+        ("output.directory=''", "output.directory = '': must not be empty"),
+        ("train.weight_decay=1e9", "train.weight_decay 1e+09: an update multiplies the weights by"),
+        ("train.learning_rate=.nan", "must be a finite number"),
+        ("train.ranks=true", "train.ranks = True: must be a number, and not true or false"),
+        ("data.task='a b:c'", "or your own as module:attribute"),
+        ("eval.suites=gsm8k", "eval.suites = 'gsm8k': must be a list, as in [gsm8k]"),
         ("mode=Collocated", "mode = 'Collocated': did you mean collocated? give one of disaggregated, collocated"),
         ("train.lr=1", "train.lr: unknown key; did you mean learning_rate?"),
         ("train.ranks=0", "train.ranks = 0: must be greater than 0"),

@@ -15,9 +15,9 @@ from typing import Any
 
 from arl import clock
 from arl.config.cluster_section import Cluster
-from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe, Sync
 from arl.config.recipe_file import load_recipe, make_recipe
+from arl.config.scoring_sections import HELD_OUT
 from arl.config.section import usable_path
 from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits

@@ -16,9 +16,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from arl.config.data_section import task_evaluation
-from arl.config.eval_section import HELD_OUT, Eval
 from arl.config.mistakes import Mistake, find_mistakes
 from arl.config.recipe import Recipe
+from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
 from arl.data.problems import ProblemSets, load_problems
 from arl.data.text_codec import TextCodec
