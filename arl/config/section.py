@@ -10,7 +10,7 @@ class Unit(str):
     """Name the unit of a field, for docs/reference.md, as in `Annotated[int, Unit("tokens")]`."""
 
 
-LARGEST_SEED = 2**62  # numbers of processes are added to it, and torch takes 64 bits
+MAX_SEED = 2**62  # numbers of processes are added to it, and torch takes 64 bits
 
 
 def _number(value: Any) -> Any:
@@ -25,7 +25,7 @@ NUMBER = BeforeValidator(_number)  # behind the bounds, which must belong to the
 Real = Annotated[float, NUMBER]
 Positive = Annotated[int, Field(gt=0), NUMBER]
 NonNegative = Annotated[int, Field(ge=0), NUMBER]
-Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED), NUMBER]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED), NUMBER]
 PositiveFloat = Annotated[float, Field(gt=0), NUMBER]
 NonNegativeFloat = Annotated[float, Field(ge=0), NUMBER]
 Fraction = Annotated[float, Field(ge=0, le=1), NUMBER]

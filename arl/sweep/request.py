@@ -20,7 +20,7 @@ from pydantic import Field, ValidationError
 
 from arl.config.mistakes import Key, place_of, rule_of
 from arl.config.recipe_file import is_sweep_file, leaves, read_with_places
-from arl.config.section import LARGEST_SEED, FilePath, Positive, Section
+from arl.config.section import MAX_SEED, FilePath, Positive, Section
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml
 from arl.errors import InputError
 
@@ -235,11 +235,9 @@ def _seeds(given: Any, place: str) -> list[int] | None:
         return None
     if type(given) is int and given > 0:
         return list(range(given))
-    are_seeds = isinstance(given, list) and all(type(seed) is int and 0 <= seed <= LARGEST_SEED for seed in given)
+    are_seeds = isinstance(given, list) and all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in given)
     if not are_seeds or not given or len(set(given)) < len(given):
-        raise InputError(
-            f"{place}: give a number of seeds, or a list like 0,3,5, each once and from 0 to {LARGEST_SEED}"
-        )
+        raise InputError(f"{place}: give a number of seeds, or a list like 0,3,5, each once and from 0 to {MAX_SEED}")
     return list(given)
 
 
