@@ -17,8 +17,8 @@ FinishReason = Literal["stop", "length", "abort"]
 Transport = Literal["file", "memory", "broadcast", "ipc"]
 MetricValue = float | list[float | None]  # a list has one number for each of arl.metrics.names.AGE_BUCKETS
 NOT_SAMPLED = -1  # the policy version of prompt and tool tokens
-MOST_COUNT = 10**15  # of groups, versions or tokens: more than any run has, and exact in a float64
-Count = Annotated[int, Meta(ge=0, le=MOST_COUNT)]
+MAX_COUNT = 10**15  # of groups, versions or tokens: more than any run has, and exact in a float64
+Count = Annotated[int, Meta(ge=0, le=MAX_COUNT)]
 
 LARGEST_REWARD = 1e9  # of a part, or of their weighted sum; beyond it, a step computed in float32 may be no number
 CORRECT = "correct"  # the part of a reward that evaluations count, and the metrics of right and wrong answers

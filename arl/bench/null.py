@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
-from arl.config.worlds import WorldTraits
+from arl.config.recipe import WorldTraits
 from arl.engine.base import Load
 from arl.engine.router import Router
 from arl.rollout.controller_state import ControllerState

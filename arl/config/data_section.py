@@ -1,7 +1,7 @@
 """Define the recipe's section about problems: where they come from, and how they become prompts."""
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from string import Formatter
 from typing import Any, Literal
 
@@ -71,7 +71,7 @@ class Data(Section):
     pins a branch, tag or commit."""
     eval_path: FilePath | None = None
     """path: files with the evaluation problems, instead of a share of `path`."""
-    eval_fraction: OpenFraction | None = Field(default=None, validate_default=True)
+    eval_fraction: OpenFraction | None = None
     """path: share of the problems held out for evaluation, by a hash of their content. null: 0.1 without eval_path."""
     columns: Columns = Columns()
     """Other columns become metadata of the problem."""
@@ -85,8 +85,8 @@ class Data(Section):
     """Text after each question, as in "\\nPut the answer in \\\\boxed{}."; tasks bring their own."""
     chat_template: bool = True
     """Make a text prompt a user's message where the tokenizer has a chat template."""
-    deduplicate: bool | None = Field(default=None, validate_default=True)
-    """Use training problems with an equal question once. null: true for files, and what the task says."""
+    deduplicate: bool = False
+    """Use training problems with an equal question once. Left out: true for files, and what the task says."""
     overlap: Literal["refuse", "drop"] = "refuse"
     """A training problem that is also in the evaluation or in eval.suites stops the start, or is left out and
     counted."""
@@ -97,13 +97,21 @@ class Data(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _prompt_as_the_task_does(cls, values: Any) -> Any:
-        """Fill in what the task declares, where the recipe is silent."""
-        task = values.get("task") if isinstance(values, dict) else None
+    def _default_by_source(cls, values: Any) -> Any:
+        """Fill in what the task declares, or what files need, where the recipe is silent."""
+        if not isinstance(values, dict):
+            return values
+        given = {name: value for name, value in values.items() if value is not None}
+        task = given.get("task")
+        defaults: dict[str, Any] = {}
         if isinstance(task, str):
             with contextlib.suppress(ValueError):  # the validator of the options says that there is no such task
-                return getattr(_imported(task), "prompting", {}) | values
-        return values
+                defaults |= getattr(_imported(task), "prompting", {})
+        elif "path" in given:
+            defaults["deduplicate"] = True
+            if "eval_path" not in given:
+                defaults["eval_fraction"] = EVAL_FRACTION
+        return defaults | given
 
     @field_validator("options")
     @classmethod
@@ -116,12 +124,6 @@ class Data(Section):
             return {}
         return task_options(task).model_validate(options).model_dump(mode="json")
 
-    @field_validator("eval_fraction")
-    @classmethod
-    def _hold_out(cls, fraction: float | None, info: ValidationInfo) -> float | None:
-        from_one_source = info.data.get("path") is not None and info.data.get("eval_path") is None
-        return EVAL_FRACTION if fraction is None and from_one_source else fraction
-
     @field_validator("template")
     @classmethod
     def _readable(cls, template: str | None) -> str | None:
@@ -130,15 +132,11 @@ class Data(Section):
         try:
             fields = template_fields(template)
         except ValueError as error:
-            raise ValueError(f"data.template {template!r}: {error}") from error
+            rule = f"{error}; write {{{{ and }}}} for braces that are text, as in \\boxed{{{{}}}}"
+            raise ValueError(f"data.template {template!r}: {rule}") from error
         if not fields:
             raise ValueError(f"data.template {template!r}: names no column; write {{question}}, for instance")
         return template
-
-    @field_validator("deduplicate")
-    @classmethod
-    def _files_once(cls, deduplicate: bool | None, info: ValidationInfo) -> bool:
-        return info.data.get("path") is not None if deduplicate is None else deduplicate
 
     @model_validator(mode="after")
     def _one_source(self) -> "Data":
@@ -200,28 +198,16 @@ def template_fields(template: str) -> list[str]:
     Raises:
         ValueError: a brace without its partner, a field without a name, or one with a conversion or a format.
     """
-    return [name for _, name in _template_parts(template) if name is not None]
+    fields = []
+    for _, name, layout, conversion in Formatter().parse(template):
+        if name == "" or layout or conversion:
+            raise ValueError("a field is the name of a column alone, like {question}")
+        if name is not None:
+            fields.append(name)
+    return fields
 
 
 def fill_template(template: str, values: dict[str, str]) -> str:
     """Put the values in place of the fields."""
-    pieces = []
-    for text, name in _template_parts(template):
-        pieces.append(text)
-        if name is not None:
-            pieces.append(values[name])
-    return "".join(pieces)
-
-
-def _template_parts(template: str) -> Iterator[tuple[str, str | None]]:
-    """Yield each piece of text with the name of the field after it."""
-    try:
-        parts = list(Formatter().parse(template))
-    except ValueError as error:
-        raise ValueError(f"{error}; write {{{{ and }}}} for braces that are text, as in \\boxed{{{{}}}}") from error
-    for text, name, layout, conversion in parts:
-        if name == "":
-            raise ValueError("{} names no column; write {{}} for braces that are text, as in \\boxed{{}}")
-        if layout or conversion:
-            raise ValueError(f"{{{name}}}: a field is the name of a column alone, without a format or conversion")
-        yield text, name
+    parts = Formatter().parse(template)
+    return "".join(text + (values[name] if name is not None else "") for text, name, _, _ in parts)

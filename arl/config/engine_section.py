@@ -2,11 +2,11 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from arl.config.capabilities import Capabilities, KvPolicy
 from arl.config.imports import import_attribute
-from arl.config.section import Environment, FilePath, NonNegative, Positive, Section, Tokens, validate_environment
+from arl.config.section import Environment, FilePath, NonNegative, Positive, Section, Tokens, not_reserved
 from arl.errors import RecipeError
 
 Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
@@ -37,7 +37,7 @@ class EngineConfig(Section):
     unless engines were added (docs/elastic.md)."""
     tensor_parallel: Positive = 1
     """GPUs of one replica; only sglang can use several."""
-    environment: Environment = Field(default_factory=dict)
+    environment: Annotated[Environment, not_reserved("engine.environment")] = Field(default_factory=dict)
     """More environment variables of the engine servers."""
     python: FilePath | None = None
     """sglang: its Python interpreter. null: ARL_SGLANG_PYTHON, or bin/python of the environment that .ci/sglang builds
@@ -45,11 +45,6 @@ class EngineConfig(Section):
     args: tuple[Argument, ...] = ()
     """sglang: more flags of sglang.launch_server, as in [--mem-fraction-static, 0.8]. They override arl's choices of
     memory and largest decode graph."""
-
-    @field_validator("environment")
-    @classmethod
-    def _not_reserved(cls, environment: Environment) -> Environment:
-        return validate_environment("engine.environment", environment)
 
     @model_validator(mode="after")
     def _validate(self) -> "EngineConfig":

@@ -6,7 +6,7 @@
 """
 
 import contextlib
-from collections.abc import Collection
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -17,19 +17,46 @@ from arl.config.cluster_section import Cluster as Cluster
 from arl.config.data_section import Data as Data
 from arl.config.data_section import task_evaluation
 from arl.config.engine_section import EngineConfig as EngineConfig
-from arl.config.eval_section import Eval as Eval
 from arl.config.objective_section import AdvantageSection as AdvantageSection
 from arl.config.objective_section import ObjectiveSection as ObjectiveSection
-from arl.config.reward_section import Reward as Reward
 from arl.config.rollout_section import LagFile as LagFile
 from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines
 from arl.config.run_section import Output as Output
 from arl.config.run_section import VirtualCosts as VirtualCosts
+from arl.config.scoring_sections import Eval as Eval
+from arl.config.scoring_sections import Reward as Reward
 from arl.config.section import FilePath, Positive, Section, Seed, Tokens
 from arl.config.train_section import Train as Train
-from arl.config.worlds import TRAITS, WorldName, WorldTraits
 from arl.types import Transport
+
+WorldName = Literal["wall", "virtual"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorldTraits:
+    """Declare what kind of world it is. This is known before the world is opened."""
+
+    virtual_time: bool
+    """Time jumps to the next timer when nothing can run, and every operation takes the seconds that the recipe's
+    section `virtual` gives; threads and other processes have no place in it."""
+    one_process: bool
+    """Engines, trainer and rewards compute in this process, on the CPU, with one thread."""
+    restarts_at_checkpoints: bool
+    """A run is built anew from its files at each checkpoint, even if nothing interrupts it. A resumed run then equals
+    the uninterrupted one to the last bit, and nothing that changes the schedule may change when it is resumed."""
+    start_time: float = 0.0
+    """The clock's seconds when a new run begins."""
+
+    @property
+    def time_unit(self) -> str:
+        """Return the unit of the seconds that people read."""
+        return "virtual s" if self.virtual_time else "s"
+
+
+WALL = WorldTraits(virtual_time=False, one_process=False, restarts_at_checkpoints=False)
+VIRTUAL = WorldTraits(virtual_time=True, one_process=True, restarts_at_checkpoints=True)
+TRAITS: dict[WorldName, WorldTraits] = {"wall": WALL, "virtual": VIRTUAL}
 
 
 class TinyModel(Section):
@@ -49,9 +76,7 @@ class TinyModel(Section):
     @model_validator(mode="after")
     def _heads_divide(self) -> "TinyModel":
         if self.hidden_size % (2 * self.heads):
-            raise ValueError(
-                f"model.tiny.hidden_size {self.hidden_size} must be a multiple of 2 x heads ({2 * self.heads})"
-            )
+            raise ValueError(f"model.tiny.hidden_size {self.hidden_size} must be a multiple of 2 x heads {self.heads}")
         return self
 
 
@@ -74,7 +99,7 @@ class Model(Section):
 class Sync(Section):
     """Say how new weights reach the engines."""
 
-    transport: Literal["auto"] | Transport = "auto"
+    transport: Literal["auto", Transport] = "auto"
     """file: a memory-backed file system, or the run directory with several nodes. broadcast: NCCL, or gloo without
     GPUs. ipc: shared memory, for engines on the trainer's GPUs. memory: for engines in the trainer's process. auto:
     what suits the devices."""
@@ -155,32 +180,38 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _validate(self) -> "Recipe":
-        per_step = self.rollout.problems_per_step
-        minibatches = self.train.minibatches
-        if per_step % minibatches:
-            raise ValueError(f"train.minibatches {minibatches} must divide rollout.problems_per_step {per_step}")
-        self._validate_learning()
+        self._validate_steps()
         self._validate_model()
-        if self.mode == "collocated" and self.engine.kv_policy == "keep":
-            raise ValueError("engine.kv_policy keep is for disaggregated runs: collocated engines give up their cache")
-        self._validate_backend()
-        if self.rollout.lag is not None:
-            self._validate_lag()
-        cap = self.rollout.max_groups
-        if cap is not None and cap < per_step:
-            raise ValueError(f"rollout.max_groups {cap} can never fill a step of {per_step} problems")
-        self._validate_overlong()
+        self._validate_engine()
         if self.world_traits.one_process:
             self._validate_one_process()
         return self
 
-    def _validate_overlong(self) -> None:
-        overlong = self.reward.overlong
-        budget = self.rollout.max_new_tokens
-        if overlong is not None and overlong.buffer >= budget:
+    def _validate_steps(self) -> None:
+        rollout = self.rollout
+        advantage = self.advantage
+        per_step = rollout.problems_per_step
+        size = rollout.group_size
+        minibatches = self.train.minibatches
+        if per_step % minibatches:
+            raise ValueError(f"train.minibatches {minibatches} must divide rollout.problems_per_step {per_step}")
+        if rollout.max_groups is not None and rollout.max_groups < per_step:
+            raise ValueError(f"rollout.max_groups {rollout.max_groups} can never fill a step of {per_step} problems")
+        if size < advantage.smallest_group:
             raise ValueError(
-                f"reward.overlong.buffer {overlong.buffer}: the penalty would begin before the first token; give fewer "
-                f"tokens than rollout.max_new_tokens {budget}"
+                f"rollout.group_size {size} gives every episode advantage 0 under advantage.kind {advantage.kind}: "
+                f"use at least {advantage.smallest_group}"
+            )
+        if self.objective.scope == "sequence" and advantage.per == "token":
+            raise ValueError(
+                f"advantage.kind {advantage.kind} differs from token to token, and objective.kind "
+                f"{self.objective.kind} takes one advantage for a whole trajectory; choose decoupled_ppo or ppo"
+            )
+        overlong = self.reward.overlong
+        if overlong is not None and overlong.buffer >= rollout.max_new_tokens:
+            raise ValueError(
+                f"reward.overlong.buffer {overlong.buffer}: must be less than rollout.max_new_tokens "
+                f"{rollout.max_new_tokens}, or the penalty would begin before the first token"
             )
 
     def _validate_model(self) -> None:
@@ -189,57 +220,27 @@ class Recipe(Section):
         if self.warmup and self.model.tiny is None:
             raise ValueError("warmup: teaches a model.tiny its task; a model of model.path is tuned by `arl sft`")
 
-    def _validate_backend(self) -> None:
+    def _validate_engine(self) -> None:
+        """Compare the recipe with what its backend can do; arl.sync.choose compares transports with the devices."""
         engine = self.engine
         capabilities = engine.capabilities
         validate_supported(self, capabilities, f"the backend {engine.kind}")
-        if self.sync.check and engine.tensor_parallel > 1:
-            raise ValueError(
-                f"sync.check true: weights are compared whole, and engine.tensor_parallel {engine.tensor_parallel} "
-                "divides them; leave it out, or use tensor_parallel 1"
-            )
-        self._validate_transport(capabilities.transports)
-
-    def _validate_transport(self, backend_transports: Collection[Transport]) -> None:
-        """Check a transport that no device could make possible; arl.sync.choose checks it against the devices."""
         transport = self.sync.transport
-        if transport == "auto":
-            return
-        one_process = self.world_traits.one_process
-        named = f"sync.transport {transport}"
-        is_sent = transport in ("broadcast", "ipc")
-        if transport not in backend_transports:
-            can = ", ".join(sorted(backend_transports))
+        if transport != "auto" and transport not in capabilities.transports:
+            can = ", ".join(sorted(capabilities.transports))
             raise ValueError(
-                f"{named}: the backend {self.engine.kind} takes weights by {can}; use auto, or one of these"
+                f"sync.transport {transport}: the backend {engine.kind} takes weights by {can}; use auto, or one of "
+                "these"
             )
-        if transport == "memory" and not one_process:
-            raise ValueError(f"{named}: in this world engines are processes of their own; use auto")
-        if is_sent and one_process:
-            raise ValueError(f"{named}: in this world engines are in the trainer's process; use memory or file")
-        if is_sent and self.rollout.lag is not None:
-            raise ValueError(f"{named}: with rollout.lag checkpoints copy the files that engines load; use file")
-
-    def _validate_learning(self) -> None:
-        objective = self.objective
-        advantage = self.advantage
-        size = self.rollout.group_size
-        if size < advantage.smallest_group:
-            raise ValueError(
-                f"rollout.group_size {size} gives every episode advantage 0 under advantage.kind {advantage.kind}: "
-                f"use at least {advantage.smallest_group}"
-            )
-        if objective.scope == "sequence" and advantage.per == "token":
-            raise ValueError(
-                f"advantage.kind {advantage.kind} differs from token to token, and objective.kind {objective.kind} "
-                "takes one advantage for a whole trajectory; choose an objective of scope token, like decoupled_ppo"
-            )
-
-    def _validate_lag(self) -> None:
-        if self.mode == "collocated":
+        if self.sync.check and engine.tensor_parallel > 1:
+            raise ValueError("sync.check true: compares whole weights; leave it out, or use engine.tensor_parallel 1")
+        has_lag = self.rollout.lag is not None
+        if has_lag and self.mode == "collocated":
             raise ValueError("mode collocated: with rollout.lag the trainer runs ahead of engines; use disaggregated")
-        if self.engine.kv_policy == "keep":
+        if engine.kv_policy == "keep" and has_lag:
             raise ValueError("engine.kv_policy keep: with rollout.lag no swap meets an open request; use recompute")
+        if engine.kv_policy == "keep" and self.mode == "collocated":
+            raise ValueError("engine.kv_policy keep: collocated engines give up their cache; use recompute")
 
     def _validate_one_process(self) -> None:
         here = f"world {self.world}"

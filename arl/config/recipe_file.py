@@ -12,12 +12,10 @@ from pydantic import ValidationError
 
 from arl.config.data_section import OF_FILES
 from arl.config.mistakes import Key, explain, find_mistakes
-from arl.config.objective_section import ChosenSection
+from arl.config.objective_section import AdvantageSection, ObjectiveSection
 from arl.config.recipe import Recipe
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml, read_document
 from arl.errors import RecipeError
-
-MOST_EXPLAINED = 10  # mistakes of a recipe
 
 ALTERNATIVES: list[tuple[Key, ...]] = [
     (("rollout", "staleness"), ("rollout", "lag")),
@@ -91,11 +89,7 @@ def make_recipe(
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        mistakes = find_mistakes(error, values)
-        lines = [explain(mistake, values, places, path) for mistake in mistakes[:MOST_EXPLAINED]]
-        more = len(mistakes) - len(lines)
-        if more:
-            lines.append(f"… and {more} more mistakes")
+        lines = [explain(mistake, values, places, path) for mistake in find_mistakes(error)]
         raise RecipeError("\n".join(lines)) from error
 
 
@@ -157,22 +151,11 @@ def _make_room(values: dict[str, Any], overrides: Iterable[tuple[Key, Any]]) -> 
     for field, owner in OF_ANOTHER_FIELD.items():
         if owner in given and given[owner] != _get(values, owner):
             _remove(values, field)
-    for key, kind in given.items():
-        _drop_fields_of_another_kind(values, key, kind)
-
-
-def _drop_fields_of_another_kind(values: dict[str, Any], key: Key, kind: Any) -> None:
-    """Empty the file's section if an override changes its kind, because its fields belong to the kind it had."""
-    name = str(key[0])
-    field = Recipe.model_fields.get(name)
-    if key[1:] != ("kind",) or field is None:
-        return
-    section = field.annotation
-    if not isinstance(section, type) or not issubclass(section, ChosenSection):
-        return
-    kind_before = _get(values, key) or section.DEFAULT
-    if kind_before != kind:
-        values[name] = {}
+    for name, section in (("objective", ObjectiveSection), ("advantage", AdvantageSection)):
+        kind = given.get((name, "kind"))
+        kind_before = _get(values, (name, "kind")) or section.DEFAULT
+        if kind is not None and kind != kind_before:
+            values[name] = {}  # the file's fields belong to the kind it had
 
 
 def _get(values: dict[str, Any], key: Key) -> Any:

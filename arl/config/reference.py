@@ -45,35 +45,26 @@ def reference() -> str:
 
 
 def _sections(prefix: str, section: type[BaseModel], about: str = "") -> Iterator[str]:
-    """Write the section's own fields, and then each section inside it."""
+    """Write the section's own fields, those that a built-in kind of it adds, and then each section inside it."""
     yield _table(f"`{prefix.rstrip('.')}`" if prefix else "Top level", prefix, section, about)
+    described = {"kind"}
+    for kind in getattr(section, "BUILT_IN", ()):
+        chosen: type[BaseModel] = section.implementation({"kind": kind})  # type: ignore[attr-defined]
+        yield _table(f"`{prefix.rstrip('.')}` of kind `{kind}`", prefix, chosen, left_out=described)
+        described.update(chosen.model_fields)
     for name, field in section.model_fields.items():
         for inner in inner_sections(field.annotation):
             yield from _sections(f"{prefix}{name}.", inner, "" if _has_row(field) else field.description or "")
-            yield from _implementations(f"{prefix}{name}.", inner)
-
-
-def _implementations(prefix: str, section: type[BaseModel]) -> Iterator[str]:
-    """Write what each built-in class that may take the section's place adds; a field of two is described once."""
-    described = {"kind": ""}  # name -> default of the class that has described it
-    for kind in getattr(section, "BUILT_IN", ()):
-        chosen: type[BaseModel] = section.implementation({"kind": kind})  # type: ignore[attr-defined]
-        defaults = {name: _default(chosen, name) for name in chosen.model_fields}
-        again = [
-            f"`{name}`" if default == described[name] else f"`{name}` ({default})"
-            for name, default in defaults.items()
-            if name in described and name != "kind"
-        ]
-        about = f"As above: {', '.join(again)}." if again else ""
-        yield _table(f"`{prefix.rstrip('.')}` of kind `{kind}`", prefix, chosen, about, left_out=described)
-        described = defaults | described
 
 
 def _table(title: str, prefix: str, section: type[BaseModel], about: str = "", left_out: Collection[str] = ()) -> str:
-    rows = [row for name, row in _rows(prefix, section) if name not in left_out]
-    head = ["| field | type | unit | default | meaning |", "|---|---|---|---|---|"] if rows else []
-    table = ["", *head, *rows] if rows else []
-    return "\n".join([f"## {title}", "", _cell(f"{section.__doc__ or ''} {about}"), *table, ""])
+    rows = [
+        _row(prefix, name, field, section)
+        for name, field in section.model_fields.items()
+        if _has_row(field) and name not in left_out
+    ]
+    head = ["", "| field | type | unit | default | meaning |", "|---|---|---|---|---|"] if rows else []
+    return "\n".join([f"## {title}", "", _one_line(f"{section.__doc__} {about}"), *head, *rows, ""])
 
 
 def _has_row(field: FieldInfo) -> bool:
@@ -82,13 +73,10 @@ def _has_row(field: FieldInfo) -> bool:
     return not all(inner_sections(part) for part in parts)
 
 
-def _rows(prefix: str, section: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    for name, field in section.model_fields.items():
-        if not _has_row(field):
-            continue
-        unit = next((str(note) for note in _metadata(field) if isinstance(note, Unit)), "")
-        cells = [f"`{prefix}{name}`", _type(field), unit, _default(section, name), _cell(field.description or "")]
-        yield name, f"| {' | '.join(cells)} |"
+def _row(prefix: str, name: str, field: FieldInfo, section: type[BaseModel]) -> str:
+    unit = next((str(note) for note in _metadata(field) if isinstance(note, Unit)), "")
+    cells = [f"`{prefix}{name}`", _type(field), unit, _default(field, section), _one_line(field.description or "")]
+    return f"| {' | '.join(cells)} |"
 
 
 def _type(field: FieldInfo) -> str:
@@ -124,21 +112,22 @@ def _type_name(annotation: Any) -> str:
     return names.get(kind) or str(kind.__name__)
 
 
-def _default(section: type[BaseModel], name: str) -> str:
-    field = section.model_fields[name]
+def _default(field: FieldInfo, section: type[BaseModel]) -> str:
     if field.is_required():
         return "required"
     value = field.get_default(call_default_factory=True)
-    if name == "kind" and value == "":  # the section of a seam, before a class has taken its place
-        value = section.DEFAULT  # type: ignore[attr-defined]
     if value is None:
         return "none"
-    shown = str(value).lower() if isinstance(value, bool) else list(value) if isinstance(value, tuple) else value
-    return f"`{shown}`"
+    if isinstance(value, bool):
+        value = str(value).lower()
+    if isinstance(value, tuple):
+        value = list(value)
+    if value == "":  # also the kind of a seam's section, before a class has taken its place
+        value = getattr(section, "DEFAULT", value)
+    return f"`{value}`"
 
 
-def _cell(text: str) -> str:
-    """Put a docstring on one line of a table."""
+def _one_line(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip().replace("|", "\\|")
 
 

@@ -80,33 +80,25 @@ class Rollout(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _sampled_from_the_whole_distribution(cls, values: Any) -> Any:
+    def _prepare(cls, values: Any) -> Any:
+        """Refuse what would truncate the distribution, and leave out the default bound beside a lag."""
+        if not isinstance(values, dict):
+            return values
         for name in TRUNCATING:
-            if isinstance(values, dict) and name in values:
+            if name in values:
                 raise ValueError(
-                    f"rollout.{name} {values[name]!r}: training samples from the whole distribution. Behind {name} a "
-                    "token is likelier than its behavior_logprobs say, so the importance weights would be wrong; leave "
-                    "it out. Evaluations alone may truncate: eval.top_p, eval.top_k"
+                    f"rollout.{name} {values[name]!r}: training samples from the whole distribution, or the importance "
+                    "weights would be wrong; leave it out. Evaluations alone may truncate: eval.top_p, eval.top_k"
                 )
-        return values
+        return values if values.get("lag") is None else {"staleness": None} | values
 
     @field_validator("stop")
     @classmethod
     def _findable(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
         for string in stop:
-            if not string or "\N{REPLACEMENT CHARACTER}" in string:
-                raise ValueError(
-                    f"rollout.stop {string!r}: a stop string has at least one character, and no U+FFFD, which stands "
-                    "for a character that is not complete yet"
-                )
+            if not string or "\N{REPLACEMENT CHARACTER}" in string:  # it stands for an incomplete character
+                raise ValueError(f"rollout.stop {string!r}: must have at least one character, and no U+FFFD")
         return stop
-
-    @model_validator(mode="before")
-    @classmethod
-    def _no_default_bound_beside_a_lag(cls, values: Any) -> Any:
-        if isinstance(values, dict) and values.get("lag") is not None:
-            return {"staleness": None} | values
-        return values
 
     @field_validator("lag", mode="before")
     @classmethod
@@ -121,20 +113,24 @@ class Rollout(Section):
 
     @model_validator(mode="after")
     def _bound_or_lag(self) -> "Rollout":
-        exact = self.lag is not None
-        if self.is_unbounded:
-            self._capped_without_a_bound()
-        if exact and self.staleness is not None:
-            raise ValueError(f"rollout.staleness {self.staleness}: rollout.lag is exact; set one of the two to null")
-        if exact and self.late == "drop":
-            raise ValueError("rollout.late drop: with rollout.lag no group is ever late; use wait")
-        if exact and self.max_groups is not None:
-            raise ValueError(f"rollout.max_groups {self.max_groups}: rollout.lag says what is in flight; leave it out")
-        if self.tail_batching is not None and (self.staleness != 0 or self.late == "drop" or self.max_groups):
+        if self.lag is not None:
+            if self.staleness is not None:
+                raise ValueError(
+                    f"rollout.staleness {self.staleness}: rollout.lag is exact; set one of the two to null"
+                )
+            if self.max_groups is not None:
+                raise ValueError(
+                    f"rollout.max_groups {self.max_groups}: rollout.lag says what is in flight; leave it out"
+                )
+        if self.is_unbounded and self.max_groups is None:
             raise ValueError(
-                "rollout.tail_batching: is a kind of synchronous training; give staleness 0, late wait and no "
-                "max_groups, or leave it out"
+                "rollout.staleness null: without a bound, rollout.max_groups must limit the groups in flight; "
+                f"rollout.max_groups {3 * self.problems_per_step} makes groups about 4 versions old in the mean"
             )
+        if self.late == "drop" and self.staleness is None:
+            raise ValueError("rollout.late drop: without rollout.staleness no group is ever late; use wait")
+        if self.tail_batching is not None and (self.staleness != 0 or self.late == "drop" or self.max_groups):
+            raise ValueError("rollout.tail_batching: only with staleness 0, late wait and no max_groups")
         return self
 
     @property
@@ -155,14 +151,3 @@ class Rollout(Section):
         With a bound the gate sees to it. Without one a step waits, because each published version takes memory.
         """
         return VERSIONS_AHEAD if self.staleness is None else self.staleness
-
-    def _capped_without_a_bound(self) -> None:
-        if self.max_groups is None:
-            per_step = self.problems_per_step
-            raise ValueError(
-                "rollout.staleness null: without a bound, rollout.max_groups must limit the groups in flight. "
-                f"rollout.max_groups {3 * per_step} makes groups about 4 versions old in the mean, {7 * per_step} "
-                f"about 8: max_groups / problems_per_step {per_step} + 1. Or give a bound, like 4"
-            )
-        if self.late == "drop":
-            raise ValueError("rollout.late drop: without rollout.staleness no group is ever late; use wait")

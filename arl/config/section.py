@@ -10,7 +10,7 @@ class Unit(str):
     """Name the unit of a field, for docs/reference.md, as in `Annotated[int, Unit("tokens")]`."""
 
 
-LARGEST_SEED = 2**62  # numbers of processes are added to it, and torch takes 64 bits
+MAX_SEED = 2**62  # numbers of processes are added to it, and torch takes 64 bits
 
 
 def _number(value: Any) -> Any:
@@ -25,7 +25,7 @@ NUMBER = BeforeValidator(_number)  # behind the bounds, which must belong to the
 Real = Annotated[float, NUMBER]
 Positive = Annotated[int, Field(gt=0), NUMBER]
 NonNegative = Annotated[int, Field(ge=0), NUMBER]
-Seed = Annotated[int, Field(ge=0, le=LARGEST_SEED), NUMBER]
+Seed = Annotated[int, Field(ge=0, le=MAX_SEED), NUMBER]
 PositiveFloat = Annotated[float, Field(gt=0), NUMBER]
 NonNegativeFloat = Annotated[float, Field(ge=0), NUMBER]
 Fraction = Annotated[float, Field(ge=0, le=1), NUMBER]
@@ -84,23 +84,24 @@ SECRET_ENDINGS = ("KEY", "TOKEN", "SECRET", "PASSWORD")
 Environment = dict[str, Annotated[str, Field(coerce_numbers_to_str=True)]]
 
 
-def validate_environment(field: str, environment: Environment, may_give: Collection[str] = ()) -> Environment:
-    """Return the variables of the recipe's `field`, if a recipe may give them.
+def not_reserved(field: str, may_give: Collection[str] = ()) -> AfterValidator:
+    """Return the check that a recipe's `field` gives no variable that arl sets itself, and no secret.
 
     Args:
         may_give: names that arl sets itself for other processes only.
-
-    Raises:
-        ValueError: arl sets one of them itself, or one is a secret by its name.
     """
-    for name in environment:
-        if name in RESERVED and name not in may_give:
-            raise ValueError(f"{field} {name}: arl sets it ({RESERVED[name]}); leave it out")
-        if name.startswith("ARL_"):
-            raise ValueError(f"{field} {name}: names with ARL_ are arl's own; leave it out")
-        if name.upper().endswith(SECRET_ENDINGS):
-            raise ValueError(
-                f"{field} {name}: by its name it is a secret, and a recipe is copied into the run "
-                "directory and to trackers; set it for `arl train` instead, every process inherits it"
-            )
-    return environment
+
+    def check(environment: Environment) -> Environment:
+        for name in environment:
+            if name in RESERVED and name not in may_give:
+                raise ValueError(f"{field} {name}: arl sets it ({RESERVED[name]}); leave it out")
+            if name.startswith("ARL_"):
+                raise ValueError(f"{field} {name}: names with ARL_ are arl's own; leave it out")
+            if name.upper().endswith(SECRET_ENDINGS):
+                raise ValueError(
+                    f"{field} {name}: by its name it is a secret, and a recipe is copied into the run "
+                    "directory and to trackers; set it for `arl train` instead, every process inherits it"
+                )
+        return environment
+
+    return AfterValidator(check)

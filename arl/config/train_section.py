@@ -1,8 +1,8 @@
 """Define the recipe's section about the learning side."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from arl.config.section import (
     Environment,
@@ -15,7 +15,7 @@ from arl.config.section import (
     Section,
     Steps,
     Tokens,
-    validate_environment,
+    not_reserved,
 )
 
 
@@ -87,17 +87,12 @@ class Train(Section):
     """algorithm1: fewest micro-batches (k_min). fixed: sequences per micro-batch."""
     threads: Positive | None = None
     """CPU threads of one rank. null: a fair share of the cores."""
-    environment: Environment = Field(default_factory=dict)
+    environment: Annotated[Environment, not_reserved("train.environment")] = Field(default_factory=dict)
     """More environment variables of the trainer ranks."""
 
     def is_done(self, version: int, tokens: int) -> bool:
         """Return whether a run ends with `version`, after training so many tokens."""
         return version >= self.steps or (self.tokens is not None and tokens >= self.tokens)
-
-    @field_validator("environment")
-    @classmethod
-    def _not_reserved(cls, environment: Environment) -> Environment:
-        return validate_environment("train.environment", environment)
 
     @model_validator(mode="after")
     def _validate(self) -> "Train":

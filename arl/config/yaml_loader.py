@@ -14,15 +14,13 @@ from msgspec import Struct
 
 from arl.config.mistakes import Key
 
-INTEGER = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
-FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
-SPECIAL_FLOAT = r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 DIGITS = list("-+.0123456789")
+FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 RESOLVED = (  # of scalars without quotes: kind, what they look like, their first characters
     ("null", "~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", "true|True|TRUE|false|False|FALSE", list("tTfF")),
-    ("int", INTEGER.pattern, DIGITS),
-    ("float", f"{FLOAT.pattern}|{SPECIAL_FLOAT}", DIGITS),
+    ("int", "[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", DIGITS),
+    ("float", FLOAT, DIGITS),
 )
 
 
@@ -80,8 +78,8 @@ class _Dumper(yaml.SafeDumper):
 
 
 for _kind, _pattern, _first in RESOLVED:
-    _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern})\Z"), _first)
-    _Dumper.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern})\Z"), _first)
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(rf"(?:{_pattern})\Z"), _first)
 _Loader.add_constructor("tag:yaml.org,2002:int", _Loader.integer)
 
 
@@ -98,15 +96,14 @@ def read_document(data: bytes | str) -> Document:
         return Document(None if node is None else loader.read(node, (), lines), lines)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
-        began = f"{error.context} of line {error.context_mark.line + 1}, " if error.context_mark else ""
-        raise YamlError(f"not valid YAML: {began}{error.problem}", mark.line + 1 if mark else None) from None
-    except UnicodeDecodeError as error:
-        line = error.object.count(b"\n", 0, error.start) + 1
-        found = f"the byte {error.object[error.start]:#04x} is not UTF-8"
-        raise YamlError(f"{found}; save the file as UTF-8", line) from None
+        raise YamlError(f"not valid YAML: {error.problem}", mark.line + 1 if mark else None) from None
     except YamlError:
         raise
-    except (yaml.YAMLError, ValueError, RecursionError) as error:  # a character, a number or a depth that is not read
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # bytes, a character, a number or a depth that is not read
         raise YamlError(f"not valid YAML: {error}") from None
 
 

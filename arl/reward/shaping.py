@@ -8,7 +8,7 @@ penalty is DAPO's (arXiv 2503.14476, equation 13). An evaluation never shapes.
 
 import math
 
-from arl.config.reward_section import Reward
+from arl.config.scoring_sections import Reward
 from arl.types import Response
 
 

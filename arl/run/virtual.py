@@ -16,8 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from arl.config.recipe import Recipe
-from arl.config.worlds import VIRTUAL
+from arl.config.recipe import VIRTUAL, Recipe
 from arl.data.tokenizer import load_codec, recipe_format
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router

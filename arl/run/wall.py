@@ -19,7 +19,7 @@ from pathlib import Path
 
 import arl
 from arl.clock import in_thread
-from arl.config.worlds import WALL
+from arl.config.recipe import WALL
 from arl.data.tokenizer import load_codec, recipe_format
 from arl.launch.base import Command, Launcher, Process, make_launcher
 from arl.launch.network import host_identity, is_loopback

@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Protocol
 
 from arl.config.imports import import_attribute, import_function
-from arl.config.recipe import Recipe
-from arl.config.worlds import WorldName, WorldTraits
+from arl.config.recipe import Recipe, WorldName, WorldTraits
 from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine

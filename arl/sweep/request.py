@@ -19,12 +19,12 @@ from pydantic import BeforeValidator, Field, ValidationError
 
 from arl.config.mistakes import Key, place_of, rule_of
 from arl.config.recipe_file import is_sweep_file, leaves, read_with_places
-from arl.config.section import LARGEST_SEED, FilePath, Positive, Section
+from arl.config.section import MAX_SEED, FilePath, Positive, Section
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml
 from arl.errors import InputError
 
 NAME_RULE = "a name consists of letters, digits and ._=+,-, at most 150, and begins with a letter or a digit"
-SEEDS_RULE = f"give a number of seeds, or a list like 0,3,5, each once and from 0 to {LARGEST_SEED}"
+SEEDS_RULE = f"give a number of seeds, or a list like 0,3,5, each once and from 0 to {MAX_SEED}"
 SET_BY_THE_SWEEP = {
     "seed": "every arm runs with each of the seeds; give them by --seeds",
     "name": "the sweep names its runs; name the sweep by --name",
@@ -40,7 +40,7 @@ Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._=+,-]{0,149}$")]
 def _seeds(given: Any) -> list[int]:
     """Return the seeds of a number of seeds, or of a list of them."""
     seeds = list(range(given)) if type(given) is int else given
-    are_seeds = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= LARGEST_SEED for seed in seeds)
+    are_seeds = isinstance(seeds, list) and all(type(seed) is int and 0 <= seed <= MAX_SEED for seed in seeds)
     if not are_seeds or not seeds or len(set(seeds)) < len(seeds):
         raise ValueError(SEEDS_RULE)
     return list(seeds)

@@ -39,7 +39,7 @@ def test_a_part_without_what_it_needs_starts_nothing(tmp_path: Path, setting: st
         (f"advantage: {HERE}.my_advantage:WithoutPer", "lacks the attribute per; see arl/train/algorithms/advantage"),
         (
             f"advantage: {{kind: '{HERE}.my_advantage:Growing', discount: 2}}",
-            "discount = 2: must be 1 or less",
+            "discount = 2: must be less than or equal to 1",
         ),
         (
             f"advantage: {HERE}.my_advantage:Growing\nobjective: {{kind: gspo, clip_low: 3.0e-4, clip_high: 4.0e-4}}",

@@ -52,7 +52,7 @@ def test_the_recipe_sets_all_of_it(tmp_path: Path) -> None:
     [
         ("{clip: [1, 1]}", "reward.clip [1.0, 1.0]: give [low, high] with low < high"),
         ("{scale: -1}", "reward.scale"),
-        ("{overlong: {buffer: 48}}", "give fewer tokens than rollout.max_new_tokens 48"),
+        ("{overlong: {buffer: 48}}", "must be less than rollout.max_new_tokens 48"),
         ("{weights: {correct: .inf}}", "reward.weights"),
     ],
 )

@@ -96,3 +96,33 @@ def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str
     with pytest.raises(InputError, match=rule):
         chosen(given, ALL, on_gpus=True)
     assert chosen(given, ALL, on_gpus=False) == given.sync.transport
+
+
+@pytest.mark.parametrize(
+    ("sections", "rule"),
+    [
+        ({"sync": {"transport": "ipc"}}, "the backend embedded takes weights by broadcast, file, memory; use auto"),
+        (
+            {"sync": {"check": True}, "engine": SGLANG | {"tensor_parallel": 2}},
+            "sync.check true: compares whole weights",
+        ),
+    ],
+)
+def test_what_nothing_could_carry_or_check_is_no_recipe(sections: dict[str, object], rule: str) -> None:
+    with pytest.raises(ValueError, match=rule):
+        recipe(**sections)
+
+
+@pytest.mark.parametrize(
+    ("sections", "one_process", "rule"),
+    [
+        ({"sync": {"transport": "memory"}}, False, "sync.transport memory: not in this world; use auto"),
+        ({"sync": {"transport": "broadcast"}, "world": "virtual"}, True, "sync.transport broadcast: not in this world"),
+        ({"sync": {"transport": "broadcast"}, "rollout": {"lag": 0}}, False, "with rollout.lag checkpoints copy the"),
+    ],
+)
+def test_a_transport_that_its_world_or_a_lag_rules_out_is_refused(
+    sections: dict[str, object], one_process: bool, rule: str
+) -> None:
+    with pytest.raises(InputError, match=rule):
+        choose_transport(recipe(**sections), backend_transports=ALL, one_process=one_process, on_gpus=False)

@@ -26,9 +26,9 @@ import msgspec
 
 from arl import clock
 from arl.config.cluster_section import Cluster
-from arl.config.eval_section import HELD_OUT
 from arl.config.recipe import Recipe, Sync
 from arl.config.recipe_file import load_recipe, make_recipe
+from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format

@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from arl.config.data_section import task_evaluation
-from arl.config.eval_section import HELD_OUT, Eval
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import make_recipe
+from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
 from arl.data.problems import ProblemSets, load_problems
 from arl.data.text_codec import TextCodec

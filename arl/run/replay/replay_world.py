@@ -22,9 +22,8 @@ import msgspec
 from msgspec import Struct
 
 from arl import clock
-from arl.config.recipe import Recipe, Sync
+from arl.config.recipe import VIRTUAL, Recipe, Sync
 from arl.config.recipe_file import differences, load_recipe
-from arl.config.worlds import VIRTUAL
 from arl.data.tokenizer import load_codec, recipe_format
 from arl.errors import InputError, RecipeError
 from arl.metrics.console import ConsoleDisplay

@@ -94,7 +94,10 @@ def test_a_directory_holds_one_protocol_and_one_model_and_is_written_by_one_comm
     [
         (("--suite", "running_checksun"), "--suite 'running_checksun': did you mean running_checksum?"),
         ((), "--suite: required without --recipe"),
-        (("--suite", "mine:Digits", "--top-p", "1.5"), "suite mine:Digits: eval.top_p = 1.5: must be 1 or less"),
+        (
+            ("--suite", "mine:Digits", "--top-p", "1.5"),
+            "suite mine:Digits: eval.top_p = 1.5: must be less than or equal to 1",
+        ),
         (("--suite", "mine:Digits"), "--max-new-tokens) 1024, 1028 in all, exceed the model's context of 64: lower"),
     ],
 )
