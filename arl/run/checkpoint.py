@@ -33,7 +33,7 @@ from arl.clock import in_thread, now, outer_deadline
 from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
-from arl.errors import DataError, InputError
+from arl.errors import DataError
 from arl.files import remove_any, sync_to_disk, writing
 from arl.metrics.recorder import Recorder, RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
@@ -299,18 +299,14 @@ def newest_intact(directory: Path, note: Callable[[str], None]) -> ResumePoint:
 
     Raises:
         DataError: there is none; names the damage of each.
-        InputError: a file cannot be read, although it is there.
     """
-    damages: list[str] = []
+    damages = []
     for checkpoint in reversed(checkpoints_in(directory)):
         try:
-            point = verify(checkpoint)
+            return verify(checkpoint)
         except DataError as error:
             damages.append(f"checkpoint {error}")
-            continue
-        for damage in damages:
-            note(f"{damage}: using the one before")
-        return point
+            note(damages[-1])
     remedy = "start the run anew, without --resume"
     raise DataError("\n".join([f"{directory}: no intact checkpoint to resume from; {remedy}", *damages]))
 
@@ -320,15 +316,12 @@ def verify(checkpoint: Path) -> ResumePoint:
 
     Raises:
         DataError: a file is missing, torn or altered, or the state is of another version of arl; names it.
-        InputError: a file is there and cannot be read.
     """
     try:
         listed = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, str])
         there = _sums(checkpoint)
     except (FileNotFoundError, ValueError) as error:
         raise DataError(f"{checkpoint}: {MANIFEST} cannot be read ({error})") from error
-    except OSError as error:
-        raise InputError(f"{checkpoint} cannot be read ({error}); it may be whole: see that its disk works") from error
     for name, expected in listed.items():
         if there.get(name) != expected:
             raise DataError(f"{checkpoint}: {name} is missing, torn or altered: its sha256 is not that of {MANIFEST}")
@@ -341,8 +334,8 @@ def verify(checkpoint: Path) -> ResumePoint:
     return point
 
 
-def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
-    """Remove what was half written or half removed; rename what is newer than `checkpoint`, and note the new name."""
+def clear_after(checkpoint: Path) -> None:
+    """Remove what was half written or half removed; keep what is newer than `checkpoint` as refused_step_N."""
     directory = checkpoint.parent
     for rest in [*directory.glob(".step_*.partial"), *directory.glob(".step_*.removed")]:
         remove_any(rest)
@@ -351,7 +344,6 @@ def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
             aside = directory / f"refused_{refused.name}"
             remove_any(aside)
             refused.rename(aside)
-            note(f"{refused} is kept as {aside.name}")
     best = directory / BEST
     if not best.exists():  # it was one of these
         best.unlink(missing_ok=True)

@@ -6,10 +6,8 @@ several nodes: what lies in a cache of the controller's node ─► the run dire
 """
 
 import asyncio
-import contextlib
 import hashlib
 import inspect
-import itertools
 import json
 import os
 import shutil
@@ -37,8 +35,7 @@ WARMUP_SECONDS = 1800.0  # for the whole warm-up
 
 def cache_directory() -> Path:
     """Return ARL_CACHE, or the user's cache directory."""
-    users = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(os.environ.get("ARL_CACHE", users / "arl"))
+    return Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl"))
 
 
 def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
@@ -145,8 +142,7 @@ def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> P
 async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
     """Return the warmed-up model from the cache; of several runs that need it, one makes it."""
     job = _job(recipe)
-    stages = warmup_stages(recipe)
-    cached = cache_directory() / "warmup" / _digest(job, stages)
+    cached = cache_directory() / "warmup" / _digest(job, warmup_stages(recipe))
     with writing(cached):
         cached.parent.mkdir(parents=True, exist_ok=True)
     with require_lock(cached.with_suffix(".lock")) as lock:
@@ -156,40 +152,22 @@ async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, displa
         if os.path.exists(cached):  # noqa: ASYNC240 - a local directory
             display.note(f"warm-up: cached in {cached}")
         else:
-            await _warm_up(job, stages, cached, directory, launcher, display)
+            await _warm_up(job, cached, directory, launcher, display)
     return cached
 
 
 async def _warm_up(
-    job: dict[str, Any],
-    stages: Sequence[WarmupStage],
-    cached: Path,
-    directory: Path,
-    launcher: Launcher,
-    display: ConsoleDisplay,
+    job: dict[str, Any], cached: Path, directory: Path, launcher: Launcher, display: ConsoleDisplay
 ) -> None:
-    """Run the job in a process of its own, show its progress, and put the model into the cache."""
+    """Run the job in a process of its own, show what it prints, and put the model into the cache."""
     made = cached.with_name(f".{cached.name}.made")
     file = directory / "warmup.json"
     with writing(file):
         remove_any(made)  # of a run that was killed
         file.write_text(json.dumps(job | {"output": str(made)}))
-    *starts, total = itertools.accumulate((stage.steps for stage in stages), initial=0)
-    steps_before = {stage.name: start for stage, start in zip(stages, starts, strict=True)}
-    display.begin("warm-up", total)
-
-    def show(line: str) -> None:
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # a task may print other lines
-            said = json.loads(line)
-            display.advance(
-                completed=steps_before[said["stage"]] + said["step"],
-                detail=f"warm-up {said['step']:4d}  {said['stage']}: accuracy {said['accuracy']:.3f}  "
-                f"{said['seconds']:.0f} s",
-            )
-
     command = Command((sys.executable, "-m", "arl.train.warmup", str(file)))
     resources = Resources(job["threads"], launcher.nodes[0].devices)
-    process = await launcher.start("warmup", command, resources, show)
+    process = await launcher.start("warmup", command, resources, lambda line: display.note(f"warm-up: {line}"))
     await process.finished(WARMUP_SECONDS)
     with writing(cached):
         for path in made.iterdir():

@@ -17,7 +17,7 @@ from arl.errors import InputError, RunError
 from arl.launch.slurm import job
 from arl.launch.slurm.job import Submission, planned_nodes, render_script
 from arl.launch.slurm.slurm_launcher import read_allocation
-from arl.run.submit import cluster_overrides, follow_submission, refuse_options_of_others, submit_run
+from arl.run.submit import cluster_overrides, follow_submission, submit_run
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 
@@ -63,24 +63,6 @@ def test_options_that_are_no_number_of_machines_and_no_flag_are_blamed_themselve
     for flag in ("qos=high", "--", "--a.b=c", "--a b"):
         with pytest.raises(InputError, match=f"--sbatch {flag}: give a flag of sbatch with its dashes"):
             cluster_overrides("slurm", None, {}, [flag])
-
-
-def test_an_option_that_the_launcher_or_a_job_that_runs_would_ignore_is_refused(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for launcher, option, owner in (
-        ("local", "time", "slurm"),
-        ("ray", "sbatch", "slurm"),
-        ("slurm", "address", "ray"),
-    ):
-        rule = f"--{option}: is for launcher {owner}, and this run has launcher {launcher}; add --launcher {owner}"
-        with pytest.raises(InputError, match=rule):
-            refuse_options_of_others(recipe(f"launcher={launcher}"), {option: "given"})
-        refuse_options_of_others(recipe(f"launcher={launcher}"), {option: None})
-        refuse_options_of_others(recipe(f"launcher={owner}"), {option: "given"})
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with pytest.raises(InputError, match=r"--time: is for a job that is submitted, and this process is within job 7"):
-        refuse_options_of_others(recipe(), {"time": "08:00:00"})
 
 
 @pytest.mark.parametrize("resume", [None, Path("runs/it's here/recipe.yaml")])

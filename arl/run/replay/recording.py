@@ -1,14 +1,11 @@
 """Read back what a finished run left behind: every group with its fate, and when everything happened.
 
 trajectories/*.parquet ─► groups, with the times of their arrival        trace.json ─► times of steps and swaps
-metrics.jsonl ─► the accuracy before training
 """
 
-import json
 import math
 from collections import Counter
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,18 +14,15 @@ from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
-from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.spans import read_spans
 from arl.metrics.trajectory_files import TOKENS, read_trajectories, trajectory_files
 from arl.run.evaluation.suite import run_problems, run_suites
 from arl.run.starting_model import starting_codec
-from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
+from arl.types import FAILED, NOT_SAMPLED, Problem, Trajectory, TrajectoryGroup
 
 _OF_GROUP = ("fate", "trained_at", "group_id", "sample", "problem_id", "dispatch_version", "dispatch_time")
 _OF_REWARD = ("reward", "unshaped_reward", "reward_parts", "reward_error")
 NEEDED = (*TOKENS, *_OF_GROUP, *_OF_REWARD, "arrival_version", "arrival_time", "prompt_length", "truncated")
-ACCURACY = "eval/held_out/accuracy"
-PROBLEMS = "eval/held_out/problems"
 _NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
 
 
@@ -64,9 +58,6 @@ class Recording(Struct, frozen=True):
     start: float  # of training: the first admission
     step_seconds: tuple[float, ...]  # (steps,)
     loaded: dict[int, float]  # version -> when every engine had loaded it
-    publish_seconds: float  # median, from the end of a step until engines begin to load what it made
-    load_seconds: float  # median
-    before: Accuracy | None  # the evaluation before training
 
 
 def read_recording(run: Path, recipe: Recipe) -> Recording:
@@ -82,12 +73,7 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     begun = [recorded.group for recorded in groups if recorded.group.trajectories]
     num_steps = sum(recorded.place is not None for recorded in groups) // recipe.rollout.problems_per_step
     spans = read_spans(run)
-    missing = [version for version in range(num_steps) if version not in spans.steps]
-    if missing:
-        raise DataError(f"{run / TRACE_FILE}: has no step {missing[0]} of {num_steps}; record the run again")
     steps = [spans.steps[version] for version in range(num_steps)]
-    publish = [max(begin - spans.steps[version - 1][1], 0.0) for version, (begin, _) in spans.swaps.items()]
-    load = [end - begin for begin, end in spans.swaps.values()]
     loaded = {version: end for version, (_, end) in spans.swaps.items()}
     for group in begun:  # the engines of a resumed run begin with its checkpoint, which is no swap
         loaded.setdefault(group.dispatch_version, group.dispatch_time)
@@ -96,19 +82,7 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
         start=min(group.dispatch_time for group in begun),
         step_seconds=tuple(end - begin for begin, end in steps),
         loaded=loaded,
-        publish_seconds=median(publish or [0.0]),
-        load_seconds=median(load or [0.0]),
-        before=_first_accuracy(run / METRICS_FILE),
     )
-
-
-def _first_accuracy(file: Path) -> Accuracy | None:
-    """Read the evaluation before training; None: there was none."""
-    with file.open() as lines:
-        first: dict[str, Any] = json.loads(next(lines))
-    if ACCURACY not in first:
-        return None
-    return Accuracy(mean_reward=first[ACCURACY], problems=int(first[PROBLEMS]), version=first["step"])
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
@@ -116,8 +90,6 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     sets = run_problems(recipe, run_suites(recipe), codec)
     problems = {problem.id: problem for problem in sets.training}
     tables = [read_trajectories(file, NEEDED) for file in trajectory_files(run)]
-    if not any(map(len, tables)):
-        raise DataError(f"{run / TRAJECTORIES}: holds no trajectory; record the run again")
     table = pa.concat_tables(tables).combine_chunks()
     for problem_id in table["problem_id"].unique().to_pylist():
         if problem_id not in problems:
@@ -131,7 +103,7 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
         rows.setdefault(row["group_id"], []).append(row)
     taken: Counter[int] = Counter()
     groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
-    return [groups.get(group_id) or lost_at_once(group_id) for group_id in range(max(groups) + 1)]
+    return [groups.get(group_id) or _lost_at_once(group_id) for group_id in range(max(groups) + 1)]
 
 
 def _group(
@@ -172,7 +144,7 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
     )
 
 
-def lost_at_once(group_id: int) -> RecordedGroup:
+def _lost_at_once(group_id: int) -> RecordedGroup:
     """Make a group that failed before its first token, and so has no row in the files."""
     group = TrajectoryGroup(
         group_id=group_id,
