@@ -140,9 +140,11 @@ def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> P
 
 
 async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
-    """Return the warmed-up model from the cache; of several runs that need it, one makes it."""
+    """Return the warmed-up model from the cache; of several runs that need it, one makes it, in its own process."""
     job = _job(recipe)
     cached = cache_directory() / "warmup" / _digest(job, warmup_stages(recipe))
+    made = cached.with_name(f".{cached.name}.made")
+    file = directory / "warmup.json"
     with writing(cached):
         cached.parent.mkdir(parents=True, exist_ok=True)
     with require_lock(cached.with_suffix(".lock")) as lock:
@@ -151,28 +153,19 @@ async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, displa
                 await asyncio.sleep(1.0)
         if os.path.exists(cached):  # noqa: ASYNC240 - a local directory
             display.note(f"warm-up: cached in {cached}")
-        else:
-            await _warm_up(job, cached, directory, launcher, display)
+            return cached
+        with writing(file):
+            remove_any(made)  # of a run that was killed
+            file.write_text(json.dumps(job | {"output": str(made)}))
+        command = Command((sys.executable, "-m", "arl.train.warmup", str(file)))
+        resources = Resources(job["threads"], launcher.nodes[0].devices)
+        process = await launcher.start("warmup", command, resources, lambda line: display.note(f"warm-up: {line}"))
+        await process.finished(WARMUP_SECONDS)
+        with writing(cached):
+            for path in made.iterdir():
+                sync_to_disk(path)  # so that a crash of the machine leaves no part of a model under its name
+            made.rename(cached)
     return cached
-
-
-async def _warm_up(
-    job: dict[str, Any], cached: Path, directory: Path, launcher: Launcher, display: ConsoleDisplay
-) -> None:
-    """Run the job in a process of its own, show what it prints, and put the model into the cache."""
-    made = cached.with_name(f".{cached.name}.made")
-    file = directory / "warmup.json"
-    with writing(file):
-        remove_any(made)  # of a run that was killed
-        file.write_text(json.dumps(job | {"output": str(made)}))
-    command = Command((sys.executable, "-m", "arl.train.warmup", str(file)))
-    resources = Resources(job["threads"], launcher.nodes[0].devices)
-    process = await launcher.start("warmup", command, resources, lambda line: display.note(f"warm-up: {line}"))
-    await process.finished(WARMUP_SECONDS)
-    with writing(cached):
-        for path in made.iterdir():
-            sync_to_disk(path)  # so that a crash of the machine leaves no part of a model under its name
-        made.rename(cached)
 
 
 def _job(recipe: Recipe) -> dict[str, Any]:

@@ -7,6 +7,7 @@ trainer ─► new version ─► RecordedEngine ─► loaded at the time when 
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from arl.clock import now
@@ -202,44 +203,33 @@ class RecordedEpisode(Session):
         return self._trajectory
 
 
+@dataclass
 class RecordedGroups:
-    """Implement Groups: the controller's group k is group k of the recording. It ends when that ended, or at once.
+    """Implement Groups: the controller's group k is group k of the recording. It ends when that ended, or at once."""
 
-    Args:
-        timeout: seconds without a step after which no further version will ever exist.
-        bound: η of this replay, or rollout_section.UNREACHED_AGE. A group that it cannot use is lost: under a bound one
-            with a token from before the loaded version or from a version after its due version, and always one with a
-            token of a version that is never made here. None: every group ends as it did.
-    """
-
-    def __init__(
-        self,
-        groups: Sequence[RecordedGroup],
-        engine: RecordedEngine,
-        codec: TextCodec,
-        trainer: PacedTrainer,
-        timeout: float,
-        bound: int | None,
-    ) -> None:
-        self._groups = groups
-        self._engine = engine
-        self._codec = codec
-        self._trainer = trainer
-        self._timeout = timeout
-        self._bound = bound
-        self.gate_meter = GateMeter()
-        self.drain = Drain()  # of nothing: what was recorded is interrupted as it was
-        self.reward_wait_seconds = 0.0  # nothing is graded again
-        self.num_graded_groups = 0
+    groups: Sequence[RecordedGroup]
+    engine: RecordedEngine
+    codec: TextCodec
+    trainer: PacedTrainer
+    timeout: float
+    """Seconds without a step after which no further version will ever exist."""
+    bound: int | None
+    """η of this replay, or rollout_section.UNREACHED_AGE. A group that it cannot use is lost: under a bound one with a
+    token from before the loaded version or from a version after its due version, and always one with a token of a
+    version that is never made here. None: every group ends as it did."""
+    gate_meter: GateMeter = field(default_factory=GateMeter)
+    drain: Drain = field(default_factory=Drain)  # of nothing: what was recorded is interrupted as it was
+    reward_wait_seconds: float = 0.0  # nothing is graded again
+    num_graded_groups: int = 0
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """See arl.rollout.episodes.Episodes."""
         del problem, journals
         group_id = int(name.removeprefix("g"))
-        recorded = self._groups[group_id]
+        recorded = self.groups[group_id]
         if not recorded.group.trajectories:
             raise Lost(recorded.fate)
-        return [RecordedEpisode(recorded, t, self._engine, self._codec) for t in recorded.group.trajectories]
+        return [RecordedEpisode(recorded, t, self.engine, self.codec) for t in recorded.group.trajectories]
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
         """Return the recorded trajectories when their time has come.
@@ -252,15 +242,15 @@ class RecordedGroups:
         assert isinstance(episode, RecordedEpisode)
         recorded = episode.recorded
         finished = recorded.fate == TRAINED or (recorded.fate == REJECTED and recorded.is_scored)
-        bound = self._bound if finished else None
+        bound = self.bound if finished else None
         oldest, newest = recorded.versions
         if bound is not None and bound < UNREACHED_AGE:
-            loaded = self._engine.loaded_version
+            loaded = self.engine.loaded_version
             if oldest < loaded or newest > loaded + bound:
                 raise Lost(TOO_OLD)
         await asyncio.sleep(recorded.group.arrival_time - now())
         if bound is not None:
-            if not await self._trainer.reached(newest, self._timeout):
+            if not await self.trainer.reached(newest, self.timeout):
                 raise Lost(TOO_NEW)
         elif recorded.fate != TRAINED:
             raise Lost(recorded.fate)

@@ -20,10 +20,8 @@ from arl.run.evaluation.suite import run_problems, run_suites
 from arl.run.starting_model import starting_codec
 from arl.types import FAILED, NOT_SAMPLED, Problem, Trajectory, TrajectoryGroup
 
-_OF_GROUP = ("fate", "trained_at", "group_id", "sample", "problem_id", "dispatch_version", "dispatch_time")
-_OF_REWARD = ("reward", "unshaped_reward", "reward_parts", "reward_error")
-NEEDED = (*TOKENS, *_OF_GROUP, *_OF_REWARD, "arrival_version", "arrival_time", "prompt_length", "truncated")
-_NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
+_OF_GROUP = ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
+_OF_TRAJECTORY = (*TOKENS, "prompt_length", "reward", "unshaped_reward", "truncated", "reward_parts", "reward_error")
 
 
 class RecordedGroup(Struct, frozen=True):
@@ -37,9 +35,7 @@ class RecordedGroup(Struct, frozen=True):
     def is_scored(self) -> bool:
         """Return whether the group finished: every episode has its reward."""
         trajectories = self.group.trajectories
-        if not trajectories:
-            return False
-        return not any(math.isnan(trajectory.reward) for trajectory in trajectories)
+        return bool(trajectories) and not any(math.isnan(trajectory.reward) for trajectory in trajectories)
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -89,7 +85,8 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     codec = starting_codec(recipe)
     sets = run_problems(recipe, run_suites(recipe), codec)
     problems = {problem.id: problem for problem in sets.training}
-    tables = [read_trajectories(file, NEEDED) for file in trajectory_files(run)]
+    columns = ("fate", "trained_at", "problem_id", *_OF_GROUP, *_OF_TRAJECTORY)
+    tables = [read_trajectories(file, columns) for file in trajectory_files(run)]
     table = pa.concat_tables(tables).combine_chunks()
     for problem_id in table["problem_id"].unique().to_pylist():
         if problem_id not in problems:
@@ -107,10 +104,7 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
 
 
 def _group(
-    rows: list[dict[str, Any]],
-    problems: dict[str, Problem],
-    taken: Counter[int],
-    recipe: Recipe,
+    rows: list[dict[str, Any]], problems: dict[str, Problem], taken: Counter[int], recipe: Recipe
 ) -> RecordedGroup:
     """Make a group of its rows, in the order of training; `taken` counts the groups of each step so far."""
     first = rows[0]
@@ -120,39 +114,20 @@ def _group(
         place = version * recipe.rollout.problems_per_step + taken[version]
         taken[version] += 1
     group = TrajectoryGroup(
-        group_id=first["group_id"],
         problem=problems[first["problem_id"]],
         trajectories=tuple(map(_trajectory, rows)),
-        dispatch_version=first["dispatch_version"],
-        dispatch_time=first["dispatch_time"],
-        arrival_version=first["arrival_version"],
-        arrival_time=first["arrival_time"],
+        **{name: first[name] for name in _OF_GROUP},
     )
     return RecordedGroup(group, first["fate"], place)
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:
-    reward, unshaped = (math.nan if row[name] is None else row[name] for name in ("reward", "unshaped_reward"))
-    return Trajectory(
-        prompt_length=row["prompt_length"],
-        reward=reward,
-        unshaped_reward=unshaped,
-        truncated=row["truncated"],
-        reward_parts=dict(row["reward_parts"]),
-        reward_error=row["reward_error"],
-        **{name: row[name] for name in TOKENS},
-    )
+    row["reward_parts"] = dict(row["reward_parts"])
+    row |= {name: math.nan for name in ("reward", "unshaped_reward") if row[name] is None}
+    return Trajectory(**{name: row[name] for name in _OF_TRAJECTORY})
 
 
 def _lost_at_once(group_id: int) -> RecordedGroup:
-    """Make a group that failed before its first token, and so has no row in the files."""
-    group = TrajectoryGroup(
-        group_id=group_id,
-        problem=_NO_PROBLEM,
-        trajectories=(),
-        dispatch_version=0,
-        dispatch_time=-math.inf,
-        arrival_version=0,
-        arrival_time=-math.inf,
-    )
-    return RecordedGroup(group, FAILED, None)
+    """Make a group that failed before its first token, and so has no row in the files and no known problem."""
+    ever = -math.inf
+    return RecordedGroup(TrajectoryGroup(group_id, Problem(""), (), 0, ever, 0, ever), FAILED, None)
