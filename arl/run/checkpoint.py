@@ -128,7 +128,7 @@ class RunCheckpoints:
     trainer: Trainer
     snapshot: RunSnapshot
     in_use: Path | None = None
-    """The checkpoint that this run was resumed from. It is kept, because restarted engines load their weights from it."""
+    """What this run was resumed from. It is kept, because restarted engines load their weights from it."""
     evaluations: Evaluations = field(default_factory=Evaluations)
     """Want checkpoints of their own, and need them until they are measured."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)

@@ -154,9 +154,9 @@ class RunControl:
         except PermissionError as error:
             raise InputError(f"{self._folder}: {error.strerror}; ask as the user who has started the run") from error
         finally:
-            for file in (asked, answered):
-                with contextlib.suppress(OSError):
-                    file.unlink()
+            with contextlib.suppress(OSError):
+                asked.unlink(missing_ok=True)
+                answered.unlink(missing_ok=True)
         if answer.error:
             raise (InputError if answer.is_input else RunError)(answer.error)
         return answer
