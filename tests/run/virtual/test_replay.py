@@ -92,11 +92,6 @@ def test_the_same_settings_give_the_same_run_to_the_last_bit(record: Record, wor
         }
 
 
-def test_a_replay_can_be_replayed(recorded: Ran) -> None:
-    twice = again(again(recorded, "name=once"), "name=twice")
-    assert twice.summary.weights_sha256 == recorded.summary.weights_sha256
-
-
 def test_another_objective_learns_other_weights_from_the_same_batches(recorded: Ran) -> None:
     naive = again(recorded, "objective.kind=ppo", "train.learning_rate=1e-3", "eval.problems=8", "name=naive")
     assert naive.directory.name == "naive"
