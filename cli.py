@@ -114,7 +114,7 @@ def train(
     if address is not None:
         overrides.append(f"cluster.address={address}")
     loaded = load_recipe(recipe, overrides)
-    submit.refuse_options_of_others(loaded, {**flags, "sbatch": sbatch, "address": address})
+    submit.refuse_cluster_options(loaded, {**flags, "sbatch": sbatch, "address": address})
     options.refuse_contradictions(dry_run, resume, verbose, gpus)
     named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
     if submit.is_submitted(loaded):

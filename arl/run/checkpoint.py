@@ -21,8 +21,8 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Collection, Coroutine
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec
 
@@ -33,7 +33,7 @@ from arl.clock import in_thread, now, outer_deadline
 from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
-from arl.errors import DataError, InputError
+from arl.errors import DataError
 from arl.files import remove_any, sync_to_disk, writing
 from arl.metrics.recorder import Recorder, RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
@@ -118,51 +118,35 @@ class ResumePoint:
         return {version: path for version, path in found.items() if version >= loaded}
 
 
+@dataclass
 class RunCheckpoints:
-    """Write the controller's checkpoints as `output` says, and remove old ones.
+    """Write the controller's checkpoints as `output` says, and remove old ones."""
 
-    Args:
-        snapshot: takes the state of the whole run.
-        in_use: the checkpoint that this run was resumed from. It is not removed, because engines that are restarted
-            load their weights from it.
-        evaluations: want checkpoints of their own, and need them until they are measured.
-    """
-
-    def __init__(
-        self,
-        directory: Path,
-        recipe: Recipe,
-        engine: Engine,
-        trainer: Trainer,
-        snapshot: RunSnapshot,
-        in_use: Path | None = None,
-        evaluations: Evaluations | None = None,
-    ) -> None:
-        self._directory = directory
-        self._recipe = recipe
-        self._engine = engine
-        self._trainer = trainer
-        self._snapshot = snapshot
-        self._in_use = in_use
-        self._evaluations = evaluations or Evaluations()
-        self._idle = asyncio.Event()
-        self._idle.set()
+    directory: Path
+    recipe: Recipe
+    engine: Engine
+    trainer: Trainer
+    snapshot: RunSnapshot
+    in_use: Path | None = None
+    """What this run was resumed from. It is kept, because restarted engines load their weights from it."""
+    evaluations: Evaluations = field(default_factory=Evaluations)
+    """Want checkpoints of their own, and need them until they are measured."""
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     def due(self, version: int) -> bool:
         """See Checkpoints."""
-        return version == next_checkpoint(self._recipe, version - 1) or self._evaluations.due(version)
+        return version == next_checkpoint(self.recipe, version - 1) or self.evaluations.due(version)
 
     async def copy(self, version: int) -> None:
         """See Checkpoints. Waits until the previous checkpoint is written, because only one is written at a time."""
-        await self._idle.wait()
-        self._idle.clear()
+        await self._writing.acquire()
         partial = self._partial(version)
         with span("checkpoints", f"copy of version {version}"):
             for older in self._older(version):
-                update = await self._trainer.weights(older)
+                update = await self.trainer.weights(older)
                 assert update.version == older, f"version {older} is served, and no longer published"
                 await self._off_the_loop(_copy_model, update, partial / OLDER / f"v{older}")
-            await self._trainer.save(partial)
+            await self.trainer.save(partial)
 
     def _older(self, version: int) -> range:
         """List the older versions that the checkpoint must hold, because nothing could compute them again.
@@ -171,41 +155,40 @@ class RunCheckpoints:
         serve, so that a resumed run does not serve fresher weights than the uninterrupted one. On the wall clock
         engines begin with the checkpoint's own version.
         """
-        served = min(self._engine.loaded_version, version)
-        if self._recipe.rollout.lag is not None:
+        served = min(self.engine.loaded_version, version)
+        if self.recipe.rollout.lag is not None:
             return range(served, version)
-        if self._recipe.world_traits.restarts_at_checkpoints:
+        if self.recipe.world_traits.restarts_at_checkpoints:
             return range(served, min(served + 1, version))
         return range(0)
 
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
         """See Checkpoints."""
-        return self._write(self._snapshot(state))
+        return self._write(self.snapshot(state))
 
     async def _write(self, state: RunState) -> None:
         version = state.controller.version
         what = f"writing the checkpoint of version {version}"
         with span("checkpoints", what):
-            async with outer_deadline(self._recipe.deadlines.step, "controller", what):
-                await self._trainer.saved()
-                await self._off_the_loop(self._snapshot.recorder.settle)
+            async with outer_deadline(self.recipe.deadlines.step, "controller", what):
+                await self.trainer.saved()
+                await self._off_the_loop(self.snapshot.recorder.settle)
                 await self._off_the_loop(self._commit, state)
-                is_last = self._recipe.train.is_done(version, state.controller.tokens_trained)
-                self._evaluations.saved(version, is_last)
+                is_last = self.recipe.train.is_done(version, state.controller.tokens_trained)
+                self.evaluations.saved(version, is_last)
                 await self.prune()
-        self._idle.set()
+        self._writing.release()
 
     def _commit(self, state: RunState) -> None:
         """Write `state` beside the trainer's files, sync everything that it counts on, and rename last."""
         partial = self._partial(state.controller.version)
-        final = self._directory / f"{STEP}{state.controller.version}"
-        run = self._directory.parent
+        final = self.directory / f"{STEP}{state.controller.version}"
+        run = self.directory.parent
         with writing(partial / STATE):
             (partial / STATE).write_bytes(msgpack_arrays.encoder().encode(state))
             (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(_sums(partial))))
-            run_files = [run / name for name in file_sizes(state.recorder)]
-            folders = [path for path in (run / TRAJECTORIES,) if path.is_dir()]
-            for path in [*run_files, *folders, *sorted(partial.rglob("*")), partial]:
+            counted_on = [run / name for name in file_sizes(state.recorder)]
+            for path in [*counted_on, *run.glob(TRAJECTORIES), *partial.rglob("*"), partial]:
                 sync_to_disk(path)
             partial.rename(final)
             for path in (final.parent, final.parent.parent):
@@ -213,29 +196,27 @@ class RunCheckpoints:
 
     async def prune(self) -> None:
         """See Checkpoints."""
-        needed = {f"step_{version}" for version in self._evaluations.waiting}
-        await self._off_the_loop(self._remove_old, needed)
+        await self._off_the_loop(self._remove_old)
 
-    def _remove_old(self, needed: Collection[str] = ()) -> None:
-        """Remove all but the newest, the best, the one in use, and those whose names are `needed`."""
-        kept = self._recipe.output.keep_checkpoints
-        best = os.path.realpath(self._directory / BEST)  # a loop of links is no error to it
-        for checkpoint in checkpoints_in(self._directory)[:-kept]:
-            is_best = os.path.realpath(checkpoint) == best
-            if not (is_best or checkpoint.name in needed or checkpoint == self._in_use):
+    def _remove_old(self) -> None:
+        """Remove all but the newest, the best, the one in use, and those that are yet to be evaluated."""
+        names = {os.path.basename(os.path.realpath(self.directory / BEST))}
+        names |= {f"{STEP}{version}" for version in self.evaluations.waiting}
+        for checkpoint in checkpoints_in(self.directory)[: -self.recipe.output.keep_checkpoints]:
+            if checkpoint.name not in names and checkpoint != self.in_use:
                 removed = checkpoint.with_name(f".{checkpoint.name}.removed")
                 checkpoint.rename(removed)  # first, so that a kill in between leaves no checkpoint with a part missing
                 remove_any(removed)
 
     async def _off_the_loop(self, work: Callable[P, None], *args: P.args, **kwargs: P.kwargs) -> None:
         """Run `work` in a thread; in virtual time at once, because threads have no place there."""
-        if self._recipe.world_traits.virtual_time:
+        if self.recipe.world_traits.virtual_time:
             work(*args, **kwargs)
         else:
             await in_thread(work, *args, **kwargs)
 
     def _partial(self, version: int) -> Path:
-        return self._directory / f".{STEP}{version}.partial"
+        return self.directory / f".{STEP}{version}.partial"
 
 
 def next_checkpoint(recipe: Recipe, version: int) -> int:
@@ -299,18 +280,14 @@ def newest_intact(directory: Path, note: Callable[[str], None]) -> ResumePoint:
 
     Raises:
         DataError: there is none; names the damage of each.
-        InputError: a file cannot be read, although it is there.
     """
-    damages: list[str] = []
+    damages = []
     for checkpoint in reversed(checkpoints_in(directory)):
         try:
-            point = verify(checkpoint)
+            return verify(checkpoint)
         except DataError as error:
             damages.append(f"checkpoint {error}")
-            continue
-        for damage in damages:
-            note(f"{damage}: using the one before")
-        return point
+            note(damages[-1])
     remedy = "start the run anew, without --resume"
     raise DataError("\n".join([f"{directory}: no intact checkpoint to resume from; {remedy}", *damages]))
 
@@ -320,15 +297,12 @@ def verify(checkpoint: Path) -> ResumePoint:
 
     Raises:
         DataError: a file is missing, torn or altered, or the state is of another version of arl; names it.
-        InputError: a file is there and cannot be read.
     """
     try:
         listed = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, str])
         there = _sums(checkpoint)
     except (FileNotFoundError, ValueError) as error:
         raise DataError(f"{checkpoint}: {MANIFEST} cannot be read ({error})") from error
-    except OSError as error:
-        raise InputError(f"{checkpoint} cannot be read ({error}); it may be whole: see that its disk works") from error
     for name, expected in listed.items():
         if there.get(name) != expected:
             raise DataError(f"{checkpoint}: {name} is missing, torn or altered: its sha256 is not that of {MANIFEST}")
@@ -341,8 +315,8 @@ def verify(checkpoint: Path) -> ResumePoint:
     return point
 
 
-def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
-    """Remove what was half written or half removed; rename what is newer than `checkpoint`, and note the new name."""
+def clear_after(checkpoint: Path) -> None:
+    """Remove what was half written or half removed; keep what is newer than `checkpoint` as refused_step_N."""
     directory = checkpoint.parent
     for rest in [*directory.glob(".step_*.partial"), *directory.glob(".step_*.removed")]:
         remove_any(rest)
@@ -351,7 +325,6 @@ def clear_after(checkpoint: Path, note: Callable[[str], None]) -> None:
             aside = directory / f"refused_{refused.name}"
             remove_any(aside)
             refused.rename(aside)
-            note(f"{refused} is kept as {aside.name}")
     best = directory / BEST
     if not best.exists():  # it was one of these
         best.unlink(missing_ok=True)

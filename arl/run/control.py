@@ -9,7 +9,6 @@ long as the controller takes requests. Only the owner of the run can write there
 
 import asyncio
 import contextlib
-import os
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -32,7 +31,7 @@ REQUEST = ".request"
 ANSWER = ".answer"
 POLL_SECONDS = 1.0  # between two looks of the controller
 LOOK_SECONDS = 0.2  # between two looks of a command
-TAKEN_SECONDS = 30.0  # in which a controller that lives has taken a request
+DESCRIBE_SECONDS = 30.0  # in which a controller that lives has described its run
 
 State = Literal["starting", "serving", "joined", "restarting"]
 
@@ -109,7 +108,7 @@ class RunControl:
     @property
     def is_open(self) -> bool:
         """Return whether the run takes requests, as far as its directory says: a controller may have been killed."""
-        return os.path.isdir(self._folder)
+        return self._folder.is_dir()
 
     async def describe(self) -> LiveRun:
         """Return what the controller says of the run at this moment.
@@ -123,7 +122,7 @@ class RunControl:
             if status.end:
                 raise InputError(f"{self.run}: has ended: {status.end}")
             raise InputError(f"{self.run}: takes no commands now ({status.stage}); it does while it trains")
-        run = (await self._answer(DescribeRun(), TAKEN_SECONDS)).run
+        run = (await self._answer(DescribeRun(), DESCRIBE_SECONDS)).run
         assert run is not None
         if run.arl != arl.__version__:
             raise InputError(f"{self.run}: runs under arl {run.arl}, and this is {arl.__version__}; install the same")
@@ -142,36 +141,25 @@ class RunControl:
         name = secrets.token_hex(8)
         asked = self._folder / f"{name}{REQUEST}"
         answered = self._folder / f"{name}{ANSWER}"
+        end = now() + seconds
         try:
             replace_file(asked, msgspec.json.encode(request))
-            silent = f"its controller has taken no request for {TAKEN_SECONDS:g} s: it was killed, or hangs"
-            await self._until(lambda: not asked.exists(), TAKEN_SECONDS, silent)
-            late = f"not done after {seconds:g} s; `arl engines list` shows what becomes of it"
-            await self._until(answered.exists, seconds, late)
+            while not answered.exists():  # nothing announces that across hosts
+                if not self.is_open:
+                    raise RunError(f"{self.run}: the run has ended meanwhile")
+                if now() > end:
+                    raise RunError(f"{self.run}: no answer in {seconds:g} s: its controller was killed, or hangs")
+                await asyncio.sleep(LOOK_SECONDS)
             answer: ControlAnswer = msgspec.json.decode(answered.read_bytes(), type=ControlAnswer)
-        except FileNotFoundError as error:  # the controller has removed the folder
-            raise RunError(f"{self.run}: the run has ended meanwhile") from error
         except PermissionError as error:
             raise InputError(f"{self._folder}: {error.strerror}; ask as the user who has started the run") from error
-        except msgspec.DecodeError as error:
-            raise InputError(f"{self.run}: {error}; is it of another version of arl?") from error
         finally:
-            for file in (asked, answered):
-                with contextlib.suppress(OSError):
-                    file.unlink()
+            with contextlib.suppress(OSError):
+                asked.unlink(missing_ok=True)
+                answered.unlink(missing_ok=True)
         if answer.error:
             raise (InputError if answer.is_input else RunError)(answer.error)
         return answer
-
-    async def _until(self, is_so: Callable[[], bool], seconds: float, otherwise: str) -> None:
-        """Wait until a file is there, or is gone. Nothing announces that across hosts, so it is looked for."""
-        end = now() + seconds
-        while not is_so():
-            if not self.is_open:
-                raise FileNotFoundError(self._folder)
-            if now() > end:
-                raise RunError(f"{self.run}: {otherwise}")
-            await asyncio.sleep(LOOK_SECONDS)
 
 
 # ---- the side of the controller

@@ -8,10 +8,10 @@ Everything that can be refused is refused here, before anything is started or wr
 
 import contextlib
 import glob
+import itertools
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from msgspec import structs
 
@@ -27,43 +27,27 @@ from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.preflight import Plan, preflight
 from arl.run.world import RunContext
 
-# Fields that a resumed run may change, because they change nothing that is computed.
-FREE = (
-    "cluster.",
-    "deadlines.",
-    "engine.max_restarts",
-    "engine.min_replicas",
-    "engine.python",
-    "engine.threads",
-    "eval.every",
-    "output.directory",
-    "output.keep_checkpoints",
-    "output.samples_every",
-    "output.trackers",
-    "output.wandb",
+# Fields that a resumed run may change: they change nothing that is computed.
+FREE = ("cluster.", "deadlines.", "eval.every", "output.directory", "output.keep_checkpoints")
+# Fields that it may change on the wall clock alone: in virtual time they change the schedule, or mean nothing.
+FREE_ON_THE_WALL = (
+    "engine.",
+    "launcher",
+    "output.",
     "reward.memory_gb",
     "reward.on_error",
+    "reward.workers",
     "rollout.max_failed_share",
     "rollout.max_rejected_share",
     "sync.check",
     "sync.transport",
-    "train.min_ranks",
-    "train.threads",
-)
-# Fields that it may change on the wall clock alone, because in virtual time they change the schedule.
-FREE_ON_THE_WALL = (
-    "engine.args",
-    "engine.replicas",
-    "engine.slots",
-    "engine.tensor_parallel",
-    "launcher",
-    "output.checkpoint_every",
-    "reward.workers",
     "train.checkpointing",
     "train.compile",
+    "train.min_ranks",
     "train.ranks",
     "train.reshard",
     "train.shard_ranks",
+    "train.threads",
 )
 # Fields that may name what lies on the Hugging Face hub.
 HUB_FIELDS = ("model.path", "data.path", "data.eval_path")
@@ -102,18 +86,16 @@ def new_run_directory(recipe: Recipe) -> Path:
     Raises:
         InputError: the directory cannot be written.
     """
-    first = recipe.run_directory
-    directory = first
-    number = 1
-    while True:
+    first = directory = recipe.run_directory
+    for number in itertools.count(2):
         try:
             directory.mkdir(parents=True)
-            return directory
+            break
         except FileExistsError:
-            number += 1
             directory = first.with_name(f"{first.name}-{number}")
         except OSError as error:
             raise InputError(f"output.directory {directory.parent}: cannot be written ({error.strerror})") from error
+    return directory
 
 
 def run_to_resume(recipe: Recipe, file: Path) -> Path:
@@ -124,21 +106,15 @@ def run_to_resume(recipe: Recipe, file: Path) -> Path:
     """
     if file.name == RECIPE and _is_run(file.parent):
         return file.parent
-    runs = _runs(recipe)
-    if not runs:
-        raise InputError(f"--resume: there is no run {recipe.run_directory}; start it without --resume")
-    return runs[-1]
-
-
-def _runs(recipe: Recipe) -> list[Path]:
-    """Return the runs of the recipe's name, oldest first."""
     first = recipe.run_directory
-    found = [(1, first)] if _is_run(first) else []
+    runs = {1: first} if _is_run(first) else {}
     for path in first.parent.glob(f"{glob.escape(first.name)}-*"):
         number = path.name.removeprefix(f"{first.name}-")
         if number.isdecimal() and _is_run(path):
-            found.append((int(number), path))
-    return [path for _, path in sorted(found)]
+            runs[int(number)] = path
+    if not runs:
+        raise InputError(f"--resume: there is no run {first}; start it without --resume")
+    return runs[max(runs)]
 
 
 def _is_run(directory: Path) -> bool:
@@ -155,13 +131,21 @@ def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay
     point = newest_intact(directory / CHECKPOINTS, display.note)
     _refuse_other_run(recipe, plan, point)
     is_finished = (directory / SUMMARY).exists()
-    if is_finished:
-        _refuse_nothing_left(recipe, directory, point)
+    version = point.state.controller.version
+    tokens = point.state.controller.tokens_trained
+    if is_finished and recipe.train.is_done(version, tokens):
+        more = (
+            f"train.tokens=N with N > {tokens}" if recipe.train.steps > version else f"train.steps=N with N > {version}"
+        )
+        raise InputError(
+            f"--resume: {directory} is finished after {version} steps; see its {SUMMARY}, extend it by "
+            f"--set {more}, or start a new run"
+        )
     # What follows changes files, and so whatever can be refused was refused above.
     with writing(directory):
-        clear_after(point.checkpoint, display.note)
+        clear_after(point.checkpoint)
         if is_finished:
-            (directory / SUMMARY).rename(directory / f"summary-step_{point.state.controller.version}.json")
+            (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
     _write_recipe(recipe, directory)
     display.note(f"resuming {directory} from {point.checkpoint.name}; what its files hold past that is removed")
     return point
@@ -171,30 +155,6 @@ def _write_recipe(recipe: Recipe, directory: Path) -> None:
     file = directory / RECIPE
     with writing(file):
         replace_file(file, dump_recipe(recipe).encode())
-
-
-def _refuse_nothing_left(recipe: Recipe, directory: Path, point: ResumePoint) -> None:
-    """Refuse a finished run that the recipe does not extend.
-
-    Raises:
-        InputError: the recipe has no steps or tokens beyond those that are done.
-    """
-    state = point.state
-    version = state.controller.version
-    tokens = state.controller.tokens_trained
-    if recipe.train.is_done(version, tokens):
-        more = f"train.steps=N with N > {version}"
-        if recipe.train.steps > version:
-            more = f"train.tokens=N with N > {tokens}"
-        raise InputError(
-            f"--resume: {directory} is finished after {version} steps; see its {SUMMARY}, extend it by "
-            f"--set {more}, or start a new run"
-        )
-    if recipe.rollout.lag is not None and recipe.train.tokens != state.recipe["train"]["tokens"]:
-        raise InputError(
-            f"train.tokens {recipe.train.tokens}: {directory} has ended, and with rollout.lag the groups that it had "
-            "begun are of versions that no engine serves any more; start a new run"
-        )
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, point: ResumePoint) -> None:
@@ -209,20 +169,16 @@ def _refuse_other_run(recipe: Recipe, plan: Plan, point: ResumePoint) -> None:
     state = point.state
     recorded_steps = state.recipe["train"]["steps"]
     for field, recorded, wanted in differences(state.recipe, recipe.model_dump(mode="json")):
-        if not (_grows(field, recorded, wanted) or field.startswith(free)):
+        # With an exact lag, the groups that an ended run had begun are of versions that no engine serves any more.
+        may_grow = field == "train.steps" or (field == "train.tokens" and recipe.rollout.lag is None)
+        grows = may_grow and recorded is not None and (wanted is None or wanted > recorded)
+        if not (grows or field.startswith(free)):
             raise InputError(
                 f"{field} = {wanted!r}: {checkpoint} was made with {recorded!r}; resume with that, or start a new run "
                 "without --resume"
             )
     if plan.sha256(recorded_steps) != state.inputs:
         raise DataError(f"{checkpoint}: was made with other problems or lags than the recipe's files now hold")
-
-
-def _grows(field: str, recorded: Any, wanted: Any) -> bool:
-    """Return whether a run only becomes longer by this change; `train.tokens` null is without end."""
-    if field == "train.tokens":
-        return recorded is not None and (wanted is None or wanted > recorded)
-    return field == "train.steps" and bool(wanted > recorded)
 
 
 @contextlib.contextmanager
@@ -261,17 +217,16 @@ def pin_sources(recipe: Recipe, resumed: Path | None = None) -> tuple[Recipe, li
             continue
         before = None if recorded is None else _source(recorded, field)
         if before is not None and structs.replace(before, revision=source.revision) == source:
-            pinned = before
-            if source.revision not in (MAIN, before.revision):
-                notes.append(f"{field} {_path(source)}: the run goes on with {_path(before)}, which it began with")
+            commit: str | None = before.revision
         else:
             commit = hub_commit(source.repo, "dataset" if source.pattern else "model", source.revision)
-            pinned = source if commit is None else structs.replace(source, revision=commit)
-            if commit is None:
-                notes.append(
-                    f"{field} {_path(source)}: neither the hub nor the cache says which commit it is, so it is not "
-                    "pinned, and a resumed run may read another one"
-                )
+        if commit is None:
+            notes.append(
+                f"{field} {_path(source)}: neither the hub nor the cache says which commit it is, so it is not "
+                "pinned, and a resumed run may read another one"
+            )
+            continue
+        pinned = structs.replace(source, revision=commit)
         section, _, name = field.partition(".")
         changed = getattr(recipe, section).model_copy(update={name: _path(pinned)})
         recipe = recipe.model_copy(update={section: changed})

@@ -6,10 +6,8 @@ several nodes: what lies in a cache of the controller's node ─► the run dire
 """
 
 import asyncio
-import contextlib
 import hashlib
 import inspect
-import itertools
 import json
 import os
 import shutil
@@ -37,8 +35,7 @@ WARMUP_SECONDS = 1800.0  # for the whole warm-up
 
 def cache_directory() -> Path:
     """Return ARL_CACHE, or the user's cache directory."""
-    users = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"))
-    return Path(os.environ.get("ARL_CACHE", users / "arl"))
+    return Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl"))
 
 
 def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
@@ -143,10 +140,11 @@ def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> P
 
 
 async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
-    """Return the warmed-up model from the cache; of several runs that need it, one makes it."""
+    """Return the warmed-up model from the cache; of several runs that need it, one makes it, in its own process."""
     job = _job(recipe)
-    stages = warmup_stages(recipe)
-    cached = cache_directory() / "warmup" / _digest(job, stages)
+    cached = cache_directory() / "warmup" / _digest(job, warmup_stages(recipe))
+    made = cached.with_name(f".{cached.name}.made")
+    file = directory / "warmup.json"
     with writing(cached):
         cached.parent.mkdir(parents=True, exist_ok=True)
     with require_lock(cached.with_suffix(".lock")) as lock:
@@ -155,46 +153,19 @@ async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, displa
                 await asyncio.sleep(1.0)
         if os.path.exists(cached):  # noqa: ASYNC240 - a local directory
             display.note(f"warm-up: cached in {cached}")
-        else:
-            await _warm_up(job, stages, cached, directory, launcher, display)
+            return cached
+        with writing(file):
+            remove_any(made)  # of a run that was killed
+            file.write_text(json.dumps(job | {"output": str(made)}))
+        command = Command((sys.executable, "-m", "arl.train.warmup", str(file)))
+        resources = Resources(job["threads"], launcher.nodes[0].devices)
+        process = await launcher.start("warmup", command, resources, lambda line: display.note(f"warm-up: {line}"))
+        await process.finished(WARMUP_SECONDS)
+        with writing(cached):
+            for path in made.iterdir():
+                sync_to_disk(path)  # so that a crash of the machine leaves no part of a model under its name
+            made.rename(cached)
     return cached
-
-
-async def _warm_up(
-    job: dict[str, Any],
-    stages: Sequence[WarmupStage],
-    cached: Path,
-    directory: Path,
-    launcher: Launcher,
-    display: ConsoleDisplay,
-) -> None:
-    """Run the job in a process of its own, show its progress, and put the model into the cache."""
-    made = cached.with_name(f".{cached.name}.made")
-    file = directory / "warmup.json"
-    with writing(file):
-        remove_any(made)  # of a run that was killed
-        file.write_text(json.dumps(job | {"output": str(made)}))
-    *starts, total = itertools.accumulate((stage.steps for stage in stages), initial=0)
-    steps_before = {stage.name: start for stage, start in zip(stages, starts, strict=True)}
-    display.begin("warm-up", total)
-
-    def show(line: str) -> None:
-        with contextlib.suppress(ValueError, KeyError, TypeError):  # a task may print other lines
-            said = json.loads(line)
-            display.advance(
-                completed=steps_before[said["stage"]] + said["step"],
-                detail=f"warm-up {said['step']:4d}  {said['stage']}: accuracy {said['accuracy']:.3f}  "
-                f"{said['seconds']:.0f} s",
-            )
-
-    command = Command((sys.executable, "-m", "arl.train.warmup", str(file)))
-    resources = Resources(job["threads"], launcher.nodes[0].devices)
-    process = await launcher.start("warmup", command, resources, show)
-    await process.finished(WARMUP_SECONDS)
-    with writing(cached):
-        for path in made.iterdir():
-            sync_to_disk(path)  # so that a crash of the machine leaves no part of a model under its name
-        made.rename(cached)
 
 
 def _job(recipe: Recipe) -> dict[str, Any]:

@@ -5,16 +5,14 @@ in an allocation, on none of its nodes    the same command ─► srun ─► fi
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from arl.config.recipe import Recipe
 from arl.errors import InputError
-from arl.launch.base import BUILT_IN, Node
+from arl.launch.base import Node
 from arl.launch.slurm.job import (
-    JOB,
     NO_VALUE,
     in_allocation,
     new_submission,
@@ -34,13 +32,6 @@ from arl.run.resume import run_to_resume
 SLURM = "slurm"
 NODES = re.compile(r"\d{1,9}(-\d{1,9})?", re.ASCII)
 FLAG = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*")  # a dot would name a field of the recipe
-OWNERS = {  # options of the command line that are for one launcher
-    "time": SLURM,
-    "account": SLURM,
-    "partition": SLURM,
-    "sbatch": SLURM,
-    "address": "ray",
-}
 
 
 def cluster_overrides(
@@ -72,30 +63,20 @@ def cluster_overrides(
     return overrides + [f"cluster.flags.{name}={json.dumps(value)}" for name, value in given.items()]
 
 
-def refuse_options_of_others(recipe: Recipe, given: Mapping[str, object]) -> None:
-    """Refuse options of the command line that the recipe's launcher would ignore.
-
-    A launcher of the user's own may read them.
+def refuse_cluster_options(recipe: Recipe, given: Mapping[str, object]) -> None:
+    """Refuse options for a cluster where the run stays on this machine.
 
     Args:
         given: name of an option -> what it was given; None or empty: nothing.
 
     Raises:
-        InputError: one of them is for another launcher, or for a job that has begun.
+        InputError: one is given.
     """
     for option, value in given.items():
-        owner = OWNERS[option]
-        if not value:
-            continue
-        if recipe.launcher in BUILT_IN and recipe.launcher != owner:
+        if value and recipe.launcher == "local":
             raise InputError(
-                f"--{option}: is for launcher {owner}, and this run has launcher {recipe.launcher}; add --launcher "
-                f"{owner}, or leave --{option} out"
-            )
-        if owner == SLURM and in_allocation():
-            raise InputError(
-                f"--{option}: is for a job that is submitted, and this process is within job {os.environ[JOB]}, which "
-                f"has its flags; leave --{option} out"
+                f"--{option}: is for a cluster, and this run has launcher local; add --launcher slurm (or ray, for "
+                f"--address), or leave --{option} out"
             )
 
 

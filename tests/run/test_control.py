@@ -91,9 +91,9 @@ def test_what_is_no_request_is_answered_with_an_error_and_those_behind_it_are_do
 def test_a_controller_that_was_killed_is_told_from_a_run_that_has_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(run_control, "TAKEN_SECONDS", 0.1)
+    monkeypatch.setattr(run_control, "DESCRIBE_SECONDS", 0.1)
     (tmp_path / "control").mkdir()
-    with pytest.raises(RunError, match=r"its controller has taken no request for .*: it was killed, or hangs"):
+    with pytest.raises(RunError, match=r"no answer in 0.1 s: its controller was killed, or hangs"):
         asyncio.run(RunControl(tmp_path).describe())
     assert not list((tmp_path / "control").iterdir())
 

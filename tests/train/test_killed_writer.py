@@ -86,6 +86,6 @@ def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_fro
     assert checkpoint.name == "step_5"
     assert point.state.controller.version == 5
     assert not notes
-    clear_after(checkpoint, notes.append)
+    clear_after(checkpoint)
     asyncio.run(resumed(checkpoint))
     assert sorted(path.name for path in directory.iterdir()) == ["step_5", "step_6"]

@@ -5,25 +5,22 @@ trainer ─► new version ─► RecordedEngine ─► loaded at the time when 
 """
 
 import asyncio
-import contextlib
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
-
-from arl.clock import deadline, now
+from arl.clock import now
 from arl.config.rollout_section import UNREACHED_AGE
 from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
-from arl.engine.meters import BusyMeter
-from arl.errors import DeadlineError, Lost
+from arl.engine.base import Engine
+from arl.errors import Lost
 from arl.rollout.base import Drain
 from arl.rollout.env import Session
 from arl.rollout.ledger import GateMeter
 from arl.rollout.staleness import StalenessGate
 from arl.run.replay.recording import RecordedGroup
-from arl.sync.virtual_publisher import ROUNDING
 from arl.train.in_process import InProcessTrainer
 from arl.types import (
     REJECTED,
@@ -119,104 +116,74 @@ class RecordedSchedule(RecordedGate):
 
 
 class PacedTrainer(InProcessTrainer):
-    """Train in this process, for groups that wait for its versions.
+    """Train in this process, in the recorded seconds of each step, for groups that wait for its versions."""
 
-    Its steps may take recorded seconds instead of the time of the cost model.
-    """
-
-    seconds: Sequence[float] = ()  # of each step; none: the cost model's
-
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, seconds: Sequence[float], *args: Any) -> None:
         super().__init__(*args)
+        self._seconds = seconds
         self._version = 0
-        self._is_stepping = False
         self._idle_since = now()  # the end of the last step
         self._stepped = asyncio.Event()
 
     async def step(self, batch: Batch) -> StepResult:
         """See Trainer."""
-        self._is_stepping = True
-        if self.seconds:
-            await asyncio.sleep(self.seconds[batch.version])
+        self._costs = self._costs.model_copy(update={"train_step": self._seconds[batch.version]})
         result = await super().step(batch)
-        if self.seconds:
-            timed = result.metrics | {"time/train_s": self.seconds[batch.version]}
-            result = msgspec.structs.replace(result, metrics=timed)
         self._version = result.version
         self._idle_since = now()
-        self._is_stepping = False
         self._stepped.set()
         self._stepped = asyncio.Event()
         return result
 
     async def reached(self, version: int, timeout: float) -> bool:
-        """Wait until `version` exists, and return True; False if nothing was trained for `timeout` seconds.
+        """Wait until `version` exists, and return True; False if no step ended for `timeout` seconds.
 
         Unblocked by the end of a step.
         """
         while self._version < version:
-            left = timeout if self._is_stepping else self._idle_since + timeout - now()
-            if left <= ROUNDING:
-                return False
-            with contextlib.suppress(DeadlineError):
-                async with deadline(left, "a recorded group", f"version {version} of this replay's trainer"):
+            try:
+                async with asyncio.timeout_at(self._idle_since + timeout):
                     await self._stepped.wait()
+            except TimeoutError:
+                return False
         return True
 
 
 class RecordedEngine:
-    """Implement Engine without generating.
-
-    It has no version before the recorded engines had that version, or a newer one.
+    """Implement Engine without generating: its versions are loaded when every recorded engine had them, or a newer one.
 
     Args:
         loaded: version -> clock seconds at which every recorded engine had it.
-        load_seconds: least seconds of a load.
     """
 
-    def __init__(self, loaded: dict[int, float], load_seconds: float) -> None:
+    busy_seconds = 0.0
+
+    def __init__(self, loaded: dict[int, float]) -> None:
         self._loaded = loaded
-        self._load_seconds = load_seconds
-        self._meter = BusyMeter()
         self.loaded_version = 0
-
-    @property
-    def busy_seconds(self) -> float:
-        """Return the seconds with a recorded group open and no pause."""
-        return self._meter.seconds
-
-    def opened(self, count: int) -> None:
-        """Count `count` groups more as open; fewer if it is negative."""
-        self._meter.opened(count)
 
     def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         raise AssertionError(f"a recording was asked to generate {request.request_id}")
 
     async def pause(self) -> None:
-        self._meter.pause(True)
+        """See Engine. Nothing runs here."""
 
     async def resume(self) -> None:
-        self._meter.pause(False)
+        """See Engine. Nothing runs here."""
 
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
         """See Engine."""
         begin = now()
         served = min((at for version, at in self._loaded.items() if version >= update.version), default=begin)
-        await asyncio.sleep(max(self._load_seconds, served - begin))
+        await asyncio.sleep(max(served - begin, 0.0))
         self.loaded_version = update.version
-        return SwapReport(update.version, self._load_seconds, now() - begin)
+        return SwapReport(update.version, 0.0, now() - begin)
 
 
 class RecordedEpisode(Session):
     """Present a recorded episode as a session that the controller can ask."""
 
-    def __init__(
-        self,
-        recorded: RecordedGroup,
-        trajectory: Trajectory,
-        engine: RecordedEngine,
-        codec: TextCodec,
-    ) -> None:
+    def __init__(self, recorded: RecordedGroup, trajectory: Trajectory, engine: Engine, codec: TextCodec) -> None:
         prompt = trajectory.token_ids[: trajectory.prompt_length]
         name = f"g{recorded.group.group_id}"
         super().__init__(
@@ -236,44 +203,33 @@ class RecordedEpisode(Session):
         return self._trajectory
 
 
+@dataclass
 class RecordedGroups:
-    """Implement Groups: the controller's group k is group k of the recording. It ends when that ended, or at once.
+    """Implement Groups: the controller's group k is group k of the recording. It ends when that ended, or at once."""
 
-    Args:
-        timeout: seconds without a step after which no further version will ever exist.
-        bound: η of this replay, or rollout_section.UNREACHED_AGE. A group that it cannot use is lost: under a bound one
-            with a token from before the loaded version or from a version after its due version, and always one with a
-            token of a version that is never made here. None: every group ends as it did.
-    """
-
-    def __init__(
-        self,
-        groups: Sequence[RecordedGroup],
-        engine: RecordedEngine,
-        codec: TextCodec,
-        trainer: PacedTrainer,
-        timeout: float,
-        bound: int | None,
-    ) -> None:
-        self._groups = groups
-        self._engine = engine
-        self._codec = codec
-        self._trainer = trainer
-        self._timeout = timeout
-        self._bound = bound
-        self.gate_meter = GateMeter()
-        self.drain = Drain()  # of nothing: what was recorded is interrupted as it was
-        self.reward_wait_seconds = 0.0  # nothing is graded again
-        self.num_graded_groups = 0
+    groups: Sequence[RecordedGroup]
+    engine: RecordedEngine
+    codec: TextCodec
+    trainer: PacedTrainer
+    timeout: float
+    """Seconds without a step after which no further version will ever exist."""
+    bound: int | None
+    """η of this replay, or rollout_section.UNREACHED_AGE. A group that it cannot use is lost: under a bound one with a
+    token from before the loaded version or from a version after its due version, and always one with a token of a
+    version that is never made here. None: every group ends as it did."""
+    gate_meter: GateMeter = field(default_factory=GateMeter)
+    drain: Drain = field(default_factory=Drain)  # of nothing: what was recorded is interrupted as it was
+    reward_wait_seconds: float = 0.0  # nothing is graded again
+    num_graded_groups: int = 0
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """See arl.rollout.episodes.Episodes."""
         del problem, journals
         group_id = int(name.removeprefix("g"))
-        recorded = self._groups[group_id]
+        recorded = self.groups[group_id]
         if not recorded.group.trajectories:
             raise Lost(recorded.fate)
-        return [RecordedEpisode(recorded, t, self._engine, self._codec) for t in recorded.group.trajectories]
+        return [RecordedEpisode(recorded, t, self.engine, self.codec) for t in recorded.group.trajectories]
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
         """Return the recorded trajectories when their time has come.
@@ -285,26 +241,17 @@ class RecordedGroups:
         episode = sessions[0]
         assert isinstance(episode, RecordedEpisode)
         recorded = episode.recorded
-        self._engine.opened(1)
-        self.gate_meter.opened(1)
-        try:
-            await self._wait(recorded)
-        finally:
-            self._engine.opened(-1)
-            self.gate_meter.opened(-1)
-        return recorded.group.trajectories
-
-    async def _wait(self, recorded: RecordedGroup) -> None:
         finished = recorded.fate == TRAINED or (recorded.fate == REJECTED and recorded.is_scored)
-        bound = self._bound if finished else None
+        bound = self.bound if finished else None
         oldest, newest = recorded.versions
         if bound is not None and bound < UNREACHED_AGE:
-            loaded = self._engine.loaded_version
+            loaded = self.engine.loaded_version
             if oldest < loaded or newest > loaded + bound:
                 raise Lost(TOO_OLD)
         await asyncio.sleep(recorded.group.arrival_time - now())
         if bound is not None:
-            if not await self._trainer.reached(newest, self._timeout):
+            if not await self.trainer.reached(newest, self.timeout):
                 raise Lost(TOO_NEW)
         elif recorded.fate != TRAINED:
             raise Lost(recorded.fate)
+        return recorded.group.trajectories

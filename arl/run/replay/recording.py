@@ -1,14 +1,11 @@
 """Read back what a finished run left behind: every group with its fate, and when everything happened.
 
 trajectories/*.parquet ─► groups, with the times of their arrival        trace.json ─► times of steps and swaps
-metrics.jsonl ─► the accuracy before training
 """
 
-import json
 import math
 from collections import Counter
 from pathlib import Path
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -17,19 +14,14 @@ from msgspec import Struct
 
 from arl.config.recipe import Recipe
 from arl.errors import DataError, InputError
-from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.spans import read_spans
 from arl.metrics.trajectory_files import TOKENS, read_trajectories, trajectory_files
 from arl.run.evaluation.suite import run_problems, run_suites
 from arl.run.starting_model import starting_codec
-from arl.types import FAILED, NOT_SAMPLED, Accuracy, Problem, Trajectory, TrajectoryGroup
+from arl.types import FAILED, NOT_SAMPLED, Problem, Trajectory, TrajectoryGroup
 
-_OF_GROUP = ("fate", "trained_at", "group_id", "sample", "problem_id", "dispatch_version", "dispatch_time")
-_OF_REWARD = ("reward", "unshaped_reward", "reward_parts", "reward_error")
-NEEDED = (*TOKENS, *_OF_GROUP, *_OF_REWARD, "arrival_version", "arrival_time", "prompt_length", "truncated")
-ACCURACY = "eval/held_out/accuracy"
-PROBLEMS = "eval/held_out/problems"
-_NO_PROBLEM = Problem("")  # of a group that was lost before its first token, because that leaves no trajectory
+_OF_GROUP = ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
+_OF_TRAJECTORY = (*TOKENS, "prompt_length", "reward", "unshaped_reward", "truncated", "reward_parts", "reward_error")
 
 
 class RecordedGroup(Struct, frozen=True):
@@ -43,9 +35,7 @@ class RecordedGroup(Struct, frozen=True):
     def is_scored(self) -> bool:
         """Return whether the group finished: every episode has its reward."""
         trajectories = self.group.trajectories
-        if not trajectories:
-            return False
-        return not any(math.isnan(trajectory.reward) for trajectory in trajectories)
+        return bool(trajectories) and not any(math.isnan(trajectory.reward) for trajectory in trajectories)
 
     @property
     def versions(self) -> tuple[int, int]:
@@ -64,9 +54,6 @@ class Recording(Struct, frozen=True):
     start: float  # of training: the first admission
     step_seconds: tuple[float, ...]  # (steps,)
     loaded: dict[int, float]  # version -> when every engine had loaded it
-    publish_seconds: float  # median, from the end of a step until engines begin to load what it made
-    load_seconds: float  # median
-    before: Accuracy | None  # the evaluation before training
 
 
 def read_recording(run: Path, recipe: Recipe) -> Recording:
@@ -82,12 +69,7 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     begun = [recorded.group for recorded in groups if recorded.group.trajectories]
     num_steps = sum(recorded.place is not None for recorded in groups) // recipe.rollout.problems_per_step
     spans = read_spans(run)
-    missing = [version for version in range(num_steps) if version not in spans.steps]
-    if missing:
-        raise DataError(f"{run / TRACE_FILE}: has no step {missing[0]} of {num_steps}; record the run again")
     steps = [spans.steps[version] for version in range(num_steps)]
-    publish = [max(begin - spans.steps[version - 1][1], 0.0) for version, (begin, _) in spans.swaps.items()]
-    load = [end - begin for begin, end in spans.swaps.values()]
     loaded = {version: end for version, (_, end) in spans.swaps.items()}
     for group in begun:  # the engines of a resumed run begin with its checkpoint, which is no swap
         loaded.setdefault(group.dispatch_version, group.dispatch_time)
@@ -96,28 +78,15 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
         start=min(group.dispatch_time for group in begun),
         step_seconds=tuple(end - begin for begin, end in steps),
         loaded=loaded,
-        publish_seconds=median(publish or [0.0]),
-        load_seconds=median(load or [0.0]),
-        before=_first_accuracy(run / METRICS_FILE),
     )
-
-
-def _first_accuracy(file: Path) -> Accuracy | None:
-    """Read the evaluation before training; None: there was none."""
-    with file.open() as lines:
-        first: dict[str, Any] = json.loads(next(lines))
-    if ACCURACY not in first:
-        return None
-    return Accuracy(mean_reward=first[ACCURACY], problems=int(first[PROBLEMS]), version=first["step"])
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     codec = starting_codec(recipe)
     sets = run_problems(recipe, run_suites(recipe), codec)
     problems = {problem.id: problem for problem in sets.training}
-    tables = [read_trajectories(file, NEEDED) for file in trajectory_files(run)]
-    if not any(map(len, tables)):
-        raise DataError(f"{run / TRAJECTORIES}: holds no trajectory; record the run again")
+    columns = ("fate", "trained_at", "problem_id", *_OF_GROUP, *_OF_TRAJECTORY)
+    tables = [read_trajectories(file, columns) for file in trajectory_files(run)]
     table = pa.concat_tables(tables).combine_chunks()
     for problem_id in table["problem_id"].unique().to_pylist():
         if problem_id not in problems:
@@ -131,14 +100,11 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
         rows.setdefault(row["group_id"], []).append(row)
     taken: Counter[int] = Counter()
     groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
-    return [groups.get(group_id) or lost_at_once(group_id) for group_id in range(max(groups) + 1)]
+    return [groups.get(group_id) or _lost_at_once(group_id) for group_id in range(max(groups) + 1)]
 
 
 def _group(
-    rows: list[dict[str, Any]],
-    problems: dict[str, Problem],
-    taken: Counter[int],
-    recipe: Recipe,
+    rows: list[dict[str, Any]], problems: dict[str, Problem], taken: Counter[int], recipe: Recipe
 ) -> RecordedGroup:
     """Make a group of its rows, in the order of training; `taken` counts the groups of each step so far."""
     first = rows[0]
@@ -148,39 +114,20 @@ def _group(
         place = version * recipe.rollout.problems_per_step + taken[version]
         taken[version] += 1
     group = TrajectoryGroup(
-        group_id=first["group_id"],
         problem=problems[first["problem_id"]],
         trajectories=tuple(map(_trajectory, rows)),
-        dispatch_version=first["dispatch_version"],
-        dispatch_time=first["dispatch_time"],
-        arrival_version=first["arrival_version"],
-        arrival_time=first["arrival_time"],
+        **{name: first[name] for name in _OF_GROUP},
     )
     return RecordedGroup(group, first["fate"], place)
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:
-    reward, unshaped = (math.nan if row[name] is None else row[name] for name in ("reward", "unshaped_reward"))
-    return Trajectory(
-        prompt_length=row["prompt_length"],
-        reward=reward,
-        unshaped_reward=unshaped,
-        truncated=row["truncated"],
-        reward_parts=dict(row["reward_parts"]),
-        reward_error=row["reward_error"],
-        **{name: row[name] for name in TOKENS},
-    )
+    row["reward_parts"] = dict(row["reward_parts"])
+    row |= {name: math.nan for name in ("reward", "unshaped_reward") if row[name] is None}
+    return Trajectory(**{name: row[name] for name in _OF_TRAJECTORY})
 
 
-def lost_at_once(group_id: int) -> RecordedGroup:
-    """Make a group that failed before its first token, and so has no row in the files."""
-    group = TrajectoryGroup(
-        group_id=group_id,
-        problem=_NO_PROBLEM,
-        trajectories=(),
-        dispatch_version=0,
-        dispatch_time=-math.inf,
-        arrival_version=0,
-        arrival_time=-math.inf,
-    )
-    return RecordedGroup(group, FAILED, None)
+def _lost_at_once(group_id: int) -> RecordedGroup:
+    """Make a group that failed before its first token, and so has no row in the files and no known problem."""
+    ever = -math.inf
+    return RecordedGroup(TrajectoryGroup(group_id, Problem(""), (), 0, ever, 0, ever), FAILED, None)

@@ -18,7 +18,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import msgspec
 from msgspec import Struct
 
 from arl import clock
@@ -56,7 +55,6 @@ from arl.types import Accuracy, Problem, StartingVersions
 FREE = ("name", "advantage.", "objective.", "train.", "eval.", "output.", "deadlines.", "rollout.max_rejected_share")
 # Fields that change the schedule.
 RULES = ("rollout.staleness", "rollout.late", "rollout.filter", "rollout.max_groups")
-COSTS = ("virtual.train_step", "virtual.trained_token", "virtual.snapshot", "virtual.publish", "virtual.load")
 # Fields that no replay may change, because it computes in one process with one thread.
 FIXED = ("train.ranks", "train.threads")
 
@@ -78,16 +76,14 @@ class Replay(Struct, frozen=True):
 
     recipe: Recipe  # as the virtual world runs it
     recording: Recording
-    as_recorded: bool  # no rule and no cost differs, so each step trains what it trained
-    paced: bool  # steps take their recorded seconds instead of their costs
+    as_recorded: bool  # no rule differs, so each step trains what it trained
 
     @property
     def timeout(self) -> float:
-        """Return the seconds after which all recorded groups have arrived, and all trained versions are loaded."""
+        """Return the seconds without a step after which there will be no other: twice those of the recorded run."""
         recording = self.recording
         arrivals = [recorded.group.arrival_time for recorded in recording.groups]
-        costs = self.recipe.virtual
-        return max([*arrivals, *recording.loaded.values()]) - recording.start + costs.publish + costs.load + 1.0
+        return 2 * (max([*arrivals, *recording.loaded.values()]) - recording.start) + 1.0
 
 
 def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
@@ -103,9 +99,7 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
     recorded = load_recipe(file)
     wanted = load_recipe(file, overrides)
     changed = list(differences(recorded.model_dump(mode="json"), wanted.model_dump(mode="json")))
-    paced = not recorded.world_traits.virtual_time
-    rules = RULES if paced else RULES + COSTS
-    allowed = FREE if recorded.rollout.lag is not None else FREE + rules
+    allowed = FREE if recorded.rollout.lag is not None else FREE + RULES
     for field, in_recording, value in changed:
         if field in FIXED or not field.startswith(allowed):
             names = ", ".join(f"{name}*" if name.endswith(".") else name for name in allowed)
@@ -119,34 +113,23 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
         raise InputError(f"train.steps {wanted.train.steps}: {run} recorded {steps}; replay with at most as many")
     if wanted.name == recorded.name:
         wanted = wanted.model_copy(update={"name": f"{recorded.name}-replay"})
-    if wanted.eval != recorded.eval:
-        recording = msgspec.structs.replace(recording, before=None)
     return Replay(
-        recipe=_in_one_process(wanted, recording),
+        recipe=_in_one_process(wanted),
         recording=recording,
         as_recorded=all(field.startswith(FREE) for field, _, _ in changed),
-        paced=paced,
     )
 
 
-def _in_one_process(recipe: Recipe, recording: Recording) -> Recipe:
-    """Move the recipe to one process, one rank and one thread. A run without costs gets its own mean times as costs."""
+def _in_one_process(recipe: Recipe) -> Recipe:
+    """Move the recipe to one process, one rank and one thread, where nothing costs time but what is recorded."""
+    free = dict.fromkeys(("train_step", "trained_token", "snapshot", "publish", "load"), 0.0)
     alone: dict[str, object] = {
         "world": "virtual",
         "train": recipe.train.model_copy(update={"ranks": 1, "threads": None}),
         "engine": recipe.engine.model_copy(update={"threads": None}),
         "sync": Sync(),
+        "virtual": recipe.virtual.model_copy(update=free),
     }
-    if not recipe.world_traits.virtual_time:
-        seconds = recording.step_seconds
-        costs = {
-            "train_step": sum(seconds) / len(seconds),
-            "trained_token": 0.0,
-            "snapshot": 0.0,
-            "publish": recording.publish_seconds,
-            "load": recording.load_seconds,
-        }
-        alone["virtual"] = recipe.virtual.model_copy(update=costs)
     return recipe.model_copy(update=alone)
 
 
@@ -163,34 +146,26 @@ class ReplayWorld:
 
     def known_accuracy(self, context: RunContext) -> Accuracy | None:
         """See World. Not measured on the clock of the recording, because that would shift the schedule."""
-        recorded = self._plan.recording.before
-        if recorded is not None or not context.plan.held_out:
-            return recorded
+        if not context.plan.held_out:
+            return None
         return clock.run(lambda: _measure(context, context.model, version=0), virtual=True)
 
     @contextlib.asynccontextmanager
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World."""
         recipe = context.recipe
-        plan = self._plan
-        recording = plan.recording
         lags = context.plan.lags
-        if plan.paced:  # steps take their recorded seconds, on top of these
-            recipe = recipe.model_copy(update={"virtual": recipe.virtual.model_copy(update={"train_step": 0.0})})
-        with publication_directory(
-            recipe, context.model, context.directory, lags, context.plan.transport
-        ) as publications:
+        transport = context.plan.transport
+        with publication_directory(recipe, context.model, context.directory, lags, transport) as publications:
             versions = StartingVersions(str(context.model))
-            trainer = PacedTrainer(recipe, versions, publications, lags)
-            if plan.paced:
-                trainer.seconds = recording.step_seconds
-            yield self._parts(context, trainer)
+            seconds = self._plan.recording.step_seconds
+            yield self._parts(context, PacedTrainer(seconds, recipe, versions, publications, lags))
 
     def _parts(self, context: RunContext, trainer: PacedTrainer) -> Parts:
         plan = self._plan
         recording = plan.recording
         recipe = context.recipe
-        engine = RecordedEngine(recording.loaded, recipe.virtual.load)
+        engine = RecordedEngine(recording.loaded)
         models = SavedModels(context.directory / CHECKPOINTS, recipe, trainer)
 
         async def measure(problems: Sequence[Problem], version: int) -> Accuracy:

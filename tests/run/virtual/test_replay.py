@@ -92,11 +92,6 @@ def test_the_same_settings_give_the_same_run_to_the_last_bit(record: Record, wor
         }
 
 
-def test_a_replay_can_be_replayed(recorded: Ran) -> None:
-    twice = again(again(recorded, "name=once"), "name=twice")
-    assert twice.summary.weights_sha256 == recorded.summary.weights_sha256
-
-
 def test_another_objective_learns_other_weights_from_the_same_batches(recorded: Ran) -> None:
     naive = again(recorded, "objective.kind=ppo", "train.learning_rate=1e-3", "eval.problems=8", "name=naive")
     assert naive.directory.name == "naive"
@@ -171,8 +166,8 @@ def test_what_a_recording_cannot_give_is_refused_before_anything_is_written(
 
 def test_a_run_with_an_exact_lag_keeps_its_schedule(record: Record) -> None:
     run = record("eval.problems=0", "rollout.staleness=null", "rollout.lag=1")
-    with pytest.raises(RecipeError, match=r"virtual.publish = 1.0: the run was recorded with 0.005"):
-        again(run, "virtual.publish=1.0")
+    with pytest.raises(RecipeError, match=r"rollout.max_groups = 9: the run was recorded with None"):
+        again(run, "rollout.max_groups=9")
 
 
 def test_what_is_no_recording_is_refused(recorded: Ran, tmp_path: Path) -> None:
@@ -182,9 +177,6 @@ def test_what_is_no_recording_is_refused(recorded: Ran, tmp_path: Path) -> None:
     with pytest.raises(DataError, match="is not in running_checksum; replay with the problems"):
         plan_replay(run, ())
     (run / "recipe.yaml").write_text(recipe)
-    (run / "trace.json").write_text("[]")
-    with pytest.raises(DataError, match=r"trace.json: has no step 0 of 6"):
-        plan_replay(run, ())
     (run / "summary.json").unlink()
     with pytest.raises(InputError, match=r"small: no summary\.json, so no finished run"):
         plan_replay(run, ())
@@ -209,8 +201,6 @@ def test_a_run_of_processes_is_replayed_batch_by_batch(command: Command, tmp_pat
     assert replayed.summary.token_ages == recorded.summary.token_ages
     times = zip(*(step_seconds(run) for run in (recorded, replayed)), strict=True)
     assert median(abs(one - other) for one, other in times) < 0.1  # a busy disk may hold up any single step
-    with pytest.raises(RecipeError, match=r"virtual.train_step"):
-        plan_replay(recorded.directory, ["virtual.train_step=1"])
 
 
 def step_seconds(run: Ran) -> list[float]:
