@@ -19,20 +19,7 @@ from arl.metrics.run_files import LOGS
 AUTO = "auto"
 GIGABYTE = 10**9
 # Memory of one GPU by its maker's data sheet, in units of 10^9 bytes.
-KNOWN = {
-    "A10G": 24,
-    "A100": 80,
-    "A800": 80,
-    "H100": 80,
-    "H800": 80,
-    "H200": 141,
-    "B200": 180,
-    "L4": 24,
-    "L40S": 48,
-    "RTX3090": 24,
-    "RTX4090": 24,
-    "RTX5090": 32,
-}
+KNOWN = {"A100": 80, "H100": 80, "H800": 80, "H200": 141, "B200": 180, "L40S": 48, "RTX4090": 24, "RTX5090": 32}
 PATTERN = re.compile(r"([1-9]\d?)X(([1-9]\d{0,5})GB|.+)")
 
 

@@ -109,8 +109,10 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         notes += check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    if recipe.mode == "collocated":
-        placement = _share_memory(placement, nodes, memory)
+    known = [node.device_bytes for node in nodes if node.device_bytes]
+    if recipe.mode == "collocated" and known:  # engines take what ranks leave of their GPUs
+        resident = 0 if memory is None else memory.rank_resident
+        placement = placement.with_memory_share(engine_share(min(known), resident))
     example = codec.prompts.text(problems.training[0])[:EXAMPLE_CHARACTERS]
     return Plan(
         training=problems.training,
@@ -158,15 +160,6 @@ def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
             "task's options), or set eval.problems to 0"
         )
     return held_out_suite(recipe, problems).shortened()
-
-
-def _share_memory(placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None") -> Placement:
-    """Let engines take what ranks leave of their GPUs."""
-    known = [node.device_bytes for node in nodes if node.device_bytes]
-    if not known:
-        return placement
-    resident = 0 if memory is None else memory.rank_resident
-    return placement.with_memory_share(engine_share(min(known), resident))
 
 
 def _place(recipe: Recipe, named: Sequence[Node] | None) -> tuple[Sequence[Node], Placement, Transport]:
