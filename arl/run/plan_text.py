@@ -45,7 +45,7 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "weights", f"travel by transport {plan.transport}"
     for line in ["not planned for a tiny model"] if plan.memory is None else plan.memory.lines():
         yield "memory", line
-    for note in (*plan.left_out, *plan.notes):
+    for note in plan.notes:
         yield "note", note
 
 

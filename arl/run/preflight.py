@@ -55,9 +55,8 @@ class Plan(Struct, frozen=True):
     nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
     measured: list[Suite] = []  # during training
-    left_out: tuple[str, ...] = ()  # notes about problems that are not used
     prompts: str = ""  # how problems become prompts, with the beginning of one
-    notes: tuple[str, ...] = ()  # about where the model is, and about the GPUs
+    notes: tuple[str, ...] = ()  # about problems that are not used, where the model is, and the GPUs
 
     def sha256(self, steps: int) -> str:
         """Hash what files and tasks gave: the problems of all sets, and the lags of the first `steps` steps."""
@@ -127,9 +126,8 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         nodes=tuple(nodes),
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
-        left_out=problems.notes,
         prompts=f"{codec.prompts.describe()}; one begins {example!r}",
-        notes=tuple(note for note in notes if note),
+        notes=(*problems.notes, *filter(None, notes)),
     )
 
 
