@@ -103,15 +103,3 @@ def named_nodes(text: str, count: int) -> list[Node]:
         )
         for place_of in range(1, count + 1)
     ]
-
-
-def describe_gpus(node: Node) -> str:
-    """Say how many GPUs of what kind a node has, and whose they are.
-
-    >>> describe_gpus(*named_nodes("8x24GB", 1)), describe_gpus(*named_nodes("1xH100", 1))
-    ('8 GPU of 24 GB (--gpus 8x24GB)', '1 H100 of 80 GB (--gpus 1xH100)')
-    """
-    whose = node.name
-    if node.planned_by is not None:
-        whose = f"{(node.device_bytes or 0) // GIGABYTE} GB ({node.planned_by})"
-    return f"{len(node.devices)} {node.device_name} of {whose}"
