@@ -166,11 +166,11 @@ class EnginePool:
             has_served = member.serves.is_set()
             if member.external is None and not (has_served and isinstance(why, ProcessDied)):
                 raise
-            self._forget(member, why)
-            left = len(self._members)
+            left = len(self._members) - 1
             fewest = self._recipe.engine.fewest_replicas if has_served else 1
             if left < fewest:
                 raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
+            self._forget(member, why)
             self._note(f"{member} is given up: {why}\nThe run goes on; {self._count()}")
 
     def _forget(self, member: Member, why: RunError) -> None:
