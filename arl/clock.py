@@ -78,10 +78,11 @@ class _JumpingSelector(selectors.DefaultSelector):
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         ready = super().select(0)
-        if not ready and timeout is None:
+        if ready:
+            return ready
+        if timeout is None:
             raise DeadlineError(f"nothing can ever happen again in virtual time; waiting: {who_waits()}")
-        if not ready and timeout is not None:
-            self.elapsed += max(timeout, 0.0)
+        self.elapsed += max(timeout, 0.0)
         return ready
 
 
@@ -110,10 +111,8 @@ class _NumberedTimer(asyncio.TimerHandle):
         self._order = (when, number)
         super().__init__(when, *rest)
 
-    def __lt__(self, other: object) -> bool:
-        if not isinstance(other, _NumberedTimer):
-            return NotImplemented
-        return self._order < other._order
+    def __lt__(self, other: Any) -> bool:
+        return bool(self._order < other._order)
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
@@ -194,20 +193,18 @@ class OuterBound:
     afterwards postpone nothing.
     """
 
-    def __init__(self, scope: asyncio.Timeout) -> None:
+    def __init__(self, scope: asyncio.Timeout, seconds: float) -> None:
         self._scope = scope
-        self._timer: asyncio.TimerHandle | None = None
+        self.timer = self._start(now() + seconds)
 
     def reschedule(self, when: float) -> None:
         """Let its time be over at `when`, of the running clock."""
-        self.close()
+        self.timer.cancel()
         self._scope.reschedule(None)
-        self._timer = asyncio.get_running_loop().call_at(when, self._end)
+        self.timer = self._start(when)
 
-    def close(self) -> None:
-        """Forget the time."""
-        if self._timer is not None:
-            self._timer.cancel()
+    def _start(self, when: float) -> asyncio.TimerHandle:
+        return asyncio.get_running_loop().call_at(when, self._end)
 
     def _end(self) -> None:
         ends = [wait.scope.when() for wait in _waits if wait.scope is not None]
@@ -248,13 +245,12 @@ async def outer_deadline(seconds: float, who: str, what: str | Callable[[], str]
     which can be rescheduled.
     """
     scope = asyncio.timeout(None)
-    bound = OuterBound(scope)
     async with _recorded(_Wait(who, what, now(), None), scope, seconds):
-        bound.reschedule(now() + seconds)
+        bound = OuterBound(scope, seconds)
         try:
             yield bound
         finally:
-            bound.close()
+            bound.timer.cancel()
 
 
 @contextlib.asynccontextmanager

@@ -20,8 +20,8 @@ from typing import BinaryIO
 from arl.errors import DiskError, InputError
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-IN_THE_WAY = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP}
-OTHERS_OF_THE_DISK = {errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ENOENT, errno.ESTALE}
+IN_THE_WAY = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ENOENT}
+BROKEN = {errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ESTALE}
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 CODE_IN_TEXT = re.compile(r"os error (\d+)")  # safetensors raises an error of its own
 
@@ -37,7 +37,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         code = disk_code(error)
-        if code not in FULL | IN_THE_WAY | OTHERS_OF_THE_DISK:
+        if code not in FULL | IN_THE_WAY | BROKEN:
             raise
         named = getattr(error, "filename", None)
         raise DiskError(explain_disk(Path(named) if isinstance(named, str) else path, code)) from error
@@ -53,15 +53,11 @@ def disk_code(error: Exception) -> int | None:
 
 def explain_disk(path: Path, code: int | None) -> str:
     """Say that a file cannot be written, why, and what helps."""
-    remedy = "see that its disk works and may be written by this user"
+    remedy = "see that its disk works, that this user may write there, and what else has its name"
     if code in FULL:
         disk = shutil.disk_usage(path.parent)
         free = f"{disk.free / 1e6:.1f} of {disk.total / 1e6:.0f} MB are free on {path.parent}"
         remedy = f"{free}: make room there"
-    elif code == errno.ENOENT:
-        remedy = "it or its directory was deleted, and the run needs it"
-    elif code in IN_THE_WAY:
-        remedy = "something else has its name, or that of its directory: move it away"
     why = f" ({os.strerror(code)})" if code else ""
     return f"{path}: cannot be written{why}: {remedy}"
 

@@ -20,7 +20,6 @@ class FakeNvml:
         self.used = [4 << 20] * count
         self.processes: list[list[Any]] = [[] for _ in range(count)]
         self.programs: dict[int, str] = {}
-        self.without_access: set[tuple[int, int]] = set()
 
     def use(self, number: int, pid: int, program: str, num_bytes: int | None) -> None:
         """Have a process use a GPU."""
@@ -33,10 +32,6 @@ class FakeNvml:
         if total is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return SimpleNamespace(total=total, used=self.used[number])
-
-    def access(self, one: int, other: int, kind: object) -> int:
-        lacks = (min(one, other), max(one, other)) in self.without_access
-        return int(pynvml.NVML_P2P_STATUS_CHIPSET_NOT_SUPPORTED if lacks else pynvml.NVML_P2P_STATUS_OK)
 
 
 def fake_nvml(monkeypatch: pytest.MonkeyPatch, count: int) -> FakeNvml:
@@ -53,7 +48,6 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch, count: int) -> FakeNvml:
         "nvmlDeviceGetName": lambda handle: fake.names[handle],
         "nvmlDeviceGetMemoryInfo": fake.memory,
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: fake.processes[handle],
-        "nvmlDeviceGetP2PStatus": fake.access,
     }
     for name, answer in answers.items():
         monkeypatch.setattr(pynvml, name, answer)

@@ -37,7 +37,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     assert plan["world"] == "wall, disaggregated"
     assert plan["problems"].startswith("running_checksum: 17,")
     assert "1,024 held out" in plan["problems"]
-    assert plan["steps"].startswith("60 of 32 problems; an epoch is 55")
+    assert plan["steps"].startswith("60 of 32 problems, 0.1")
     assert plan["tokens"].startswith("at most 12,288 sampled a step (256 episodes of 48)")
     assert plan["staleness"] == "at most 4 versions; up to 160 groups in flight"
     assert plan["engines"].startswith("1 process with ")

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import itertools
 import multiprocessing
 import os
 import signal
@@ -14,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arl import clock
-from arl.clock import LATE_SECONDS, MARGIN
+from arl.clock import MARGIN
 from arl.errors import DeadlineError
 
 SPANS = st.floats(0.1, 1000.0)
+LATE = 2.0  # seconds
 INNER = st.tuples(SPANS, SPANS, st.booleans())  # when it begins, its seconds, whether it belongs to a budget
 
 
@@ -88,25 +88,14 @@ def test_an_outer_deadline_that_is_moved_forgets_what_it_has_waited_for() -> Non
     assert clock.run(main, virtual=True) == 25
 
 
-def test_a_message_shows_the_counts_of_the_moment_at_which_it_is_written() -> None:
-    async def main() -> None:
-        numbers = itertools.count()
-        async with clock.outer_deadline(1.0, "somebody", lambda: f"count {next(numbers)}"):
-            assert next(numbers) == 0
-            await wait_forever()
-
-    with pytest.raises(DeadlineError, match="somebody waited 1 s for count 1"):
-        clock.run(main, virtual=True)
-
-
 def stop_for_a_while(loop_is_stopped: Connection) -> None:
-    """Wait 3 s for nothing, and say how long that took and which pauses were noticed."""
+    """Wait 1 s for nothing, and say how long that took and which pauses were noticed."""
     pauses: list[float] = []
 
     async def main() -> None:
         loop_is_stopped.send("waiting")
         with contextlib.suppress(DeadlineError):
-            async with clock.deadline(3.0, "somebody", "nothing"):
+            async with clock.deadline(1.0, "somebody", "nothing"):
                 await wait_forever()
 
     began = time.monotonic()
@@ -114,17 +103,20 @@ def stop_for_a_while(loop_is_stopped: Connection) -> None:
     loop_is_stopped.send((time.monotonic() - began, pauses))
 
 
-def test_a_process_that_was_stopped_does_not_find_its_deadlines_passed_when_it_goes_on() -> None:
+def test_a_process_that_was_stopped_does_not_find_its_deadlines_passed_when_it_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(clock, "LATE_SECONDS", LATE)
     ours, theirs = multiprocessing.Pipe()
     child = multiprocessing.get_context("fork").Process(target=stop_for_a_while, args=(theirs,))
     child.start()
     assert child.pid is not None
     assert ours.recv() == "waiting"
     os.kill(child.pid, signal.SIGSTOP)
-    time.sleep(LATE_SECONDS + 1)  # the stop itself is what is tested
+    time.sleep(LATE + 1)  # the stop itself is what is tested
     os.kill(child.pid, signal.SIGCONT)
     seconds, pauses = ours.recv()
     child.join()
-    assert seconds > LATE_SECONDS + 3
+    assert seconds > LATE + 1
     assert len(pauses) == 1
-    assert pauses[0] > LATE_SECONDS
+    assert pauses[0] > LATE

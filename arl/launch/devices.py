@@ -7,9 +7,8 @@ that are there and wanted, a run would silently compute on the CPU, or die later
 
 import contextlib
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -209,18 +208,6 @@ def named_gpus(gpus: Sequence[Gpu], names: Sequence[str]) -> list[Gpu]:
     found = []
     for name in names:
         found += [gpu for gpu in gpus if name == str(gpu.number) or gpu.uuid.startswith(name)][:1]
-    return found
-
-
-def pairs_without_access(numbers: Collection[int]) -> list[tuple[int, int]]:
-    """Return the pairs of these GPUs that cannot read each other's memory. NCCL asks the driver the same question."""
-    found = []
-    with _nvml():
-        for one, other in combinations(sorted(numbers), 2):
-            first, second = (pynvml.nvmlDeviceGetHandleByIndex(number) for number in (one, other))
-            status = pynvml.nvmlDeviceGetP2PStatus(first, second, pynvml.NVML_P2P_CAPS_INDEX_READ)
-            if status != pynvml.NVML_P2P_STATUS_OK:
-                found.append((one, other))
     return found
 
 

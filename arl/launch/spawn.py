@@ -83,14 +83,6 @@ def resident_bytes() -> Counter[int]:
     return sessions
 
 
-def started_at(pid: int) -> float | None:
-    """Return when a process of this machine was started, seconds as time.time(); None: there is none of this id."""
-    try:
-        return psutil.Process(pid).create_time()
-    except psutil.Error:
-        return None
-
-
 def describe_state(pid: int) -> str:
     """Return what keeps a process of this machine from running; `RUNS`: nothing does, or there is none of this id."""
     try:

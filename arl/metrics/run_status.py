@@ -8,10 +8,10 @@ runs/small · training · version 12 of 60 · 0.8 s a step · about 38 s left
 trainer    waits 62% of the time: for groups 60%, for the staleness bound 2%
 engines    idle 5% of the time; 3% because no group may start before weights are loaded
 now        trainer waits 0.3 s for 4 groups for step 12
-groups     8 of 12 in flight: 6 running, 2 finished; a step takes 4
+groups     6 running, 2 finished
 …
-role      node  pid     up  version  open  slots  waiting  cache   memory
-engine-0  vm     17  5.0 s       12     9   8/32        1     4%  0.51 GB
+role      node  pid  version  open  slots  waiting  cache   memory
+engine-0  vm     17       12     9   8/32        1     4%  0.51 GB
 """
 
 import os
@@ -30,34 +30,29 @@ from arl.files import replace_file
 from arl.metrics.run_files import RECIPE
 
 STATUS_FILE = "status.json"
-RUNS = "runs"  # state of a process that has not ended
 
 MAX_PROCESSES = 24  # rows; a run may have hundreds
 MIN_PROCESSES = 4
 OTHER_LINES = 18  # headline, facts, of which some take two lines, heads of the columns, a progress bar
-MAX_WAITS = 3
 UNKNOWN = "–"
 LEFT = ("role", "node", "pid", "state")  # columns of words
 CAUSES = {"groups": "for groups", "bound": "for the staleness bound", "device": "for the device"}
 
 
 class ProcessStatus(Struct, frozen=True, kw_only=True):
-    """Describe one process of a run."""
+    """Describe one process of a run: a row of the table, without what is None."""
 
     role: str
     node: str
-    pid: int  # 0: its node is still starting it
-    state: str = RUNS  # or how it has ended
-    since: float | None = None  # its start, as time.time(); of another node: when the controller has first seen it
-    restarts: int = 0  # of its role
-    memory_bytes: int | None = None  # resident, with all that it has started; of another node: as last reported
+    pid: int | None  # None: its node is still starting it
+    state: str | None = None  # how it has ended; None: it runs
+    restarts: int | None = None  # of an engine
     version: int | None = None  # loaded weights of an engine
-    open_requests: int | None = None
-    running: int | None = None  # requests, as the engine has last reported, like the next four
+    open: int | None = None  # requests of the controller
+    slots: str | None = None  # as the engine has last reported, like the next two
     waiting: int | None = None
-    slots: int | None = None
-    cache_tokens: int | None = None
-    cache_capacity: int | None = None
+    cache: str | None = None
+    memory_bytes: int | None = None  # resident, with all that it has started; None: it runs on another node
 
 
 class WaitStatus(Struct, frozen=True):
@@ -66,15 +61,6 @@ class WaitStatus(Struct, frozen=True):
     who: str
     what: str
     seconds: float
-
-
-class GroupsStatus(Struct, frozen=True, kw_only=True):
-    """Count the groups in flight."""
-
-    running: int  # their episodes are under way
-    finished: int  # scored; they wait for their step
-    capacity: int | None  # most that may be in flight at once; None: no rule says it
-    problems_per_step: int
 
 
 class Speed(Struct, frozen=True, kw_only=True):
@@ -95,21 +81,16 @@ class RunStatus(Struct, frozen=True, kw_only=True):
     host: str  # of the controller
     pid: int
     time: float  # when this was written, as time.time() on that host
-    clock: float  # the same moment on the run's clock, as in trace.json
     stage: str  # starting, evaluation before training, training …
     end: str = ""  # how the run has ended; empty: it goes on
     version: int = 0
     steps: int  # versions of the whole run, at most
-    tokens: int = 0  # loss tokens that are trained
-    most_tokens: int | None = None  # train.tokens, with which the run ends; None: with `steps`
     loaded_version: int = 0
-    staleness: int | None = None  # the bound; None: there is none
-    has_exact_lag: bool = False  # rollout.lag takes the place of the bound
-    groups: GroupsStatus | None = None
+    bound: str  # on the staleness, in words
+    groups: tuple[int, int] | None = None  # in flight: those whose episodes are under way, and those that are finished
     waits: tuple[WaitStatus, ...] = ()  # longest first
-    last_step: dict[str, float] = {}  # numbers of its record
     speed: Speed | None = None
-    evaluations: dict[str, tuple[int, float]] = {}  # suite -> newest version, accuracy
+    rewards: dict[str, tuple[int, float]] = {}  # training, or a suite -> newest version, mean
     seconds_left: float | None = None
     processes: tuple[ProcessStatus, ...] = ()
 
@@ -177,8 +158,6 @@ def draw_status(status: RunStatus, name: str = "", max_processes: int = MAX_PROC
 def _headline(status: RunStatus, name: str) -> str:
     parts = [name] if name else []
     parts += [status.end or status.stage, f"version {status.version} of {status.steps}"]
-    if status.most_tokens is not None:
-        parts.append(f"{status.tokens:,} of {status.most_tokens:,} tokens")
     if status.speed is not None:
         parts.append(f"{_seconds(status.speed.step_seconds)} a step")
     if status.seconds_left is not None and not status.end:
@@ -189,7 +168,6 @@ def _headline(status: RunStatus, name: str) -> str:
 def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
     """Yield a title and a line for each thing that is known."""
     speed = status.speed
-    groups = status.groups
     if speed is not None:
         percents = {cause: round(100 * share) for cause, share in speed.trainer_waits.items()}
         parts = ", ".join(f"{CAUSES[cause]} {percent}%" for cause, percent in percents.items() if percent)
@@ -197,74 +175,37 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
         held_back = f"; {speed.gate:.0%} because no group may start before weights are loaded"
         yield "engines", f"idle {speed.engine_idle:.0%} of the time{held_back if speed.gate >= 0.005 else ''}"
     if not status.end:
-        for wait in status.waits[:MAX_WAITS]:
+        for wait in status.waits:
             cause = wait.what.partition(";")[0]  # without counts, which other lines show
             yield "now", f"{wait.who} waits {_seconds(wait.seconds)} for {cause}"
-    if groups is not None and not status.end:
-        most = "" if groups.capacity is None else f" of {groups.capacity}"
-        in_flight = f"{groups.running + groups.finished}{most} in flight"
-        parts = f"{groups.running} running, {groups.finished} finished"
-        yield "groups", f"{in_flight}: {parts}; a step takes {groups.problems_per_step}"
-    if groups is not None:
-        yield "staleness", _staleness(status)
+    if status.groups is not None:
+        running, finished = status.groups
+        yield "groups", f"{running} running, {finished} finished"
+        versions = f"engines serve version {status.loaded_version}, the trainer has {status.version}"
+        yield "staleness", f"{status.bound}; {versions}"
     if speed is not None:
         rates = f"{speed.generated_per_s:,.0f} generated, {speed.trained_per_s:,.0f} trained"
         yield "tokens/s", f"{rates} (last {speed.steps} steps)"
-    step = status.last_step
-    rewards = [f"{step['reward/trained_mean']:.3f} in step {step['step']:.0f}"] if step else []
-    rewards += [f"{suite} {score:.3f} at version {version}" for suite, (version, score) in status.evaluations.items()]
-    if rewards:
+    if status.rewards:
+        rewards = (f"{name} {mean:.3f} at version {version}" for name, (version, mean) in status.rewards.items())
         yield "reward", " · ".join(rewards)
-
-
-def _staleness(status: RunStatus) -> str:
-    bound = "no bound" if status.staleness is None else f"bound {status.staleness}"
-    if status.has_exact_lag:
-        bound = "exact lag"
-    text = f"{bound}; engines serve version {status.loaded_version}, the trainer has {status.version}"
-    step = status.last_step
-    if {"staleness/mean", "staleness/max"} <= step.keys():
-        text += f"; last step mean {step['staleness/mean']:.2f}, max {step['staleness/max']:.0f}"
-    return text
 
 
 def _processes(status: RunStatus, most: int) -> RenderableType:
     """Draw a row for each process, of many for those that have ended or were restarted; without empty columns."""
-    in_trouble_first = sorted(status.processes, key=lambda process: (process.state == RUNS, -process.restarts))
+    in_trouble_first = sorted(status.processes, key=lambda process: (process.state is None, process.restarts is None))
     shown = [process for process in status.processes if process in in_trouble_first[:most]]
-    rows = [_row(process, status.time) for process in shown]
     table = Table(box=None, pad_edge=False, header_style="dim")
-    columns = [name for name in (rows[0] if rows else ()) if any(row[name] is not None for row in rows)]
+    columns = {name: [getattr(process, name) for process in shown] for name in ProcessStatus.__struct_fields__}
+    sizes = columns.pop("memory_bytes")
+    columns["memory"] = [None if size is None else f"{size / 1e9:.2f} GB" for size in sizes]
+    columns = {name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)}
     for name in columns:
         table.add_column(name, no_wrap=True, justify="left" if name in LEFT else "right")
-    for row in rows:
-        table.add_row(*(Text(UNKNOWN if row[name] is None else str(row[name])) for name in columns))
+    for row in zip(*columns.values(), strict=True):
+        table.add_row(*(Text(UNKNOWN if cell is None else str(cell)) for cell in row))
     left_out = len(status.processes) - len(shown)
     return Group(table, Text(f"… and {left_out} more processes", style="dim")) if left_out else table
-
-
-def _row(process: ProcessStatus, at: float) -> dict[str, str | int | None]:
-    slots = memory = cache = None
-    if process.slots is not None:
-        slots = f"{process.running}/{process.slots}"
-    if process.cache_capacity:
-        cache = f"{(process.cache_tokens or 0) / process.cache_capacity:.0%}"
-    if process.memory_bytes is not None:
-        memory = f"{process.memory_bytes / 1e9:.2f} GB"
-    return {
-        "role": process.role,
-        "node": process.node,
-        "pid": process.pid or None,
-        "state": None if process.state == RUNS else process.state,
-        "up": None if process.since is None else _seconds(at - process.since),
-        "restarts": process.restarts or None,
-        "version": process.version,
-        "open": process.open_requests,
-        "slots": slots,
-        "waiting": process.waiting,
-        "cache": cache,
-        "memory": memory,
-    }
 
 
 def _seconds(seconds: float) -> str:

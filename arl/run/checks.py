@@ -13,7 +13,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.engine.backend import Installation
 from arl.errors import InputError
-from arl.launch.devices import Gpu, driver_version, find_gpus, named_gpus, pairs_without_access, refuse_busy
+from arl.launch.devices import driver_version, find_gpus, named_gpus, refuse_busy
 from arl.launch.placement import Placement
 from arl.launch.torch_build import own_torch, probe_torch, refuse_unequal_nccl
 from arl.models.flash import FLASH_3, has_flash_3
@@ -98,9 +98,7 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
     for finding in gpu_checks([backend], uses_nccl, transport == "broadcast"):
         if not finding.good:
             raise InputError(f"missing: {finding.what}; {finding.remedy}")
-    used = named_gpus(find_gpus() or (), names)
-    notes = [note for gpu in used for note in refuse_busy(gpu)]
-    return notes + _slow_pairs(used)
+    return [note for gpu in named_gpus(find_gpus() or (), names) for note in refuse_busy(gpu)]
 
 
 def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> Iterator[Finding]:
@@ -116,22 +114,8 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
     for gpu in gpus:
         users = ", ".join(map(str, gpu.processes)) or "no process computes on it"
         yield Finding(True, f"{gpu}, {gpu.used_bytes / 1e9:.1f} GB used, driver {driver_version()}; {users}")
-    for slow in _slow_pairs(gpus):
-        yield Finding(True, slow)
     ours = own_torch()
     yield Finding(ours.cuda is not None, f"the trainer's {ours}")
     version = f"3 of {FLASH_3}" if has_flash_3() else f"2 of torch; version 3, for H100 and H200, is in {FLASH_3}"
     yield Finding(True, f"flash attention {version}")
     yield from gpu_checks(backends, uses_nccl=True, broadcasts=True)
-
-
-def _slow_pairs(gpus: Sequence[Gpu]) -> list[str]:
-    """Note the pairs of GPUs between which NCCL is slow, if there are some."""
-    pairs = pairs_without_access([gpu.number for gpu in gpus])
-    if not pairs:
-        return []
-    named = ", ".join(f"{one} and {other}" for one, other in pairs)
-    return [
-        f"GPUs {named}: no access to each other's memory, so NCCL copies by way of the host: gradients, tensor "
-        "parallelism and broadcasts of weights are slower"
-    ]

@@ -164,8 +164,9 @@ def tasks() -> None:
 
 Run = Annotated[Path, typer.Argument(help="Directory of a run that goes on.", metavar="RUN", callback=run_of)]
 Replicas = Annotated[int, typer.Option(min=1, help="Engines.")]
-Host = Annotated[str | None, typer.Option(help="Address of this machine, to listen on.")]
-Interface = Annotated[str | None, typer.Option(help="Network interface of that address.")]
+Host = Annotated[
+    str | None, typer.Option(help="Address of this machine, to listen on. Default: that of cluster.interface.")
+]
 Engine = Annotated[str, typer.Argument(help="As `arl engines list` names it.", metavar="ENGINE")]
 
 
@@ -190,7 +191,7 @@ def list_(run: Run) -> None:
     Console(highlight=False).print(table)
 
 
-def join(run: Run, replicas: Replicas = 1, host: Host = None, interface: Interface = None) -> None:
+def join(run: Run, replicas: Replicas = 1, host: Host = None) -> None:
     """Serve a run with engines of this machine, until it ends.
 
     Ctrl-C takes them out of the run.
@@ -198,7 +199,7 @@ def join(run: Run, replicas: Replicas = 1, host: Host = None, interface: Interfa
     from arl import clock
     from arl.run.join import join_run
 
-    clock.run(lambda: join_run(run, replicas, host, interface, typer.echo))
+    clock.run(lambda: join_run(run, replicas, host, typer.echo))
 
 
 def remove(run: Run, engine: Engine) -> None:

@@ -1,8 +1,6 @@
 """`arl doctor`: report what this machine and its environments offer a run, and the remedy for what they lack."""
 
-import os
 import platform
-import shutil
 import sys
 from collections.abc import Iterator
 from importlib import metadata
@@ -15,7 +13,6 @@ from arl.launch.devices import visible_cores, visible_devices
 from arl.run.checks import Finding, gpu_findings
 from arl.run.preflight import preflight
 from arl.run.submit import check_submission, is_submitted
-from arl.sync.publication_directory import SHARED_MEMORY
 
 
 def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
@@ -32,8 +29,7 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
     linux = sys.platform == "linux"
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
     yield Finding(linux, system, "Only Linux is supported: elsewhere processes outlive a killed run")
-    for name in ("torch", "transformers"):
-        yield Finding(True, f"{name} {metadata.version(name)}")
+    yield Finding(True, ", ".join(f"{name} {metadata.version(name)}" for name in ("torch", "transformers")))
     visible: tuple[str, ...] = ()
     try:
         visible = visible_devices()
@@ -41,20 +37,15 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
         yield Finding(True, f"{visible_cores()} CPU cores, {len(visible)} GPUs{names}")
     except InputError as error:
         yield Finding(False, "GPUs", str(error))
-    where = "weights are published on disk, in the run directory, which is slow"
-    if os.path.isdir(SHARED_MEMORY):
-        where = f"{shutil.disk_usage(SHARED_MEMORY).free / 1e9:.1f} GB free in {SHARED_MEMORY}, for published weights"
-    yield Finding(True, where)
     is_asked_for = recipe is not None or python is not None
     installed = []
     for config in _engines(recipe, python):
         try:
             found = find_backend(config.kind).probe(config)
         except InputError as error:
-            remedy = (
-                "only its recipes need it; `arl doctor --python PYTHON` looks elsewhere, and says how to install it"
+            what = (
+                str(error) if is_asked_for else "not in this interpreter; `arl doctor --python PYTHON` looks elsewhere"
             )
-            what = str(error) if is_asked_for else f"not in this interpreter: {remedy}"
             yield Finding(not is_asked_for, f"engine {config.kind}: {what}")
             recipe = None  # its check would only repeat this
             continue

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import msgspec
 
 from arl.clock import now, outer_deadline
-from arl.engine.router import Replica, Router
+from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import DeadlineError, EngineLost, InputError, ProcessDied, RunError
 from arl.launch.base import Process, Resources
@@ -35,6 +35,7 @@ class Member:
     slot: int
     node: str
     external: JoinEngine | None = None  # as it introduced itself; None: the run has started it
+    restarts: int = 0
     process: Process | None = None  # the newest one; None: it is being started, could not be, or is external
     task: asyncio.Task[None] | None = None  # keeps it
     serves: asyncio.Event = field(default_factory=asyncio.Event)  # set when it first serves, or never will
@@ -50,50 +51,38 @@ class Member:
         return self.name if self.pid is None else f"{self.name} (pid {self.pid} on {self.node})"
 
 
+@dataclass(eq=False)
 class EnginePool:
     """Start, watch and remove the engines of a run; see `open_engine_pool`."""
 
-    def __init__(
-        self,
-        servers: EngineServers,
-        others: Sequence[Resources],
-        note: Callable[[str], None],
-        sender: GroupSender | None,
-        tasks: asyncio.TaskGroup,
-    ) -> None:
-        self._recipe = servers.recipe
-        self._servers = servers
-        self._others = others
-        self._note = note
-        self._sender = sender
-        self._tasks = tasks
-        self._members: dict[str, Member] = {}
-        self._nodes = list(servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
-        self.router = Router([None] * len(servers.resources), sender=sender)
+    _servers: EngineServers
+    _others: Sequence[Resources]
+    _note: Callable[[str], None]
+    _sender: GroupSender | None
+    _tasks: asyncio.TaskGroup
+    _members: dict[str, Member] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._recipe = self._servers.recipe
+        self._nodes = list(self._servers.launcher.nodes)  # asking for them may ask the driver of the GPUs
+        self.router = Router([None] * len(self._servers.resources), sender=self._sender)
 
     async def keep_started(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each slot, and wait until all of them serve."""
-        for slot, process in enumerate(started):
-            member = Member(process.role, slot, self._node_name(slot), process=process)
+        members = [Member(one.role, slot, self._node_name(slot), process=one) for slot, one in enumerate(started)]
+        for member, process in zip(members, started, strict=True):
             self._keep(member, self._supervise(member, process))
-        for member in list(self._members.values()):
+        for member in members:
             await member.serves.wait()  # or its task ends the group, within the deadlines of a start
 
-    def end(self) -> None:
-        """Stop watching, and starting. The launcher stops the processes."""
-        for member in self._members.values():
-            if member.task is not None:
-                member.task.cancel()
-
     @property
-    def replicas(self) -> dict[str, Replica]:
-        """Return what the engines that serve are given, by name."""
-        found = {name: self.router.replica(member.slot) for name, member in self._members.items()}
-        return {name: replica for name, replica in found.items() if replica is not None}
+    def members(self) -> list[Member]:
+        """Return the engines that serve, or that are being started."""
+        return list(self._members.values())
 
     def statuses(self) -> list[EngineStatus]:
         """Describe every engine."""
-        return [self._status(member) for member in self._members.values()]
+        return [self._status(member) for member in self.members]
 
     # ---- changes
 
@@ -141,22 +130,19 @@ class EnginePool:
         Raises:
             InputError: there is no such engine, or none would be left.
         """
-        member = self._members.get(name)
-        if member is None or member.given_up is not None:
-            names = ", ".join(other.name for other in self._staying())
-            raise InputError(f"{name}: the run has no such engine; it has {names}")
-        if self._staying() == [member]:
+        if name not in self._members:
+            raise InputError(f"{name}: the run has no such engine; it has {', '.join(self._members)}")
+        if len(self._members) == 1:
             raise InputError(f"{name}: is the run's only engine; have another one join first")
-        member.given_up = EngineLost(f"{name} was removed")
+        member = self._members[name]
         replica = self.router.replica(member.slot)
         num_moved = 0 if replica is None else replica.open
-        self.router.close_slot(member.slot, member.given_up)
+        self._forget(member, EngineLost(f"{name} was removed"))
         if member.task is not None:
             member.task.cancel()
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
         if member.process is not None:
             await member.process.stop(self._recipe.deadlines.shutdown)
-        del self._members[name]
         self._note(f"{member} was removed; {num_moved} requests resumed; {self._count()}")
         return num_moved
 
@@ -164,7 +150,34 @@ class EnginePool:
 
     def _keep(self, member: Member, work: Coroutine[None, None, None]) -> None:
         self._members[member.name] = member
-        member.task = self._tasks.create_task(work, name=f"watcher of {member.name}")
+        member.task = self._tasks.create_task(self._watch(member, work), name=f"watcher of {member.name}")
+
+    async def _watch(self, member: Member, work: Coroutine[None, None, None]) -> None:
+        """Go on without a member that is lost, or end the run.
+
+        Raises:
+            RunError: the run cannot go on without it.
+        """
+        try:
+            await work
+        except RunError as why:
+            if member.given_up is not None:  # it was removed: nobody asks any more what it answers
+                return
+            has_served = member.serves.is_set()
+            if member.external is None and not (has_served and isinstance(why, ProcessDied)):
+                raise
+            left = len(self._members) - 1
+            fewest = self._recipe.engine.fewest_replicas if has_served else 1
+            if left < fewest:
+                raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
+            self._forget(member, why)
+            self._note(f"{member} is given up: {why}\nThe run goes on; {self._count()}")
+
+    def _forget(self, member: Member, why: RunError) -> None:
+        member.given_up = why
+        member.serves.set()
+        self.router.close_slot(member.slot, why)
+        del self._members[member.name]
 
     async def _supervise(self, member: Member, process: Process) -> None:
         """Watch over a server that the launcher has started."""
@@ -178,13 +191,7 @@ class EnginePool:
             note=self._note,
             has_served=member.serves,
         )
-        try:
-            await supervisor.supervise(process)
-        except ProcessDied as death:
-            self._give_up(member, death)
-        except RunError:
-            if member.given_up is None:  # else nobody asks any more what it answers
-                raise
+        await supervisor.supervise(process)
 
     async def _start(self, member: Member) -> Process:
         """Start the server of a member, on another node if its own is lost.
@@ -197,7 +204,7 @@ class EnginePool:
         launcher = self._servers.launcher
         resources = self._servers.resources[member.slot]
         if resources.node in launcher.lost_nodes:
-            ours = [self._servers.resources[other.slot] for other in self._members.values() if other.external is None]
+            ours = [self._servers.resources[other.slot] for other in self.members if other.external is None]
             others = [other for other in (*ours, *self._others) if other is not resources]
             place = another_place(resources, others, self._nodes, launcher.lost_nodes)
             if place is None:
@@ -210,6 +217,7 @@ class EnginePool:
                 member.process = await self._servers.start(member.slot)
         except (OSError, DeadlineError) as error:
             raise ProcessDied(f"{member.name} cannot be started: {error}") from error
+        member.restarts += 1
         return member.process
 
     def _node_name(self, slot: int) -> str:
@@ -219,67 +227,35 @@ class EnginePool:
         """Connect to an engine that has joined, slot it, and ask for its load until it is lost.
 
         Waits for its answers, which have a deadline, and for the router, which may find out first.
-        """
-        startup = self._recipe.deadlines.startup
-        try:
-            async with self._servers.connect(url, self._sender, member.slot) as engine:
-                async with outer_deadline(startup, "controller", f"{member} to load the newest weights"):
-                    replica = await self.router.fill(member.slot, engine, external=member.name)
-                member.serves.set()
-                while replica.loss is None:
-                    await engine.report()
-                    with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(replica.lost.wait(), BEAT_SECONDS)
-                raise replica.loss
-        except RunError as why:
-            self._give_up(member, why)
-        finally:
-            member.serves.set()
-
-    def _give_up(self, member: Member, why: RunError) -> None:
-        """Go on without a member, or end the run.
 
         Raises:
-            RunError: the run cannot go on without it.
+            RunError: it is lost.
         """
-        if member.given_up is not None:
-            return
-        has_served = member.serves.is_set()
-        if member.external is None and not has_served:  # the run does not begin without it
-            raise why
-        member.given_up = why
-        left = len(self._staying())
-        fewest = self._recipe.engine.fewest_replicas if has_served else 1
-        if left < fewest:
-            raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
-        self.router.close_slot(member.slot, why)
-        del self._members[member.name]
-        self._note(f"{member} is given up: {why}\nThe run goes on; {self._count()}")
+        startup = self._recipe.deadlines.startup
+        async with self._servers.connect(url, self._sender, member.slot) as engine:
+            async with outer_deadline(startup, "controller", f"{member} to load the newest weights"):
+                replica = await self.router.fill(member.slot, engine, external=member.name)
+            member.serves.set()
+            while replica.loss is None:
+                await engine.report()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(replica.lost.wait(), BEAT_SECONDS)
+            raise replica.loss
 
     # ---- what is said of members
 
-    def _staying(self) -> list[Member]:
-        """Return the members that serve, or that are being started."""
-        return [member for member in self._members.values() if member.given_up is None]
-
     def _count(self) -> str:
-        num_members = len(self._staying())
-        return f"it has {num_members} engine{'' if num_members == 1 else 's'}"
+        return "it has 1 engine" if len(self._members) == 1 else f"it has {len(self._members)} engines"
 
     def _status(self, member: Member) -> EngineStatus:
         replica = self.router.replica(member.slot)
+        state: State = "serving" if member.external is None else "joined"
         if replica is None:
-            state: State = "restarting" if member.serves.is_set() else "starting"
+            state = "restarting" if member.serves.is_set() else "starting"
             return EngineStatus(member.name, member.node, member.pid, state)
-        return EngineStatus(
-            name=member.name,
-            node=member.node,
-            pid=member.pid,
-            state="serving" if member.external is None else "joined",
-            version=replica.engine.loaded_version,
-            open=replica.open,
-            seconds=now() - replica.since,
-        )
+        seconds = now() - replica.since
+        version = replica.engine.loaded_version
+        return EngineStatus(member.name, member.node, member.pid, state, version, replica.open, seconds)
 
 
 @contextlib.asynccontextmanager
@@ -306,4 +282,6 @@ async def open_engine_pool(
             await pool.keep_started(started)
             yield pool
         finally:
-            pool.end()
+            for member in pool.members:  # the launcher stops the processes
+                if member.task is not None:
+                    member.task.cancel()

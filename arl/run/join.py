@@ -33,17 +33,14 @@ LOOK_SECONDS = 1.0
 REMOVE_SECONDS = 30.0  # for a controller that is busy; then this side leaves by itself
 
 
-async def join_run(
-    run: Path, replicas: int, host: str | None, interface: str | None, note: Callable[[str], None]
-) -> None:
+async def join_run(run: Path, replicas: int, host: str | None, note: Callable[[str], None]) -> None:
     """Join a run, and serve it until it ends, or until this is cancelled.
 
     Args:
         run: its directory.
         replicas: engines to start.
-        host: address on which they listen and are reached; None: that of the interface.
-        interface: network interface of that address; None: the recipe's, or the one to which this machine's name
-            resolves.
+        host: address on which they listen and are reached; None: that of cluster.interface, or the one to which this
+            machine's name resolves.
 
     Raises:
         InputError: this machine cannot join; nothing was started.
@@ -52,7 +49,7 @@ async def join_run(
     control = RunControl(run)
     state = await control.describe()
     recipe = load_recipe(run / RECIPE, ())
-    address = _own_address(run, state, host, interface or recipe.cluster.interface)
+    address = _own_address(run, state, host, recipe.cluster.interface)
     trust = read_secrets(run)
     await in_thread(_check_files, state)
     resources = _divide(replicas, state, recipe)
@@ -102,9 +99,9 @@ def _own_address(run: Path, state: LiveRun, host: str | None, interface: str | N
     try:
         address = host or own_address(interface)
     except OSError as error:
-        raise InputError(f"this machine has no address to join with: {error}; give --interface or --host") from error
+        raise InputError(f"this machine has no address to join with: {error}; give --host") from error
     if is_loopback(address):
-        raise InputError(f"{address}: the run would not reach this machine there; give --interface or --host")
+        raise InputError(f"{address}: the run would not reach this machine there; give another --host")
     return address
 
 
@@ -117,13 +114,10 @@ def _divide(replicas: int, state: LiveRun, recipe: Recipe) -> dict[int, Resource
     each = len(state.like.devices)
     devices = visible_devices() if each else ()
     if each * replicas > len(devices):
-        raise InputError(
-            f"--replicas {replicas}: each needs {each} GPUs, as the run's own engines do, and {len(devices)} "
-            "are visible here"
-        )
+        raise InputError(f"--replicas {replicas}: each needs {each} GPUs, and {len(devices)} are visible here")
     threads = recipe.engine.threads or max(visible_cores() // replicas, 1)
-    shares = [devices[replica * each : (replica + 1) * each] for replica in range(replicas)]
-    return {i: replace(state.like, threads=threads, devices=share, node=0) for i, share in enumerate(shares)}
+    like = replace(state.like, threads=threads, node=0)
+    return {i: replace(like, devices=devices[i * each : (i + 1) * each]) for i in range(replicas)}
 
 
 def _check_files(state: LiveRun) -> None:
@@ -139,11 +133,10 @@ def _check_files(state: LiveRun) -> None:
                 f"{place}: the run's engines load weights from there, and this machine does not see it; put the model "
                 "where both see it, and start the run with --set sync.transport=broadcast"
             )
-    model = model_sha256(Path(served))
-    if model != state.model:
+    if model_sha256(Path(served)) != state.model:
         raise InputError(
-            f"this machine's {served}: has other weights, or another config or tokenizer, than the engines of the run "
-            f"(sha256 {model[:12]}; theirs is {state.model[:12]}); give it the files of the run's machine"
+            f"this machine's {served}: has other weights, or another config or tokenizer, than the engines of the run; "
+            "give it the files of the run's machine"
         )
 
 

@@ -19,20 +19,7 @@ from arl.metrics.run_files import LOGS
 AUTO = "auto"
 GIGABYTE = 10**9
 # Memory of one GPU by its maker's data sheet, in units of 10^9 bytes.
-KNOWN = {
-    "A10G": 24,
-    "A100": 80,
-    "A800": 80,
-    "H100": 80,
-    "H800": 80,
-    "H200": 141,
-    "B200": 180,
-    "L4": 24,
-    "L40S": 48,
-    "RTX3090": 24,
-    "RTX4090": 24,
-    "RTX5090": 32,
-}
+KNOWN = {"A100": 80, "H100": 80, "H800": 80, "H200": 141, "B200": 180, "L40S": 48, "RTX4090": 24, "RTX5090": 32}
 PATTERN = re.compile(r"([1-9]\d?)X(([1-9]\d{0,5})GB|.+)")
 
 
@@ -116,15 +103,3 @@ def named_nodes(text: str, count: int) -> list[Node]:
         )
         for place_of in range(1, count + 1)
     ]
-
-
-def describe_gpus(node: Node) -> str:
-    """Say how many GPUs of what kind a node has, and whose they are.
-
-    >>> describe_gpus(*named_nodes("8x24GB", 1)), describe_gpus(*named_nodes("1xH100", 1))
-    ('8 GPU of 24 GB (--gpus 8x24GB)', '1 H100 of 80 GB (--gpus 1xH100)')
-    """
-    whose = node.name
-    if node.planned_by is not None:
-        whose = f"{(node.device_bytes or 0) // GIGABYTE} GB ({node.planned_by})"
-    return f"{len(node.devices)} {node.device_name} of {whose}"

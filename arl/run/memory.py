@@ -25,7 +25,6 @@ from arl.launch.base import Node
 from arl.launch.devices import free_memory
 from arl.launch.placement import Placement, engine_share, merged
 from arl.models.load import check_weights, empty_model
-from arl.run.machines import describe_gpus
 from arl.sync.buckets import ITEM_BYTES
 from arl.sync.choose import buffer_place, held_versions, published_bytes
 from arl.train.rank_bytes import ParameterCounts, rank_bytes, workload
@@ -133,7 +132,8 @@ def plan_recipe(
     )
     memory = plan_memory(recipe, placement, transport, given)
     node = merged(nodes)
-    hardware = describe_gpus(node) if placement.on_gpus else f"{node.name}, without GPUs"
+    gpus = f"{len(node.devices)} {node.device_name} ({node.planned_by or node.name})"
+    hardware = gpus if placement.on_gpus else f"{node.name}, without GPUs"
     refuse_overfull(memory, hardware, hint="" if node.devices else WITHOUT_GPUS)
     return memory
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from arl.config.recipe import Recipe
 from arl.launch.base import Resources
 from arl.run.preflight import Plan
-from arl.tasks.registry import SINGLE_TURN, env_name
 
 WIDTH = 12  # characters before the text of a line
 
@@ -27,8 +26,6 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "cluster", f"{recipe.launcher}, {nodes}; controller on {plan.nodes[0].name}, {sides}"
     yield "model", _model(recipe)
     yield "problems", _problems(recipe, plan)
-    for note in plan.left_out:
-        yield "left out", note
     yield "prompts", plan.prompts
     yield "steps", _steps(recipe, plan)
     yield "tokens", _tokens(recipe, plan)
@@ -46,22 +43,16 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
             where = _processes(recipe, plan, [placement.evaluation])
         yield "evaluation", f"{what}; {where}"
     yield "weights", f"travel by transport {plan.transport}"
-    lines = ["a tiny model's, which is not planned in detail"] if plan.memory is None else plan.memory.lines()
-    for line in lines:
+    for line in ["not planned for a tiny model"] if plan.memory is None else plan.memory.lines():
         yield "memory", line
     for note in plan.notes:
         yield "note", note
-    for field, dtype in {"train.dtype": train.dtype, "engine.dtype": engine.dtype}.items():
-        if placement.on_gpus and dtype == "float32":
-            yield "note", f"{field} float32 on GPUs: without tensor cores, and with twice the memory of bfloat16"
 
 
 def _model(recipe: Recipe) -> str:
-    tiny = recipe.model.tiny
-    if tiny is None:
-        return f"{recipe.model.path}"
-    shape = f"tiny: {tiny.layers} layers of width {tiny.hidden_size}, context {tiny.context} tokens"
-    return f"{shape}; warm-up by the task, cached" if recipe.warmup else f"{shape}; no warm-up"
+    if recipe.model.path is not None:
+        return recipe.model.path
+    return "tiny, with random weights" + ("; warm-up by the task, cached" if recipe.warmup else "")
 
 
 def _problems(recipe: Recipe, plan: Plan) -> str:
@@ -73,23 +64,18 @@ def _problems(recipe: Recipe, plan: Plan) -> str:
 
 def _steps(recipe: Recipe, plan: Plan) -> str:
     per_step = recipe.rollout.problems_per_step
-    epoch = len(plan.training) / per_step
+    epochs = recipe.train.steps * per_step / len(plan.training)
     minibatches = _count(recipe.train.minibatches, "minibatch", "minibatches")
-    return (
-        f"{recipe.train.steps:,} of {per_step} problems; an epoch is {epoch:,.1f} steps, so the run is "
-        f"{recipe.train.steps / epoch:.2f} epochs; {minibatches} a step"
-    )
+    return f"{recipe.train.steps:,} of {per_step} problems, {epochs:.2f} epochs; {minibatches} a step"
 
 
 def _tokens(recipe: Recipe, plan: Plan) -> str:
     rollout = recipe.rollout
     episodes = rollout.problems_per_step * rollout.group_size
-    trajectories = f"trajectories up to {plan.longest:,}"
-    if env_name(recipe) != SINGLE_TURN:  # it may add text, which is not known before
-        trajectories += f" and what the env adds, up to {plan.max_length:,}"
     return (
         f"at most {episodes * rollout.max_new_tokens:,} sampled a step ({episodes:,} episodes of "
-        f"{rollout.max_new_tokens:,}); {trajectories}, micro-batches up to {recipe.train.capacity:,}"
+        f"{rollout.max_new_tokens:,}); trajectories up to {plan.longest:,} without what an env adds, micro-batches up "
+        f"to {recipe.train.capacity:,}"
     )
 
 

@@ -55,9 +55,8 @@ class Plan(Struct, frozen=True):
     nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
     measured: list[Suite] = []  # during training
-    left_out: tuple[str, ...] = ()  # notes about problems that are not used
     prompts: str = ""  # how problems become prompts, with the beginning of one
-    notes: tuple[str, ...] = ()  # about where the model is, and about the GPUs
+    notes: tuple[str, ...] = ()  # about problems that are not used, where the model is, and the GPUs
 
     def sha256(self, steps: int) -> str:
         """Hash what files and tasks gave: the problems of all sets, and the lags of the first `steps` steps."""
@@ -109,8 +108,10 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         notes += check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    if recipe.mode == "collocated":
-        placement = _share_memory(placement, nodes, memory)
+    known = [node.device_bytes for node in nodes if node.device_bytes]
+    if recipe.mode == "collocated" and known:  # engines take what ranks leave of their GPUs
+        resident = 0 if memory is None else memory.rank_resident
+        placement = placement.with_memory_share(engine_share(min(known), resident))
     example = codec.prompts.text(problems.training[0])[:EXAMPLE_CHARACTERS]
     return Plan(
         training=problems.training,
@@ -125,9 +126,8 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         nodes=tuple(nodes),
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
-        left_out=problems.notes,
         prompts=f"{codec.prompts.describe()}; one begins {example!r}",
-        notes=tuple(note for note in notes if note),
+        notes=(*problems.notes, *filter(None, notes)),
     )
 
 
@@ -158,15 +158,6 @@ def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
             "task's options), or set eval.problems to 0"
         )
     return held_out_suite(recipe, problems).shortened()
-
-
-def _share_memory(placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None") -> Placement:
-    """Let engines take what ranks leave of their GPUs."""
-    known = [node.device_bytes for node in nodes if node.device_bytes]
-    if not known:
-        return placement
-    resident = 0 if memory is None else memory.rank_resident
-    return placement.with_memory_share(engine_share(min(known), resident))
 
 
 def _place(recipe: Recipe, named: Sequence[Node] | None) -> tuple[Sequence[Node], Placement, Transport]:

@@ -85,28 +85,27 @@ def smoke_test(given: EngineConfig | None, python: str | None, console: Console)
 
 
 def combinations(given: EngineConfig | None, python: str | None, note: Callable[[str], None]) -> Iterator[Combination]:
-    """Yield what this machine has; `note` is told about engines that are not there."""
+    """Yield what this machine has; `note` is told about engines that are not tried."""
     num_gpus = len(visible_devices())
+    is_asked_for = given is not None or python is not None
+    # ipc needs a common GPU, and NCCL one for each side.
+    ways = [("collocated" if num_gpus == 1 else "disaggregated", "file")]
+    ways += [] if num_gpus == 1 else [("disaggregated", "broadcast")]
+    ways += [("collocated", "ipc")] if num_gpus else []
     for section in [given] if given is not None else [EngineConfig(kind=kind) for kind in BUILT_IN]:
         config = section
         backend = find_backend(config.kind)
-        is_asked_for = given is not None or python is not None
-        if backend.capabilities.own_interpreter:
-            config = config.model_copy(update={"python": python or config.python})
-            if not num_gpus and not is_asked_for:
-                note(f"engine {config.kind} is not tried on a CPU: ask for it with --python, or with a RECIPE")
-                continue
         try:
+            if backend.capabilities.own_interpreter:
+                config = config.model_copy(update={"python": python or config.python})
+                if not num_gpus and not is_asked_for:
+                    raise InputError("on a CPU it is tried with --python, or with a RECIPE")
             found = backend.probe(config)
         except InputError as error:
             if is_asked_for:
                 raise
             note(f"engine {config.kind} is not tried: {error}")
             continue
-        # ipc needs a common GPU, and NCCL one for each side.
-        ways = [("collocated" if num_gpus == 1 else "disaggregated", "file")]
-        ways += [] if num_gpus == 1 else [("disaggregated", "broadcast")]
-        ways += [("collocated", "ipc")] if num_gpus else []
         for dtype in ("bfloat16", "float16", "float32") if num_gpus else ("float32", "bfloat16"):
             for mode, transport in ways:
                 if transport in found.capabilities.transports:
@@ -190,8 +189,7 @@ def compare(engine: np.ndarray, trainer: np.ndarray, limits: tuple[float, float]
     measured = f"{len(engine)} tokens, RMS {rms:.1e} of {limit:.1e}, KL {kl:.1e} of {limit_kl:.1e}"
     if rms <= limit and kl <= limit_kl:
         return True, f"ok; {measured}"
-    correlation = float(np.corrcoef(engine, trainer)[0, 1])
     return False, (
-        f"wrong: the correlation is {correlation:.2f}: near 1, look at the temperature and at the dtype of the head; "
-        f"else at attention, its positions and its cache, or at weights that did not arrive; {measured}"
+        "wrong: look at the temperature, the dtype of the head, attention with its positions and its cache, and at "
+        f"weights that did not arrive; {measured}"
     )

@@ -14,19 +14,20 @@ import platform
 import threading
 import time
 from collections.abc import AsyncIterator, Sequence
+from typing import Any
 
 import psutil
 from msgspec import structs
 
-from arl.clock import current_waits, in_thread, now
-from arl.config.recipe import Recipe, Train
+from arl.clock import current_waits, in_thread
+from arl.config.recipe import Train
 from arl.engine.router import Replica
 from arl.errors import RunStopped
-from arl.launch.base import Launcher, Process
-from arl.launch.spawn import resident_bytes, started_at
+from arl.launch.base import Launcher
+from arl.launch.spawn import resident_bytes
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder, RunRecords
-from arl.metrics.run_status import RUNS, GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
+from arl.metrics.run_status import ProcessStatus, RunStatus, Speed, WaitStatus, write_status
 from arl.reward.pool import RewardPool
 from arl.rollout.controller import Controller
 from arl.run.engine_pool import EnginePool
@@ -37,7 +38,7 @@ PERIOD = 1.0  # seconds between two writes
 LOOPS = ("trainer", "controller", "publisher", "admission")  # who waits, in the words of `deadline`
 LONG_SECONDS = 10.0
 AVERAGED = 10  # steps of a speed
-MAX_WAITS = 12
+MAX_WAITS = 3
 
 
 class StatusWriter:
@@ -48,7 +49,7 @@ class StatusWriter:
         self._controller: Controller | None = None
         self._records = RunRecords()
         self._writing = threading.Lock()
-        self._written_at = 0.0  # clock of the newest status that was written
+        self._written_at = 0.0  # time of the newest status that was written
         self.parts: Parts | None = None  # of the opened world
         self.stage = stage
         self.end = ""
@@ -78,44 +79,40 @@ class StatusWriter:
         """
         measured = _with_memory(status)
         with self._writing, contextlib.suppress(OSError):
-            if measured.clock >= self._written_at:
-                self._written_at = measured.clock
+            if measured.time >= self._written_at:
+                self._written_at = measured.time
                 write_status(self._context.directory, measured)
         return measured
 
     def status(self) -> RunStatus:
         """Return what the run does now."""
-        context = self._context
-        recipe = context.recipe
+        recipe = self._context.recipe
         controller = self._controller
+        parts = self.parts
         records = self._records
-        version = context.version if controller is None else controller.version
+        version = self._context.version if controller is None else controller.version
         speed = recent_speed(records.newest)
-        is_stopping = controller is not None and controller.is_stopping
-        here = ProcessStatus(
-            role="controller", node=context.plan.nodes[0].name, pid=os.getpid(), since=started_at(os.getpid())
-        )
+        rewards = dict(records.evaluations)
+        for step in _last_steps(records.newest, 1):
+            rewards["training"] = (int(number(step, "step")), number(step, "reward/trained_mean"))
+        here = ProcessStatus(role="controller", node=self._context.plan.nodes[0].name, pid=os.getpid())
+        bound = "exact lag" if recipe.rollout.lag is not None else f"bound {recipe.rollout.staleness}"
         return RunStatus(
             host=platform.node(),
             pid=os.getpid(),
             time=time.time(),
-            clock=now(),
-            stage="stopping" if is_stopping else self.stage,
+            stage="stopping" if controller is not None and controller.is_stopping else self.stage,
             end=self.end,
             version=version,
             steps=recipe.train.steps,
-            tokens=records.tokens_trained,
-            most_tokens=recipe.train.tokens,
-            loaded_version=version if self.parts is None else self.parts.engine.loaded_version,
-            staleness=recipe.rollout.staleness,
-            has_exact_lag=recipe.rollout.lag is not None,
-            groups=None if controller is None else _groups(controller, recipe),
+            loaded_version=version if parts is None else parts.engine.loaded_version,
+            bound="no bound" if bound == "bound None" else bound,
+            groups=None if controller is None else controller.num_groups,
             waits=longest_waits(current_waits()),
-            last_step=_last_step(records.newest),
             speed=speed,
-            evaluations=dict(records.evaluations),
+            rewards=rewards,
             seconds_left=None if speed is None else seconds_left(recipe.train, version, records.tokens_trained, speed),
-            processes=(here, *(() if self.parts is None else self.parts.processes())),
+            processes=(here, *(() if parts is None else parts.processes())),
         )
 
 
@@ -146,12 +143,6 @@ async def written_status(context: RunContext, stage: str) -> AsyncIterator[Statu
         writer.write(writer.status())
 
 
-def _last_step(records: Sequence[Record]) -> dict[str, float]:
-    """Return the numbers of the last step."""
-    steps = _last_steps(records, 1)
-    return {name: value for step in steps for name, value in step.items() if isinstance(value, int | float)}
-
-
 def longest_waits(waits: Sequence[tuple[str, str, float]]) -> tuple[WaitStatus, ...]:
     """Choose the waits that may say why nothing moves: those of the run's loops first, then the longest.
 
@@ -162,30 +153,15 @@ def longest_waits(waits: Sequence[tuple[str, str, float]]) -> tuple[WaitStatus, 
     return tuple(shown[:MAX_WAITS])
 
 
-def _groups(controller: Controller, recipe: Recipe) -> GroupsStatus:
-    """Count the groups in flight: (η + 1) · P at most by the bound, and rollout.max_groups."""
-    rollout = recipe.rollout
-    limits = [] if rollout.max_groups is None else [rollout.max_groups]
-    if rollout.lag is None and rollout.tail_batching is None and not rollout.is_unbounded:
-        limits.append((rollout.max_age + 1) * rollout.problems_per_step)
-    running, finished = controller.num_groups
-    capacity = min(limits, default=None)
-    return GroupsStatus(
-        running=running, finished=finished, capacity=capacity, problems_per_step=rollout.problems_per_step
-    )
-
-
 def _with_memory(status: RunStatus) -> RunStatus:
     """Add the memory of the processes on this machine. It takes milliseconds, so a thread does it."""
     sessions = resident_bytes()
     sessions[status.pid] = psutil.Process().memory_info().rss  # without those that it has started
     here = status.processes[0].node
-    measured = [
-        structs.replace(process, memory_bytes=sessions[process.pid])
-        if process.node == here and process.state == RUNS and process.pid
-        else process
-        for process in status.processes
-    ]
+    measured = []
+    for process in status.processes:
+        size = sessions.get(process.pid) if process.pid and process.node == here else None
+        measured.append(structs.replace(process, memory_bytes=size))
     return structs.replace(status, processes=tuple(measured))
 
 
@@ -235,63 +211,44 @@ def _last_steps(records: Sequence[Record], count: int) -> list[Record]:
 # ---- processes
 
 
-class ProcessStates:
-    """Read the state of every process, as the controller knows it: nothing is asked over the network."""
+def process_states(
+    launcher: Launcher, nodes: Sequence[str], pool: EnginePool, rewards: RewardPool
+) -> list[ProcessStatus]:
+    """Return the processes beside this one: the launcher's, engines that have joined, the rewards'.
 
-    def __init__(self, launcher: Launcher, pool: EnginePool, rewards: RewardPool) -> None:
-        self._launcher = launcher
-        self._pool = pool
-        self._nodes = [node.name for node in launcher.nodes]  # reading them may look for devices
-        self._rewards = rewards
-        self._seen: dict[str, dict[int, float]] = {}  # role -> each pid it has had, and since when
+    Nothing is asked over the network.
 
-    def now(self) -> list[ProcessStatus]:
-        """Return the processes beside this one: the launcher's, engines that have joined, the rewards'."""
-        states = [self._describe(process) for process in self._launcher.processes]
-        for engine in self._pool.statuses():
-            if engine.state == "joined" and engine.pid is not None:  # somebody else has started it
-                since = time.time() - engine.seconds
-                states.append(ProcessStatus(role=engine.name, node=engine.node, pid=engine.pid, since=since))
-        replicas = self._pool.replicas
-        states = [_with_load(state, replicas.get(state.role)) for state in states]
-        if self._rewards.pid is not None:
-            states.append(
-                ProcessStatus(
-                    role="reward-0",
-                    node=self._nodes[0],
-                    pid=self._rewards.pid,
-                    since=started_at(self._rewards.pid),
-                    open_requests=self._rewards.num_open,
-                )
-            )
-        return states
-
-    def _describe(self, process: Process) -> ProcessStatus:
-        pids = self._seen.setdefault(process.role, {})
-        if process.pid and process.pid not in pids:  # 0: its node is still starting it
-            pids[process.pid] = (started_at(process.pid) if process.node == 0 else None) or time.time()
+    Args:
+        nodes: names of the launcher's nodes, because reading those may look for devices.
+    """
+    states = {}
+    for process in launcher.processes:
         code = process.exit_code
-        return ProcessStatus(
+        states[process.role] = ProcessStatus(
             role=process.role,
-            node=self._nodes[process.node],
-            pid=process.pid,
-            state=RUNS if code is None else f"ended, code {code}",
-            since=pids.get(process.pid),
-            restarts=max(len(pids) - 1, 0),
+            node=nodes[process.node],
+            pid=process.pid or None,
+            state=None if code is None else f"ended, code {code}",
         )
+    for member in pool.members:
+        role = member.name
+        state = states.get(role) or ProcessStatus(role=role, node=member.node, pid=member.pid)
+        states[role] = structs.replace(
+            state, restarts=member.restarts or None, **_load(pool.router.replica(member.slot))
+        )
+    if rewards.pid is not None:
+        states["reward-0"] = ProcessStatus(role="reward-0", node=nodes[0], pid=rewards.pid, open=rewards.num_open)
+    return list(states.values())
 
 
-def _with_load(status: ProcessStatus, replica: Replica | None) -> ProcessStatus:
-    if replica is None or status.state != RUNS:
-        return status
+def _load(replica: Replica | None) -> dict[str, Any]:
+    if replica is None:
+        return {}
     load = replica.load
-    return structs.replace(
-        status,
-        version=replica.engine.loaded_version,
-        open_requests=replica.open,
-        running=load.running,
-        waiting=load.waiting,
-        slots=load.slots,
-        cache_tokens=load.tokens,
-        cache_capacity=load.capacity,
-    )
+    return {
+        "version": replica.engine.loaded_version,
+        "open": replica.open,
+        "slots": f"{load.running}/{load.slots}",
+        "waiting": load.waiting,
+        "cache": f"{load.tokens / max(load.capacity, 1):.0%}",
+    }

@@ -56,23 +56,20 @@ MEMORY = "hardware/memory_gb"
 # ---- the story of a run
 
 
-def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
-    """Run `recipe` to its end in the world that it names.
+def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None, world: World | None = None) -> Summary:
+    """Run `recipe` to its end.
 
     Args:
         resume: the recipe's file, to go on from the last checkpoint of the newest run of that recipe.
+        world: None: the one that the recipe names.
 
     Raises:
         InputError: something is known to fail; nothing was started.
         RunError: the one failure that ended the run; none of its processes is left.
         RunStopped: Ctrl-C or SIGTERM has stopped it; the newest version is saved.
     """
-    return train_in(make_world(recipe.world), recipe, display, resume)
-
-
-def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None) -> Summary:
-    """Run `recipe` in `world`; see `train`."""
     began = perf_counter()
+    world = world or make_world(recipe.world)
     resumed = None
     if resume is not None:
         recipe = fit_to_what_is_left(recipe, display.note)
@@ -96,10 +93,7 @@ def train_in(world: World, recipe: Recipe, display: ConsoleDisplay, resume: Path
         outcome, end = _run_segment(world, context, recipe.train.steps, is_last=True, began=began)
         if outcome.controller.is_stopping:
             raise stopped(context.directory, outcome.controller.version)
-        summary = _summarize(context, outcome, end - world.traits.start_time)
-    if world.traits.virtual_time:
-        display.note(f"computed in {perf_counter() - began:.1f} real seconds")
-    return summary
+        return _summarize(context, outcome, end - world.traits.start_time)
 
 
 def _make_starting_model(context: RunContext) -> Path:

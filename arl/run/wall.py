@@ -33,7 +33,7 @@ from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.processes import EngineServers, open_trainer, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
-from arl.run.status_writer import ProcessStates
+from arl.run.status_writer import process_states
 from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
 from arl.types import StartingVersions
@@ -86,6 +86,7 @@ async def _start_processes(
     async with open_trainer(
         recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport
     ) as trainer:
+        nodes = [node.name for node in launcher.nodes]
         codec = load_codec(versions.model, recipe_format(recipe.data))  # takes a second, while the processes start
         others = [*placement.ranks, *([] if placement.evaluation is None else [placement.evaluation])]
         async with asyncio.TaskGroup() as tasks:
@@ -113,7 +114,7 @@ async def _start_processes(
                     ready=lambda: trainer_start,
                     make_evaluations=lambda board: _evaluations(context, launcher, board),
                     num_restarts=lambda: pool.router.restarts,
-                    processes=ProcessStates(launcher, pool, rewards).now,
+                    processes=lambda: process_states(launcher, nodes, pool, rewards),
                 )
         await trainer.stop()
 

@@ -48,7 +48,7 @@ class Joining:
     """Hold `arl engines join` on a machine, once its engine serves."""
 
     def __init__(self, machine: Machine, run: Path) -> None:
-        argv = machine.entering([sys.executable, "-m", "arl.cli", "engines", "join", str(run), "--interface", "eth0"])
+        argv = machine.entering([sys.executable, "-m", "arl.cli", "engines", "join", str(run)])
         self._entered = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         assert self._entered.stdout is not None
         self._output = self._entered.stdout
@@ -89,7 +89,7 @@ def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in
     command.read_until("step    4")
     assert (command.run / "secrets" / "certificate.pem").exists(), "beyond loopback the run speaks TLS"
     other_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    join = [sys.executable, "-m", "arl.cli", "engines", "join", str(command.run), "--interface", "eth0"]
+    join = [sys.executable, "-m", "arl.cli", "engines", "join", str(command.run)]
     stranger = there.run(*other_user, *join, check=False, seconds=120)
     assert stranger.returncode == 2, stranger.stderr
     assert re.search("Permission denied|is no directory", stranger.stderr), "another user may not even see the run"

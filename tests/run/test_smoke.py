@@ -48,5 +48,5 @@ def test_rounding_is_not_a_mistake_and_another_temperature_is_one_in_every_dtype
     noise = np.random.default_rng(1).normal(0, limits[0] / 3, 3000)
     trainer = np.random.default_rng(0).normal(-4.0, 2.0, 3000)
     assert compare(trainer + noise, trainer, limits)[0]
-    assert "near 1, look at the temperature" in compare(0.9 * trainer, trainer, limits)[1]
+    assert "look at the temperature" in compare(0.9 * trainer, trainer, limits)[1]
     assert "not finite" in compare(np.where(trainer < -8, np.nan, trainer), trainer, limits)[1]

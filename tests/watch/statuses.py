@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from arl.metrics.run_files import RECIPE
-from arl.metrics.run_status import GroupsStatus, ProcessStatus, RunStatus, Speed, WaitStatus, write_status
+from arl.metrics.run_status import ProcessStatus, RunStatus, Speed, WaitStatus, write_status
 
 
 def a_status(**fields: Any) -> RunStatus:
@@ -16,15 +16,13 @@ def a_status(**fields: Any) -> RunStatus:
         "host": platform.node(),
         "pid": os.getpid(),
         "time": time.time(),
-        "clock": 12.0,
         "stage": "training",
         "version": 12,
         "steps": 60,
         "loaded_version": 11,
-        "staleness": 2,
-        "groups": GroupsStatus(running=6, finished=2, capacity=12, problems_per_step=4),
+        "bound": "bound 2",
+        "groups": (6, 2),
         "waits": (WaitStatus("trainer", "4 groups for step 12", 3.25),),
-        "last_step": {"step": 12.0, "reward/trained_mean": 0.5, "staleness/mean": 1.25, "staleness/max": 2.0},
         "speed": Speed(
             steps=10,
             step_seconds=0.75,
@@ -34,9 +32,9 @@ def a_status(**fields: Any) -> RunStatus:
             engine_idle=0.05,
             gate=0.03,
         ),
-        "evaluations": {"held_out": (10, 0.625)},
+        "rewards": {"held_out": (10, 0.625), "training": (12, 0.5)},
         "seconds_left": 36.0,
-        "processes": (ProcessStatus(role="engine-0", node="n1", pid=17, version=11, open_requests=9),),
+        "processes": (ProcessStatus(role="engine-0", node="n1", pid=17, version=11, open=9),),
     }
     return RunStatus(**(training | fields))
 

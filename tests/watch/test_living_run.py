@@ -35,7 +35,7 @@ def test_a_living_run_is_seen_with_its_processes_its_wait_and_its_logs_and_then_
     command.read_until("step    3")
     held = status_of(command.run, lambda status: any(w.who == "trainer" and w.seconds > 2 for w in status.waits))
     assert any("4 groups for step" in wait.what for wait in held.waits)
-    assert (held.stage, held.groups and held.groups.capacity) == ("training", 12)
+    assert held.stage == "training"
     processes = {process.role: process for process in held.processes}
     assert set(processes) == {"controller", "engine-0", "engine-1", "trainer-0", "reward-0"}
     children = command.children()

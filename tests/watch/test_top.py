@@ -37,10 +37,10 @@ def test_a_status_says_who_waits_and_why_with_queue_staleness_speed_and_accuracy
         "trainer    waits 62% of the time: for groups 60%, for the staleness bound 2%",
         "engines    idle 5% of the time; 3% because no group may start before weights are loaded",
         "now        trainer waits 3.2 s for 4 groups for step 12",
-        "groups     8 of 12 in flight: 6 running, 2 finished; a step takes 4",
-        "staleness  bound 2; engines serve version 11, the trainer has 12; last step mean 1.25, max 2",
+        "groups     6 running, 2 finished",
+        "staleness  bound 2; engines serve version 11, the trainer has 12",
         "tokens/s   1,234 generated, 1,100 trained (last 10 steps)",
-        "reward     0.500 in step 12 · held_out 0.625 at version 10",
+        "reward     held_out 0.625 at version 10 · training 0.500 at version 12",
         "role      node  pid  version  open",
         "engine-0  n1    17        11     9",
     ]

@@ -44,7 +44,7 @@ from arl.run.replay.recorded import (
     RecordedSchedule,
 )
 from arl.run.replay.recording import Recording, read_recording
-from arl.run.train import train_in
+from arl.run.train import train
 from arl.run.virtual import evaluations_in_place, measure_in_process, repeatable
 from arl.run.world import Parts, RunContext, recipe_filter, recipe_lease
 from arl.sync.publication_directory import publication_directory
@@ -67,7 +67,7 @@ def replay(run: Path, overrides: Sequence[str], display: ConsoleDisplay) -> tupl
         RunError: not even one step can be trained.
     """
     plan = plan_replay(run, overrides)
-    summary = train_in(ReplayWorld(plan), plan.recipe, display)
+    summary = train(plan.recipe, display, world=ReplayWorld(plan))
     return summary, plan.recipe
 
 
