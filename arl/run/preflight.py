@@ -108,10 +108,8 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         notes += check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    known = [node.device_bytes for node in nodes if node.device_bytes]
-    if recipe.mode == "collocated" and known:  # engines take what ranks leave of their GPUs
-        resident = 0 if memory is None else memory.rank_resident
-        placement = placement.with_memory_share(engine_share(min(known), resident))
+    if recipe.mode == "collocated":
+        placement = _share_memory(placement, nodes, memory)
     example = codec.prompts.text(problems.training[0])[:EXAMPLE_CHARACTERS]
     return Plan(
         training=problems.training,
@@ -129,6 +127,15 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         prompts=f"{codec.prompts.describe()}; one begins {example!r}",
         notes=(*problems.notes, *filter(None, notes)),
     )
+
+
+def _share_memory(placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None") -> Placement:
+    """Let engines take what ranks leave of their GPUs."""
+    known = [node.device_bytes for node in nodes if node.device_bytes]
+    if not known:
+        return placement
+    resident = 0 if memory is None else memory.rank_resident
+    return placement.with_memory_share(engine_share(min(known), resident))
 
 
 def _check_named_objects(recipe: Recipe) -> None:

@@ -24,7 +24,7 @@ from arl.rollout.episodes import Episodes, Rewards
 from arl.run.evaluation.scores import Sample, SuiteScore, score_samples
 from arl.run.evaluation.suite import Suite
 from arl.run.rewards import evaluation_scorer
-from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem, Trajectory
+from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem, Response, Trajectory
 
 Job = tuple[Problem, str, int, Session]  # an episode to run: its problem with its name in the suite, its number
 
@@ -65,24 +65,7 @@ async def evaluate_suite(
             open_sessions.add(session)
             trajectory = await _trajectory(episodes, problem, session)
             open_sessions.remove(session)
-            response = session.seen_by_reward()
-            versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
-            assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
-            grade = Grade(trajectory.reward, trajectory.reward_parts)
-            sample = Sample(
-                problem_id=key,
-                sample=number,
-                prompt=show_prompt(problem),
-                response=response.text,
-                answer=problem.answer,
-                extracted=suite.extract(response),
-                correct=0.0 if trajectory.reward_error else accuracy_of(grade),
-                parts=trajectory.reward_parts,
-                num_tokens=response.num_tokens,
-                truncated=response.truncated,
-                error=trajectory.reward_error,
-                policy_version=max(versions, default=NOT_SAMPLED),
-            )
+            sample = _sample(suite, problem, (key, number), trajectory, session.seen_by_reward(), show_prompt(problem))
             keep(sample)
             samples.append(sample.without_texts)
 
@@ -107,6 +90,34 @@ async def evaluate_suite(
                 workers.create_task(work())
         watching.cancel()
     return score_samples(suite.name, samples, recipe.seed)
+
+
+def _sample(
+    suite: Suite,
+    problem: Problem,
+    key: tuple[str, int],
+    trajectory: Trajectory,
+    response: Response,
+    prompt: str,
+) -> Sample:
+    """Describe an ended episode. `key`: the problem's name in the suite, and the number of the sample."""
+    versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
+    assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
+    grade = Grade(trajectory.reward, trajectory.reward_parts)
+    return Sample(
+        problem_id=key[0],
+        sample=key[1],
+        prompt=prompt,
+        response=response.text,
+        answer=problem.answer,
+        extracted=suite.extract(response),
+        correct=0.0 if trajectory.reward_error else accuracy_of(grade),
+        parts=trajectory.reward_parts,
+        num_tokens=response.num_tokens,
+        truncated=response.truncated,
+        error=trajectory.reward_error,
+        policy_version=max(versions, default=NOT_SAMPLED),
+    )
 
 
 def _episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, context: int) -> Episodes:
