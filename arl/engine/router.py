@@ -58,11 +58,6 @@ class Replica:
         requests = max(self.requests, unreported)
         return self.load.free(requests, self.tokens)
 
-    @property
-    def has_reported(self) -> bool:
-        """Return whether `load` is its own, and not what is assumed of one that was never asked."""
-        return self.load is not IDLE
-
     async def ask(self) -> None:
         """Ask for its load; what was given to it before is part of that."""
         self.load = await self.engine.report()

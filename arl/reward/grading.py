@@ -93,9 +93,8 @@ def read_number(value: Any, what: str) -> float:
         NoRewardError: it is no finite number, or too large. Text is none, even if it reads like one.
     """
     number = math.nan
-    with contextlib.suppress(
-        AttributeError, TypeError, ValueError, OverflowError, RuntimeError
-    ):  # RuntimeError: torch, of several
+    # torch raises RuntimeError for a tensor of several elements
+    with contextlib.suppress(AttributeError, TypeError, ValueError, OverflowError, RuntimeError):
         single = value if isinstance(value, numbers.Real | Decimal) else value.item()
         number = float(single) if isinstance(single, numbers.Real | Decimal) else math.nan
     if not is_reward(number):

@@ -136,7 +136,7 @@ class BackgroundEvaluations(Evaluations):
             try:
                 with span("evaluation", f"version {version}"):
                     accuracies = await self._measure(version)
-            except Exception as error:
+            except Exception as error:  # noted; whatever it is, an evaluation does not end a run
                 self._board.leave_out(version, error)
             else:
                 self._board.add(self._board.checkpoints / f"step_{version}", accuracies)
@@ -195,7 +195,7 @@ class InPlaceEvaluations(Evaluations):
             # A thread, because a thread has at most one running loop; only one of the two computes at any time.
             with ThreadPoolExecutor(max_workers=1, thread_name_prefix="evaluation") as thread:
                 accuracies = thread.submit(clock.run, lambda: self._measure(model, version), virtual=True).result()
-        except Exception as error:
+        except Exception as error:  # noted; whatever it is, an evaluation does not end a run
             self._board.leave_out(version, error)
         else:
             self._board.add(model, accuracies)
