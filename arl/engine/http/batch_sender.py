@@ -215,10 +215,10 @@ class BatchSender:
         task.add_done_callback(self._tasks.discard)
 
     async def _abort(self, call: Call) -> None:
-        """Have the server end a call once it knows of it. A server that cannot be asked will not answer others."""
+        """Have the server end a call once it knows of it."""
         await call.sent.wait()  # set by _post, whose deadline bounds it
         if call.name:  # else it was never sent
-            with contextlib.suppress(RunError):
+            with contextlib.suppress(EngineLost, DeadlineError):  # one that is dead or hangs answers no other call either
                 await self._protocol.abort(call.name)
 
     async def _post(self, calls: list[Call], num_pauses: int) -> None:
