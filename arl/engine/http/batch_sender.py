@@ -218,7 +218,7 @@ class BatchSender:
         """Have the server end a call once it knows of it."""
         await call.sent.wait()  # set by _post, whose deadline bounds it
         if call.name:  # else it was never sent
-            with contextlib.suppress(EngineLost, DeadlineError):  # one that is dead or hangs answers no other call either
+            with contextlib.suppress(EngineLost, DeadlineError):  # dead or hanging, it answers no other call either
                 await self._protocol.abort(call.name)
 
     async def _post(self, calls: list[Call], num_pauses: int) -> None:
