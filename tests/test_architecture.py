@@ -45,14 +45,13 @@ TORCH_FREE = [
     "arl.run.train",  # until it counts GPUs and loads a tokenizer
 ]
 
-# Programs, and what they load, that run where arl is not: in SGLang's interpreter, as guards, in front of a process.
+# Programs, and what they load, that run where arl is not: in SGLang's interpreter, in front of a process.
 STANDALONE = [
     Path(path)
     for path in (
         "arl/engine/sglang/server_process.py",
         "arl/launch/child.py",
         "arl/launch/network.py",
-        "arl/launch/scratch_directory.py",
     )
 ]
 
@@ -133,7 +132,7 @@ ROOMS_THAT_KNOW = {  # words of the source, and the rooms or files in which alon
     r"127\.0\.0\.1|localhost": {"launch"},
     "held_port": {"launch"},
     "CUDA_VISIBLE_DEVICES": {"launch", "section.py"},  # which refuses the name in a recipe
-    "PDEATHSIG|die_with_parent|ARL_PARENT_PID": {"launch"},
+    "PDEATHSIG|ARL_PARENT_PID": {"launch"},
     "/dev/shm": {"launch", "sync", "server_process.py"},  # the last one without arl, in SGLang's environment
 }
 

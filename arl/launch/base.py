@@ -23,14 +23,12 @@ import asyncio
 import tempfile
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
-from typing import Self, cast
+from typing import Self
 
 from arl.config.imports import check_seam, import_attribute
 from arl.config.recipe import Recipe
-from arl.errors import RecipeError
 from arl.launch.devices import VISIBLE_DEVICES, find_gpus, named_gpus, visible_cores
 from arl.launch.network import LOOPBACK
 from arl.launch.process import Process as Process
@@ -57,7 +55,6 @@ class Node:
         device_bytes: memory of one of them, of the smallest if they differ; None: not known.
         planned_by: the option that names a machine which is only planned for, such as `--gpus 8xH100`; None: it exists.
         address: on which its processes listen, and under which those of all nodes reach them.
-        cores_from: where the number of cores comes from, on a machine that is only planned for.
     """
 
     name: str
@@ -67,21 +64,16 @@ class Node:
     device_bytes: int | None = None
     planned_by: str | None = None
     address: str = LOOPBACK
-    cores_from: str | None = None
 
 
 def this_node(name: str, address: str, devices: tuple[str, ...]) -> Node:
     """Describe this machine."""
-    gpus = [gpu for gpu in named_gpus(find_gpus() or (), devices) if gpu.total_bytes] if devices else []
-    smallest = min(gpus, key=lambda gpu: gpu.total_bytes, default=None)
-    return Node(
-        name=name,
-        cores=visible_cores(),
-        devices=devices,
-        device_name=smallest.name if smallest else "GPU",
-        device_bytes=smallest.total_bytes if smallest else None,
-        address=address,
-    )
+    node = Node(name, visible_cores(), devices, address=address)
+    gpus = named_gpus(find_gpus() or (), devices) if devices else []
+    if not gpus:
+        return node
+    smallest = min(gpus, key=lambda gpu: gpu.total_bytes)
+    return replace(node, device_name=smallest.name, device_bytes=smallest.total_bytes or None)
 
 
 @dataclass(frozen=True)
@@ -203,9 +195,7 @@ class Launcher(ABC):
         self._logs.mkdir(parents=True, exist_ok=True)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         stops = [process.stop(self._patience) for process in self._processes]
         try:
             await asyncio.shield(asyncio.gather(*stops))
@@ -213,12 +203,10 @@ class Launcher(ABC):
             if self._secrets is not None:
                 self._secrets.cleanup()  # with the files of processes that have never begun
 
-    def _remember(self, process: Process) -> list[Process]:
-        """Take a process in the place of its dead predecessors, whose pids may be reused by now, and return those."""
-        dead = [known for known in self._processes if known.role == process.role and known.exit_code is not None]
-        self._processes = [known for known in self._processes if known not in dead]
-        self._processes.append(process)
-        return dead
+    def _remember(self, process: Process) -> None:
+        """Take a process in the place of its dead predecessors, whose pids may be reused by now."""
+        others = [known for known in self._processes if known.role != process.role or known.exit_code is None]
+        self._processes = [*others, process]
 
     def _write_secrets(self, role: str, variables: Mapping[str, str]) -> str:
         """Write variables for a process on another node, and return the path of the file, which it removes."""
@@ -234,14 +222,7 @@ def make_launcher(recipe: Recipe, logs: Path) -> Launcher:
         RecipeError: the name is unknown or does not import, or what it names makes no launcher.
         InputError: the launcher cannot work here, as slurm on a machine without Slurm.
     """
-    what = f"launcher {recipe.launcher!r}"
     factory = import_attribute(recipe.launcher, "launcher", BUILT_IN)
-    try:
-        launcher = factory(logs, recipe.deadlines.shutdown, recipe.cluster)
-    except TypeError as error:
-        raise RecipeError(
-            f"{what}: it is called with (logs: Path, patience: float, cluster: Cluster), which it does not take "
-            f"({error}); see {EXAMPLE}"
-        ) from error
-    check_seam(launcher, what, Launcher, EXAMPLE)
-    return cast(Launcher, launcher)
+    launcher: Launcher = factory(logs, recipe.deadlines.shutdown, recipe.cluster)
+    check_seam(launcher, f"launcher {recipe.launcher!r}", Launcher, EXAMPLE)
+    return launcher

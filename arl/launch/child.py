@@ -24,20 +24,8 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 
 
-def die_with_parent() -> None:
-    """Ask the kernel (Linux) to kill this process when its launcher dies.
-
-    Raises:
-        SystemExit: the launcher has died before the request was made.
-    """
-    parent = os.environ.get(PARENT)
-    number = int(os.environ.pop(DEATH_SIGNAL, signal.SIGKILL))
-    if parent is not None:
-        die_with(int(parent), number)
-
-
 def die_with(parent: int, number: int = signal.SIGKILL) -> None:
-    """Ask the kernel to send a signal to this process when its parent, which is process `parent`, dies.
+    """Ask the kernel (Linux) to send a signal to this process when its parent, which is process `parent`, dies.
 
     Raises:
         SystemExit: the parent has died before the request was made.
@@ -45,13 +33,6 @@ def die_with(parent: int, number: int = signal.SIGKILL) -> None:
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
         raise SystemExit(f"the parent process {parent} is gone")
-
-
-def keep_to_cores() -> None:
-    """Keep this process, and all that it starts, to the cores that the launcher has set."""
-    cores = os.environ.pop(CORES, "")
-    if cores:
-        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
 
 
 def outlive_parent() -> None:
@@ -82,9 +63,11 @@ def exit_immediately(code: int) -> NoReturn:
 
 
 def main(argv: list[str]) -> NoReturn:
-    """Become `argv`, as a process that dies with its parent."""
-    die_with_parent()
-    keep_to_cores()
+    """Become `argv`, as a process that dies with its parent, and keeps to the cores that the launcher has set."""
+    die_with(int(os.environ.get(PARENT, os.getppid())), int(os.environ.pop(DEATH_SIGNAL, signal.SIGKILL)))
+    cores = os.environ.pop(CORES, "")
+    if cores:
+        os.sched_setaffinity(0, [int(core) for core in cores.split(",")])
     try:
         os.execvp(argv[0], argv)
     except OSError as error:

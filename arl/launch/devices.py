@@ -10,7 +10,6 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pynvml  # type: ignore[import-untyped]
@@ -24,23 +23,6 @@ DEVICE_FILES = "nvidia[0-9]*"
 HIDING = ("", "-1", "NoDevFiles")  # values of CUDA_VISIBLE_DEVICES that hide all GPUs; Slurm gives the last one
 ON_THE_CPU = "give CUDA_VISIBLE_DEVICES= to compute on the CPU"
 MUCH = 1_000_000_000  # bytes of a GPU that others may use without harm, as a display does
-CHOOSE = "end it, or choose other GPUs with CUDA_VISIBLE_DEVICES"
-
-
-class GpuProcess(Struct, frozen=True):
-    """Describe a process that computes on a GPU.
-
-    >>> str(GpuProcess(4711, "python3", 30_000_000_000))
-    'pid 4711 (python3) with 30.0 GB'
-    """
-
-    pid: int
-    name: str
-    used_bytes: int | None  # None: the driver does not say, as in some containers
-
-    def __str__(self) -> str:
-        memory = "" if self.used_bytes is None else f" with {self.used_bytes / 1e9:.1f} GB"
-        return f"pid {self.pid} ({self.name}){memory}"
 
 
 class Gpu(Struct, frozen=True):
@@ -55,7 +37,7 @@ class Gpu(Struct, frozen=True):
     name: str
     total_bytes: int  # 0: the driver does not say, as where CPU and GPU share their memory
     used_bytes: int
-    processes: tuple[GpuProcess, ...] = ()
+    processes: tuple[str, ...] = ()  # as in pid 4711 (python3); without those that the driver does not list
 
     def __str__(self) -> str:
         return f"GPU {self.number} {self.name}, {self.total_bytes / 1e9:.1f} GB"
@@ -76,17 +58,15 @@ def free_memory() -> int:
 
     File caches count as free, because Linux drops them when memory is needed.
     """
-    on_host = int(psutil.virtual_memory().available)
+    on_host = psutil.virtual_memory().available
     group = Path("/sys/fs/cgroup")
     try:
-        limit = (group / "memory.max").read_text().strip()
-        if limit == "max":
-            return on_host
+        limit = int((group / "memory.max").read_text())
         used = int((group / "memory.current").read_text())
         statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except FileNotFoundError:  # no control group of version 2 limits it
+    except (FileNotFoundError, ValueError):  # no control group of version 2, or it has no limit: "max"
         return on_host
-    return min(on_host, int(limit) - used + int(statistics["inactive_file"]))
+    return min(on_host, limit - used + int(statistics["inactive_file"]))
 
 
 def peak_resident() -> int:
@@ -103,56 +83,44 @@ def visible_devices() -> tuple[str, ...]:
     Raises:
         InputError: this machine has GPUs that torch cannot use.
     """
-    if not any(Path("/dev").glob(DEVICE_FILES)) and find_gpus() is None:
+    files = [path.name for path in Path("/dev").glob(DEVICE_FILES)]
+    if not files and find_gpus() is None:
         return ()  # neither devices nor a driver, so torch, which takes seconds to import, can know of none
     import torch
 
     count = torch.cuda.device_count()
     wanted = os.environ.get(VISIBLE_DEVICES)
-    refuse_unusable_gpus(torch.__version__, torch.version.cuda, count, wanted)
-    parts = [part.strip() for part in (wanted or "").split(",")]
-    named = [part for part in parts if part]
-    numbered = [str(i) for i in range(count)]
-    return tuple((named or numbered)[:count])  # torch ignores what follows a name that is no device
+    if files and count == 0:
+        refuse_unusable_gpus(files, torch.__version__, torch.version.cuda, wanted)
+    named = [part.strip() for part in (wanted or "").split(",") if part.strip()]
+    return tuple(named or map(str, range(count)))[:count]  # torch ignores what follows a name that is no device
 
 
-def refuse_unusable_gpus(
-    torch: str, torch_cuda: str | None, num_visible: int, wanted: str | None, devices: Path = Path("/dev")
-) -> None:
-    """Check that torch can use the GPUs of this machine, if it has any and they are wanted.
+def refuse_unusable_gpus(files: Sequence[str], torch: str, torch_cuda: str | None, wanted: str | None) -> None:
+    """Refuse to compute on the CPU where GPUs are there and wanted, and torch counts none.
 
     Args:
+        files: names of the GPUs' device files.
         torch: version of torch.
         torch_cuda: the CUDA that torch was built for, as in 13.0; None: built for the CPU.
-        num_visible: GPUs that torch counts.
         wanted: CUDA_VISIBLE_DEVICES; None: it is not set.
-        devices: directory of device files.
 
     Raises:
-        InputError: torch is built for the CPU, sees none of the GPUs, or needs a newer driver.
+        InputError: torch is built for the CPU, or sees none of the GPUs.
     """
-    found = [path.name for path in devices.glob(DEVICE_FILES)]
-    if not found or (wanted is not None and wanted.strip() in HIDING):
+    if wanted is not None and wanted.strip() in HIDING:
         return
-    here = f"this machine has GPUs ({', '.join(found)})"
+    here = f"this machine has GPUs ({', '.join(files)})"
     if torch_cuda is None:
         raise InputError(
             f"{here}, and torch {torch} is built for the CPU: install a torch for CUDA (pip install torch==VERSION "
             f"--index-url https://download.pytorch.org/whl/cu130, or whl/cu126 with an older driver), or {ON_THE_CPU}"
         )
-    newest = newest_cuda()
-    if newest is not None and newest < int(torch_cuda.partition(".")[0]):
-        raise InputError(
-            f"NVIDIA driver {driver_version()}: it runs CUDA {newest} at most, and torch {torch} is built for CUDA "
-            f"{torch_cuda}; update the driver, install a torch for an older CUDA (https://download.pytorch.org/whl), "
-            f"or {ON_THE_CPU}"
-        )
-    if num_visible == 0:
-        names = "is not set" if wanted is None else f"is {wanted!r}"
-        raise InputError(
-            f"{here}, and torch {torch} sees none of them (CUDA_VISIBLE_DEVICES {names}): give numbers or UUIDs that "
-            f"`nvidia-smi -L` lists, and see whether this user may open /dev/{found[0]}; or {ON_THE_CPU}"
-        )
+    names = "is not set" if wanted is None else f"is {wanted!r}"
+    raise InputError(
+        f"{here}, and torch {torch} sees none of them (CUDA_VISIBLE_DEVICES {names}): give numbers or UUIDs that "
+        f"`nvidia-smi -L` lists, and see whether this user may open /dev/{files[0]}; or {ON_THE_CPU}"
+    )
 
 
 @contextlib.contextmanager
@@ -168,36 +136,18 @@ def hidden_devices() -> Iterator[None]:
             os.environ[VISIBLE_DEVICES] = before
 
 
-@contextlib.contextmanager
-def _nvml() -> Iterator[bool]:
-    """Open NVML for the block; False: there is none, or no driver."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        yield False
-        return
-    try:
-        yield True
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def driver_version() -> str | None:
-    """Return the version of the driver, as in 580.65.06; None: there is none."""
-    with _nvml() as is_there:
-        return str(pynvml.nvmlSystemGetDriverVersion()) if is_there else None
-
-
-def newest_cuda() -> int | None:
-    """Return the newest CUDA major that the driver runs; None: there is no driver."""
-    with _nvml() as is_there:
-        return pynvml.nvmlSystemGetCudaDriverVersion_v2() // 1000 if is_there else None
+def driver_version() -> str:
+    """Return the version of the driver, as in 580.65.06, where `find_gpus` has found one."""
+    return str(pynvml.nvmlSystemGetDriverVersion())
 
 
 def find_gpus() -> list[Gpu] | None:
     """Return the GPUs of this machine; None: there is no driver that could say."""
-    with _nvml() as is_there:
-        return [_gpu(number) for number in range(pynvml.nvmlDeviceGetCount())] if is_there else None
+    try:
+        pynvml.nvmlInit()  # the process keeps it
+    except pynvml.NVMLError:
+        return None
+    return [_gpu(number) for number in range(pynvml.nvmlDeviceGetCount())]
 
 
 def named_gpus(gpus: Sequence[Gpu], names: Sequence[str]) -> list[Gpu]:
@@ -211,44 +161,40 @@ def named_gpus(gpus: Sequence[Gpu], names: Sequence[str]) -> list[Gpu]:
     return found
 
 
-def refuse_busy(gpu: Gpu) -> Iterator[str]:
-    """Yield a note if other processes use a little of a GPU.
+def refuse_busy(gpu: Gpu) -> None:
+    """Refuse a GPU of which other processes use more than a gigabyte.
 
     Raises:
-        InputError: a process uses more than a gigabyte of it, or one that the driver does not list.
+        InputError: they do.
     """
-    large = [process for process in gpu.processes if process.used_bytes is None or process.used_bytes > MUCH]
-    if large:
-        raise InputError(f"{gpu}: is in use by {', '.join(map(str, large))}; {CHOOSE}")
-    unexplained = gpu.used_bytes - sum(process.used_bytes or 0 for process in gpu.processes)
-    if unexplained > MUCH:
+    if gpu.used_bytes > MUCH:
+        users = ", ".join(gpu.processes) or "processes that the driver does not list, of another container or user"
         raise InputError(
-            f"{gpu}: {unexplained / 1e9:.1f} GB are in use by processes that the driver does not list, of another "
-            f"container or user; {CHOOSE}"
+            f"{gpu}: is in use by {users} with {gpu.used_bytes / 1e9:.1f} GB; end it, or choose other GPUs with "
+            f"{VISIBLE_DEVICES}"
         )
-    if gpu.processes:
-        yield f"{gpu}: also used by {', '.join(map(str, gpu.processes))}"
 
 
 def _gpu(number: int) -> Gpu:
     handle = pynvml.nvmlDeviceGetHandleByIndex(number)
-    try:
+    total = 0
+    used = 0
+    processes: list[str] = []
+    with contextlib.suppress(pynvml.NVMLError):  # CPU and GPU share their memory, or the driver lists no processes
         memory = pynvml.nvmlDeviceGetMemoryInfo(handle, version=pynvml.nvmlMemory_v2)  # without what the driver keeps
-        total, used = memory.total, memory.used
-    except pynvml.NVMLError:  # CPU and GPU share their memory
-        total, used = 0, 0
-    name = pynvml.nvmlDeviceGetName(handle)
-    return Gpu(number, pynvml.nvmlDeviceGetUUID(handle), name, total, used, tuple(_processes(handle)))
-
-
-def _processes(handle: Any) -> Iterator[GpuProcess]:
-    with contextlib.suppress(pynvml.NVMLError):  # the driver does not list them
+        total = memory.total
+        used = memory.used
         for process in pynvml.nvmlDeviceGetComputeRunningProcesses(handle):
-            try:
-                name = pynvml.nvmlSystemGetProcessName(process.pid)
-            except pynvml.NVMLError:  # of another container
-                name = "?"
-            yield GpuProcess(process.pid, name, process.usedGpuMemory)
+            processes.append(f"pid {process.pid} ({_name(process.pid)})")
+    name = pynvml.nvmlDeviceGetName(handle)
+    return Gpu(number, pynvml.nvmlDeviceGetUUID(handle), name, total, used, tuple(processes))
+
+
+def _name(pid: int) -> str:
+    try:
+        return str(pynvml.nvmlSystemGetProcessName(pid))
+    except pynvml.NVMLError:  # of another container
+        return "?"
 
 
 @dataclass(frozen=True)

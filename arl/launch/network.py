@@ -59,12 +59,12 @@ def interfaces() -> dict[str, str]:
     """Return interface -> IPv4 address, of those that have one."""
     import psutil  # which SGLang's interpreter need not have
 
-    found = {}
-    for name, addresses in psutil.net_if_addrs().items():
-        own = [entry.address for entry in addresses if entry.family == socket.AF_INET]
-        if own:
-            found[name] = own[0]
-    return found
+    return {
+        name: entry.address
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in reversed(entries)  # the first of several addresses counts
+        if entry.family == socket.AF_INET
+    }
 
 
 def own_address(interface: str | None) -> str:
@@ -78,9 +78,7 @@ def own_address(interface: str | None) -> str:
         try:
             return socket.gethostbyname(name)
         except OSError as error:
-            raise OSError(
-                f"its own name {name} does not resolve ({error.strerror}), and no interface is given"
-            ) from error
+            raise OSError(f"its own name {name} does not resolve, and no interface is given") from error
     known = interfaces()
     if interface not in known:
         raise OSError(f"no interface {interface} with an IPv4 address; there are {', '.join(sorted(known))}")
@@ -104,11 +102,7 @@ def free_listener(host: str) -> socket.socket:
         OSError: this machine does not have the address.
     """
     bound = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
-    try:
-        bound.bind((host, 0))
-    except OSError:
-        bound.close()
-        raise
+    bound.bind((host, 0))
     # Only now: two sockets that set it before they bind could take the same port.
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     return bound
@@ -127,8 +121,7 @@ def held_rendezvous() -> Iterator[tuple[str, int]]:
 
     Only rank 0 does, with others to meet, if torchrun has not chosen a port already; else they are "" and 0.
     """
-    has_others = int(os.environ["WORLD_SIZE"]) > 1
-    if int(os.environ["RANK"]) > 0 or not has_others or "MASTER_PORT" in os.environ:
+    if os.environ["RANK"] != "0" or os.environ["WORLD_SIZE"] == "1" or "MASTER_PORT" in os.environ:
         yield "", 0
         return
     host = listening_address()

@@ -21,10 +21,10 @@ from arl.errors import InputError
 from arl.files import nearest_directory
 from arl.launch.base import Node, this_node
 from arl.launch.devices import visible_devices
-from arl.launch.network import free_listener, is_loopback, own_address
+from arl.launch.network import is_loopback, own_address
 
 PREFIX = ".arl-probe-"  # begins the name of the directory of the reports
-PACKAGES = ("arl", "torch", "transformers", "msgspec")
+PACKAGES = ("arl", "torch", "transformers")
 
 _nodes: dict[tuple[tuple[str, ...], str], list[Node]] = {}  # by names and section; looked at once, which takes seconds
 
@@ -33,20 +33,8 @@ class NodeReport(Struct, frozen=True):
     """Hold what one node has, or why it cannot take part."""
 
     node: Node
-    versions: dict[str, str] = {}  # package -> version, python included
+    versions: str = ""  # of Python and packages that all nodes must have alike
     problem: str = ""
-
-
-def look_at_this_node(name: str, interface: str | None) -> NodeReport:
-    """Report what this machine has."""
-    try:
-        address = own_address(interface)
-        free_listener(address).close()  # raises if this machine does not have it
-        devices = visible_devices()
-    except (OSError, InputError) as error:
-        return NodeReport(Node(name, 0), problem=str(error))
-    versions = {package: importlib.metadata.version(package) for package in PACKAGES}
-    return NodeReport(this_node(name, address, devices), {"python": platform.python_version(), **versions})
 
 
 def probed_nodes(
@@ -66,14 +54,10 @@ def probed_nodes(
     key = (tuple(names), cluster.model_dump_json())
     if key not in _nodes:
         place = nearest_directory(run)
-        try:
-            directory = tempfile.TemporaryDirectory(prefix=PREFIX, dir=place)
-        except OSError as error:
-            raise InputError(f"output.directory {run}: {place} cannot be written to ({error.strerror})") from error
-        with directory as path:
+        with tempfile.TemporaryDirectory(prefix=PREFIX, dir=place) as path:
             interface = [cluster.interface] if cluster.interface else []
             printed = probe([sys.executable, "-m", "arl.launch.nodes", path, "{}", *interface])
-            reports = [_read(Path(path) / name, printed) for name in names]
+            reports = [_read(Path(path) / name, place, printed) for name in names]
         _nodes[key] = checked_nodes(reports, cluster.interface)
     return _nodes[key]
 
@@ -85,10 +69,16 @@ def checked_nodes(reports: Sequence[NodeReport], interface: str | None) -> list[
         InputError: a node cannot take part; one line for each.
     """
     problems = []
+    first = reports[0]
     for report in reports:
         address = report.node.address
-        problem = report.problem or _differs(report, reports[0])
-        if not problem and len(reports) > 1 and interface is None and is_loopback(address):
+        problem = report.problem
+        if not problem and report.versions != first.versions:
+            problem = (
+                f"it has {report.versions}, and the controller's node has {first.versions}; install one environment on "
+                "all nodes"
+            )
+        elif not problem and len(reports) > 1 and interface is None and is_loopback(address):
             problem = (
                 f"its own name resolves to {address}, which other nodes do not reach; set cluster.interface, or mend "
                 "its /etc/hosts"
@@ -100,34 +90,26 @@ def checked_nodes(reports: Sequence[NodeReport], interface: str | None) -> list[
     return [report.node for report in reports]
 
 
-def _differs(report: NodeReport, first: NodeReport) -> str:
-    """Say why a node cannot work with the controller's; empty: it can."""
-    for package, version in first.versions.items():
-        own = report.versions[package]
-        if own != version:
-            return (
-                f"it has {package} {own}, and the controller's node has {version}; install one environment on all nodes"
-            )
-    return ""
-
-
-def _read(file: Path, printed: str) -> NodeReport:
+def _read(file: Path, shared: Path, printed: str) -> NodeReport:
     """Read the report of a node; if it has written none, the report says why, by what the probes have printed."""
     if os.path.exists(file):
         return msgspec.json.decode(file.read_bytes(), type=NodeReport)
-    why = printed.strip().rpartition("\n")[2] or "it printed nothing"
+    why = printed.strip().rpartition("\n")[2]
     problem = (
-        f"arl does not run there, or it does not see {file.parent.parent} ({why}); install its environment under the "
-        "same path, and give output.directory a path on a file system that all nodes share"
+        f"arl does not run there, or it does not see {shared} ({why}); install its environment under the same path, "
+        "and give output.directory a path on a file system that all nodes share"
     )
     return NodeReport(Node(file.name, 0), problem=problem)
 
 
 def main(directory: str, name: str, interface: str | None = None) -> None:
-    """Write the report of this node."""
-    if not os.path.isdir(directory):
-        raise SystemExit(f"{platform.node()} does not see {directory}")
-    report = look_at_this_node(name, interface)
+    """Write the report of this node, where the directory is seen."""
+    versions = [f"{package} {importlib.metadata.version(package)}" for package in PACKAGES]
+    try:
+        node = this_node(name, own_address(interface), visible_devices())
+        report = NodeReport(node, ", ".join([f"Python {platform.python_version()}", *versions]))
+    except (OSError, InputError) as error:
+        report = NodeReport(Node(name, 0), problem=str(error))
     Path(directory, name).write_bytes(msgspec.json.encode(report))
 
 

@@ -53,14 +53,9 @@ class Placement:
         return bool(self.ranks[0].devices)
 
     @property
-    def nodes(self) -> list[int]:
-        """Return the numbers of the nodes that the run uses, the controller's included."""
-        return sorted({0, *(resources.node for resources in self._all)})
-
-    @property
     def spans_nodes(self) -> bool:
-        """Return whether the run is on several nodes, whose processes share no memory."""
-        return len(self.nodes) > 1
+        """Return whether the run is on more nodes than the controller's; processes of two nodes share no memory."""
+        return any(resources.node != 0 for resources in self._all)
 
     @property
     def ranks_per_node(self) -> int | None:
@@ -90,26 +85,12 @@ def place(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
     """
     if recipe.world_traits.one_process:
         nodes = [replace(nodes[0], devices=())]  # one process computes on the CPU
-    has_gpus = any(node.devices for node in nodes)
     width = recipe.engine.tensor_parallel
-    if has_gpus:
-        _refuse_too_few_devices(recipe, nodes)
-    elif width > 1:
+    if any(node.devices for node in nodes):
+        return _with_threads(recipe, nodes, _slots_on_gpus(recipe, nodes))
+    if width > 1:
         raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
-    slots = _slots_on_gpus(recipe, nodes) if has_gpus else _slots_on_cpus(recipe, len(nodes))
-    return _with_threads(recipe, nodes, slots)
-
-
-def merged(nodes: Sequence[Node]) -> Node:
-    """Return one node with everything that `nodes` have."""
-    if len(nodes) == 1:
-        return nodes[0]
-    return replace(
-        nodes[0],
-        name=f"{len(nodes)} nodes",
-        cores=sum(node.cores for node in nodes),
-        devices=tuple(device for node in nodes for device in node.devices),
-    )
+    return _with_threads(recipe, nodes, _slots_on_cpus(recipe, len(nodes)))
 
 
 def fitting_ranks(recipe: Recipe, devices: int) -> int:
@@ -124,10 +105,11 @@ def fitting_ranks(recipe: Recipe, devices: int) -> int:
     train = recipe.train
     if train.min_ranks is None or devices == 0:
         return train.ranks
-    engines = 0 if recipe.mode == "collocated" else recipe.engine.replicas * recipe.engine.tensor_parallel
-    left = min(devices - engines - _devices_of_evaluation(recipe), train.ranks)
+    width = recipe.engine.tensor_parallel
+    of_engines = 0 if recipe.mode == "collocated" else recipe.engine.replicas * width
+    of_evaluation = width if recipe.evaluates_beside else 0
     unit = train.shard_ranks or 1
-    ranks = left // unit * unit
+    ranks = min(devices - of_engines - of_evaluation, train.ranks) // unit * unit
     if ranks < train.min_ranks:
         raise RecipeError(
             f"train.min_ranks {train.min_ranks}: {devices} GPUs are left, on which {max(ranks, 0)} ranks fit beside "
@@ -169,65 +151,51 @@ def another_place(
         nodes: of the launcher.
         lost: numbers of the nodes that have failed, its own among them.
     """
-    left = {number: devices for number, devices in _all_devices(nodes).items() if number not in lost}
+    free = _without({number: list(node.devices) for number, node in enumerate(nodes) if number not in lost}, others)
     if resources.devices:
-        free = _without(left, others)
         count = len(resources.devices)
-        fitting = _nodes_with(free, count)
+        fitting = [number for number, devices in free.items() if len(devices) >= count]
         return replace(resources, node=fitting[0], devices=tuple(free[fitting[0]][:count])) if fitting else None
     threads: Counter[int] = Counter()
     for other in others:
         threads[other.node] += other.threads
-    return replace(resources, node=min(left, key=lambda number: threads[number])) if left else None
+    return replace(resources, node=min(free, key=lambda number: threads[number])) if free else None
 
 
-def _devices_of_evaluation(recipe: Recipe) -> int:
-    return recipe.engine.tensor_parallel if recipe.evaluates_beside else 0
+def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
+    """Choose the GPUs of every process, without threads yet.
 
-
-def _refuse_too_few_devices(recipe: Recipe, nodes: Sequence[Node]) -> None:
-    """Raise RecipeError if the nodes have fewer GPUs than engines, ranks and an evaluation need."""
-    of_engines = recipe.engine.replicas * recipe.engine.tensor_parallel
-    ranks = recipe.train.ranks
-    evaluation = _devices_of_evaluation(recipe)
+    Raises:
+        RecipeError: there are too few, or an engine does not fit on any node.
+    """
+    width = recipe.engine.tensor_parallel
+    of_engines = recipe.engine.replicas * width
+    num_ranks = recipe.train.ranks
+    of_evaluation = width if recipe.evaluates_beside else 0
     is_collocated = recipe.mode == "collocated"
-    needed = evaluation + (max(of_engines, ranks) if is_collocated else of_engines + ranks)
+    needed = of_evaluation + (max(of_engines, num_ranks) if is_collocated else of_engines + num_ranks)
     found = sum(len(node.devices) for node in nodes)
     if found < needed:
         together = "on the same GPUs" if is_collocated else "on GPUs of their own"
         raise RecipeError(
             f"mode {recipe.mode}: {needed} GPUs are needed, and there are {found} "
             f"({nodes[0].planned_by or 'visible'}): engines need {of_engines} (engine.replicas × "
-            f"engine.tensor_parallel), the trainer {ranks} (train.ranks) {together}, evaluation during training "
-            f"{evaluation} (eval.every); use fewer of them, mode collocated, more GPUs, or {VISIBLE_DEVICES}= for the "
-            "CPU"
+            f"engine.tensor_parallel), the trainer {num_ranks} (train.ranks) {together}, evaluation during training "
+            f"{of_evaluation} (eval.every); use fewer of them, mode collocated, more GPUs, or {VISIBLE_DEVICES}= for "
+            "the CPU"
         )
-
-
-def _slots_on_gpus(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
-    """Choose the GPUs of every process, without threads yet. Together the nodes have enough.
-
-    Raises:
-        RecipeError: an engine does not fit on any node.
-    """
-    width = recipe.engine.tensor_parallel
-    replicas = recipe.engine.replicas
-    free = _all_devices(nodes)
-    if recipe.mode == "collocated":
-        ranks = _take_evenly(free, recipe.train.ranks)
-        shared = _all_devices(nodes)
-        if replicas * width <= len(ranks):
-            shared = {node: [slot.devices[0] for slot in ranks if slot.node == node] for node in free}
-        engines = [_take_together(shared, width) for _ in range(replicas)]
+    free = {number: list(node.devices) for number, node in enumerate(nodes)}
+    if is_collocated:
+        ranks = _take_evenly(free, num_ranks)
+        shared = {number: list(node.devices) for number, node in enumerate(nodes)}
+        if of_engines <= num_ranks:
+            shared = {number: [rank.devices[0] for rank in ranks if rank.node == number] for number in free}
+        engines = [_take(shared, width) for _ in range(recipe.engine.replicas)]
     else:
-        engines = [_take_together(free, width) for _ in range(replicas)]
-        ranks = _take_evenly(free, recipe.train.ranks)
-    evaluation = _take_together(_without(free, engines), width) if recipe.evaluates_beside else None
+        engines = [_take(free, width) for _ in range(recipe.engine.replicas)]
+        ranks = _take_evenly(free, num_ranks)
+    evaluation = _take(_without(free, engines), width) if of_evaluation else None
     return Placement(engines, ranks, evaluation)
-
-
-def _all_devices(nodes: Sequence[Node]) -> Free:
-    return {number: list(node.devices) for number, node in enumerate(nodes)}
 
 
 def _without(free: Free, others: Sequence[Resources]) -> Free:
@@ -236,31 +204,22 @@ def _without(free: Free, others: Sequence[Resources]) -> Free:
     return {node: [device for device in devices if (node, device) not in used] for node, devices in free.items()}
 
 
-def _nodes_with(free: Free, count: int) -> list[int]:
-    """Return the nodes that have `count` GPUs left."""
-    return [node for node, devices in free.items() if len(devices) >= count]
-
-
-def _take_together(free: Free, count: int) -> Resources:
+def _take(free: Free, count: int) -> Resources:
     """Take `count` GPUs of one node, the first that has so many.
 
     Raises:
         RecipeError: no node has so many left.
     """
-    fitting = _nodes_with(free, count)
-    if not fitting:
-        left = ", ".join(str(len(devices)) for devices in free.values())
-        raise RecipeError(
-            f"engine.tensor_parallel {count}: no node has so many GPUs left for another engine ({left} by node); use a "
-            "smaller one, fewer engine.replicas or train.ranks, or more nodes"
-        )
-    return _take(free, fitting[0], count)
-
-
-def _take(free: Free, node: int, count: int) -> Resources:
-    taken = tuple(free[node][:count])
-    del free[node][:count]
-    return Resources(threads=0, devices=taken, node=node)
+    for node, devices in free.items():
+        if len(devices) >= count:
+            taken = tuple(devices[:count])
+            del devices[:count]
+            return Resources(threads=0, devices=taken, node=node)
+    left = ", ".join(str(len(devices)) for devices in free.values())
+    raise RecipeError(
+        f"engine.tensor_parallel {count}: no node has so many GPUs left for another engine ({left} by node); use a "
+        "smaller one, fewer engine.replicas or train.ranks, or more nodes"
+    )
 
 
 def _take_evenly(free: Free, count: int) -> list[Resources]:
@@ -270,10 +229,10 @@ def _take_evenly(free: Free, count: int) -> list[Resources]:
     """
     for num_nodes in range(1, len(free) + 1):
         each, rest = divmod(count, num_nodes)
-        fitting = _nodes_with(free, each)
+        fitting = [node for node, devices in free.items() if len(devices) >= each]
         if rest == 0 and len(fitting) >= num_nodes:
-            return [_take(free, node, 1) for node in fitting[:num_nodes] for _ in range(each)]
-    return [_take_together(free, 1) for _ in range(count)]
+            return [_take({node: free[node]}, 1) for node in fitting[:num_nodes] for _ in range(each)]
+    return [_take(free, 1) for _ in range(count)]
 
 
 def _slots_on_cpus(recipe: Recipe, num_nodes: int) -> Placement:
@@ -301,17 +260,19 @@ def _with_threads(recipe: Recipe, nodes: Sequence[Node], slots: Placement) -> Pl
     """Divide the cores of each node between the processes that have their slots there."""
     is_collocated = recipe.mode == "collocated"
 
-    def share(slot: Resources, threads: int | None, is_engine: bool) -> Resources:
+    def share(slot: Resources, is_engine: bool) -> Resources:
         """Return what one process uses: its part of the cores of its side, unless the recipe gives its threads."""
-        side, other = (slots.engines, slots.ranks) if is_engine else (slots.ranks, slots.engines)
         cores = nodes[slot.node].cores
-        if not is_collocated and any(one.node == slot.node for one in other):
+        engines = sum(one.node == slot.node for one in slots.engines)
+        ranks = sum(one.node == slot.node for one in slots.ranks)
+        if engines and ranks and not is_collocated:
             half = max(cores // 2, 1)
             cores = half if is_engine else cores - half
-        beside = sum(one.node == slot.node for one in side)
-        return replace(slot, threads=threads or max(cores // beside, 1), takes_turns=is_collocated)
+        given = recipe.engine.threads if is_engine else recipe.train.threads
+        threads = given or max(cores // (engines if is_engine else ranks), 1)
+        return replace(slot, threads=threads, takes_turns=is_collocated)
 
-    engines = [share(slot, recipe.engine.threads, is_engine=True) for slot in slots.engines]
-    ranks = [share(slot, recipe.train.threads, is_engine=False) for slot in slots.ranks]
+    engines = [share(slot, is_engine=True) for slot in slots.engines]
+    ranks = [share(slot, is_engine=False) for slot in slots.ranks]
     evaluation = slots.evaluation and replace(slots.evaluation, threads=engines[0].threads)
     return Placement(engines, ranks, evaluation)

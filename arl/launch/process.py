@@ -7,7 +7,6 @@ processes are read, awaited and signaled.
 """
 
 import asyncio
-import contextlib
 import os
 import signal
 from abc import ABC, abstractmethod
@@ -25,12 +24,22 @@ PIECE = 1 << 16  # bytes of output that are read at once
 OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 SHOWN_LINES = 15
 SHOWN_BYTES = 4096  # of each of them
-MAX_LINE = 1 << 20  # bytes; the rest of a longer line is in the log alone
+MAX_LINE = 1 << 20  # bytes; of a longer line only the end is read
 
 
 def open_log(path: Path) -> BinaryIO:
     """Open a log to append to it. Only this user may read it: SGLang prints its settings, the run's key among them."""
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0)
+
+
+class Role(NamedTuple):
+    """Say what a process is in the run, and where its output goes."""
+
+    name: str  # such as engine-0 or trainer-1
+    log: Path
+    on_line: Callable[[str], None] | None = None  # see arl.launch.base.Launcher.start
+    node: int = 0  # number of its node in Launcher.nodes
+    node_name: str = ""  # as messages show it; empty: the run has only this machine
 
 
 class Process(ABC):
@@ -39,39 +48,24 @@ class Process(ABC):
     engine = await launcher.start("engine-0", command, resources)
     url = await engine.ready(120)
     raise await engine.died()                                       when it has ended
-
-    Args:
-        role: what it is in the run, such as engine-0 or trainer-1.
-        log: file that gets its output.
-        on_line: is called with every line of its output; see arl.launch.base.Launcher.start.
-        node: number of its node in Launcher.nodes.
-        node_name: as messages show it; empty: the run has only this machine.
     """
 
-    def __init__(
-        self,
-        role: str,
-        log: Path,
-        on_line: Callable[[str], None] | None,
-        node: int = 0,
-        node_name: str = "",
-    ) -> None:
-        self.role = role
-        self.node = node
-        self._log = log
-        self._on_line = on_line
-        self._node_name = node_name
+    def __init__(self, role: Role) -> None:
+        self.role = role.name
+        self.node = role.node
+        self._node_name = role.node_name
+        self._log = role.log
+        self._on_line = role.on_line
         self._ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         # The log also holds what earlier processes of this role have printed. A message shows this one's lines alone.
         self._last_lines: deque[bytes] = deque(maxlen=SHOWN_LINES)
         self._unfinished_line = b""
-        self._killed_because = ""  # of a failure to copy its output
-        self._line_failure: Exception | None = None  # to read a line of its output
-        self._copying = asyncio.create_task(self._copy_output(), name=f"output of {role}")
+        self._killed_because = ""  # its output could not be copied
+        self._copying = asyncio.create_task(self._copy_output(), name=f"output of {self.role}")
 
     def __str__(self) -> str:
         place = f" on {self._node_name}" if self._node_name else ""
-        return f"{self.role} (pid {self.pid}{place})"
+        return f"{self.role} ({f'pid {self.pid}' if self.pid else 'starting'}{place})"
 
     @property
     @abstractmethod
@@ -106,9 +100,8 @@ class Process(ABC):
 
     def _how_it_ended(self) -> str:
         """Say how it has ended, as in `exited with code 1`."""
-        code = self.exit_code
-        assert code is not None
-        return describe_exit(code)
+        assert self.exit_code is not None
+        return describe_exit(self.exit_code)
 
     async def ready(self, seconds: float) -> str:
         """Return the address that the process has printed after `ready `.
@@ -137,15 +130,8 @@ class Process(ABC):
         return f"{self} {self._how_it_ended()}"
 
     async def died(self) -> ProcessDied:
-        """Wait until the process has ended, and return an error that says how and shows the end of its log.
-
-        Raises:
-            Exception: `on_line` has raised it, which is a bug, and the process was killed for it.
-        """
-        how = await self.ended()
-        if self._line_failure is not None:
-            raise self._line_failure
-        return ProcessDied(f"{how}.\n{self.log_tail()}")
+        """Wait until the process has ended, and return an error that says how and shows the end of its log."""
+        return ProcessDied(f"{await self.ended()}.\n{self.log_tail()}")
 
     async def finished(self, seconds: float) -> None:
         """Wait for a process that is meant to end.
@@ -156,38 +142,34 @@ class Process(ABC):
         """
         async with deadline(seconds, "launcher", f"{self} to finish (log: {self._log})"):
             death = await self.died()
-        if self.exit_code != 0:
+        if self.exit_code != 0 or self._killed_because:
             raise death
 
     async def wait_then_kill_group(self, seconds: float) -> bool:
-        """Return True if the process ends within `seconds`. Kill what is left of it and of its children then."""
+        """Return True if the process ends within `seconds`. What is left of it and of its children is killed then."""
         try:
             async with asyncio.timeout(seconds):
                 await self._wait()
         except TimeoutError:
             return False
         finally:
-            self._signal(signal.SIGKILL)
+            await self._end()
         return True
 
     async def stop(self, seconds: float) -> None:
         """Send SIGTERM, and SIGKILL after `seconds`, to the process and to everything that it started."""
         self._signal(signal.SIGTERM)
         try:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds):
-                    await self._wait()
+            await self.wait_then_kill_group(seconds)
         finally:
-            await self._end()  # also what it has started and left behind
             await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
             self._copying.cancel()
 
     def log_tail(self) -> str:
         """Return the last lines that it has printed, and where its log is."""
-        unfinished = [self._unfinished_line[:SHOWN_BYTES]] if self._unfinished_line else []
-        shown = [*self._last_lines, *unfinished][-SHOWN_LINES:]
-        lines = [f"    {line.decode(errors='replace').rstrip()}" for line in shown]
-        return "\n".join([f"The end of {self._log}:", *lines])
+        lines = [line for line in (*self._last_lines, self._unfinished_line) if line]
+        shown = [f"    {line[:SHOWN_BYTES].decode(errors='replace').rstrip()}" for line in lines[-SHOWN_LINES:]]
+        return "\n".join([f"The end of {self._log}:", *shown])
 
     async def _copy_output(self) -> None:
         """Copy the output into the log.
@@ -199,30 +181,15 @@ class Process(ABC):
             with open_log(self._log) as log:
                 while piece := await self._read():
                     log.write(piece)
-                    self._take_lines(piece)
-        except OSError as error:
-            self._kill(f"its output could not be logged ({explain_disk(self._log, error.errno)})")
-
-    def _kill(self, why: str) -> None:
-        self._killed_because = self._killed_because or why
-        self._signal(signal.SIGKILL)
-
-    def _take_lines(self, piece: bytes) -> None:
-        """Read the lines that a piece of the output completes.
-
-        A failure is a bug of arl, mostly of `on_line`. The process is killed, so that whoever waits for it learns of
-        the failure, and the rest of its output is logged.
-        """
-        lines = (self._unfinished_line + piece).split(b"\n")
-        *whole, self._unfinished_line = [line[:MAX_LINE] for line in lines]
-        for line in whole:
-            self._last_lines.append(line[:SHOWN_BYTES])
-            try:
-                self._take_line(line.decode(errors="replace").strip())
-            except Exception as error:
-                self._line_failure = self._line_failure or error
-                self._on_line = None
-                self._kill(f"arl failed to read a line of its output ({error!r})")
+                    *lines, rest = (self._unfinished_line + piece).split(b"\n")
+                    self._unfinished_line = rest[-MAX_LINE:]
+                    self._last_lines += lines
+                    for line in lines:
+                        self._take_line(line.decode(errors="replace").strip())
+        except Exception as error:  # also of `on_line`: whoever waits for the process learns of it
+            why = explain_disk(self._log, error.errno) if isinstance(error, OSError) else repr(error)
+            self._killed_because = f"its output could not be logged ({why})"
+            self._signal(signal.SIGKILL)
 
     def _take_line(self, line: str) -> None:
         if line.startswith("ready ") and not self._ready.done():
@@ -240,24 +207,12 @@ class PipedChild(NamedTuple):
 
 
 class LocalProcess(Process):
-    """Watch one process of this machine.
+    """Watch one process of this machine, with the pipe that it prints into."""
 
-    Args:
-        child: the process, and the pipe that it prints into.
-    """
-
-    def __init__(
-        self,
-        role: str,
-        child: PipedChild,
-        log: Path,
-        on_line: Callable[[str], None] | None,
-        node: int = 0,
-        node_name: str = "",
-    ) -> None:
+    def __init__(self, role: Role, child: PipedChild) -> None:
         self._process = child.process
         self._child = child
-        super().__init__(role, log, on_line, node, node_name)
+        super().__init__(role)
 
     @property
     def pid(self) -> int:
@@ -294,7 +249,7 @@ async def start_process(
     on_line: Callable[[str], None] | None = None,
 ) -> LocalProcess:
     """Start a command on this machine; its output goes to `log` and, line by line, to `on_line`."""
-    return LocalProcess(role, await start_child(argv, environment), log, on_line)
+    return LocalProcess(Role(role, log, on_line), await start_child(argv, environment))
 
 
 async def start_child(argv: Sequence[str], environment: Mapping[str, str], **options: Any) -> PipedChild:

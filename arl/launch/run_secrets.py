@@ -76,11 +76,10 @@ def run_secrets(directory: Path, addresses: Iterable[str]) -> Iterator[RunSecret
     folder.mkdir(parents=True, mode=0o700)
     try:
         write_private(folder / KEY, key.encode())
-        if all(is_loopback(address) for address in addresses):
-            yield RunSecrets(key)
-            return
-        _write_certificate(folder)
-        yield RunSecrets(key, folder)
+        is_encrypted = not all(map(is_loopback, addresses))
+        if is_encrypted:
+            _write_certificate(folder)
+        yield RunSecrets(key, folder if is_encrypted else None)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -94,12 +93,11 @@ def read_secrets(run: Path) -> RunSecrets:
     folder = run.absolute() / FOLDER
     try:
         key = (folder / KEY).read_text()
-        has_certificate = os.path.exists(folder / CERTIFICATE)
     except OSError as error:
         raise InputError(
             f"{folder / KEY}: cannot be read ({error.strerror}); join as the user who has started the run"
         ) from error
-    return RunSecrets(key, folder if has_certificate else None)
+    return RunSecrets(key, folder if os.path.exists(folder / CERTIFICATE) else None)
 
 
 def derive(run_key: str, purpose: str) -> bytes:
@@ -137,13 +135,10 @@ def _write_certificate(folder: Path) -> None:
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    private = key.private_bytes(
-        serialization.Encoding.PEM,
-        serialization.PrivateFormat.PKCS8,
-        serialization.NoEncryption(),
-    )
+    pem = serialization.Encoding.PEM
+    private = key.private_bytes(pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
     write_private(folder / PRIVATE_KEY, private)
-    write_private(folder / CERTIFICATE, certificate.public_bytes(serialization.Encoding.PEM))
+    write_private(folder / CERTIFICATE, certificate.public_bytes(pem))
 
 
 def write_private(path: Path, data: bytes) -> None:

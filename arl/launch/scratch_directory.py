@@ -1,53 +1,36 @@
 """Remove a directory when the process that made it ends, however it ends.
 
-    this process ── a pipe whose end only it holds ──► guard: this file as a program, in a session of its own
+    this process ── a pipe whose end only it holds ──► guard: a shell in a session of its own
          │                                               │
       its end, by SIGKILL as well ─► the pipe ends ─► the guard removes the directory, and ends
 
-Memory in /dev/shm is not given back by the end of a process. The guard uses the standard library only.
+Memory in /dev/shm is not given back by the end of a process.
 """
 
 import contextlib
-import os
 import shutil
-import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-END_OF_A_JOB = {signal.SIGTERM, signal.SIGINT, signal.SIGHUP}
+# The end of a job sends these signals to every process; the guard comes after all others.
+GUARD = """trap '' TERM INT HUP; echo; read line; rm -rf -- "$1" """
 
 
 @contextlib.contextmanager
 def removed_with_us(directory: Path) -> Iterator[None]:
     """Remove a directory at the end of the block, or when this process ends before."""
-    guard = _start_guard(directory.absolute())
-    try:
-        yield
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)
-        with guard:  # which reaps it; it has nothing left to do
-            guard.kill()
-
-
-def _start_guard(directory: Path) -> subprocess.Popen[bytes]:
-    """Start the guard. It inherits that the signals which end a job are blocked, because it comes after all others."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, END_OF_A_JOB)
-    try:
-        return subprocess.Popen(
-            [sys.executable, "-I", "-S", __file__, str(directory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd="/",
-            start_new_session=True,
-        )
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-if __name__ == "__main__":
-    sys.stdin.buffer.read()  # the end of the process that made the directory is the deadline
-    if os.path.isdir(sys.argv[1]):
-        shutil.rmtree(sys.argv[1], ignore_errors=True)
+    with subprocess.Popen(
+        ["/bin/sh", "-c", GUARD, "guard", str(directory.absolute())],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    ) as guard:
+        assert guard.stdout is not None
+        guard.stdout.readline()  # it ignores signals from now on
+        try:
+            yield
+        finally:
+            shutil.rmtree(directory, ignore_errors=True)
+            guard.kill()  # it has nothing left to do

@@ -20,9 +20,7 @@ RUNNER = (sys.executable, "-I", "-S", str(Path(__file__).with_name("child.py")))
 RUNS = "runs"
 STATES = {
     psutil.STATUS_STOPPED: "is stopped by a signal (SIGSTOP?)",
-    psutil.STATUS_TRACING_STOP: "is stopped by a debugger",
     psutil.STATUS_DISK_SLEEP: "is blocked in the kernel, by a disk or a device",
-    psutil.STATUS_ZOMBIE: "has exited",
 }
 
 
@@ -33,7 +31,6 @@ async def spawn(
     output: int,
     stdin: int = asyncio.subprocess.DEVNULL,
     inherited: Mapping[str, str] = os.environ,
-    directory: str | None = None,
 ) -> asyncio.subprocess.Process:
     """Start `argv` behind the runner (arl.launch.child), in a session of its own.
 
@@ -45,7 +42,6 @@ async def spawn(
         output: file descriptor of its standard output and error.
         stdin: file descriptor of its standard input.
         inherited: variables that it inherits.
-        directory: in which it runs; None: ours.
     """
     return await asyncio.create_subprocess_exec(
         *RUNNER,
@@ -54,7 +50,6 @@ async def spawn(
         stdout=output,
         stderr=output,
         env={**inherited, **environment, PARENT: str(os.getpid())},
-        cwd=directory,
         start_new_session=True,
     )
 
@@ -69,17 +64,17 @@ def kill_session(process: asyncio.subprocess.Process) -> None:
     """Kill a spawned process with everything in its session: also what has made a process group of its own."""
     signal_all(process, signal.SIGKILL)
     for member in psutil.process_iter():
-        if _session_of(member.pid) == process.pid:
-            with contextlib.suppress(psutil.Error):
+        with contextlib.suppress(psutil.Error, ProcessLookupError):  # it has ended meanwhile
+            if os.getsid(member.pid) == process.pid:
                 member.kill()
 
 
 def resident_bytes() -> Counter[int]:
     """Return the resident bytes of each session. Pages that processes share are counted for each of them."""
     sessions: Counter[int] = Counter()
-    for process in psutil.process_iter(["memory_info"]):
-        if process.info["memory_info"] is not None:  # else it has ended, or is another user's
-            sessions[_session_of(process.pid)] += process.info["memory_info"].rss
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error, ProcessLookupError):  # it has ended, or is another user's
+            sessions[os.getsid(process.pid)] += process.memory_info().rss
     return sessions
 
 
@@ -94,23 +89,13 @@ def describe_state(pid: int) -> str:
 def describe_exit(code: int) -> str:
     """Say how a process has ended, by its exit code.
 
-    >>> describe_exit(1), describe_exit(-15), describe_exit(-37)
-    ('exited with code 1', 'was killed by SIGTERM', 'was killed by signal 37')
+    >>> describe_exit(1), describe_exit(-15)
+    ('exited with code 1', 'was killed by SIGTERM')
     >>> describe_exit(-9)
     'was killed by SIGKILL, perhaps because memory was short'
     """
     if code >= 0:
         return f"exited with code {code}"
-    try:
-        name = signal.Signals(-code).name
-    except ValueError:  # a real-time signal, most of which have no name
-        name = f"signal {-code}"
+    names = {member.value: member.name for member in signal.Signals}
     hint = ", perhaps because memory was short" if code == -signal.SIGKILL else ""
-    return f"was killed by {name}{hint}"
-
-
-def _session_of(pid: int) -> int:
-    try:
-        return os.getsid(pid)
-    except ProcessLookupError:
-        return 0
+    return f"was killed by {names.get(-code, f'signal {-code}')}{hint}"

@@ -2,8 +2,6 @@
 
 interpreter ─► a process of it imports torch, without using a GPU ─► TorchBuild ─► refuse_unequal_nccl
 train.environment, engine.environment, the environment of `arl train`, else 0 ─► nccl_settings
-
-This module imports torch only where it is asked to.
 """
 
 import os
@@ -17,21 +15,14 @@ from arl.config.recipe import Recipe
 from arl.errors import InputError, RecipeError
 
 ALONE: Mapping[str, str] = {"PYTHONPATH": ""}  # our packages are not for another interpreter
-
 PROBE_SECONDS = 120.0  # importing torch takes seconds, and from a cold disk much longer
-# In torch built for a CPU, the function that reports NCCL's version lacks what it calls.
+# torch built for a CPU has the function that reports NCCL's version, but not what it calls.
 PROBE = """
 import json, torch
-try:
-    nccl = list(torch.cuda.nccl.version())[:3]
-except (AttributeError, ImportError):
-    nccl = None
-found = {"torch": str(torch.__version__), "cuda": torch.version.cuda, "nccl": nccl}
-print()
-print(json.dumps(found))
+cuda = torch.version.cuda
+nccl = list(torch.cuda.nccl.version())[:3] if cuda else None
+print("\\n" + json.dumps({"torch": str(torch.__version__), "cuda": cuda, "nccl": nccl}))
 """
-
-
 # SGLang sets both variables to 0 where they are unset (`_set_envs_and_config`, entrypoints/engine.py, 0.5.20), and
 # NCCL's own default is on. With cuMem on at one end only, the ends exchange handles of different kinds (a file
 # descriptor and a legacy IPC handle), and the first broadcast fails or hangs. NVLink SHARP (NVLS) needs buffers from
@@ -44,9 +35,9 @@ class TorchBuild(Struct, frozen=True):
     """Describe the torch of one interpreter.
 
     >>> str(TorchBuild("2.13.0+cu130", "13.0", (2, 29, 7)))
-    'torch 2.13.0+cu130 for CUDA 13.0 with NCCL 2.29.7'
+    'torch 2.13.0+cu130 with NCCL 2.29.7'
     >>> str(TorchBuild("2.13.0+cpu"))
-    'torch 2.13.0+cpu for the CPU'
+    'torch 2.13.0+cpu without NCCL'
     """
 
     torch: str  # its version
@@ -54,9 +45,8 @@ class TorchBuild(Struct, frozen=True):
     nccl: tuple[int, int, int] | None = None  # major, minor, patch; None: it has none
 
     def __str__(self) -> str:
-        device = f"CUDA {self.cuda}" if self.cuda else "the CPU"
-        nccl = f" with NCCL {'.'.join(map(str, self.nccl))}" if self.nccl else ""
-        return f"torch {self.torch} for {device}{nccl}"
+        nccl = f"with NCCL {'.'.join(map(str, self.nccl))}" if self.nccl else "without NCCL"
+        return f"torch {self.torch} {nccl}"
 
 
 def run_code(python: str, code: str, seconds: float) -> subprocess.CompletedProcess[str]:
@@ -90,16 +80,12 @@ def own_torch() -> TorchBuild:
     """Describe the torch of this interpreter, under which trainer ranks run. Importing it takes a second."""
     import torch
 
-    cuda = torch.version.cuda
-    nccl = torch.cuda.nccl.version()[:3] if cuda else None  # type: ignore[no-untyped-call]
-    return TorchBuild(str(torch.__version__), cuda, nccl)
+    nccl = torch.cuda.nccl.version()[:3] if torch.version.cuda else None  # type: ignore[no-untyped-call]
+    return TorchBuild(str(torch.__version__), torch.version.cuda, nccl)
 
 
 def probe_torch(python: str) -> TorchBuild:
     """Ask another interpreter for its torch.
-
-    Args:
-        python: path of the interpreter, which has packages of its own: PYTHONPATH is not for it.
 
     Raises:
         InputError: it cannot be run, or has no torch that can be imported.
@@ -108,11 +94,11 @@ def probe_torch(python: str) -> TorchBuild:
         done = run_code(python, PROBE, PROBE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{python}: cannot be asked for its torch ({error})") from error
-    try:
-        return msgspec.json.decode(done.stdout.rpartition("\n\n")[2], type=TorchBuild)
-    except msgspec.DecodeError:
-        reason = last_line(done)
-    raise InputError(f"{python}: its torch cannot be imported ({reason}); install torch there, built for CUDA")
+    if done.returncode:
+        raise InputError(
+            f"{python}: its torch cannot be imported ({last_line(done)}); install torch there, built for CUDA"
+        )
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=TorchBuild)
 
 
 def refuse_unequal_nccl(ours: TorchBuild, python: str, theirs: TorchBuild, their_python: str) -> None:

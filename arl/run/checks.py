@@ -82,15 +82,15 @@ def _same_nccl(backend: Installation) -> Finding:
     return Finding(True, f"{backend.name}'s {theirs}, the same NCCL as the trainer's")
 
 
-def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backend: Installation) -> list[str]:
-    """Check the GPUs of a run, and what it needs on them; return notes about them.
+def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backend: Installation) -> None:
+    """Check the GPUs of a run, and what it needs on them.
 
     Raises:
         InputError: another process uses a GPU, or the first of `gpu_checks` that is not good.
     """
     names = placement.devices_of(0)
     if not names:
-        return []
+        return
     width = len(placement.engines[0].devices)
     forms_group = len(placement.ranks) > 1 or width > 1 or transport == "broadcast"
     environments = (recipe.train.environment, recipe.engine.environment, os.environ)
@@ -98,7 +98,8 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
     for finding in gpu_checks([backend], uses_nccl, transport == "broadcast"):
         if not finding.good:
             raise InputError(f"missing: {finding.what}; {finding.remedy}")
-    return [note for gpu in named_gpus(find_gpus() or (), names) for note in refuse_busy(gpu)]
+    for gpu in named_gpus(find_gpus() or (), names):
+        refuse_busy(gpu)
 
 
 def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> Iterator[Finding]:
@@ -112,7 +113,7 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
     if not gpus and not visible:
         return
     for gpu in gpus:
-        users = ", ".join(map(str, gpu.processes)) or "no process computes on it"
+        users = ", ".join(gpu.processes) or "no process computes on it"
         yield Finding(True, f"{gpu}, {gpu.used_bytes / 1e9:.1f} GB used, driver {driver_version()}; {users}")
     ours = own_torch()
     yield Finding(ours.cuda is not None, f"the trainer's {ours}")

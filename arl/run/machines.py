@@ -99,7 +99,6 @@ def named_nodes(text: str, count: int) -> list[Node]:
             device_name="GPU" if size else kind,
             device_bytes=gigabytes * GIGABYTE,
             planned_by=f"--gpus {text}",
-            cores_from="as many as this machine has",
         )
         for place_of in range(1, count + 1)
     ]

@@ -23,7 +23,7 @@ from arl.data.model_limits import ModelShape, model_config
 from arl.errors import InputError
 from arl.launch.base import Node
 from arl.launch.devices import free_memory
-from arl.launch.placement import Placement, engine_share, merged
+from arl.launch.placement import Placement, engine_share
 from arl.models.load import check_weights, empty_model
 from arl.sync.buckets import ITEM_BYTES
 from arl.sync.choose import buffer_place, held_versions, published_bytes
@@ -131,10 +131,11 @@ def plan_recipe(
         host_bytes=free_memory() if is_here and len(nodes) == 1 else None,
     )
     memory = plan_memory(recipe, placement, transport, given)
-    node = merged(nodes)
-    gpus = f"{len(node.devices)} {node.device_name} ({node.planned_by or node.name})"
-    hardware = gpus if placement.on_gpus else f"{node.name}, without GPUs"
-    refuse_overfull(memory, hardware, hint="" if node.devices else WITHOUT_GPUS)
+    num_devices = sum(len(node.devices) for node in nodes)
+    name = nodes[0].name if len(nodes) == 1 else f"{len(nodes)} nodes"
+    gpus = f"{num_devices} {nodes[0].device_name} ({nodes[0].planned_by or name})"
+    hardware = gpus if placement.on_gpus else f"{name}, without GPUs"
+    refuse_overfull(memory, hardware, hint="" if num_devices else WITHOUT_GPUS)
     return memory
 
 

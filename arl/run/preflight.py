@@ -56,7 +56,7 @@ class Plan(Struct, frozen=True):
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
     measured: list[Suite] = []  # during training
     prompts: str = ""  # how problems become prompts, with the beginning of one
-    notes: tuple[str, ...] = ()  # about problems that are not used, where the model is, and the GPUs
+    notes: tuple[str, ...] = ()  # about problems that are not used, and where the model is
 
     def sha256(self, steps: int) -> str:
         """Hash what files and tasks gave: the problems of all sets, and the lags of the first `steps` steps."""
@@ -105,7 +105,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
 
         memory = plan_recipe(recipe, nodes, placement, transport, longest, kept_versions(recipe, lags), named is None)
     if named is None:
-        notes += check_gpus(recipe, placement, transport, probe_backend(recipe))
+        check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
     if recipe.mode == "collocated":

@@ -4,8 +4,8 @@ import asyncio
 import os
 import re
 import signal
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -14,10 +14,8 @@ import pytest
 from arl.config.cluster_section import Cluster
 from arl.errors import ProcessDied, RecipeError
 from arl.launch.base import Command, Resources
-from arl.launch.child import PARENT
 from arl.launch.local import LocalLauncher
 from arl.launch.network import interfaces
-from arl.launch.spawn import RUNNER
 from arl.run.failures import _first_death as first_death
 from tests.processes import survivors
 
@@ -60,22 +58,31 @@ def test_processes_listen_on_the_interface_that_the_recipe_names_and_otherwise_o
         LocalLauncher(tmp_path, 1.0, Cluster(interface="ib7"))
 
 
+def bug(line: str) -> None:
+    raise KeyError(line)
+
+
 @pytest.mark.parametrize(
-    ("argv", "words"),
+    ("argv", "words", "on_line"),
     [
-        (command(FAILING).argv, "engine-0 .* exited with code 1.*about to fail.*no such luck"),
-        (("no-such-program",), "exited with code 127.*no-such-program cannot be started: No such file"),
+        (command(FAILING).argv, "engine-0 .* exited with code 1.*about to fail.*no such luck", None),
+        (("no-such-program",), "exited with code 127.*no-such-program cannot be started: No such file", None),
+        (command(READY).argv, r"was killed because .* could not be logged \(KeyError\('ready to serve'\)\)", bug),
     ],
 )
-def test_a_process_that_dies_before_it_is_ready_says_why(tmp_path: Path, argv: tuple[str, ...], words: str) -> None:
+def test_a_process_that_dies_before_it_is_ready_says_why(
+    tmp_path: Path, argv: tuple[str, ...], words: str, on_line: Callable[[str], None] | None
+) -> None:
+    async def main() -> None:
+        async with LocalLauncher(tmp_path, patience=1) as launcher:
+            child = await launcher.start("engine-0", Command(argv), ONE_THREAD, on_line)
+            if on_line is None:
+                await child.ready(120)
+            else:
+                await child.finished(120)
+
     with pytest.raises(ProcessDied, match=f"(?s){words}"):
-        asyncio.run(wait_until_ready(tmp_path, Command(argv), 120))
-
-
-async def wait_until_ready(logs: Path, what: Command, seconds: float) -> None:
-    async with LocalLauncher(logs, patience=1) as launcher:
-        child = await launcher.start("engine-0", what, ONE_THREAD)
-        await child.ready(seconds)
+        asyncio.run(main())
 
 
 def test_a_death_shows_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
@@ -88,30 +95,6 @@ def test_a_death_shows_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
 
     lines = [line.strip() for line in asyncio.run(main()).splitlines()]
     assert lines[2:] == [str(number) for number in range(100_000 - 15, 100_000)]
-
-
-def test_a_process_whose_output_cannot_be_logged_ends_with_that_reason(tmp_path: Path) -> None:
-    (tmp_path / "engine-0.log").mkdir()
-    with pytest.raises(ProcessDied, match=r"could not be logged \(.*: cannot be written \(Is a directory\)"):
-        asyncio.run(wait_until_ready(tmp_path, command(READY), 120))
-
-
-@pytest.mark.parametrize("after", ["print('more')", "import time; time.sleep(600)"])
-def test_a_failure_to_read_a_line_of_output_ends_the_wait_for_its_process_by_its_own_name(
-    tmp_path: Path, after: str
-) -> None:
-    def read(line: str) -> None:
-        raise KeyError(line)
-
-    async def main() -> None:
-        async with LocalLauncher(tmp_path, patience=1) as launcher:
-            child = await launcher.start("warmup", command(f"print('odd', flush=True); {after}"), ONE_THREAD, read)
-            assert "arl failed to read a line of its output (KeyError('odd'))" in await child.ended()
-            await child.finished(120)
-
-    with pytest.raises(KeyError, match="odd"):
-        asyncio.run(main())
-    assert (tmp_path / "warmup.log").read_text().startswith("odd\n")
 
 
 def test_of_several_deaths_the_one_by_a_signal_comes_first(tmp_path: Path) -> None:
@@ -182,11 +165,3 @@ def test_children_die_with_a_killed_parent_whatever_they_run(tmp_path: Path) -> 
         assert not survivors([orphan])
 
     asyncio.run(main())
-
-
-def test_a_process_whose_parent_has_gone_before_it_could_ask_leaves_at_once() -> None:
-    runner = [*RUNNER, "sleep", "600"]
-    orphan = {**os.environ, PARENT: "1"}
-    done = subprocess.run(runner, env=orphan, capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 1
-    assert done.stderr.strip() == "the parent process 1 is gone"

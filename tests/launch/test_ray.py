@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from arl.launch.process import Role
+
 HIDE_RAY = "import sys; sys.modules['ray'] = None; from arl.cli import main; main()"
 NO_RAY = "Ray is not installed: pip install -e '.[ray]'"
 
@@ -69,21 +71,13 @@ def test_a_process_whose_worker_hangs_has_ended_within_a_deadline_and_a_lost_one
     async def describe(error: Exception) -> str:
         return "was lost"
 
-    async def watch(actor: Any, role: str) -> None:
-        process = ray_launcher.RayProcess(
-            role,
-            tmp_path / f"{role}.log",
-            None,
-            actor=actor,
-            pid=17,
-            node=1,
-            node_name="n2",
-            describe_loss=describe,
-        )
+    async def watch(actor: Any, name: str) -> None:
+        role = Role(name, tmp_path / f"{name}.log", node=1, node_name="n2")
+        process = ray_launcher.RayProcess(role, actor, 17, describe)
         async with asyncio.timeout(60):
             has_ended = await process.wait_then_kill_group(0.1)  # as a supervisor does before it starts it again
-            assert has_ended == (role == "lost")
-            assert await process.ended() == f"{role} (pid 17 on n2) was lost"
+            assert has_ended == (name == "lost")
+            assert await process.ended() == f"{name} (pid 17 on n2) was lost"
             assert process.exit_code == -9
             await process.stop(0)
 

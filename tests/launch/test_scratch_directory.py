@@ -1,13 +1,11 @@
 """A scratch directory goes with the process that has made it, however that ends."""
 
-import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import psutil
-import pytest
 
 from arl.launch.scratch_directory import removed_with_us
 from tests.processes import survivors
@@ -33,8 +31,7 @@ def test_it_is_gone_after_the_block_and_so_is_its_guard(tmp_path: Path) -> None:
     assert not survivors(set(psutil.Process().children()).difference(before))
 
 
-@pytest.mark.parametrize("also", [[], [signal.SIGTERM, signal.SIGINT, signal.SIGHUP]], ids=["", "after a job's end"])
-def test_it_is_gone_when_its_process_was_killed(tmp_path: Path, also: list[int]) -> None:
+def test_it_is_gone_when_its_process_was_killed_at_the_end_of_a_job(tmp_path: Path) -> None:
     directory = tmp_path / "scratch"
     directory.mkdir()
     (directory / "weights").write_text("large")
@@ -44,8 +41,8 @@ def test_it_is_gone_when_its_process_was_killed(tmp_path: Path, also: list[int])
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     (guard,) = psutil.Process(process.pid).children()
-    for number in also:
-        os.kill(guard.pid, number)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        guard.send_signal(number)
     process.kill()
     process.communicate(timeout=60)
     assert not survivors([guard])

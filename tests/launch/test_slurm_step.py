@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 
 from arl.launch.network import HOST
-from arl.launch.process import start_child
+from arl.launch.process import Role, start_child
 from arl.launch.run_secrets import write_variables
 from arl.launch.slurm import step_runner
 from arl.launch.slurm.slurm_launcher import SlurmProcess
@@ -27,15 +27,8 @@ async def start_step(directory: Path, code: str) -> SlurmProcess:
     """Start a few lines of Python behind a runner."""
     file = write_variables(directory, "engine-0", {HOST: "127.0.0.1"})
     runner = (sys.executable, "-I", str(step_runner.__file__), file, sys.executable, "-c", code)
-    return SlurmProcess(
-        "engine-0",
-        await start_child(runner, {}, stdin=asyncio.subprocess.PIPE),
-        directory / "engine-0.log",
-        None,
-        node=1,
-        node_name="n2",
-        on_lost_node=lambda node: None,
-    )
+    child = await start_child(runner, {}, stdin=asyncio.subprocess.PIPE)
+    return SlurmProcess(Role("engine-0", directory / "engine-0.log", node=1, node_name="n2"), child, set())
 
 
 def test_how_a_step_ended_is_said_although_nobody_has_reported_it_and_its_output_is_held_open(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -33,7 +33,7 @@ from arl.launch.base import Command, Launcher, Node, Process, Resources
 from arl.launch.child import PARENT, RUN_KEY
 from arl.launch.network import HOST, LOOPBACK, interface_environment
 from arl.launch.nodes import probed_nodes
-from arl.launch.process import OUTPUT_SECONDS, PIECE, PipedChild, start_child
+from arl.launch.process import OUTPUT_SECONDS, PIECE, PipedChild, Role, start_child
 from arl.launch.run_secrets import take_variables
 from arl.launch.spawn import kill_session, signal_all
 
@@ -65,9 +65,10 @@ class ChildActor:
             secrets: file with more of them.
             directory: in which it runs.
         """
+        os.chdir(directory)
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(RAY)}
         own = {**environment, **interface_environment(environment[HOST]), **take_variables(secrets)}
-        self._child = await start_child(argv, own, inherited=inherited, directory=directory)
+        self._child = await start_child(argv, own, inherited=inherited)
         return self._child.process.pid
 
     async def read(self) -> bytes:
@@ -92,30 +93,17 @@ class RayProcess(Process):
     Args:
         actor: handle of its ChildActor, which has started it.
         pid: its process id on its node.
-        node: number of its node.
-        node_name: as messages show it.
         describe_loss: says what has happened to the actor, by Ray's error.
     """
 
-    def __init__(
-        self,
-        role: str,
-        log: Path,
-        on_line: Callable[[str], None] | None,
-        *,
-        actor: Any,
-        pid: int,
-        node: int,
-        node_name: str,
-        describe_loss: Callable[[RayError], Awaitable[str]],
-    ) -> None:
+    def __init__(self, role: Role, actor: Any, pid: int, describe_loss: Callable[[RayError], Awaitable[str]]) -> None:
         self._actor = actor
+        self._has_actor = True
         self._pid = pid
         self._describe_loss = describe_loss
         self._loss = ""  # what has happened to its actor
-        self._killing: asyncio.Task[None] | None = None
-        self._following = asyncio.create_task(self._follow(), name=f"end of {role}")
-        super().__init__(role, log, on_line, node, node_name)
+        self._following = asyncio.create_task(self._follow(), name=f"end of {role.name}")
+        super().__init__(role)
 
     @property
     def pid(self) -> int:
@@ -130,6 +118,7 @@ class RayProcess(Process):
         try:
             code: int = await self._actor.wait.remote()
         except RayError as error:
+            self._has_actor = False
             self._loss = await self._describe_loss(error)
             return -signal.SIGKILL
         return code
@@ -145,29 +134,23 @@ class RayProcess(Process):
         return piece
 
     def _signal(self, number: signal.Signals) -> None:
-        if self._loss:
-            return  # Ray would complain about each call to an actor that is gone
-        if number is not signal.SIGKILL:
+        if self._has_actor:  # Ray would complain about each call to an actor that is gone
             self._actor.kill.remote(int(number))
-        elif self._killing is None:
-            self._killing = asyncio.create_task(self._kill_all(), name=f"kill of {self.role}")
 
-    async def _kill_all(self) -> None:
+    async def _end(self) -> None:
         """Kill it with everything in its session, read the rest of its output, and end its actor.
 
         A Ray worker that does not answer in time is killed, and the kernel kills its child.
         """
-        with contextlib.suppress(TimeoutError, RayError):
-            async with asyncio.timeout(END_SECONDS):
-                await self._actor.kill.remote(int(signal.SIGKILL))
-                await self._wait()
-                await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
-        ray.kill(self._actor)
-
-    async def _end(self) -> None:
-        await super()._end()
-        if self._killing is not None:
-            await self._killing
+        if self._has_actor:
+            with contextlib.suppress(TimeoutError, RayError):
+                async with asyncio.timeout(END_SECONDS):
+                    await self._actor.kill.remote(int(signal.SIGKILL))
+                    await self._wait()
+                    await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
+            self._has_actor = False
+            ray.kill(self._actor)
+        await self._wait()
 
     def _how_it_ended(self) -> str:
         return self._loss or super()._how_it_ended()
@@ -243,13 +226,8 @@ class RayLauncher(Launcher):
         await self._find_lost_nodes()
         if resources.node in self._lost:
             raise ProcessDied(f"{role} cannot be started: node {node.name} has failed")
-        own = {name: value for name, value in os.environ.items() if name.startswith(ARL) and name not in NOT_SENT}
-        environment = {
-            **own,
-            **command.environment,
-            **resources.environment,
-            HOST: node.address,
-        }
+        given = {name: value for name, value in os.environ.items() if name.startswith(ARL) and name not in NOT_SENT}
+        environment = {**given, **command.environment, **resources.environment, HOST: node.address}
         secrets = self._write_secrets(role, command.secrets)
         actor: Any = ray.remote(ChildActor).options(**self._reservation.options(resources.node)).remote()
         try:
@@ -259,19 +237,9 @@ class RayLauncher(Launcher):
             ray.kill(actor)
             why = reason(error) if isinstance(error, RayError) else f"no worker within {START_SECONDS:.0f} s"
             raise ProcessDied(f"{role} cannot be started on {node.name} (Ray: {why})") from error
-        process = RayProcess(
-            role,
-            self._logs / f"{role}.log",
-            on_line,
-            actor=actor,
-            pid=pid,
-            node=resources.node,
-            node_name=node.name,
-            describe_loss=functools.partial(self._describe_loss, resources.node),
-        )
-        # It is remembered first, so that it is stopped even if a cancellation comes meanwhile.
-        for predecessor in self._remember(process):
-            await predecessor.stop(0.0)  # its actor is still there
+        own = Role(role, self._logs / f"{role}.log", on_line, resources.node, node.name)
+        process = RayProcess(own, actor, pid, functools.partial(self._describe_loss, resources.node))
+        self._remember(process)
         return process
 
     async def _find_lost_nodes(self) -> None:
@@ -301,8 +269,6 @@ def run_probe(argv: Sequence[str], directory: str) -> str:
 
 def reason(error: RayError) -> str:
     """Return the cause, which stands last in a long message of Ray's."""
-    if isinstance(error, RayTaskError):
-        return f"{type(error.cause).__name__}: {error.cause}"
     last = str(error).strip().rpartition("\n")[2].strip()
     return last.partition(GUESSES)[0] or type(error).__name__
 

@@ -19,6 +19,7 @@ from string import Template
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe
 from arl.errors import InputError, RunError
+from arl.files import refuse_unwritable
 from arl.launch.base import Node
 
 JOB = "SLURM_JOB_ID"
@@ -91,14 +92,13 @@ def run_of(directory: Path) -> Path:
     return Path(submission.pointer.read_text().strip())
 
 
-def run_slurm(*command: str, seconds: float | None = None) -> subprocess.CompletedProcess[str]:
+def run_slurm(*command: str, seconds: float = ANSWER_SECONDS) -> subprocess.CompletedProcess[str]:
     """Run a command of Slurm, and return what it says and its exit code.
 
     Raises:
         InputError: it is not installed.
         RunError: it does not answer.
     """
-    seconds = seconds or ANSWER_SECONDS
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=seconds, check=False)
     except FileNotFoundError as error:
@@ -136,25 +136,20 @@ def submit(recipe: Recipe, submission: Submission) -> str:
     """Write the script and the recipe, submit the job, and return its id. A refused submission is removed.
 
     Raises:
-        InputError: the directory cannot be written, there is no sbatch, or it refuses the script.
+        InputError: the directory cannot be written, or sbatch refuses the script.
         RunError: it does not answer.
     """
-    try:
-        submission.directory.mkdir(parents=True)
-    except OSError as error:
-        raise InputError(f"output.directory: {submission.directory} cannot be made ({error.strerror})") from error
+    refuse_unwritable(submission.directory)
+    submission.directory.mkdir(parents=True)
     submission.recipe.write_text(dump_recipe(recipe))
     submission.script.write_text(render_script(recipe, submission))
-    try:
-        done = run_slurm("sbatch", "--parsable", str(submission.script))
-        if done.returncode != 0:
-            raise InputError(
-                f"sbatch refuses the job: {done.stderr.strip()}; run this on a login node of the cluster; its flags "
-                "come from cluster.flags, --time, --account, --partition and --sbatch, and --dry-run shows its script"
-            )
-    except InputError:
+    done = run_slurm("sbatch", "--parsable", str(submission.script))
+    if done.returncode != 0:
         shutil.rmtree(submission.directory)
-        raise
+        raise InputError(
+            f"sbatch refuses the job: {done.stderr.strip()}; run this on a login node of the cluster; its flags come "
+            "from cluster.flags, --time, --account, --partition and --sbatch, and --dry-run shows its script"
+        )
     return done.stdout.strip().partition(";")[0]
 
 
@@ -205,15 +200,9 @@ def planned_nodes(recipe: Recipe) -> list[Node]:
     """Return the nodes that the flags of the recipe ask for, as far as flags say what a node has."""
     cluster = recipe.cluster
     cores = cluster.flags.get("cpus-per-task", "")
-    is_given = cores.isdecimal()
+    devices = tuple(map(str, range(_gpus_of_a_node(cluster.flags, cluster.nodes))))
     return [
-        Node(
-            name=f"node {number}",
-            cores=int(cores) if is_given else CORES,
-            devices=tuple(map(str, range(_gpus_of_a_node(cluster.flags, cluster.nodes)))),
-            planned_by="cluster.flags",
-            cores_from="by cpus-per-task of cluster.flags" if is_given else "until the job has counted them",
-        )
+        Node(f"node {number}", int(cores) if cores.isdecimal() else CORES, devices, planned_by="cluster.flags")
         for number in range(1, cluster.nodes + 1)
     ]
 

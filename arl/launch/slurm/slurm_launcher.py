@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import Self
 
 from arl.config.cluster_section import Cluster
-from arl.errors import InputError, ProcessDied, RunError
+from arl.errors import InputError, ProcessDied
 from arl.launch.base import Command, Launcher, Node, Process, Resources
 from arl.launch.child import DEATH_SIGNAL
 from arl.launch.network import HOST
 from arl.launch.nodes import probed_nodes
-from arl.launch.process import OUTPUT_SECONDS, LocalProcess, PipedChild, start_child
+from arl.launch.process import OUTPUT_SECONDS, LocalProcess, PipedChild, Role, start_child
 from arl.launch.slurm import step_runner
 from arl.launch.slurm.job import JOB, RUN_POINTER, run_slurm
 from arl.launch.slurm.step_runner import MARK
@@ -35,10 +35,8 @@ from arl.launch.spawn import signal_all
 # of a large process.
 REMOTE_SECONDS = 10.0
 # At the end of a line that the process may have begun.
-RUNNER_LINE = re.compile(rf"{MARK}(?:pid (?P<pid>\d+)|ended (?P<code>-?\d+))$")
-NODE_LOST = re.compile(
-    r"^srun: error: .*(Node failure on|Requested node configuration is not available|Required node not available)"
-)
+RUNNER_LINE = re.compile(rf"{MARK}(?P<name>pid|ended) (?P<number>-?\d+)$")
+NODE_LOST = re.compile("^srun: error: .*(Node failure on|Requested node configuration|Required node not available)")
 PROBE_SECONDS = 300.0  # importing torch from a busy network file system takes minutes
 
 
@@ -58,13 +56,10 @@ class SlurmLauncher(Launcher):
         self._names = read_allocation()
 
     async def __aenter__(self) -> Self:
-        self._point_to_run()
+        pointer = os.environ.get(RUN_POINTER)
+        if pointer is not None:  # the job's script reads it, should the job be requeued
+            Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")  # noqa: ASYNC240 - one line
         return await super().__aenter__()
-
-    def _point_to_run(self) -> None:
-        """Write the path of the run directory where the job's script looks for it, should the job be requeued."""
-        if RUN_POINTER in os.environ:
-            Path(os.environ[RUN_POINTER]).write_text(f"{self._logs.parent.absolute()}\n")
 
     @property
     def nodes(self) -> Sequence[Node]:
@@ -87,25 +82,14 @@ class SlurmLauncher(Launcher):
         node = self.nodes[resources.node]
         if resources.node in self._lost:
             raise ProcessDied(f"{role} cannot be started: node {node.name} has failed")
-        variables = {
-            **command.environment,
-            **command.secrets,
-            **resources.environment,
-            HOST: node.address,
-        }
+        variables = {**command.environment, **command.secrets, **resources.environment, HOST: node.address}
         file = self._write_secrets(role, variables)
         runner = (sys.executable, "-I", step_runner.__file__, file, *command.argv)
         srun = (*step([node.name]), "--unbuffered", f"--job-name={role}", *runner)
         dies_in_peace = {DEATH_SIGNAL: str(int(signal.SIGTERM))}
-        process = SlurmProcess(
-            role,
-            await start_child(srun, dies_in_peace, stdin=asyncio.subprocess.PIPE),
-            self._logs / f"{role}.log",
-            on_line,
-            node=resources.node,
-            node_name=node.name,
-            on_lost_node=self._lost.add,
-        )
+        child = await start_child(srun, dies_in_peace, stdin=asyncio.subprocess.PIPE)
+        own = Role(role, self._logs / f"{role}.log", on_line, resources.node, node.name)
+        process = SlurmProcess(own, child, self._lost)
         self._remember(process)
         return process
 
@@ -115,36 +99,19 @@ class SlurmProcess(LocalProcess):
 
     Args:
         child: the local srun; signals go through its standard input.
-        node: number of its node.
-        node_name: as messages show it.
-        on_lost_node: is called when srun says that the node cannot be used any more.
+        lost: gets the number of the node when srun says that it cannot be used any more.
     """
 
-    def __init__(
-        self,
-        role: str,
-        child: PipedChild,
-        log: Path,
-        on_line: Callable[[str], None] | None,
-        *,
-        node: int,
-        node_name: str,
-        on_lost_node: Callable[[int], None],
-    ) -> None:
-        super().__init__(role, child, log, on_line, node, node_name)
-        self._on_lost_node = on_lost_node
-        self._remote_pid: int | None = None
+    def __init__(self, role: Role, child: PipedChild, lost: set[int]) -> None:
+        super().__init__(role, child)
+        self._lost = lost
+        self._remote_pid = 0
         self._remote_code: int | None = None
         self._node_has_failed = False
 
-    def __str__(self) -> str:
-        if self._remote_pid is None:
-            return f"{self.role} (starting on {self._node_name})"
-        return super().__str__()
-
     @property
     def pid(self) -> int:
-        return self._remote_pid or 0
+        return self._remote_pid
 
     @property
     def exit_code(self) -> int | None:
@@ -155,20 +122,12 @@ class SlurmProcess(LocalProcess):
         code = await self._process.wait()
         if self._remote_code is None:
             await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
-        if self._remote_code is None:
-            self._remote_code = self._code_without_report(code)
+        if self._remote_code is None:  # its runner was killed as well, or never began; srun says 0 if the node fails
+            self._remote_code = code if 0 < code < 128 and not self._node_has_failed else -signal.SIGKILL
         return self._remote_code
 
-    def _code_without_report(self, code: int) -> int:
-        """Return the exit code of a process whose runner was killed as well, from that of srun, 0 if the node fails."""
-        if code == 0 or self._node_has_failed:
-            return -signal.SIGKILL
-        return 128 - code if code > 128 else code
-
     def _how_it_ended(self) -> str:
-        if self._node_has_failed:
-            return f"was lost: node {self._node_name} has failed"
-        return super()._how_it_ended()
+        return f"was lost: node {self._node_name} has failed" if self._node_has_failed else super()._how_it_ended()
 
     def _signal(self, number: signal.Signals) -> None:
         """Send a signal through the runner. If SIGKILL does not end it in time, its node cannot be reached."""
@@ -187,14 +146,13 @@ class SlurmProcess(LocalProcess):
 
     def _take_line(self, line: str) -> None:
         found = RUNNER_LINE.search(line)
-        if found is None:
-            if NODE_LOST.search(line):
-                self._node_has_failed = True
-                self._on_lost_node(self.node)
-        elif found["code"]:
-            self._remote_code = int(found["code"])
-        else:
-            self._remote_pid = int(found["pid"])
+        if found is not None and found["name"] == "pid":
+            self._remote_pid = int(found["number"])
+        elif found is not None:
+            self._remote_code = int(found["number"])
+        elif NODE_LOST.search(line):
+            self._node_has_failed = True
+            self._lost.add(self.node)
         super()._take_line(line)
 
 
@@ -222,18 +180,15 @@ def read_allocation(environment: Mapping[str, str] = os.environ) -> list[str]:
 
     Raises:
         InputError: this process is in no job, or on none of its nodes, or Slurm's commands are not installed.
-        RunError: scontrol does not read the names of the nodes, or does not answer.
+        RunError: scontrol does not answer.
     """
     if JOB not in environment:
         raise InputError(
             f"launcher slurm: this process is in no Slurm job ({JOB} is not set); `arl train RECIPE --launcher slurm` "
             "submits one"
         )
-    nodes = environment["SLURM_JOB_NODELIST"]  # in short, as in n[1-3]
-    done = run_slurm("scontrol", "show", "hostnames", nodes)
-    if done.returncode != 0:
-        raise RunError(f"launcher slurm: scontrol cannot read the nodes {nodes!r}: {done.stderr.strip()}")
-    names = done.stdout.split()
+    short = environment["SLURM_JOB_NODELIST"]  # as in n[1-3]
+    names = run_slurm("scontrol", "show", "hostnames", short).stdout.split()
     here = environment.get("SLURMD_NODENAME", platform.node().partition(".")[0])
     if here not in names:
         raise InputError(
