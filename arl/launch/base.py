@@ -2,7 +2,7 @@
 
     recipe.launcher ─► make_launcher ─► Launcher ── start(role, command, resources) ─► Process
                                            │                                              │
-                                     nodes, shares_files                  ready · died · stop · end of its log
+                                     nodes, lost_nodes                    ready · died · stop · end of its log
 
 A run starts its engine servers, its trainer ranks and a warm-up through its launcher. Reward workers are not among
 them: each shares a socket with the controller, and so always runs beside it (arl.reward.pool).
@@ -22,15 +22,16 @@ run before it is entered as a context.
 import asyncio
 import tempfile
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self
 
 from arl.config.imports import check_seam, import_attribute
 from arl.config.recipe import Recipe
-from arl.launch.devices import VISIBLE_DEVICES, find_gpus, named_gpus, visible_cores
+from arl.launch.devices import VISIBLE_DEVICES, find_gpus, visible_cores
 from arl.launch.network import LOOPBACK
+from arl.launch.process import OnLine as OnLine
 from arl.launch.process import Process as Process
 from arl.launch.run_secrets import write_variables
 
@@ -69,7 +70,7 @@ class Node:
 def this_node(name: str, address: str, devices: tuple[str, ...]) -> Node:
     """Describe this machine."""
     node = Node(name, visible_cores(), devices, address=address)
-    gpus = named_gpus(find_gpus() or (), devices) if devices else []
+    gpus = find_gpus(devices)
     if not gpus:
         return node
     smallest = min(gpus, key=lambda gpu: gpu.total_bytes)
@@ -139,10 +140,10 @@ class Launcher(ABC):
     """
 
     def __init__(self, logs: Path, patience: float) -> None:
-        self._logs = logs
+        self.logs = logs  # the output of a process goes to <role>.log there
+        self.processes: list[Process] = []  # that were started, without the dead ones whose role was started again
+        self.lost_nodes: set[int] = set()  # numbers of those that have failed since; nothing can be started there
         self._patience = patience
-        self._processes: list[Process] = []
-        self._lost: set[int] = set()
         self._secrets: tempfile.TemporaryDirectory[str] | None = None
 
     @property
@@ -155,48 +156,25 @@ class Launcher(ABC):
         """
 
     @abstractmethod
-    async def start(
-        self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
-    ) -> Process:
+    async def start(self, role: str, command: Command, resources: Resources, on_line: OnLine = None) -> Process:
         """Start a process, without waiting until it is ready.
 
         Args:
             role: its name in messages, and that of its log.
             command: argv and environment.
             resources: node, threads and devices, which the launcher grants.
-            on_line: is called with every line of its output. If it raises, the process is killed, and whoever waits
-                for it gets that exception.
+            on_line: is called with every line of its output. If it raises, the process is killed.
 
         Raises:
             ProcessDied: its node is lost.
         """
 
-    @property
-    def lost_nodes(self) -> Collection[int]:
-        """Return the numbers of the machines that have failed since; nothing can be started there."""
-        return self._lost
-
-    @property
-    def shares_files(self) -> bool:
-        """Return True if every process reads what another one writes to a file, under the same path."""
-        return True  # nodes that do not see the run's directory are refused
-
-    @property
-    def logs(self) -> Path:
-        """Return the directory of the logs; the output of a process goes to <role>.log."""
-        return self._logs
-
-    @property
-    def processes(self) -> Sequence[Process]:
-        """Return every process that was started, without the dead ones whose role was started again."""
-        return self._processes
-
     async def __aenter__(self) -> Self:
-        self._logs.mkdir(parents=True, exist_ok=True)
+        self.logs.mkdir(parents=True, exist_ok=True)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        stops = [process.stop(self._patience) for process in self._processes]
+        stops = [process.stop(self._patience) for process in self.processes]
         try:
             await asyncio.shield(asyncio.gather(*stops))
         finally:
@@ -205,13 +183,13 @@ class Launcher(ABC):
 
     def _remember(self, process: Process) -> None:
         """Take a process in the place of its dead predecessors, whose pids may be reused by now."""
-        others = [known for known in self._processes if known.role != process.role or known.exit_code is None]
-        self._processes = [*others, process]
+        others = [known for known in self.processes if known.role != process.role or known.exit_code is None]
+        self.processes = [*others, process]
 
     def _write_secrets(self, role: str, variables: Mapping[str, str]) -> str:
         """Write variables for a process on another node, and return the path of the file, which it removes."""
         if self._secrets is None:
-            self._secrets = tempfile.TemporaryDirectory(prefix=SECRETS, dir=self._logs.parent)
+            self._secrets = tempfile.TemporaryDirectory(prefix=SECRETS, dir=self.logs.parent)
         return write_variables(Path(self._secrets.name), role, variables)
 
 

@@ -84,7 +84,7 @@ def visible_devices() -> tuple[str, ...]:
         InputError: this machine has GPUs that torch cannot use.
     """
     files = [path.name for path in Path("/dev").glob(DEVICE_FILES)]
-    if not files and find_gpus() is None:
+    if not files and not find_gpus():
         return ()  # neither devices nor a driver, so torch, which takes seconds to import, can know of none
     import torch
 
@@ -141,24 +141,19 @@ def driver_version() -> str:
     return str(pynvml.nvmlSystemGetDriverVersion())
 
 
-def find_gpus() -> list[Gpu] | None:
-    """Return the GPUs of this machine; None: there is no driver that could say."""
+def find_gpus(names: Sequence[str] | None = None) -> list[Gpu]:
+    """Return the GPUs of this machine, or those that CUDA_VISIBLE_DEVICES names by number or UUID, in its order.
+
+    A UUID may be shortened, as CUDA allows. Without a driver there are none.
+    """
     try:
         pynvml.nvmlInit()  # the process keeps it
     except pynvml.NVMLError:
-        return None
-    return [_gpu(number) for number in range(pynvml.nvmlDeviceGetCount())]
-
-
-def named_gpus(gpus: Sequence[Gpu], names: Sequence[str]) -> list[Gpu]:
-    """Return the GPUs that CUDA_VISIBLE_DEVICES names by number or UUID, in its order.
-
-    A UUID may be shortened, as CUDA allows.
-    """
-    found = []
-    for name in names:
-        found += [gpu for gpu in gpus if name == str(gpu.number) or gpu.uuid.startswith(name)][:1]
-    return found
+        return []
+    gpus = [_gpu(number) for number in range(pynvml.nvmlDeviceGetCount())]
+    if names is None:
+        return gpus
+    return [gpu for name in names for gpu in gpus if name == str(gpu.number) or gpu.uuid.startswith(name)]
 
 
 def refuse_busy(gpu: Gpu) -> None:

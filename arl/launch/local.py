@@ -8,12 +8,12 @@ end of the context ─► SIGTERM to all ─► SIGKILL after `patience` seconds
 """
 
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from arl.config.cluster_section import Cluster
 from arl.errors import RecipeError
-from arl.launch.base import Command, Launcher, Node, Process, Resources, this_node
+from arl.launch.base import Command, Launcher, Node, OnLine, Process, Resources, this_node
 from arl.launch.devices import visible_devices
 from arl.launch.network import HOST, LOOPBACK, interface_environment, own_address
 from arl.launch.process import start_process
@@ -54,9 +54,7 @@ class LocalLauncher(Launcher):
     def nodes(self) -> Sequence[Node]:
         return [this_node(platform.node(), self._address, visible_devices())]
 
-    async def start(
-        self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
-    ) -> Process:
+    async def start(self, role: str, command: Command, resources: Resources, on_line: OnLine = None) -> Process:
         environment = {
             **command.environment,
             **command.secrets,
@@ -64,6 +62,6 @@ class LocalLauncher(Launcher):
             **interface_environment(self._address),
             HOST: self._address,
         }
-        process = await start_process(role, command.argv, environment, self._logs / f"{role}.log", on_line)
+        process = await start_process(role, command.argv, environment, self.logs / f"{role}.log", on_line)
         self._remember(process)
         return process

@@ -32,12 +32,15 @@ def open_log(path: Path) -> BinaryIO:
     return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab", buffering=0)
 
 
+OnLine = Callable[[str], None] | None  # gets every line of a process's output, see arl.launch.base.Launcher.start
+
+
 class Role(NamedTuple):
     """Say what a process is in the run, and where its output goes."""
 
     name: str  # such as engine-0 or trainer-1
     log: Path
-    on_line: Callable[[str], None] | None = None  # see arl.launch.base.Launcher.start
+    on_line: OnLine = None
     node: int = 0  # number of its node in Launcher.nodes
     node_name: str = ""  # as messages show it; empty: the run has only this machine
 
@@ -211,8 +214,10 @@ class LocalProcess(Process):
 
     def __init__(self, role: Role, child: PipedChild) -> None:
         self._process = child.process
-        self._child = child
+        self._output = child.output
         super().__init__(role)
+        # A process that has inherited the other end may hold it open for longer.
+        self._copying.add_done_callback(lambda _: child.pipe.close())
 
     @property
     def pid(self) -> int:
@@ -229,24 +234,14 @@ class LocalProcess(Process):
         return await self._process.wait()
 
     async def _read(self) -> bytes:
-        return await self._child.output.read(PIECE)
-
-    async def _copy_output(self) -> None:
-        try:
-            await super()._copy_output()
-        finally:
-            self._child.pipe.close()  # a process that has inherited the other end may hold it open for longer
+        return await self._output.read(PIECE)
 
     def _signal(self, number: signal.Signals) -> None:
         signal_all(self._process, number)
 
 
 async def start_process(
-    role: str,
-    argv: Sequence[str],
-    environment: Mapping[str, str],
-    log: Path,
-    on_line: Callable[[str], None] | None = None,
+    role: str, argv: Sequence[str], environment: Mapping[str, str], log: Path, on_line: OnLine = None
 ) -> LocalProcess:
     """Start a command on this machine; its output goes to `log` and, line by line, to `on_line`."""
     return LocalProcess(Role(role, log, on_line), await start_child(argv, environment))

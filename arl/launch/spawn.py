@@ -55,25 +55,23 @@ async def spawn(
 
 
 def signal_all(process: asyncio.subprocess.Process, number: signal.Signals) -> None:
-    """Send a signal to a spawned process and to what it started in its session, if anything is left of them."""
+    """Send a signal to a spawned process and to what it started, if anything is left of them.
+
+    SIGKILL goes to everything in its session: also to what has made a process group of its own.
+    """
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-
-
-def kill_session(process: asyncio.subprocess.Process) -> None:
-    """Kill a spawned process with everything in its session: also what has made a process group of its own."""
-    signal_all(process, signal.SIGKILL)
-    for member in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):  # it has ended meanwhile
-            if os.getsid(member.pid) == process.pid:
-                member.kill()
+    for pid in psutil.pids() if number == signal.SIGKILL else ():
+        with contextlib.suppress(OSError):  # it has ended meanwhile
+            if os.getsid(pid) == process.pid:
+                os.kill(pid, number)
 
 
 def resident_bytes() -> Counter[int]:
     """Return the resident bytes of each session. Pages that processes share are counted for each of them."""
     sessions: Counter[int] = Counter()
     for process in psutil.process_iter():
-        with contextlib.suppress(psutil.Error, ProcessLookupError):  # it has ended, or is another user's
+        with contextlib.suppress(psutil.Error, ProcessLookupError):  # it has ended meanwhile
             sessions[os.getsid(process.pid)] += process.memory_info().rss
     return sessions
 

@@ -10,6 +10,7 @@ run on the controller's machine, because the zygote shares a socket with it.
 import asyncio
 import contextlib
 import itertools
+import signal
 import socket
 import sys
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from arl.clock import deadline
 from arl.errors import ProcessDied, printable
 from arl.files import writing
 from arl.launch.process import open_log
-from arl.launch.spawn import describe_exit, describe_state, kill_session, spawn
+from arl.launch.spawn import describe_exit, describe_state, signal_all, spawn
 from arl.reward.frames import FrameReader, decode, frame
 from arl.reward.grading import NO_WEIGHTS, Verdict
 from arl.reward.scorer import OnError, Scorer, UngradedLog
@@ -208,5 +209,5 @@ class RewardPool:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._process.wait()
-        kill_session(self._process)
+        signal_all(self._process, signal.SIGKILL)
         return await self._process.wait()

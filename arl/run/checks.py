@@ -13,7 +13,7 @@ from msgspec import Struct
 from arl.config.recipe import Recipe
 from arl.engine.backend import Installation
 from arl.errors import InputError
-from arl.launch.devices import driver_version, find_gpus, named_gpus, refuse_busy
+from arl.launch.devices import driver_version, find_gpus, refuse_busy
 from arl.launch.placement import Placement
 from arl.launch.torch_build import own_torch, probe_torch, refuse_unequal_nccl
 from arl.models.flash import FLASH_3, has_flash_3
@@ -98,7 +98,7 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
     for finding in gpu_checks([backend], uses_nccl, transport == "broadcast"):
         if not finding.good:
             raise InputError(f"missing: {finding.what}; {finding.remedy}")
-    for gpu in named_gpus(find_gpus() or (), names):
+    for gpu in find_gpus(names):
         refuse_busy(gpu)
 
 
@@ -109,7 +109,7 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
         visible: GPUs that torch sees.
         backends: see `gpu_checks`.
     """
-    gpus = find_gpus() or []
+    gpus = find_gpus()
     if not gpus and not visible:
         return
     for gpu in gpus:

@@ -13,7 +13,7 @@ from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.hub import check_model_source
 from arl.engine.backend import find_backend, probe_backend
-from arl.errors import DataError, InputError
+from arl.errors import DataError
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
 from arl.launch.placement import Placement, engine_share, place
@@ -173,25 +173,13 @@ def _place(recipe: Recipe, named: Sequence[Node] | None) -> tuple[Sequence[Node]
     Raises:
         InputError: devices are missing, or no transport serves.
     """
-    nodes = named
-    shares_files = True
-    if nodes is None:
-        launcher = make_launcher(recipe, recipe.run_directory / LOGS)
-        nodes = launcher.nodes
-        shares_files = launcher.shares_files
+    nodes = make_launcher(recipe, recipe.run_directory / LOGS).nodes if named is None else named
     placement = place(recipe, nodes)
-    if placement.spans_nodes and not shares_files:
-        raise InputError(
-            f"launcher {recipe.launcher}: its nodes have no file system in common (shares_files), and a run keeps "
-            "checkpoints and the weights that it begins with in files; give output.directory a path that all nodes "
-            "share, or use one node"
-        )
     transport = choose_transport(
         recipe,
         backend_transports=set(recipe.engine.capabilities.transports),
         one_process=recipe.world_traits.one_process,
         on_gpus=placement.on_gpus,
-        shares_files=shares_files,
         shares_memory=not placement.spans_nodes,
     )
     return nodes, placement, transport

@@ -16,7 +16,6 @@ from arl.launch.slurm.job import (
     NO_VALUE,
     in_allocation,
     new_submission,
-    partitions,
     planned_nodes,
     render_script,
     run_of,
@@ -96,18 +95,14 @@ def follow_submission(file: Path) -> Path:
     return run_of(file.parent) / RECIPE
 
 
-def check_submission(recipe: Recipe) -> str:
-    """Check whether a run can be submitted from here, and return what is known of the cluster.
+def check_submission(recipe: Recipe) -> None:
+    """Check whether a run can be submitted from here, as far as one can before the job.
 
     Raises:
-        InputError: something is known to fail, or Slurm does not work here.
+        InputError: something is known to fail, or Slurm's commands are not installed.
     """
+    run_slurm("sbatch", "--version")
     _checked(recipe, None)
-    found = partitions()
-    wanted = recipe.cluster.flags.get("partition")
-    if wanted is not None and not set(wanted.split(",")) <= set(found):
-        raise InputError(f"cluster.flags.partition {wanted!r}: there is none; sinfo lists {', '.join(found)}")
-    return f"partitions {', '.join(found)}; the job itself looks at its nodes, before it starts anything"
 
 
 def plan_submission(recipe: Recipe, named: Sequence[Node] | None) -> str:

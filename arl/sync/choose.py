@@ -30,7 +30,6 @@ SHARE_OF_FREE_MEMORY = 0.5  # of a GPU that holds weights and moments; gradients
 class _Surroundings(NamedTuple):
     one_process: bool
     on_gpus: bool
-    shares_files: bool
     shares_memory: bool
 
 
@@ -40,7 +39,6 @@ def choose_transport(
     backend_transports: Collection[Transport],
     one_process: bool,
     on_gpus: bool,
-    shares_files: bool = True,
     shares_memory: bool = True,
 ) -> Transport:
     """Return the recipe's transport, or with `auto` the one that suits its devices.
@@ -50,13 +48,12 @@ def choose_transport(
         backend_transports: the ways by which the engine's backend can take weights.
         one_process: engines generate in the trainer's process.
         on_gpus: engines and trainer compute on GPUs.
-        shares_files: every process reads what another one writes to a file.
         shares_memory: all of them are on one node.
 
     Raises:
         InputError: the recipe's transport cannot work on these devices, or `auto` finds none that can.
     """
-    here = _Surroundings(one_process, on_gpus, shares_files, shares_memory)
+    here = _Surroundings(one_process, on_gpus, shares_memory)
     wanted = recipe.sync.transport
     if wanted != "auto":
         if obstacle := _obstacle(wanted, recipe, here):
@@ -98,8 +95,6 @@ def _obstacle(transport: Transport, recipe: Recipe, here: _Surroundings) -> str:
                 f"engine.tensor_parallel {engine.tensor_parallel} are more than train.ranks {recipe.train.ranks}; "
                 "use as many ranks, or file"
             )
-    if uses_files(transport) and not here.shares_files:
-        return "processes on these nodes have no file system in common; use broadcast"
     if transport == "ipc" and not here.shares_memory:
         return "the run is on several nodes, and handles are of one; use auto"
     return ""

@@ -27,17 +27,16 @@ def test_without_ray_the_launcher_says_how_to_get_it_and_nothing_has_started(tmp
     assert not (tmp_path / "runs").exists()
 
 
-def test_the_controllers_node_comes_first_then_those_with_most_gpus_and_equal_names_become_addresses() -> None:
+def test_the_controllers_node_comes_first_and_then_those_with_most_gpus() -> None:
     pytest.importorskip("ray", reason=NO_RAY)
-    from arl.launch.ray.ray_launcher import RayNode, choose_nodes
+    from arl.launch.ray.ray_launcher import choose_nodes
 
     alive = [
-        RayNode(f"id {number}", name, f"10.0.0.{number}", {"GPU": gpus})
-        for number, (name, gpus) in enumerate([("a", 0.0), ("b", 4.0), ("a", 8.0), ("c", 1.0), ("d", 0.0)])
+        {"NodeID": name, "NodeManagerHostname": name, "Resources": {"GPU": gpus} if gpus else {}}
+        for name, gpus in (("a", 0.0), ("b", 4.0), ("c", 8.0), ("d", 1.0), ("e", 0.0))
     ]
-    assert [node.name for node in choose_nodes(alive, "id 0", 4)] == ["10.0.0.0", "10.0.0.2", "b", "c"]
-    assert [node.name for node in choose_nodes(alive, "id 4", 2)] == ["d", "a"]
-    assert len(choose_nodes(alive, "id 4", 9)) == 5
+    assert [node["NodeID"] for node in choose_nodes(alive, "a", 4)] == ["a", "c", "b", "d"]
+    assert len(choose_nodes(alive, "e", 9)) == 5
 
 
 class HangingActor:

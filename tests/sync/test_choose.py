@@ -18,15 +18,12 @@ def recipe(**sections: object) -> Recipe:
     return Recipe.model_validate(base | sections)
 
 
-def chosen(
-    given: Recipe, can: set[Transport], on_gpus: bool, shares_files: bool = True, shares_memory: bool = True
-) -> Transport:
+def chosen(given: Recipe, can: set[Transport], on_gpus: bool, shares_memory: bool = True) -> Transport:
     return choose_transport(
         given,
         backend_transports=can,
         one_process=False,
         on_gpus=on_gpus,
-        shares_files=shares_files,
         shares_memory=shares_memory,
     )
 
@@ -55,14 +52,6 @@ def test_auto_suits_the_devices_and_the_backend_and_a_wish_is_granted_where_it_c
     given: Recipe, can: set[Transport], on_gpus: bool, transport: str
 ) -> None:
     assert chosen(given, can, on_gpus) == transport
-
-
-def test_without_a_common_file_system_weights_are_broadcast_or_the_run_is_refused() -> None:
-    assert chosen(recipe(), ALL, on_gpus=False, shares_files=False) == "broadcast"
-    with pytest.raises(InputError, match=r"sync\.transport file: processes on these nodes have no file system in"):
-        chosen(recipe(sync={"transport": "file"}), ALL, on_gpus=True, shares_files=False)
-    with pytest.raises(InputError, match=r"sync\.transport auto: engine\.kind embedded takes weights by file, and"):
-        chosen(recipe(), FILES, on_gpus=True, shares_files=False)
 
 
 @pytest.mark.parametrize(

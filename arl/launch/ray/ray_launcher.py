@@ -29,13 +29,13 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from arl.clock import deadline
 from arl.config.cluster_section import Cluster
 from arl.errors import DeadlineError, InputError, ProcessDied
-from arl.launch.base import Command, Launcher, Node, Process, Resources
+from arl.launch.base import Command, Launcher, Node, OnLine, Process, Resources
 from arl.launch.child import PARENT, RUN_KEY
 from arl.launch.network import HOST, LOOPBACK, interface_environment
 from arl.launch.nodes import probed_nodes
 from arl.launch.process import OUTPUT_SECONDS, PIECE, PipedChild, Role, start_child
 from arl.launch.run_secrets import take_variables
-from arl.launch.spawn import kill_session, signal_all
+from arl.launch.spawn import signal_all
 
 RAY = "RAY_"  # begins the variables of Ray's own, its token among them
 END_SECONDS = 20.0  # for a Ray worker to answer when its process is killed; Ray kills the worker then, if it still can
@@ -80,11 +80,8 @@ class ChildActor:
         return await self._child.process.wait()
 
     async def kill(self, number: int) -> None:
-        """Send a signal to the command and to what it has started; SIGKILL also to what has left its process group."""
-        if number == signal.SIGKILL:
-            kill_session(self._child.process)
-        else:
-            signal_all(self._child.process, signal.Signals(number))
+        """Send a signal to the command and to what it has started."""
+        signal_all(self._child.process, signal.Signals(number))
 
 
 class RayProcess(Process):
@@ -156,19 +153,12 @@ class RayProcess(Process):
         return self._loss or super()._how_it_ended()
 
 
-class RayNode(NamedTuple):
-    """Describe a node as Ray knows it."""
-
-    id: str  # Ray's, of this life of the node; one that comes back has another
-    name: str  # host name
-    address: str
-    resources: Mapping[str, float]  # CPU and GPU, as many as there are
-
-
 class Reservation(NamedTuple):
     """Hold the nodes of a run, the controller's first; bundle i of the group is node i."""
 
-    nodes: Sequence[RayNode]
+    names: Sequence[str]
+    ids: Sequence[str]  # Ray's, of this life of a node; one that comes back has another
+    bundles: Sequence[Mapping[str, float]]
     group: PlacementGroup
 
     def options(self, node: int, with_gpus: bool = False) -> dict[str, Any]:
@@ -177,7 +167,7 @@ class Reservation(NamedTuple):
         Args:
             with_gpus: Ray shows it the GPUs of the bundle, in CUDA_VISIBLE_DEVICES.
         """
-        gpus = self.nodes[node].resources.get("GPU", 0) if with_gpus else 0
+        gpus = self.bundles[node].get("GPU", 0) if with_gpus else 0
         strategy = PlacementGroupSchedulingStrategy(self.group, placement_group_bundle_index=node)
         return {"num_cpus": 0, "num_gpus": gpus, "scheduling_strategy": strategy}
 
@@ -200,31 +190,30 @@ class RayLauncher(Launcher):
     @property
     def nodes(self) -> Sequence[Node]:
         """Look at every node; the GPUs that it sees are those that Ray has given the run there."""
-        names = [node.name for node in self._reservation.nodes]
-        nodes = probed_nodes(names, self._cluster, self._logs.parent, functools.partial(self._run_on_all, names))
+        nodes = probed_nodes(self._reservation.names, self._cluster, self.logs.parent, self._run_on_all)
         return [replace(nodes[0], address=LOOPBACK)] if len(nodes) == 1 else nodes
 
-    def _run_on_all(self, names: Sequence[str], argv: Sequence[str]) -> str:
+    def _run_on_all(self, argv: Sequence[str]) -> str:
         """Run a command on each node, and return all that they have printed, or why Ray runs nothing there."""
         answers = []
-        for number, name in enumerate(names):
+        for number, name in enumerate(self._reservation.names):
             options = self._reservation.options(number, with_gpus=True)
             command = [word.replace("{}", name) for word in argv]
-            answers.append(ray.remote(run_probe).options(**options, max_retries=0).remote(command, os.getcwd()))
+            how = {"cwd": os.getcwd(), "capture_output": True, "text": True, "timeout": PROBE_SECONDS}
+            answers.append(ray.remote(subprocess.run).options(**options, max_retries=0).remote(command, **how))
         printed = []
         for answer in answers:
             try:
-                printed.append(ray.get(answer, timeout=START_SECONDS + PROBE_SECONDS))
+                done = ray.get(answer, timeout=START_SECONDS + PROBE_SECONDS)
+                printed.append(done.stdout + done.stderr)
             except RayError as error:
                 printed.append(reason(error))
         return "\n".join(printed)
 
-    async def start(
-        self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
-    ) -> Process:
+    async def start(self, role: str, command: Command, resources: Resources, on_line: OnLine = None) -> Process:
         node = self.nodes[resources.node]
         await self._find_lost_nodes()
-        if resources.node in self._lost:
+        if resources.node in self.lost_nodes:
             raise ProcessDied(f"{role} cannot be started: node {node.name} has failed")
         given = {name: value for name, value in os.environ.items() if name.startswith(ARL) and name not in NOT_SENT}
         environment = {**given, **command.environment, **resources.environment, HOST: node.address}
@@ -237,7 +226,7 @@ class RayLauncher(Launcher):
             ray.kill(actor)
             why = reason(error) if isinstance(error, RayError) else f"no worker within {START_SECONDS:.0f} s"
             raise ProcessDied(f"{role} cannot be started on {node.name} (Ray: {why})") from error
-        own = Role(role, self._logs / f"{role}.log", on_line, resources.node, node.name)
+        own = Role(role, self.logs / f"{role}.log", on_line, resources.node, node.name)
         process = RayProcess(own, actor, pid, functools.partial(self._describe_loss, resources.node))
         self._remember(process)
         return process
@@ -249,22 +238,16 @@ class RayLauncher(Launcher):
             DeadlineError: it does not answer.
         """
         async with deadline(HEAD_SECONDS, "launcher", "the head of the Ray cluster to say which nodes are alive"):
-            alive = {node.id for node in await asyncio.to_thread(alive_nodes)}
-        self._lost = {number for number, node in enumerate(self._reservation.nodes) if node.id not in alive}
+            alive = {node["NodeID"] for node in await asyncio.to_thread(alive_nodes)}
+        self.lost_nodes = {number for number, node in enumerate(self._reservation.ids) if node not in alive}
 
     async def _describe_loss(self, node: int, error: RayError) -> str:
         """Say how a process has ended whose actor is dead."""
         with contextlib.suppress(DeadlineError, RayError):  # the loss of the process is what matters here
             await self._find_lost_nodes()
         name = self.nodes[node].name
-        where = f"its node {name}" if node in self._lost else f"its Ray worker on {name}"
+        where = f"its node {name}" if node in self.lost_nodes else f"its Ray worker on {name}"
         return f"was lost with {where} (Ray: {reason(error)})"
-
-
-def run_probe(argv: Sequence[str], directory: str) -> str:
-    """Run a command on this node, and return what it has printed."""
-    done = subprocess.run(argv, cwd=directory, capture_output=True, text=True, timeout=PROBE_SECONDS, check=False)
-    return done.stdout + done.stderr
 
 
 def reason(error: RayError) -> str:
@@ -282,21 +265,28 @@ def reserve(address: str, num_nodes: int, fewest_nodes: int) -> Reservation:
     """
     connect(address)
     nodes = choose_nodes(alive_nodes(), ray.get_runtime_context().get_node_id(), num_nodes)
-    names = ", ".join(node.name for node in nodes)
+    names = [node["NodeManagerHostname"] for node in nodes]
+    addresses = [node["NodeManagerAddress"] for node in nodes]
+    if len(set(names)) < len(names):
+        names = addresses
+    named = ", ".join(names)
     if len(nodes) < fewest_nodes:
         raise InputError(
-            f"cluster.nodes {num_nodes}: the Ray cluster has {len(nodes)} alive ({names}), and the run needs "
+            f"cluster.nodes {num_nodes}: the Ray cluster has {len(nodes)} alive ({named}), and the run needs "
             f"{fewest_nodes}; add some by `ray start --address=…`, or lower cluster.nodes or cluster.min_nodes"
         )
-    bundles = [{f"node:{node.address}": PIN, **node.resources} for node in nodes]
+    bundles = []
+    for node, address in zip(nodes, addresses, strict=True):
+        whole = {kind: node["Resources"][kind] for kind in KINDS if node["Resources"].get(kind)}
+        bundles.append({f"node:{address}": PIN, **whole})
     group = placement_group(bundles, strategy="STRICT_SPREAD", name="arl")
     if not group.wait(RESERVE_SECONDS):
         remove_placement_group(group)
         raise InputError(
-            f"cluster.nodes {num_nodes}: a run takes whole nodes ({names}), and after {RESERVE_SECONDS:.0f} s others "
+            f"cluster.nodes {num_nodes}: a run takes whole nodes ({named}), and after {RESERVE_SECONDS:.0f} s others "
             "still hold a part of them; see `ray status`, and wait until they have ended"
         )
-    return Reservation(nodes, group)
+    return Reservation(names, [node["NodeID"] for node in nodes], bundles, group)
 
 
 def connect(address: str) -> None:
@@ -326,26 +316,12 @@ def connect(address: str) -> None:
         signal.signal(signal.SIGTERM, handler)  # which Ray replaces by its own
 
 
-def alive_nodes() -> list[RayNode]:
+def alive_nodes() -> list[dict[str, Any]]:
     """Ask Ray which nodes are alive."""
-    return [
-        RayNode(
-            id=node["NodeID"],
-            name=node["NodeManagerHostname"],
-            address=node["NodeManagerAddress"],
-            resources={kind: node["Resources"][kind] for kind in KINDS if node["Resources"].get(kind)},
-        )
-        for node in ray.nodes()
-        if node["Alive"]
-    ]
+    return [node for node in ray.nodes() if node["Alive"]]
 
 
-def choose_nodes(alive: Sequence[RayNode], here: str, count: int) -> list[RayNode]:
-    """Choose at most `count` nodes: the one of id `here`, where the controller runs, then those with most GPUs.
-
-    Of several nodes with one name, each is named by its address.
-    """
-    by_preference = sorted(alive, key=lambda node: (node.id != here, -node.resources.get("GPU", 0), node.name))
-    chosen = by_preference[:count]
-    names = [node.name for node in chosen]
-    return [node if names.count(node.name) == 1 else node._replace(name=node.address) for node in chosen]
+def choose_nodes(alive: Sequence[dict[str, Any]], here: str, count: int) -> list[dict[str, Any]]:
+    """Choose at most `count` nodes: the one of id `here`, where the controller runs, then those with most GPUs."""
+    by_name = sorted(alive, key=lambda node: str(node["NodeManagerHostname"]))
+    return sorted(by_name, key=lambda node: (node["NodeID"] != here, -node["Resources"].get("GPU", 0)))[:count]

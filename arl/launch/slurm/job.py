@@ -12,9 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from string import Template
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe
@@ -27,50 +25,31 @@ RUN_POINTER = "ARL_RUN_POINTER"  # environment: the file in which the launcher w
 ANSWER_SECONDS = 120.0  # for a command of Slurm
 MARGIN_SECONDS = 30  # of the time between the signal and the limit, for the script
 OWN_CORES = {"exclusive", "oversubscribe", "cpus-per-task", "cpus-per-gpu", "mincpus"}  # flags that choose the cores
-SCRIPT = Path(__file__).with_name("job.sh")
+SCRIPT = Path(__file__).with_name("job.sh")  # what follows the flags and settings of the job
 NO_VALUE = "true"  # of a flag such as exclusive, which stands alone
 CORES = 8  # of a node that nobody knows yet
 
 
-@dataclass(frozen=True)
 class Submission:
     """Say where the files of one job are, and how its run begins.
 
     Args:
-        directory: gets the script, the recipe, the log, and the path of the run directory.
+        directory: gets the script, the recipe as it was when the job was submitted, the controller's log, and a file
+            that says where the run directory is, once the run has begun.
         resume: the recipe's file, if a run is to go on; None: a new one begins.
         overrides: of a run that goes on, as `--set` takes them.
     """
 
-    directory: Path
-    resume: Path | None = None
-    overrides: Sequence[str] = ()
-
-    @property
-    def script(self) -> Path:
-        """Return where the script is."""
-        return self.directory / "job.sh"
-
-    @property
-    def recipe(self) -> Path:
-        """Return where the recipe is, as it was when the job was submitted."""
-        return self.directory / "recipe.yaml"
-
-    @property
-    def log(self) -> Path:
-        """Return where the output of the controller goes."""
-        return self.directory / "job.log"
-
-    @property
-    def pointer(self) -> Path:
-        """Return the file that says where the run directory is, once the run has begun."""
-        return self.directory / "run-directory"
-
-
-class _Script(Template):
-    """Leave the dollars to the shell."""
-
-    delimiter = "@@"
+    def __init__(self, directory: Path, resume: Path | None = None, overrides: Sequence[str] = ()) -> None:
+        self.directory = directory
+        self.script = directory / "job.sh"
+        self.recipe = directory / "recipe.yaml"
+        self.log = directory / "job.log"
+        self.pointer = directory / "run-directory"
+        self.arguments = [str(self.recipe)]
+        if resume is not None:
+            settings = [word for override in overrides for word in ("--set", override)]
+            self.arguments = [str(resume.absolute()), "--resume", *settings]
 
 
 def in_allocation() -> bool:
@@ -113,18 +92,6 @@ def run_slurm(*command: str, seconds: float = ANSWER_SECONDS) -> subprocess.Comp
         ) from error
 
 
-def partitions() -> list[str]:
-    """Return the names of the cluster's partitions.
-
-    Raises:
-        InputError: Slurm's commands are not installed, or reach no cluster.
-    """
-    done = run_slurm("sinfo", "--noheader", "--format=%R")
-    if done.returncode != 0:
-        raise InputError(f"launcher slurm: {done.stderr.strip()}; run this on a login node of the cluster")
-    return done.stdout.split()
-
-
 def new_submission(recipe: Recipe, resume: Path | None, overrides: Sequence[str]) -> Submission:
     """Choose a directory for a job that is submitted now. Nothing is made."""
     moment = time.strftime("%Y%m%d-%H%M%S")
@@ -155,18 +122,12 @@ def submit(recipe: Recipe, submission: Submission) -> str:
 
 def render_script(recipe: Recipe, submission: Submission) -> str:
     """Return the text of the script."""
-    arl = [sys.executable, "-m", "arl.cli", "train"]
-    first = [str(submission.recipe)]
-    if submission.resume is not None:
-        settings = [word for override in submission.overrides for word in ("--set", override)]
-        first = [str(submission.resume.absolute()), "--resume", *settings]
-    return _Script(SCRIPT.read_text()).substitute(
-        headers="\n".join(_headers(recipe, submission)),
-        pointer=shlex.quote(str(submission.pointer)),
-        pointer_name=RUN_POINTER,
-        arl=shlex.join(arl),
-        first=shlex.join(first),
-    )
+    settings = [
+        f"export {RUN_POINTER}={shlex.quote(str(submission.pointer))}",
+        f"arl=({shlex.join([sys.executable, '-m', 'arl.cli', 'train'])})",
+        f"recipe=({shlex.join(submission.arguments)})",
+    ]
+    return "\n".join(["#!/bin/bash", *_headers(recipe, submission), *settings, SCRIPT.read_text()])
 
 
 def _headers(recipe: Recipe, submission: Submission) -> Iterator[str]:
@@ -175,23 +136,20 @@ def _headers(recipe: Recipe, submission: Submission) -> Iterator[str]:
     There is no --ntasks-per-node: with it Slurm 22.05 gives a job of 2-4 nodes no more than 2.
     """
     cluster = recipe.cluster
-    deadlines = recipe.deadlines
     fewest = f"{cluster.fewest_nodes}-" if cluster.fewest_nodes < cluster.nodes else ""
+    ending_seconds = round(recipe.deadlines.stop + recipe.deadlines.shutdown) + MARGIN_SECONDS
     flags = {
         "job-name": f"arl-{recipe.name}",
         "output": str(submission.log),
         "open-mode": "append",
         "chdir": str(Path.cwd()),
-        "signal": f"B:TERM@{round(deadlines.stop + deadlines.shutdown) + MARGIN_SECONDS}",
+        "signal": f"B:TERM@{ending_seconds}",
         "nodes": f"{fewest}{cluster.nodes}",
         "requeue": NO_VALUE,
         "no-kill": NO_VALUE,
+        **({} if OWN_CORES & set(cluster.flags) else {"exclusive": NO_VALUE}),
+        **cluster.flags,
     }
-    if not OWN_CORES & set(cluster.flags):
-        flags["exclusive"] = NO_VALUE
-    flags.update(cluster.flags)
-    if "no-requeue" in cluster.flags:
-        del flags["requeue"]
     for name, value in flags.items():
         yield f"#SBATCH --{name}" if value.lower() == NO_VALUE else f"#SBATCH --{name}={shlex.quote(value)}"
 

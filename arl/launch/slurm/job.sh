@@ -1,15 +1,10 @@
-#!/bin/bash
-@@headers
+
 # Made by `arl train --launcher slurm`. The controller runs here, on the first node of the job. It starts engines and
 # trainer ranks as steps on all nodes. You may change this file, and submit it by `sbatch`.
 
-export @@pointer_name=@@pointer
-arl=(@@arl)
-recipe=(@@first)
-
 # A job that was requeued goes on with its own run, if that has a checkpoint.
-if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -s "$@@pointer_name" ]; then
-    run=$(cat "$@@pointer_name")
+if [ "${SLURM_RESTART_COUNT:-0}" -gt 0 ] && [ -s "$ARL_RUN_POINTER" ]; then
+    run=$(cat "$ARL_RUN_POINTER")
     if compgen -G "$run/checkpoints/step_*" >/dev/null; then
         recipe=("$run/recipe.yaml" --resume)
     fi

@@ -15,13 +15,13 @@ import re
 import shlex
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError, ProcessDied
-from arl.launch.base import Command, Launcher, Node, Process, Resources
+from arl.launch.base import Command, Launcher, Node, OnLine, Process, Resources
 from arl.launch.child import DEATH_SIGNAL
 from arl.launch.network import HOST
 from arl.launch.nodes import probed_nodes
@@ -58,7 +58,7 @@ class SlurmLauncher(Launcher):
     async def __aenter__(self) -> Self:
         pointer = os.environ.get(RUN_POINTER)
         if pointer is not None:  # the job's script reads it, should the job be requeued
-            Path(pointer).write_text(f"{self._logs.parent.absolute()}\n")  # noqa: ASYNC240 - one line
+            Path(pointer).write_text(f"{self.logs.parent.absolute()}\n")  # noqa: ASYNC240 - one line
         return await super().__aenter__()
 
     @property
@@ -68,7 +68,7 @@ class SlurmLauncher(Launcher):
                 f"cluster.nodes {self._cluster.nodes}: job {os.environ[JOB]} has {len(self._names)} "
                 f"({', '.join(self._names)}); ask Slurm for more nodes, or set cluster.min_nodes"
             )
-        return probed_nodes(self._names, self._cluster, self._logs.parent, self._run_on_all)
+        return probed_nodes(self._names, self._cluster, self.logs.parent, self._run_on_all)
 
     def _run_on_all(self, argv: Sequence[str]) -> str:
         """Run a command on each node, and return what all of them and srun have printed."""
@@ -76,11 +76,9 @@ class SlurmLauncher(Launcher):
         done = run_slurm(*step(self._names), "/bin/sh", "-c", f"exec {named} 2>&1", seconds=PROBE_SECONDS)
         return done.stdout + done.stderr
 
-    async def start(
-        self, role: str, command: Command, resources: Resources, on_line: Callable[[str], None] | None = None
-    ) -> Process:
+    async def start(self, role: str, command: Command, resources: Resources, on_line: OnLine = None) -> Process:
         node = self.nodes[resources.node]
-        if resources.node in self._lost:
+        if resources.node in self.lost_nodes:
             raise ProcessDied(f"{role} cannot be started: node {node.name} has failed")
         variables = {**command.environment, **command.secrets, **resources.environment, HOST: node.address}
         file = self._write_secrets(role, variables)
@@ -88,8 +86,8 @@ class SlurmLauncher(Launcher):
         srun = (*step([node.name]), "--unbuffered", f"--job-name={role}", *runner)
         dies_in_peace = {DEATH_SIGNAL: str(int(signal.SIGTERM))}
         child = await start_child(srun, dies_in_peace, stdin=asyncio.subprocess.PIPE)
-        own = Role(role, self._logs / f"{role}.log", on_line, resources.node, node.name)
-        process = SlurmProcess(own, child, self._lost)
+        own = Role(role, self.logs / f"{role}.log", on_line, resources.node, node.name)
+        process = SlurmProcess(own, child, self.lost_nodes)
         self._remember(process)
         return process
 

@@ -26,16 +26,6 @@ CHILD = Path(__file__).parent.parent / "child.py"
 ROOT = Path(__file__).parents[3]  # where arl is found
 
 
-def complete_environment(file: str) -> dict[str, str]:
-    """Return the environment of the process: that of the step, what the file adds, and the network of this node."""
-    from arl.launch.child import PARENT
-    from arl.launch.network import HOST, interface_environment
-    from arl.launch.run_secrets import take_variables
-
-    given = take_variables(file)
-    return {**os.environ, **interface_environment(given[HOST]), **given, PARENT: str(os.getpid())}
-
-
 def obey(session: int) -> None:
     """Send the signals that the controller asks for, and SIGKILL when srun has closed standard input."""
     with open(0, "rb", buffering=0) as lines:
@@ -55,12 +45,16 @@ def send(session: int, number: int) -> None:
 def main(file: str, argv: list[str]) -> None:
     """Run the process of a step to its end."""
     sys.path.insert(0, str(ROOT))  # nothing is installed, as far as this interpreter knows
-    environment = complete_environment(file)
+    from arl.launch.child import PARENT
+    from arl.launch.network import HOST, interface_environment
+    from arl.launch.run_secrets import take_variables
+
+    given = take_variables(file)
     signal.signal(signal.SIGTERM, lambda *_: None)  # Slurm ends a job by SIGTERM to every process: this one comes last
     process = subprocess.Popen(
         [sys.executable, "-I", "-S", str(CHILD), *argv],
         stdin=subprocess.DEVNULL,
-        env=environment,
+        env={**os.environ, **interface_environment(given[HOST]), **given, PARENT: str(os.getpid())},
         start_new_session=True,
     )
     print(f"{MARK}pid {process.pid}", flush=True)
