@@ -1,9 +1,6 @@
 """Start processes: readiness is awaited, deaths are reported, and nothing outlives the block that started it."""
 
 import asyncio
-import os
-import re
-import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -15,8 +12,6 @@ from arl.config.cluster_section import Cluster
 from arl.errors import ProcessDied, RecipeError
 from arl.launch.base import Command, Resources
 from arl.launch.local import LocalLauncher
-from arl.launch.network import interfaces
-from arl.run.failures import _first_death as first_death
 from tests.processes import survivors
 
 ONE_THREAD = Resources(threads=1)
@@ -26,6 +21,7 @@ GRANDCHILD = (
 )
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + READY
 FAILING = "import sys; print('about to fail', flush=True); sys.exit('no such luck')"
+LONG = "import sys; print(*range(100_000), sep='\\n'); sys.exit(1)"
 
 
 def command(code: str, **environment: str) -> Command:
@@ -50,10 +46,6 @@ def test_processes_listen_on_the_interface_that_the_recipe_names_and_otherwise_o
     for cluster in (Cluster(), Cluster(interface="lo")):
         (node,) = LocalLauncher(tmp_path, 1.0, cluster).nodes
         assert node.address == "127.0.0.1"
-    beyond = {name: address for name, address in interfaces().items() if name != "lo"}
-    for name, address in beyond.items():
-        (node,) = LocalLauncher(tmp_path, 1.0, Cluster(interface=name)).nodes
-        assert node.address == address
     with pytest.raises(RecipeError, match=r"cluster\.interface ib7: this machine has no interface ib7 .*there are"):
         LocalLauncher(tmp_path, 1.0, Cluster(interface="ib7"))
 
@@ -66,6 +58,11 @@ def bug(line: str) -> None:
     ("argv", "words", "on_line"),
     [
         (command(FAILING).argv, "engine-0 .* exited with code 1.*about to fail.*no such luck", None),
+        (
+            command(LONG).argv,
+            r"code 1\.\nThe end of .*engine-0\.log:\n    99985\n    99986\n(.*\n){12}    99999$",
+            None,
+        ),
         (("no-such-program",), "exited with code 127.*no-such-program cannot be started: No such file", None),
         (command(READY).argv, r"was killed because .* could not be logged \(KeyError\('ready to serve'\)\)", bug),
     ],
@@ -83,35 +80,6 @@ def test_a_process_that_dies_before_it_is_ready_says_why(
 
     with pytest.raises(ProcessDied, match=f"(?s){words}"):
         asyncio.run(main())
-
-
-def test_a_death_shows_the_last_lines_of_a_long_log(tmp_path: Path) -> None:
-    code = "import sys; print(*range(100_000), sep='\\n'); sys.exit(1)"
-
-    async def main() -> str:
-        async with LocalLauncher(tmp_path, patience=1) as launcher:
-            child = await launcher.start("engine-0", command(code), ONE_THREAD)
-            return str(await child.died())
-
-    lines = [line.strip() for line in asyncio.run(main()).splitlines()]
-    assert lines[2:] == [str(number) for number in range(100_000 - 15, 100_000)]
-
-
-def test_of_several_deaths_the_one_by_a_signal_comes_first(tmp_path: Path) -> None:
-    async def main() -> str:
-        async with LocalLauncher(tmp_path, patience=1) as launcher:
-            failing = await launcher.start("trainer-0", command(FAILING), ONE_THREAD)
-            victim = await launcher.start("trainer-1", command(READY), ONE_THREAD)
-            assert await first_death([victim], 0.0) is None
-            await failing.ended()
-            await victim.ready(120)
-            os.kill(victim.pid, signal.SIGKILL)
-            await victim.ended()
-            dead = await first_death(launcher.processes, 10.0)
-            assert dead is victim
-            return await dead.ended()
-
-    assert re.match(r"trainer-1 \(pid \d+\) was killed by SIGKILL", asyncio.run(main()))
 
 
 def test_a_process_gets_its_resources_and_its_own_environment_and_no_other_process_does(tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ import sys
 from pathlib import Path
 
 import psutil
+import pytest
 
-from arl.launch.scratch_directory import removed_with_us
 from tests.processes import survivors
 
 HOLDER = """
@@ -21,17 +21,8 @@ with removed_with_us(Path(sys.argv[1])):
 """
 
 
-def test_it_is_gone_after_the_block_and_so_is_its_guard(tmp_path: Path) -> None:
-    directory = tmp_path / "scratch"
-    directory.mkdir()
-    before = psutil.Process().children()
-    with removed_with_us(directory):
-        (directory / "weights").write_text("large")
-    assert not directory.exists()
-    assert not survivors(set(psutil.Process().children()).difference(before))
-
-
-def test_it_is_gone_when_its_process_was_killed_at_the_end_of_a_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_it_and_its_guard_are_gone_after_the_block_and_after_the_end_of_a_job(tmp_path: Path, is_killed: bool) -> None:
     directory = tmp_path / "scratch"
     directory.mkdir()
     (directory / "weights").write_text("large")
@@ -41,9 +32,10 @@ def test_it_is_gone_when_its_process_was_killed_at_the_end_of_a_job(tmp_path: Pa
     assert process.stdout is not None
     assert process.stdout.readline() == b"ready\n"
     (guard,) = psutil.Process(process.pid).children()
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        guard.send_signal(number)
-    process.kill()
+    if is_killed:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            guard.send_signal(number)
+        process.kill()
     process.communicate(timeout=60)
     assert not survivors([guard])
     assert not directory.exists()

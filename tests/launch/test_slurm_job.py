@@ -5,6 +5,7 @@ silent, or loses a node, at the moment that a test wants.
 """
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,6 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError
 from arl.launch.slurm.job import Submission, planned_nodes, render_script
-from arl.launch.slurm.slurm_launcher import read_allocation
 from arl.run.submit import cluster_overrides, follow_submission, refuse_cluster_options, submit_run
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
@@ -63,14 +63,6 @@ def test_an_option_for_a_cluster_is_refused_where_the_run_stays_on_this_machine(
         refuse_cluster_options(recipe("launcher=slurm"), {option: "given"})
 
 
-@pytest.mark.parametrize("resume", [None, Path("runs/it's here/recipe.yaml")])
-def test_bash_can_read_the_script_whatever_the_paths_are(tmp_path: Path, resume: Path | None) -> None:
-    script = render_script(recipe(), Submission(tmp_path / "it's a $HOME", resume, ["train.steps=9"]))
-    assert "@@" not in script
-    read = subprocess.run(["bash", "-n"], input=script, capture_output=True, text=True, check=False)
-    assert (read.returncode, read.stderr) == (0, "")
-
-
 def test_the_plan_before_the_job_counts_the_gpus_that_the_flags_ask_for() -> None:
     for flag, gpus in (("gpus-per-node=h100:4", 4), ("gres='gpu:a100:2,nvme:1'", 2), ("gpus=16", 4), ("qos=high", 0)):
         nodes = planned_nodes(recipe("cluster.nodes=4", f"cluster.flags.{flag}"))
@@ -82,8 +74,6 @@ def test_without_slurm_the_error_says_what_to_do(tmp_path: Path, monkeypatch: py
     with pytest.raises(InputError, match=r"sbatch is not found; run this where Slurm.*or use `launcher: local`"):
         submit_run(recipe(f"output.directory={tmp_path / 'runs'}"), None)
     assert not list(tmp_path.iterdir())
-    with pytest.raises(InputError, match=r"scontrol is not found; run this where Slurm's commands are installed"):
-        read_allocation({"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "n[1-3]"})
 
 
 def write(directory: Path, name: str, *lines: str) -> None:
@@ -112,10 +102,6 @@ def test_a_submission_and_its_recipe_stand_for_the_run_that_the_job_has_begun(tm
     submitted.script.write_text("#!/bin/bash\n")
     with pytest.raises(InputError, match="is a submission, and its run has not begun: see squeue"):
         follow_submission(submitted.recipe)
-    argv = [sys.executable, "-m", "arl.cli", "top", str(submitted.directory), "--once"]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2, done.stderr
-    assert done.stderr.startswith(f"arl: {submitted.directory}: is a submission, and its run has not begun")
     submitted.pointer.write_text(f"{tmp_path / 'run'}\n")
     assert follow_submission(submitted.recipe) == tmp_path / "run" / "recipe.yaml"
     assert follow_submission(tmp_path / "run" / "recipe.yaml") == tmp_path / "run" / "recipe.yaml"
@@ -132,7 +118,7 @@ def test_a_job_that_would_find_no_run_to_resume_is_not_submitted(
 
 def run_script(directory: Path, monkeypatch: pytest.MonkeyPatch, srun: str, **variables: str) -> str:
     """Run the script of a job whose run fails, and return what it has called."""
-    calls = directory / "calls"
+    calls = shlex.quote(str(directory / "calls"))
     monkeypatch.setattr(sys, "executable", str(directory / "controller"))
     write(directory, "controller", f'echo controller "$@" >>{calls}', "exit 3")
     write(directory, "scontrol", f'echo scontrol "$@" >>{calls}')
@@ -148,14 +134,15 @@ def run_script(directory: Path, monkeypatch: pytest.MonkeyPatch, srun: str, **va
         check=False,
     )
     assert done.returncode == 3, done.stderr
-    return calls.read_text()
+    return (directory / "calls").read_text()
 
 
-def test_a_job_is_requeued_only_if_a_step_does_not_start_on_all_of_its_nodes(
+def test_a_job_is_requeued_only_if_a_step_does_not_start_on_all_of_its_nodes_whatever_its_path_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert "scontrol" not in run_script(tmp_path, monkeypatch, "exit 0")
-    assert "scontrol requeue 7" in run_script(tmp_path, monkeypatch, "exit 1")
+    directory = tmp_path / "it's a $HOME"
+    assert "scontrol" not in run_script(directory, monkeypatch, "exit 0")
+    assert "scontrol requeue 7" in run_script(directory, monkeypatch, "exit 1")
 
 
 def test_a_job_that_was_requeued_resumes_its_run_once_that_has_a_checkpoint(

@@ -1,7 +1,6 @@
 """A process behind a step's runner is watched: here the runner runs on this machine, without an srun before it."""
 
 import asyncio
-import contextlib
 import sys
 from pathlib import Path
 
@@ -15,12 +14,6 @@ from arl.launch.slurm.slurm_launcher import SlurmProcess
 from tests.processes import survivors
 
 SLEEP = "import time; print('ready here', flush=True); time.sleep(600)"
-# It leaves a process in a session of its own, which holds its output open.
-LEAVE = f"""
-import signal, subprocess, sys
-subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session=True)
-signal.pause()
-"""
 
 
 async def start_step(directory: Path, code: str) -> SlurmProcess:
@@ -29,24 +22,6 @@ async def start_step(directory: Path, code: str) -> SlurmProcess:
     runner = (sys.executable, "-I", str(step_runner.__file__), file, sys.executable, "-c", code)
     child = await start_child(runner, {}, stdin=asyncio.subprocess.PIPE)
     return SlurmProcess(Role("engine-0", directory / "engine-0.log", node=1, node_name="n2"), child, set())
-
-
-def test_how_a_step_ended_is_said_although_nobody_has_reported_it_and_its_output_is_held_open(tmp_path: Path) -> None:
-    async def main() -> str:
-        process = await start_step(tmp_path, LEAVE)
-        await process.ready(60)
-        runner = psutil.Process(process._process.pid)
-        started = runner.children(recursive=True)
-        try:
-            runner.kill()
-            return await process.ended()
-        finally:
-            for other in started:
-                with contextlib.suppress(psutil.NoSuchProcess):  # it has died with the runner
-                    other.kill()
-            assert not survivors(started)
-
-    assert asyncio.run(main()).endswith("was killed by SIGKILL, perhaps because memory was short")
 
 
 def test_signals_reach_a_process_and_what_it_has_started_and_nothing_is_left_when_the_controller_has_gone(
