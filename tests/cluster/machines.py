@@ -1,8 +1,8 @@
 """Make machines out of Linux namespaces: each has a host name, an address, processes and shared memory of its own.
 
-    Switch: a network namespace with a bridge
+    switch: a network namespace with a bridge
        │ veth pairs
-       ├── Machine n1: namespaces of pid, network, host name, mounts and IPC; process 1 is machine_init.py
+       ├── Machine n1: namespaces of pid, network, host name, mounts and IPC; process 1 is the script INIT
        ├── Machine n2
        └── …
 
@@ -14,7 +14,6 @@ import contextlib
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -23,13 +22,25 @@ import psutil
 from arl.launch.child import PARENT
 from arl.launch.spawn import RUNNER
 
-BRIDGE = "bridge"
 SUBNET = "10.77.0"
 INTERFACE = "eth0"
-INIT = Path(__file__).with_name("machine_init.py")
-NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid", "--mount-proc")
-TOOLS = ("unshare", "nsenter", "ip", "mount")
+NAMESPACES = ("--net", "--uts", "--mount", "--ipc", "--pid")
+TOOLS = ("unshare", "nsenter", "ip", "mount", "hostname")
 START_SECONDS = 30.0
+# Process 1 of a machine: it reaps orphans, and ends when its input does, because whoever holds the other end has ended.
+# The gloo and c10d of torch look up the name of each peer; a name server that nobody reaches would cost seconds. What
+# two machines never share is mounted anew. Everything else is the host's, and so a file system that all of them see.
+INIT = """
+set -e
+hostname "$1"
+mount --bind "$2/hosts" /etc/hosts
+mount --bind "$2/resolv.conf" /etc/resolv.conf
+mount -t tmpfs -o mode=755 tmpfs /run
+mount -t tmpfs -o mode=1777 tmpfs /dev/shm
+ip link set lo up
+echo up
+read -r line
+"""
 
 
 def missing_for_machines() -> str | None:
@@ -38,14 +49,15 @@ def missing_for_machines() -> str | None:
         return "namespaces of machines are made by root only"
     absent = [tool for tool in TOOLS if shutil.which(tool) is None]
     if absent:
-        return f"{', '.join(absent)} not installed: apt-get install util-linux iproute2 mount"
+        return f"{', '.join(absent)} not installed: apt-get install util-linux iproute2 mount hostname"
     tried = subprocess.run(["unshare", *NAMESPACES, "--fork", "true"], capture_output=True, text=True, check=False)
     return None if tried.returncode == 0 else f"this host makes no namespaces: {tried.stderr.strip()}"
 
 
-def start_with_us(argv: Sequence[str]) -> subprocess.Popen[str]:
-    """Start a process that the kernel kills when this one dies, with pipes to its input and from its output."""
-    return subprocess.Popen(
+@contextlib.contextmanager
+def started(*argv: str) -> Iterator[int]:
+    """Start a process that the kernel kills when this one dies, wait until it is up, and yield its id."""
+    process = subprocess.Popen(
         [*RUNNER, *argv],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -53,121 +65,69 @@ def start_with_us(argv: Sequence[str]) -> subprocess.Popen[str]:
         env={**os.environ, PARENT: str(os.getpid())},
         start_new_session=True,
     )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n", argv
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate(timeout=START_SECONDS)
 
 
-def wait_until_up(process: subprocess.Popen[str], what: str) -> None:
-    """Wait for the line `up` of a process that has just started."""
-    assert process.stdout is not None
-    line = process.stdout.readline()
-    assert line.strip() == "up", f"{what} did not come up: {line!r}"
-
-
-class Switch:
-    """Connect machines. Used as a context; `connect` plugs a machine in."""
-
-    def __init__(self) -> None:
-        self._holder: subprocess.Popen[str] | None = None
-        self._num_cables = 0
-
-    def __enter__(self) -> "Switch":
-        self._holder = start_with_us(["unshare", "--net", "sh", "-c", "echo up; read line"])
-        wait_until_up(self._holder, "the switch")
-        self.run("ip", "link", "add", BRIDGE, "type", "bridge")
-        self.run("ip", "link", "set", BRIDGE, "up")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        end_process(self._holder)
-
-    @property
-    def pid(self) -> int:
-        """Return the id of a process in the switch's network namespace."""
-        assert self._holder is not None
-        return self._holder.pid
-
-    def run(self, *argv: str) -> str:
-        """Run a command in the switch's network namespace, and return its output."""
-        entered = ["nsenter", f"--net=/proc/{self.pid}/ns/net", *argv]
-        return subprocess.run(entered, check=True, capture_output=True, text=True, timeout=START_SECONDS).stdout
-
-    def connect(self, pid: int, address: str) -> str:
-        """Give the network namespace of process `pid` an interface with this address; return the cable's name."""
-        self._num_cables += 1
-        cable = f"cable{self._num_cables}"
-        self.run("ip", "link", "add", cable, "type", "veth", "peer", "name", INTERFACE, "netns", str(pid))
-        self.run("ip", "link", "set", cable, "master", BRIDGE, "up")
-        inside = ["nsenter", f"--net=/proc/{pid}/ns/net", "ip"]
-        subprocess.run([*inside, "address", "add", f"{address}/24", "dev", INTERFACE], check=True)
-        subprocess.run([*inside, "link", "set", INTERFACE, "up"], check=True)
-        return cable
+def in_network(pid: int, *argv: str) -> None:
+    """Run a command in the network namespace of process `pid`."""
+    subprocess.run(["nsenter", f"--net=/proc/{pid}/ns/net", *argv], check=True, timeout=START_SECONDS)
 
 
 class Machine:
-    """Run processes in the namespaces of one machine; it can be cut off, killed and started again.
+    """Run processes in the namespaces of one machine; it can be killed and started again.
 
     Args:
         name: its host name.
         number: last part of its address.
-        switch: which it is connected to.
+        switch: id of a process in the network namespace of the switch.
         files: directory that holds the hosts and resolv.conf files of all machines.
     """
 
-    def __init__(self, name: str, number: int, switch: Switch, files: Path) -> None:
+    def __init__(self, name: str, number: int, switch: int, files: Path) -> None:
         self.name = name
         self.address = f"{SUBNET}.{number}"
+        self.environment: Mapping[str, str] = {}  # of every process
+        self.pid = 0  # of its process 1, as the host counts; 0: it is off
         self._switch = switch
         self._files = files
-        self._unshare: subprocess.Popen[str] | None = None
-        self._pid: int | None = None
-        self._cable = ""
-
-    @property
-    def pid(self) -> int:
-        """Return the id of its process 1, as the host counts."""
-        assert self._pid is not None, f"{self.name} is off"
-        return self._pid
-
-    @property
-    def is_on(self) -> bool:
-        """Return whether it was started, and not killed since."""
-        return self._pid is not None
+        self._running = contextlib.ExitStack()
 
     def start(self) -> None:
         """Switch it on: its process 1 runs, and its link is up."""
-        hosts = str(self._files / "hosts")
-        resolv = str(self._files / "resolv.conf")
-        init = [sys.executable, "-I", "-S", str(INIT), self.name, hosts, resolv]
-        self._unshare = start_with_us(["unshare", *NAMESPACES, "--fork", "--kill-child", *init])
-        wait_until_up(self._unshare, self.name)
-        (child,) = psutil.Process(self._unshare.pid).children()
-        self._pid = child.pid
-        self._cable = self._switch.connect(self._pid, self.address)
+        init = ("bash", "-c", INIT, "init", self.name, str(self._files))
+        isolated = ("unshare", *NAMESPACES, "--mount-proc", "--fork", "--kill-child")
+        outer = self._running.enter_context(started(*isolated, *init))
+        (child,) = psutil.Process(outer).children()
+        self.pid = child.pid
+        cable = f"to-{self.name}-{self.pid}"[:15]
+        veth = f"ip link add {cable} type veth peer name {INTERFACE} netns {self.pid}"
+        in_network(self._switch, *veth.split())
+        in_network(self._switch, *f"ip link set {cable} master bridge up".split())
+        in_network(self.pid, *f"ip address add {self.address}/24 dev {INTERFACE}".split())
+        in_network(self.pid, *f"ip link set {INTERFACE} up".split())
 
-    def entering(self, argv: Sequence[str], environment: Mapping[str, str] | None = None) -> list[str]:
+    def entering(self, argv: Sequence[str]) -> list[str]:
         """Return the command that runs `argv` on this machine, in the working directory of this process."""
-        variables = [f"{name}={value}" for name, value in (environment or {}).items()]
-        namespaces = ["--net", "--uts", "--mount", "--ipc", "--pid"]
-        return ["nsenter", "--target", str(self.pid), *namespaces, "env", "-C", os.getcwd(), *variables, *argv]
+        variables = [f"{name}={value}" for name, value in self.environment.items()]
+        return ["nsenter", "--target", str(self.pid), *NAMESPACES, "env", "-C", os.getcwd(), *variables, *argv]
 
-    def run(
-        self, *argv: str, seconds: float = 60.0, check: bool = True, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *argv: str, seconds: float = 60.0, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run a command to its end; its output is captured."""
-        done = subprocess.run(
-            self.entering(argv, environment), capture_output=True, text=True, timeout=seconds, check=False
-        )
-        assert not check or done.returncode == 0, (
-            f"{argv} on {self.name}: {done.returncode}\n{done.stdout}{done.stderr}"
-        )
+        done = subprocess.run(self.entering(argv), capture_output=True, text=True, timeout=seconds, check=False)
+        assert not check or done.returncode == 0, f"{argv} on {self.name}: {done}"
         return done
 
-    def start_process(
-        self, argv: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
+    def start_process(self, argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
         """Start a process whose output is appended to `log`; it ends with the machine."""
         with log.open("ab") as output:
             return subprocess.Popen(
-                self.entering(argv, environment),
+                self.entering(argv),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
@@ -176,33 +136,16 @@ class Machine:
 
     def processes(self) -> list[psutil.Process]:
         """Return everything that runs in the machine, process 1 included. The ids are the host's."""
-        if self._pid is None:
-            return []
-        namespace = _pid_namespace(self.pid)
-        return [process for process in psutil.process_iter() if _pid_namespace(process.pid) == namespace]
-
-    def cut(self) -> None:
-        """Take its link down: nothing arrives and nothing leaves, and no connection is closed."""
-        self._switch.run("ip", "link", "set", self._cable, "down")
+        own = _pid_namespace(self.pid)
+        return [process for process in psutil.process_iter() if self.pid and _pid_namespace(process.pid) == own]
 
     def kill(self) -> None:
         """Kill everything on it, as a power failure does: no connection is closed for the other side to see."""
-        if self._pid is None:
-            return
-        with contextlib.suppress(subprocess.CalledProcessError):  # the link of a dead machine is gone
-            self.cut()
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(self._pid, 9)
-        end_process(self._unshare)
-        self._pid = None
-
-
-def end_process(process: subprocess.Popen[str] | None) -> None:
-    """Kill a process that `start_with_us` has started, and reap it."""
-    if process is None:
-        return
-    process.kill()
-    process.communicate(timeout=START_SECONDS)
+        if self.pid:
+            with contextlib.suppress(subprocess.CalledProcessError):  # the link of a dead machine is gone
+                in_network(self.pid, "ip", "link", "set", INTERFACE, "down")
+            self._running.close()
+            self.pid = 0
 
 
 def _pid_namespace(pid: int) -> str:
@@ -220,11 +163,12 @@ def machines(names: Sequence[str], directory: Path) -> Iterator[dict[str, Machin
         directory: gets the files that they share.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    with Switch() as switch, contextlib.ExitStack() as stack:
+    lines = ["127.0.0.1 localhost", *(f"{SUBNET}.{number} {name}" for number, name in enumerate(names, 1))]
+    (directory / "hosts").write_text("\n".join(lines) + "\n")
+    (directory / "resolv.conf").write_text("# nobody is asked\n")
+    bridge = "ip link add bridge type bridge; ip link set bridge up; echo up; read line"
+    with started("unshare", "--net", "sh", "-c", bridge) as switch, contextlib.ExitStack() as stack:
         made = {name: Machine(name, number, switch, directory) for number, name in enumerate(names, 1)}
-        lines = ["127.0.0.1 localhost", *(f"{machine.address} {name}" for name, machine in made.items())]
-        (directory / "hosts").write_text("\n".join(lines) + "\n")
-        (directory / "resolv.conf").write_text("# nobody is asked\n")
         for machine in made.values():
             stack.callback(machine.kill)
             machine.start()

@@ -9,23 +9,23 @@ with it. Who speaks to the cluster knows its token. Nodes are found dead within 
 import contextlib
 import importlib.util
 import secrets
-import subprocess
 import sys
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
 
 from tests.cluster.machines import Machine, machines, missing_for_machines
+from tests.cluster.slurm_cluster import wait_for
 
 PORT = 6379
-CORES = 2  # of a node, as Ray counts
-OBJECT_STORE = 80_000_000  # bytes, little more than the least that Ray takes
 START_SECONDS = 60.0
 STARTED = "Ray runtime started."
 # Ray asks every node once a period, and gives it up after so many questions without an answer.
-HEALTH_CHECKS = {
+ENVIRONMENT = {
+    "RAY_TMPDIR": "/run",  # which each machine has for itself
+    "RAY_AUTH_MODE": "token",
+    "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_health_check_initial_delay_ms": "1000",
     "RAY_health_check_period_ms": "1000",
     "RAY_health_check_timeout_ms": "3000",
@@ -47,18 +47,6 @@ class RayCluster:
         self.nodes = nodes
         self.directory = directory
         self.head = next(iter(nodes.values()))
-        self._dead: set[str] = set()
-
-    @property
-    def environment(self) -> dict[str, str]:
-        """Return what Ray's processes and drivers need."""
-        return {
-            "RAY_TMPDIR": "/run",  # which each machine has for itself
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN_PATH": str(self.directory / "ray_token"),
-            "RAY_USAGE_STATS_ENABLED": "0",
-            **HEALTH_CHECKS,
-        }
 
     @property
     def address(self) -> str:
@@ -67,6 +55,8 @@ class RayCluster:
 
     def start(self) -> None:
         """Start the head, then all nodes at once, and wait until each has joined."""
+        for machine in self.nodes.values():
+            machine.environment = {**ENVIRONMENT, "RAY_AUTH_TOKEN_PATH": str(self.directory / "ray_token")}
         self._start_ray(self.head, "--head", f"--port={PORT}", "--include-dashboard=false")
         self._wait_until_started(self.head)
         others = [machine for machine in self.nodes.values() if machine is not self.head]
@@ -75,60 +65,27 @@ class RayCluster:
         for machine in others:
             self._wait_until_started(machine)
 
-    def run(
-        self, *argv: str, seconds: float = 120.0, check: bool = True, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the head to its end."""
-        variables = {**self.environment, **(environment or {})}
-        return self.head.run(*argv, seconds=seconds, check=check, environment=variables)
-
-    def start_on_head(
-        self, argv: Sequence[str], log: Path, environment: Mapping[str, str] | None = None
-    ) -> subprocess.Popen[bytes]:
-        """Start a command on the head whose output goes to `log`."""
-        return self.head.start_process(argv, log, {**self.environment, **(environment or {})})
-
-    def kill(self, name: str) -> None:
-        """Kill a node with everything on it, as a power failure does; Ray notices after its health checks."""
-        self.nodes[name].kill()
-        self._dead.add(name)
-
     def revive(self, name: str) -> None:
         """Switch a killed node on again, and wait until it has joined."""
         machine = self.nodes[name]
         machine.start()
-        self._dead.remove(name)
         self._log(machine).unlink()
         self._start_ray(machine, f"--address={self.address}")
         self._wait_until_started(machine)
 
     def processes_of_arl(self) -> list[psutil.Process]:
         """Return what runs on any node and is no part of Ray: processes of a run, and what they have started."""
-        found = []
-        for name, machine in self.nodes.items():
-            if name not in self._dead:
-                found += [process for process in machine.processes() if _is_of_arl(process)]
-        return found
+        return [process for machine in self.nodes.values() for process in machine.processes() if _is_of_arl(process)]
 
     def _start_ray(self, machine: Machine, *flags: str) -> None:
-        common = (
-            "--block",
-            "--disable-usage-stats",
-            f"--node-ip-address={machine.address}",
-            f"--node-name={machine.name}",
-            f"--num-cpus={CORES}",
-            f"--object-store-memory={OBJECT_STORE}",
-            "--include-log-monitor=false",
-        )
-        ray = (sys.executable, "-m", "ray.scripts.scripts", "start")
-        machine.start_process([*ray, *common, *flags], self._log(machine), self.environment)
+        common = "--block --disable-usage-stats --include-log-monitor=false --num-cpus=2"
+        own = (f"--node-ip-address={machine.address}", f"--node-name={machine.name}")
+        store = "--object-store-memory=80000000"  # bytes, little more than the least that Ray takes
+        ray = (sys.executable, "-m", "ray.scripts.scripts", "start", *common.split(), *own, store, *flags)
+        machine.start_process(ray, self._log(machine))
 
     def _wait_until_started(self, machine: Machine) -> None:
-        end = time.monotonic() + START_SECONDS
-        log = self._log(machine)
-        while STARTED not in log.read_text():
-            assert time.monotonic() < end, f"{machine.name} has not joined:\n{log.read_text()}"
-            time.sleep(0.1)
+        wait_for(lambda: STARTED in self._log(machine).read_text(), f"{machine.name} to join", START_SECONDS)
 
     def _log(self, machine: Machine) -> Path:
         return self.directory / f"ray.{machine.name}.log"

@@ -8,15 +8,19 @@ Each line is JSON: a name, and what was seen. After the line `kill n2` it waits 
 """
 
 import asyncio
+import contextlib
 import json
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from arl.config.recipe import Recipe
 from arl.errors import ProcessDied
 from arl.launch.base import Command, Launcher, Resources, make_launcher
+from tests.cluster.machines import Machine
 
 PATIENCE = 5.0
 SERVE = "import time; print('ready here', flush=True); time.sleep(600)"
@@ -32,7 +36,6 @@ TREE = f"import subprocess; subprocess.Popen(['sleep', '600']); {SERVE}"
 ENDS = {
     "fails": "import sys; print('x' * 300_000); print('no such luck'); sys.exit(1)",
     "exits with 137": "import sys; sys.exit(137)",
-    "kills itself": "import os, signal; os.kill(os.getpid(), signal.SIGKILL)",
     "kills its runner": "import os, signal; os.kill(os.getppid(), signal.SIGKILL)",
     "ends without a newline": "import sys; sys.stdout.write('done')",
 }
@@ -54,24 +57,18 @@ def python(code: str) -> Command:
     return Command((sys.executable, "-c", code), {"GIVEN": "by-the-command"}, {"SECRET": "s3cret"})
 
 
-async def stops(launcher: Launcher) -> None:
-    """Stop a process that ends in peace, and one that does not."""
+async def meet_every_end(launcher: Launcher) -> None:
+    """Stop a process that ends in peace, and one that does not; let some end by themselves, and one lose its node."""
     for name, code in (("environment", ENVIRONMENT), ("stubborn", STUBBORN)):
         process = await launcher.start("engine-0", python(code), Resources(2, ("1", "3"), node=1))
         say(name, await process.ready(PATIENCE * 10))
         await process.stop(0.5)
         say(f"{name} stopped", await process.ended(), process.exit_code)
 
-
-async def ends(launcher: Launcher) -> None:
-    """Let processes end by themselves."""
     for name, code in ENDS.items():
         process = await launcher.start("engine-1", python(code), Resources(1, node=2))
         say(name, await process.ended(), process.exit_code, process.log_tail()[-300:])
 
-
-async def loses_a_node(launcher: Launcher) -> None:
-    """Wait until the node of a process has failed."""
     process = await launcher.start("engine-2", python(SERVE), Resources(1, node=1))
     await process.ready(PATIENCE * 10)
     say("kill n2")
@@ -91,9 +88,7 @@ async def main(name: str, directory: Path) -> None:
         for node in (0, 2):
             beside = await launcher.start(f"beside-{node}", python(TREE), Resources(1, node=node))
             await beside.ready(PATIENCE * 10)
-        await stops(launcher)
-        await ends(launcher)
-        await loses_a_node(launcher)
+        await meet_every_end(launcher)
 
 
 def assert_as_documented(seen: dict[str, list[Any]], addresses: dict[str, str], runner: str, lost: str) -> None:
@@ -114,7 +109,6 @@ def assert_as_documented(seen: dict[str, list[Any]], addresses: dict[str, str], 
         "stubborn stopped": (rf"{engine_0}was killed by SIGKILL", -9),
         "fails": (rf"{engine_1}exited with code 1", 1),
         "exits with 137": (rf"{engine_1}exited with code 137", 137),
-        "kills itself": (rf"{engine_1}was killed by SIGKILL", -9),
         "kills its runner": (engine_1 + runner, -9),
         "ends without a newline": (rf"{engine_1}exited with code 0", 0),
         "lost": (rf"engine-2 \(pid \d+ on n2\) {lost}", -9),
@@ -127,6 +121,16 @@ def assert_as_documented(seen: dict[str, list[Any]], addresses: dict[str, str], 
     assert "ready here" in seen["lost"][3], "the end of the log of a lost process is shown"
     assert seen["refused"] == ["engine-2 cannot be started: node n2 has failed"]
     assert seen["left"] == [["logs"]], "secrets are gone"
+
+
+def kill_controller(machine: Machine) -> None:
+    """Kill the process that runs a scenario on a machine."""
+    for process in machine.processes():
+        with contextlib.suppress(psutil.NoSuchProcess):  # it has just ended
+            if "tests.cluster.scenario" in process.cmdline()[:3]:
+                process.kill()
+                return
+    raise AssertionError("no scenario runs")
 
 
 if __name__ == "__main__":

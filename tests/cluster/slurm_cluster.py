@@ -7,11 +7,11 @@ seconds, as a test cannot wait for minutes.
 """
 
 import contextlib
+import functools
 import secrets
 import shutil
-import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import psutil
@@ -21,11 +21,10 @@ from tests.cluster.machines import Machine, machines, missing_for_machines
 HEAD = "head"
 DAEMONS = ("munged", "slurmd")
 PROGRAMS = ("slurmctld", "slurmd", "srun", "sbatch", "munged")
-NODE_SECONDS = 5  # without an answer, after which a node is down
-CORES = 8  # of a node, as Slurm counts; the machine's own do not matter, since tasks are not bound to cores
+# A node is down after 5 s without an answer. Its number of cores does not matter, since tasks are not bound to them.
 CONFIGURATION = """
 ClusterName=arl
-SlurmctldHost={head}({address})
+SlurmctldHost=head({address})
 SlurmUser=root
 SlurmdUser=root
 AuthType=auth/munge
@@ -44,14 +43,14 @@ SelectTypeParameters=CR_Core
 SchedulerType=sched/backfill
 SchedulerParameters=bf_interval=1,sched_interval=2,batch_sched_delay=0
 SlurmdParameters=config_overrides
-SlurmdTimeout={seconds}
+SlurmdTimeout=5
 MessageTimeout=5
 TCPTimeout=2
 BatchStartTimeout=10
 KillWait=5
 ReturnToService=2
 MpiDefault=none
-NodeName={nodes} CPUs={cores} RealMemory=1000
+NodeName={nodes} CPUs=8 RealMemory=1000
 PartitionName=main Nodes=ALL Default=YES MaxTime=INFINITE State=UP
 """
 
@@ -69,57 +68,40 @@ class SlurmCluster:
 
     def __init__(self, head: Machine, nodes: dict[str, Machine], directory: Path) -> None:
         self.head = head
+        self.run = head.run
         self.nodes = nodes
         self.directory = directory
 
-    @property
-    def environment(self) -> dict[str, str]:
-        """Return what Slurm's commands need."""
-        return {"SLURM_CONF": str(self.directory / "slurm.conf")}
-
     def start(self) -> None:
         """Start all daemons, and wait until every node is idle."""
+        for machine in (self.head, *self.nodes.values()):
+            machine.environment = {"SLURM_CONF": str(self.directory / "slurm.conf")}
         self._start_munge(self.head)
-        self.head.start_process(["slurmctld", "-D"], self.directory / "slurmctld.out", self.environment)
+        self.head.start_process(["slurmctld", "-D"], self.directory / "slurmctld.out")
         for name in self.nodes:
             self._start_node_daemon(name)
         for name in self.nodes:
-            self.wait_for_node(name, "idle")
+            self._wait_for_node(name)
 
-    def run(
-        self, *argv: str, seconds: float = 60.0, check: bool = True, environment: Mapping[str, str] | None = None
-    ) -> subprocess.CompletedProcess[str]:
-        """Run a command on the head to its end."""
-        variables = {**self.environment, **(environment or {})}
-        return self.head.run(*argv, seconds=seconds, check=check, environment=variables)
-
-    def kill(self, name: str) -> None:
-        """Kill a node with everything on it; Slurm notices after its timeout."""
-        self.nodes[name].kill()
+    def _wait_for_node(self, name: str) -> None:
+        state = ("sinfo", "--noheader", "--nodes", name, "--format", "%T")
+        wait_for(lambda: self.run(*state, check=False).stdout.strip() == "idle", f"{name} to be idle", 60)
 
     def revive(self, name: str) -> None:
         """Switch a killed node on again, and wait until Slurm uses it."""
         self.nodes[name].start()
         self._start_node_daemon(name)
-        self.wait_for_node(name, "idle")
-
-    def node_state(self, name: str) -> str:
-        """Return the state that Slurm says a node is in, such as idle or down*; empty if it does not answer."""
-        return self.run("sinfo", "--noheader", "--nodes", name, "--format", "%T", check=False).stdout.strip()
-
-    def wait_for_node(self, name: str, state: str, seconds: float = 60.0) -> None:
-        """Wait until a node is in a state."""
-        wait_for(lambda: self.node_state(name) == state, f"{name} to be {state}", seconds)
+        self._wait_for_node(name)
 
     def job_state(self, job: str) -> str:
         """Return the state of a job, such as RUNNING; empty if Slurm does not answer."""
         shown = self.run("scontrol", "show", "job", job, "--oneliner", check=False).stdout
         return shown.partition("JobState=")[2].partition(" ")[0]
 
-    def processes_of_jobs(self, name: str) -> list[psutil.Process]:
-        """Return what runs on a node besides its process 1 and the daemons of the cluster."""
-        machine = self.nodes[name]
-        return [process for process in machine.processes() if process.pid != machine.pid and not _is_daemon(process)]
+    def wait_for_idle_nodes(self) -> None:
+        """Wait until nothing but process 1 and Slurm's daemons is left on any node that is on."""
+        for machine in self.nodes.values():
+            wait_for(functools.partial(_is_idle, machine), f"{machine.name} to be idle", 30)
 
     def start_now(self, job: str) -> None:
         """Let a requeued job start soon; Slurm holds it back for two minutes, until its processes must be dead.
@@ -130,23 +112,20 @@ class SlurmCluster:
 
     def _start_munge(self, machine: Machine) -> None:
         machine.run("install", "-d", "-m", "755", "/run/munge")
-        key = self.directory / "munge.key"
-        machine.run(
-            "munged", "--force", f"--key-file={key}", "--pid-file=/run/munge/pid", "--log-file=/run/munge/log",
-            "--seed-file=/run/munge/seed",
-        )  # fmt: skip
+        own = "--pid-file=/run/munge/pid --log-file=/run/munge/log --seed-file=/run/munge/seed"
+        machine.run("munged", "--force", f"--key-file={self.directory}/munge.key", *own.split())
 
     def _start_node_daemon(self, name: str) -> None:
         machine = self.nodes[name]
         self._start_munge(machine)
-        machine.start_process(["slurmd", "-D"], self.directory / f"slurmd.{name}.out", self.environment)
+        machine.start_process(["slurmd", "-D"], self.directory / f"slurmd.{name}.out")
 
 
-def _is_daemon(process: psutil.Process) -> bool:
+def _is_idle(machine: Machine) -> bool:
     try:
-        return process.name() in DAEMONS
-    except psutil.NoSuchProcess:  # it has just ended, and so is no problem
-        return True
+        return all(process.pid == machine.pid or process.name() in DAEMONS for process in machine.processes())
+    except psutil.NoSuchProcess:  # it has just ended
+        return False
 
 
 def wait_for(is_so: object, what: str, seconds: float) -> None:
@@ -167,14 +146,7 @@ def slurm_cluster(directory: Path, nodes: Sequence[str] = ("n1", "n2", "n3")) ->
     key.chmod(0o400)
     with machines([HEAD, *nodes], directory) as made:
         head = made.pop(HEAD)
-        configuration = CONFIGURATION.format(
-            head=HEAD,
-            address=head.address,
-            directory=directory,
-            seconds=NODE_SECONDS,
-            cores=CORES,
-            nodes=",".join(nodes),
-        )
+        configuration = CONFIGURATION.format(address=head.address, directory=directory, nodes=",".join(nodes))
         (directory / "slurm.conf").write_text(configuration)
         cluster = SlurmCluster(head, made, directory)
         cluster.start()

@@ -1,15 +1,11 @@
 """Submit a run to a Slurm cluster of a test as a user does, and look at what it leaves."""
 
-import functools
-import json
 import re
-import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from tests.cluster.slurm_cluster import SlurmCluster, wait_for
-from tests.cluster.trained_once import assert_trained_once
 
 RUN_SECONDS = 600.0  # of a whole run, on a machine that does other things as well
 SMALL = """\
@@ -27,11 +23,6 @@ cluster: {nodes: 3}
 """
 
 
-def run_arl(cluster: SlurmCluster, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run an `arl` command on the cluster's head."""
-    return cluster.run(sys.executable, "-m", "arl.cli", *arguments, check=False, seconds=180)
-
-
 class SlurmJob:
     """Hold a run that was submitted.
 
@@ -43,11 +34,8 @@ class SlurmJob:
 
     def __init__(self, cluster: SlurmCluster, recipe: Path, directory: Path, *options: str) -> None:
         self.cluster = cluster
-        self.directory = directory
-        submitted = run_arl(
-            cluster, "train", str(recipe), "--launcher", "slurm", "--set", f"output.directory={directory}", *options
-        )
-        assert submitted.returncode == 0, submitted.stdout + submitted.stderr
+        given = ("--launcher", "slurm", "--set", f"output.directory={directory}", *options)
+        submitted = cluster.run(sys.executable, "-m", "arl.cli", "train", str(recipe), *given, seconds=180)
         found = re.search(r"job (\d+) is submitted", submitted.stdout)
         assert found is not None, submitted.stdout
         self.number = found[1]
@@ -66,40 +54,16 @@ class SlurmJob:
 
     def wait_for_checkpoint(self) -> None:
         """Wait until the run has a checkpoint."""
-        wait_for(lambda: self._has_checkpoint() or self._has_ended(), "a checkpoint", RUN_SECONDS)
-        assert self._has_checkpoint(), self.output
+        self._wait(lambda: (self.files / "run-directory").exists() and any(self.run.glob("checkpoints/step_*")))
 
-    def wait_for_state(self, *states: str) -> None:
-        """Wait until the job is in one of the states."""
-        wait_for(lambda: self.state in states or self._has_ended(), f"the job to be {states}", RUN_SECONDS)
-        assert self.state in states, self.output
+    def wait_for_state(self, state: str) -> None:
+        """Wait until Slurm says that the job is in a state."""
+        self._wait(lambda: self.cluster.job_state(self.number) == state)
 
-    @property
-    def state(self) -> str:
-        """Return what Slurm says of the job, such as RUNNING."""
-        return self.cluster.job_state(self.number)
-
-    @property
-    def minutes(self) -> int:
-        """Return how long the job has run, as Slurm counts."""
-        used = self.cluster.run("squeue", "--noheader", "--jobs", self.number, "--format", "%M").stdout.strip()
-        *hours, minutes, _ = (int(part) for part in used.split(":"))
-        return sum(hours) * 60 + minutes
-
-    def summary(self) -> dict[str, Any]:
-        """Return what the finished run has written."""
-        summary: dict[str, Any] = json.loads((self.run / "summary.json").read_text())
-        return summary
-
-    def assert_trained_once(self, steps: int) -> None:
-        """Check that so many steps trained the problems of an undisturbed run, each in one whole group."""
-        assert_trained_once(self.run, steps)
-
-    def _has_checkpoint(self) -> bool:
-        return (self.files / "run-directory").exists() and any(self.run.glob("checkpoints/step_*"))
-
-    def _has_ended(self) -> bool:
-        return self.state in {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
+    def _wait(self, is_so: Callable[[], bool]) -> None:
+        ended = {"COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL"}
+        wait_for(lambda: is_so() or self.cluster.job_state(self.number) in ended, "the job", RUN_SECONDS)
+        assert is_so(), self.output
 
 
 def write_small_recipe(directory: Path) -> Path:
@@ -107,14 +71,3 @@ def write_small_recipe(directory: Path) -> Path:
     path = directory / "small.yaml"
     path.write_text(SMALL)
     return path
-
-
-def wait_for_idle_nodes(cluster: SlurmCluster) -> None:
-    """Wait until nothing but Slurm's daemons is left on any node that is on."""
-    for name, machine in cluster.nodes.items():
-        if machine.is_on:
-            wait_for(functools.partial(_is_idle, cluster, name), f"{name} to be idle", 30)
-
-
-def _is_idle(cluster: SlurmCluster, name: str) -> bool:
-    return not cluster.processes_of_jobs(name)

@@ -26,11 +26,12 @@ STEPS = 36
 OVER_NETWORK = ("cluster.interface=eth0", "sync.transport=broadcast", f"train.steps={STEPS}", "eval.problems=8")
 
 
+MISSING = missing_for_machines()
+pytestmark = [pytest.mark.long, pytest.mark.skipif(MISSING is not None, reason=str(MISSING))]
+
+
 @pytest.fixture
 def two_machines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, Machine]]:
-    missing = missing_for_machines()
-    if missing is not None:
-        pytest.skip(missing)
     monkeypatch.chdir(tmp_path)  # where commands run on every machine
     with machines(["n1", "n2"], tmp_path / "machines") as made:
         yield made
@@ -54,14 +55,11 @@ class Joining:
         self._output = self._entered.stdout
         line = self._output.readline()
         assert "serves" in line, line + self._output.read()
-        (self._command,) = psutil.Process(self._entered.pid).children()
-        (self.server,) = self._command.children()
+        (self.command,) = psutil.Process(self._entered.pid).children()
+        (self.server,) = self.command.children()
         found = re.match(r"(engine-n\d-\S+) \(pid", line)
         assert found is not None, line
         self.engine = found[1]
-
-    def press_ctrl_c(self) -> None:
-        self._command.send_signal(signal.SIGINT)
 
     def end(self) -> tuple[int, str]:
         """Wait for the command; return its exit code, and what it has printed."""
@@ -76,11 +74,9 @@ def engines(machine: Machine, verb: str, run: Path, *rest: str) -> str:
 
 def rows(machine: Machine, run: Path) -> dict[str, list[str]]:
     """Return name -> row of `arl engines list`."""
-    lines = engines(machine, "list", run).splitlines()[1:]
-    return {line.split()[0]: line.split() for line in lines}
+    return {line.split()[0]: line.split() for line in engines(machine, "list", run).splitlines()[1:]}
 
 
-@pytest.mark.long
 def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in_every_way(
     two_machines: dict[str, Machine], command: Command
 ) -> None:
@@ -88,9 +84,9 @@ def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in
     there = two_machines["n2"]
     command.read_until("step    4")
     assert (command.run / "secrets" / "certificate.pem").exists(), "beyond loopback the run speaks TLS"
-    other_user = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
-    join = [sys.executable, "-m", "arl.cli", "engines", "join", str(command.run)]
-    stranger = there.run(*other_user, *join, check=False, seconds=120)
+    as_nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    join = (sys.executable, "-m", "arl.cli", "engines", "join", str(command.run))
+    stranger = there.run(*as_nobody, *join, check=False, seconds=120)
     assert stranger.returncode == 2, stranger.stderr
     assert re.search("Permission denied|is no directory", stranger.stderr), "another user may not even see the run"
     joined = Joining(there, command.run)
@@ -106,7 +102,7 @@ def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in
     code, output = removed.end()
     assert (code, "has none of these engines any more" in output) == (0, True)
     another = Joining(here, command.run)
-    joined.press_ctrl_c()
+    joined.command.send_signal(signal.SIGINT)
     code, output = joined.end()
     assert (code, "go on elsewhere" in output) == (130, True), output
     assert list(rows(here, command.run)) == [another.engine]

@@ -35,12 +35,12 @@ def train(cluster: RayCluster, directory: Path, victim: str | None, *options: st
     recipe = write_small_recipe(directory)
     log = directory / f"train-{victim}.log"
     where = ("--launcher", "ray", "--address", "auto", "--set", f"output.directory={directory / 'runs'}")
-    running = cluster.start_on_head((sys.executable, "-m", "arl.cli", "train", str(recipe), *where, *options), log)
+    running = cluster.head.start_process((sys.executable, "-m", "arl.cli", "train", str(recipe), *where, *options), log)
     if victim is not None:
         steps = directory / "runs" / "small" / "checkpoints"
         wait_for(lambda: any(steps.glob("step_*")) or running.poll() is not None, "a checkpoint", RUN_SECONDS)
         assert running.poll() is None, log.read_text()
-        cluster.kill(victim)
+        cluster.nodes[victim].kill()
     code = running.wait(RUN_SECONDS)
     left = cluster.processes_of_arl
     wait_for(lambda: not left(), f"an end of {left()}", 30)

@@ -35,7 +35,7 @@ def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path)
 def test_on_a_login_node_a_recipe_for_slurm_is_checked_as_far_as_one_can_before_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    slurm = (QUICKSTART, "--set", "launcher=slurm")
+    slurm = (str(ROOT / "recipes/quickstart.yaml"), "--set", "launcher=slurm")
     (tmp_path / "sbatch").symlink_to("/bin/true")
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
     done = arl("doctor", *slurm)
