@@ -66,32 +66,6 @@ class RunState(Struct, frozen=True):
 
 
 @dataclass(frozen=True)
-class RunSnapshot:
-    """Take the state of the whole run at one instant.
-
-    Args:
-        inputs: sha256 of problems and lags, see Plan.sha256.
-        before: the evaluation before training.
-    """
-
-    recipe: Recipe
-    inputs: str
-    before: Accuracy | None
-    recorder: Recorder
-
-    def __call__(self, controller: ControllerState) -> RunState:
-        """Return the state of the run, given the controller's. Its files are complete after `recorder.settle`."""
-        return RunState(
-            recipe=self.recipe.model_dump(mode="json"),
-            inputs=self.inputs,
-            time=now(),
-            before=self.before,
-            controller=controller,
-            recorder=self.recorder.snapshot(),
-        )
-
-
-@dataclass(frozen=True)
 class ResumePoint:
     """Hold a checkpoint that a run goes on from, and its state."""
 
@@ -118,7 +92,7 @@ class ResumePoint:
         return {version: path for version, path in found.items() if version >= loaded}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunCheckpoints:
     """Write the controller's checkpoints as `output` says, and remove old ones."""
 
@@ -126,7 +100,11 @@ class RunCheckpoints:
     recipe: Recipe
     engine: Engine
     trainer: Trainer
-    snapshot: RunSnapshot
+    recorder: Recorder
+    inputs: str = ""
+    """sha256 of problems and lags: see Plan.sha256."""
+    before: Accuracy | None = None
+    """The evaluation before training."""
     in_use: Path | None = None
     """What this run was resumed from. It is kept, because restarted engines load their weights from it."""
     evaluations: Evaluations = field(default_factory=Evaluations)
@@ -163,8 +141,16 @@ class RunCheckpoints:
         return range(0)
 
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
-        """See Checkpoints."""
-        return self._write(self.snapshot(state))
+        """See Checkpoints. The files that the state counts on are complete after `recorder.settle`."""
+        run = RunState(
+            recipe=self.recipe.model_dump(mode="json"),
+            inputs=self.inputs,
+            time=now(),
+            before=self.before,
+            controller=state,
+            recorder=self.recorder.snapshot(),
+        )
+        return self._write(run)
 
     async def _write(self, state: RunState) -> None:
         version = state.controller.version
@@ -172,7 +158,7 @@ class RunCheckpoints:
         with span("checkpoints", what):
             async with outer_deadline(self.recipe.deadlines.step, "controller", what):
                 await self.trainer.saved()
-                await self._off_the_loop(self.snapshot.recorder.settle)
+                await self._off_the_loop(self.recorder.settle)
                 await self._off_the_loop(self._commit, state)
                 is_last = self.recipe.train.is_done(version, state.controller.tokens_trained)
                 self.evaluations.saved(version, is_last)

@@ -172,23 +172,16 @@ Engine = Annotated[str, typer.Argument(help="As `arl engines list` names it.", m
 
 def list_(run: Run) -> None:
     """List the engines of a run."""
-    from datetime import timedelta
-
+    from msgspec import structs
     from rich.console import Console
-    from rich.table import Table
 
     from arl import clock
+    from arl.metrics.run_status import draw_processes
     from arl.run.control import RunControl
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("engine", "node", "pid", "state", "version", "open", "since"):
-        table.add_column(heading, justify="left" if heading in ("engine", "node", "state") else "right")
-    for engine in clock.run(RunControl(run).describe).engines:
-        row = [engine.name, engine.node, "" if engine.pid is None else str(engine.pid), engine.state]
-        if engine.version is not None:
-            row += [str(engine.version), str(engine.open), str(timedelta(seconds=round(engine.seconds)))]
-        table.add_row(*row)
-    Console(highlight=False).print(table)
+    engines = clock.run(RunControl(run).describe).engines
+    rows = [structs.replace(engine, state=engine.state or "serving") for engine in engines]
+    Console(highlight=False).print(draw_processes(rows, len(rows)))
 
 
 def join(run: Run, replicas: Replicas = 1, host: Host = None) -> None:

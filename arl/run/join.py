@@ -89,8 +89,8 @@ def _own_address(run: Path, state: LiveRun, host: str | None, interface: str | N
     Raises:
         InputError: the run reaches nothing beyond its own host, or this machine has no such address.
     """
-    if state.is_local:
-        if state.host != host_identity():
+    if state.only_host is not None:
+        if state.only_host != host_identity():
             raise InputError(
                 f"{run}: its processes listen on loopback, which only its own host reaches; join there, or "
                 "start the run with cluster.interface, or with launcher slurm or ray"
@@ -160,7 +160,7 @@ async def _serve(control: RunControl, processes: Sequence[Process], note: Callab
         for process in processes:  # for whose death the controller may have removed the engine
             if process.exit_code is not None:
                 raise await process.died()
-        if names.isdisjoint(engine.name for engine in state.engines):
+        if names.isdisjoint(engine.role for engine in state.engines):
             note(f"{control.run} has none of these engines any more")
             return
         await asyncio.sleep(LOOK_SECONDS)

@@ -24,7 +24,7 @@ from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.recorder import Display
+from arl.metrics.recorder import Display, Recorder
 from arl.metrics.run_status import ProcessStatus
 from arl.rollout.base import Checkpoints, DeviceLease, Drain, Groups, Segment
 from arl.rollout.episodes import Episodes, Rewards
@@ -32,7 +32,7 @@ from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import TailGate, TailRounds
 from arl.rollout.staleness import Admission, StalenessGate
-from arl.run.checkpoint import ResumePoint, RunCheckpoints, RunSnapshot
+from arl.run.checkpoint import ResumePoint, RunCheckpoints
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
@@ -117,7 +117,8 @@ class Parts(Segment):
     """Turns tokens into the text that the run's files hold."""
     display: Display
     """Shows steps and lost groups."""
-    make_checkpoints: Callable[[RunSnapshot, Evaluations], Checkpoints]
+    make_checkpoints: Callable[[Recorder, Accuracy | None, Evaluations], Checkpoints]
+    """Makes what writes checkpoints, given the accuracy before training."""
     evaluate: Callable[[Sequence[Problem], int], Awaitable[Accuracy]]
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     make_evaluations: Callable[[Scoreboard], Evaluations] = lambda board: Evaluations()
@@ -130,8 +131,6 @@ class Parts(Segment):
     """Lists the processes that run beside this one. It is called about once a second, for status.json."""
     num_diverged: Callable[[], int] = int
     """Counts the resumed episodes whose env did not repeat what was recorded."""
-    is_recorded: bool = False
-    """The groups come from a recording, which may be exhausted before the last step."""
 
 
 class World(Protocol):
@@ -194,11 +193,20 @@ def recipe_parts(
         suite = held_out_suite(recipe, problems)
         return await measure_suite(suite, version, engine, codec, held_out_rewards, plan.context)
 
-    def checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> RunCheckpoints:
+    def checkpoints(recorder: Recorder, before: Accuracy | None, evaluations: Evaluations) -> RunCheckpoints:
         directory = context.directory / CHECKPOINTS
         directory.mkdir(exist_ok=True)
-        in_use = None if context.resumed is None else context.resumed.checkpoint
-        return RunCheckpoints(directory, recipe, engine, trainer, snapshot, in_use, evaluations)
+        return RunCheckpoints(
+            directory=directory,
+            recipe=recipe,
+            engine=engine,
+            trainer=trainer,
+            recorder=recorder,
+            inputs=plan.sha256(recipe.train.steps),
+            before=before,
+            in_use=None if context.resumed is None else context.resumed.checkpoint,
+            evaluations=evaluations,
+        )
 
     return Parts(
         rollout=recipe.rollout,

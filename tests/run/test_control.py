@@ -12,12 +12,11 @@ import arl
 from arl.errors import InputError, RunError
 from arl.launch.base import Resources
 from arl.launch.run_secrets import read_secrets, run_secrets
-from arl.metrics.run_status import write_status
+from arl.metrics.run_status import ProcessStatus, write_status
 from arl.run import control as run_control
 from arl.run.control import (
     ControlAnswer,
     DescribeRun,
-    EngineStatus,
     JoinEngine,
     LiveRun,
     RemoveEngine,
@@ -28,11 +27,10 @@ from arl.run.control import (
 from arl.types import StartingVersions
 from tests.watch.statuses import a_run, a_status
 
-ENGINE = EngineStatus("engine-0", "n1", 17, "serving", version=3, open=2, seconds=5.0)
+ENGINE = ProcessStatus(role="engine-0", node="n1", pid=17, version=3, open=2)
 RUN = LiveRun(
     arl=arl.__version__,
-    host="here",
-    is_local=True,
+    only_host="here",
     weights=None,
     versions=StartingVersions("model"),
     model="ab12",
