@@ -87,7 +87,9 @@ class ResumePoint:
     @property
     def older_versions(self) -> dict[int, str]:
         """Map each older version that engines serve or need to the directory of its weights."""
-        found = {int(path.name.removeprefix("v")): str(path) for path in (self.checkpoint / OLDER).glob("v*")}
+        found = {
+            int(path.name.removeprefix("v")): str(path) for path in (self.checkpoint.absolute() / OLDER).glob("v*")
+        }
         loaded = self.state.controller.loaded_version  # engines may have swapped while they were copied
         return {version: path for version, path in found.items() if version >= loaded}
 

@@ -24,81 +24,61 @@ from arl.run.evaluation.scoreboard import CHECKPOINTS
 RESUME_WITH = "resume with: "  # begins the last line of a run that can be resumed
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: a terminal or ssh was closed
 
-Handler = Callable[[int, FrameType | None], object]
-
 
 @contextlib.asynccontextmanager
 async def stopped_by_signals(
-    stop: Callable[[], None],
-    note: Callable[[str], None],
-    seconds: float,
-    late: Callable[[], RunStopped],
+    stop: Callable[[], None], note: Callable[[str], None], seconds: float, late: Callable[[], RunStopped]
 ) -> AsyncIterator[None]:
-    """Call `stop` at the first signal, and then give the block `seconds` to end.
+    """Call `stop` at the first of SIGNALS, and then give the block `seconds` to end.
+
+    Every later signal has the effect that it had before, and so has the first one, if it comes so late that the block
+    ends before the loop can call `stop`. A signal that no function handles is left alone: what a library's user has not
+    asked for, and Ctrl-C where a shell has started the command in the background.
 
     Raises:
         RunStopped: the block has not ended by then; what `late` returns.
     """
+    loop = asyncio.get_running_loop()
+    earlier: dict[int, Callable[[int, FrameType | None], object]] = {}
+    pending: list[int] = []  # the first signal, until `stop` is called
+
+    def restore() -> None:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        restore()
+        pending.append(number)
+        loop.call_soon_threadsafe(begin)
+
+    def begin() -> None:
+        if not pending:  # the block has ended
+            return
+        pending.clear()
+        scope.reschedule(now() + seconds)
+        stop()  # before the note: the terminal may be gone
+        note(
+            f"stopping: the step in progress ends and a checkpoint is written, within {seconds:g} s; "
+            "a second Ctrl-C ends everything at once"
+        )
+
     try:
         async with asyncio.timeout(None) as scope:
-
-            def begin() -> None:
-                scope.reschedule(now() + seconds)
-                stop()  # before the note: the terminal may be gone
-                note(
-                    f"stopping: the step in progress ends and a checkpoint is written, within {seconds:g} s; "
-                    "a second Ctrl-C ends everything at once"
-                )
-
-            with _first_signal(begin):
+            for number in SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler) and threading.current_thread() is threading.main_thread():  # no other may
+                    earlier[number] = handler
+                    signal.signal(number, handle)
+            try:
                 yield
+            finally:
+                restore()
+                if pending:
+                    signal.raise_signal(pending.pop())
     except TimeoutError as error:
         if not scope.expired():
             raise
         raise late() from error
-
-
-@contextlib.contextmanager
-def _first_signal(begin: Callable[[], object]) -> Iterator[None]:
-    """Have the running loop call `begin` at the first of SIGNALS; every later one has the effect that it had before.
-
-    So has the first one, if it comes so late that the block ends before the loop can call `begin`.
-
-    A signal that no function handles is left alone: what a library's user has not asked for, and Ctrl-C where a shell
-    has started the command in the background.
-    """
-    loop = asyncio.get_running_loop()
-    earlier: dict[int, Handler] = {}
-    pending: list[int] = []  # the first signal, until `begin` is called
-    has_arrived = False
-
-    def handle(number: int, frame: FrameType | None) -> None:
-        nonlocal has_arrived
-        if has_arrived:
-            earlier[number](number, frame)
-            return
-        has_arrived = True
-        pending.append(number)
-        loop.call_soon_threadsafe(begin_if_pending)
-
-    def begin_if_pending() -> None:
-        if pending:
-            pending.clear()
-            begin()
-
-    if threading.current_thread() is threading.main_thread():  # no other may handle signals
-        for number in SIGNALS:
-            handler = signal.getsignal(number)
-            if callable(handler):
-                earlier[number] = handler
-                signal.signal(number, handle)
-    try:
-        yield
-    finally:
-        for handled, before in earlier.items():
-            signal.signal(handled, before)
-        if pending:
-            signal.raise_signal(pending.pop())
 
 
 def stopped(directory: Path, version: int) -> RunStopped:

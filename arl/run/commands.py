@@ -67,10 +67,9 @@ def refuse_contradictions(dry_run: bool, resume: bool, verbose: bool, gpus: str 
 
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
-    if verbose and not dry_run:
-        raise InputError("--verbose prints the recipe of a --dry-run: give both")
-    if gpus is not None and not dry_run:
-        raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
+    for option, is_given in (("--verbose", verbose), (f"--gpus {gpus}", gpus is not None)):
+        if is_given and not dry_run:
+            raise InputError(f"{option}: is for a plan, and a run takes the machine that is there; add --dry-run")
 
 
 # ---- arl eval, arl scores
@@ -107,11 +106,14 @@ def eval_(
         "max_new_tokens": max_new_tokens,
         "problems": problems,
     }
+    overrides = list(set_ or ())
+    if seed is not None:
+        overrides.append(f"seed={seed}")
     request = Request(
         model=model,
         suites=[name.strip() for name in suite.split(",") if name.strip()],
         recipe=recipe,
-        overrides=[*(set_ or ()), *([] if seed is None else [f"seed={seed}"])],
+        overrides=overrides,
         sampling={field: value for field, value in sampling.items() if value is not None},
         output=output,
     )

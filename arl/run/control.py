@@ -45,7 +45,7 @@ class LiveRun(Struct, frozen=True, kw_only=True):
     versions: StartingVersions  # an engine that joins begins with the oldest
     model: str  # sha256 of its weights, config and tokenizer, see arl.run.evaluation.results
     like: Resources  # those of the run's first engine
-    engines: list[ProcessStatus]
+    engines: list[ProcessStatus] = []
 
 
 class DescribeRun(Struct, frozen=True, tag=True):

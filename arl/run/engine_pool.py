@@ -9,7 +9,7 @@ The run goes on without an engine that is given up while engine.min_replicas oth
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from msgspec import structs
@@ -61,7 +61,7 @@ class EnginePool:
     _note: Callable[[str], None]
     _sender: GroupSender | None
     _tasks: asyncio.TaskGroup
-    members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)  # those that serve, or that are being started
 
     def __post_init__(self) -> None:
         self._recipe = self._servers.recipe
@@ -70,15 +70,11 @@ class EnginePool:
 
     async def keep_started(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each slot, and wait until all of them serve."""
-        members = [Member(one.role, slot, self._node_name(slot), process=one) for slot, one in enumerate(started)]
-        for member, process in zip(members, started, strict=True):
+        for slot, process in enumerate(started):
+            member = Member(process.role, slot, self._node_name(slot), process=process)
             self._keep(member, self._supervise(member, process))
-        for member in members:
+        for member in list(self.members.values()):
             await member.serves.wait()  # or its task ends the group, within the deadlines of a start
-
-    def statuses(self) -> list[ProcessStatus]:
-        """Describe every engine that serves, or that is being started."""
-        return [self._status(member) for member in self.members.values()]
 
     # ---- changes
 
@@ -91,25 +87,18 @@ class EnginePool:
         """
         match request:
             case DescribeRun():
-                return ControlAnswer(run=structs.replace(await describe(), engines=self.statuses()))
+                return ControlAnswer(run=structs.replace(await describe(), engines=list(self.statuses())))
             case JoinEngine():
                 return ControlAnswer(done=await self.join(request))
             case RemoveEngine(name):
-                num_moved = await self.remove(name)
-                return ControlAnswer(done=f"{name}: {num_moved} open requests go on elsewhere")
+                return ControlAnswer(done=await self.remove(name))
 
     async def join(self, engine: JoinEngine) -> str:
-        """Seat an engine that a command has started, once it has the newest weights; return its name.
+        """Give a slot to an engine that a command has started, once it has the newest weights; say so.
 
         Raises:
-            InputError: the run takes none.
             RunError: it does not answer, or cannot load the weights; the run goes on without it.
         """
-        if self._recipe.mode == "collocated":
-            raise InputError(
-                "engines join: in mode collocated engines and trainer take turns on the same devices, of which an "
-                "engine that joins would have none; use mode disaggregated"
-            )
         slot = self.router.open_slot()
         self._servers.resources[slot] = Resources(threads=1)  # only where it runs they are known, and granted
         member = Member(engine.name, slot, engine.node, external=engine)
@@ -117,11 +106,12 @@ class EnginePool:
         await member.serves.wait()
         if member.given_up is not None:
             raise member.given_up
-        self._note(f"{member} joined and serves version {self.router.loaded_version}; {self._count()}")
-        return member.name
+        done = f"{member} joined and serves version {self.router.loaded_version}; {self._count()}"
+        self._note(done)
+        return done
 
-    async def remove(self, name: str) -> int:
-        """Remove an engine, and return how many of its open requests go on elsewhere, with their tokens.
+    async def remove(self, name: str) -> str:
+        """Remove an engine, and say how many of its open requests go on elsewhere, with their tokens.
 
         Raises:
             InputError: there is no such engine, or none would be left.
@@ -139,8 +129,9 @@ class EnginePool:
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
         if member.process is not None:
             await member.process.stop(self._recipe.deadlines.shutdown)
-        self._note(f"{member} was removed; {num_moved} requests resumed; {self._count()}")
-        return num_moved
+        done = f"{member} was removed; {num_moved} open requests go on elsewhere; {self._count()}"
+        self._note(done)
+        return done
 
     # ---- what keeps a member
 
@@ -243,21 +234,24 @@ class EnginePool:
     def _count(self) -> str:
         return "it has 1 engine" if len(self.members) == 1 else f"it has {len(self.members)} engines"
 
-    def _status(self, member: Member) -> ProcessStatus:
-        status = ProcessStatus(role=member.name, node=member.node, pid=member.pid, restarts=member.restarts or None)
-        replica = self.router.replica(member.slot)
-        if replica is None:
-            return structs.replace(status, state="restarting" if member.serves.is_set() else "starting")
-        load = replica.load
-        return structs.replace(
-            status,
-            state="joined" if member.external else None,
-            version=replica.engine.loaded_version,
-            open=replica.open,
-            slots=f"{load.running}/{load.slots}",
-            waiting=load.waiting,
-            cache=f"{load.tokens / max(load.capacity, 1):.0%}",
-        )
+    def statuses(self) -> Iterator[ProcessStatus]:
+        """Describe every engine."""
+        for member in self.members.values():
+            row = ProcessStatus(role=member.name, node=member.node, pid=member.pid, restarts=member.restarts or None)
+            replica = self.router.replica(member.slot)
+            if replica is None:
+                yield structs.replace(row, state="restarting" if member.serves.is_set() else "starting")
+                continue
+            load = replica.load
+            yield structs.replace(
+                row,
+                state="joined" if member.external else None,
+                version=replica.engine.loaded_version,
+                open=replica.open,
+                slots=f"{load.running}/{load.slots}",
+                waiting=load.waiting,
+                cache=f"{load.tokens / max(load.capacity, 1):.0%}",
+            )
 
 
 @contextlib.asynccontextmanager

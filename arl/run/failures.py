@@ -30,54 +30,50 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:
-        causes = list(leaves(error))
-        if any(isinstance(cause, DiskError) for cause in causes):  # it is the cause of the others
+        explained = await _explained(list(leaves(error)), launcher)
+        if explained is None:
             raise
-        if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
-            raise await _death_or_logs(causes, launcher) or error from error
+        raise explained from error
+
+
+async def _explained(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
+    """Return the death or the hang of a process that is behind `causes`, or None."""
+    if any(isinstance(cause, DiskError) for cause in causes):  # it is the cause of the others
+        return None
+    if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
         for cause in causes:
-            if isinstance(cause, DeadlineError):
-                raise DeadlineError(f"{cause}{await _describe_hanging(launcher)}") from error
-        raise
-
-
-async def _death_or_logs(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
-    """Return the death of a process, or the first failure of an engine with the engines' logs, or None.
-
-    If the trainer did not answer in time, the processes that hang are added.
-    """
-    for cause in causes:
-        if isinstance(cause, ProcessDied):
-            return cause
-    ranks = [process for process in launcher.processes if process.role.startswith("trainer-")]
-    dead = await _first_death(ranks, DEATH_SECONDS)
-    if dead is not None:
-        return await dead.died()
+            if isinstance(cause, ProcessDied):
+                return cause
+        dead = await _first_death(_of_side(launcher, "trainer-"))
+        if dead is not None:
+            return await dead.died()
     for cause in causes:
         if isinstance(cause, EngineError):
-            engines = [process for process in launcher.processes if process.role.startswith("engine-")]
-            return EngineError("\n".join([f"{cause}.", *(engine.log_tail() for engine in engines)]))
-        if isinstance(cause, TrainerError) and isinstance(cause.__cause__, DeadlineError):
-            return TrainerError(f"{cause}{await _describe_hanging(launcher)}")
+            return EngineError("\n".join([f"{cause}.", *(each.log_tail() for each in _of_side(launcher, "engine-"))]))
+        if isinstance(cause, TrainerError):
+            is_late = isinstance(cause.__cause__, DeadlineError)
+            return TrainerError(f"{cause}{await _describe_hanging(launcher)}") if is_late else cause
+        if isinstance(cause, DeadlineError):
+            return DeadlineError(f"{cause}{await _describe_hanging(launcher)}")
     return None
 
 
-async def _first_death(processes: Sequence[Process], seconds: float) -> Process | None:
-    """Wait at most `seconds` until one of `processes` has ended, and return it; None: all of them run.
+def _of_side(launcher: Launcher, prefix: str) -> list[Process]:
+    return [process for process in launcher.processes if process.role.startswith(prefix)]
+
+
+async def _first_death(processes: Sequence[Process]) -> Process | None:
+    """Wait at most DEATH_SECONDS until one of `processes` has ended, and return it; None: all of them run.
 
     If several have ended, one that a signal killed is returned, because its loss may have ended the others.
     """
-    if not processes:
-        return None
     endings = {asyncio.create_task(process.ended()): process for process in processes}
-    try:
-        await asyncio.wait(endings, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        dead = [process for ending, process in endings.items() if ending.done()]
-    finally:
-        for ending in endings:
-            ending.cancel()
-    killed = [process for process in dead if (process.exit_code or 0) < 0]
-    return next(iter(killed or dead), None)
+    if endings:
+        await asyncio.wait(endings, timeout=DEATH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    dead = [process for ending, process in endings.items() if ending.done()]
+    for ending in endings:
+        ending.cancel()
+    return min(dead, key=lambda process: (process.exit_code or 0) >= 0, default=None)
 
 
 async def _describe_hanging(launcher: Launcher) -> str:

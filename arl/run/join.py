@@ -48,7 +48,12 @@ async def join_run(run: Path, replicas: int, host: str | None, note: Callable[[s
     """
     control = RunControl(run)
     state = await control.describe()
-    recipe = load_recipe(run / RECIPE, ())
+    recipe = load_recipe(run / RECIPE)
+    if recipe.mode == "collocated":
+        raise InputError(
+            f"{run}: in mode collocated engines and trainer take turns on the same devices, of which an engine that "
+            "joins would have none; start the run in mode disaggregated"
+        )
     address = _own_address(run, state, host, recipe.cluster.interface)
     trust = read_secrets(run)
     await in_thread(_check_files, state)

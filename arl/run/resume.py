@@ -10,6 +10,7 @@ import contextlib
 import glob
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -104,21 +105,17 @@ def run_to_resume(recipe: Recipe, file: Path) -> Path:
     Raises:
         InputError: there is no such run.
     """
-    if file.name == RECIPE and _is_run(file.parent):
+    if file.name == RECIPE and (file.parent / LOCK).exists():
         return file.parent
     first = recipe.run_directory
-    runs = {1: first} if _is_run(first) else {}
-    for path in first.parent.glob(f"{glob.escape(first.name)}-*"):
-        number = path.name.removeprefix(f"{first.name}-")
-        if number.isdecimal() and _is_run(path):
-            runs[int(number)] = path
+    runs = {}
+    for path in first.parent.glob(f"{glob.escape(first.name)}*"):
+        number = re.fullmatch(r"(?:-(\d+))?", path.name.removeprefix(first.name))
+        if number is not None and (path / LOCK).exists():
+            runs[int(number[1] or 1)] = path
     if not runs:
         raise InputError(f"--resume: there is no run {first}; start it without --resume")
     return runs[max(runs)]
-
-
-def _is_run(directory: Path) -> bool:
-    return (directory / LOCK).exists()
 
 
 def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> ResumePoint:
@@ -134,12 +131,10 @@ def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay
     version = point.state.controller.version
     tokens = point.state.controller.tokens_trained
     if is_finished and recipe.train.is_done(version, tokens):
-        more = (
-            f"train.tokens=N with N > {tokens}" if recipe.train.steps > version else f"train.steps=N with N > {version}"
-        )
+        limit, reached = ("tokens", tokens) if recipe.train.steps > version else ("steps", version)
         raise InputError(
             f"--resume: {directory} is finished after {version} steps; see its {SUMMARY}, extend it by "
-            f"--set {more}, or start a new run"
+            f"--set train.{limit}=N with N > {reached}, or start a new run"
         )
     # What follows changes files, and so whatever can be refused was refused above.
     with writing(directory):

@@ -49,6 +49,7 @@ from arl.run.world import Parts, RunContext, World, make_world
 from arl.types import Accuracy
 
 T = TypeVar("T")
+Work = Callable[[StatusWriter], Awaitable[T]]
 MEMORY = "hardware/memory_gb"
 
 
@@ -106,13 +107,7 @@ def _make_starting_model(context: RunContext) -> Path:
     return _on_clock(context, "making the starting model", make)
 
 
-def _on_clock(
-    context: RunContext,
-    stage: str,
-    work: Callable[[StatusWriter], Awaitable[T]],
-    is_virtual: bool = False,
-    start: float = 0.0,
-) -> T:
+def _on_clock(context: RunContext, stage: str, work: Work[T], is_virtual: bool = False, start: float = 0.0) -> T:
     """Run `work` on a clock that begins at `start`, with status.json written and one failure reported."""
 
     async def main() -> T:
@@ -178,8 +173,8 @@ class SegmentRun:
             return None
         with span("evaluation", f"version {version} {when}"):
             accuracy = await parts.evaluate(problems, version)
-        reward = f"{accuracy.mean_reward:.3f}"
-        self.context.display.note(f"accuracy {when}: {reward} on {accuracy.problems} held-out problems")
+        text = f"{accuracy.mean_reward:.3f} on {accuracy.problems} held-out problems"
+        self.context.display.note(f"accuracy {when}: {text}")
         return accuracy
 
     async def _train_and_record(self, parts: Parts, status: StatusWriter) -> None:

@@ -21,7 +21,7 @@ import arl
 from arl.clock import in_thread
 from arl.config.recipe import WALL
 from arl.data.tokenizer import load_codec, recipe_format
-from arl.launch.base import Command, Launcher, Node, Process, Resources, make_launcher
+from arl.launch.base import Command, Launcher, Node, Process, make_launcher
 from arl.launch.network import host_identity, is_loopback
 from arl.launch.run_secrets import run_secrets
 from arl.metrics.run_files import LOGS
@@ -36,7 +36,6 @@ from arl.run.processes import EngineServers, open_trainer, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
-from arl.types import StartingVersions
 
 
 class WallWorld(World):
@@ -71,7 +70,7 @@ class WallWorld(World):
                 placement.on_gpus,
                 placement.spans_nodes,
             )
-            weights = stack.enter_context(published)
+            weights = stack.enter_context(published).absolute()
             if weights.parent != SHARED_MEMORY and not placement.spans_nodes:
                 note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
             launcher = await stack.enter_async_context(make_launcher(recipe, context.directory / LOGS))
@@ -90,7 +89,15 @@ class WallWorld(World):
                 hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
 
                 async def describe() -> LiveRun:
-                    return _describe(context, weights, servers.resources[0], nodes, await hashing)
+                    """Describe the run to those who want to join it."""
+                    return LiveRun(
+                        arl=arl.__version__,
+                        only_host=host_identity() if all(is_loopback(node.address) for node in nodes) else None,
+                        weights=str(weights) if plan.transport in ("file", "ipc") else None,
+                        versions=versions,
+                        model=await hashing,
+                        like=servers.resources[0],
+                    )
 
                 async with (
                     open_rewards(recipe, launcher.logs, note) as rewards,
@@ -117,21 +124,6 @@ class WallWorld(World):
                         ],
                     )
             await trainer.stop()
-
-
-def _describe(context: RunContext, weights: Path, like: Resources, nodes: Sequence[Node], model: str) -> LiveRun:
-    """Describe the run to those who want to join it, with paths that another process finds, wherever it was started."""
-    versions = context.versions
-    older = {version: str(Path(path).absolute()) for version, path in versions.older.items()}
-    return LiveRun(
-        arl=arl.__version__,
-        only_host=host_identity() if all(is_loopback(node.address) for node in nodes) else None,
-        weights=str(weights.absolute()) if context.plan.transport in ("file", "ipc") else None,
-        versions=StartingVersions(str(Path(versions.model).absolute()), versions.version, older),
-        model=model,
-        like=like,
-        engines=[],
-    )
 
 
 def _other_processes(launcher: Launcher, nodes: Sequence[Node], pool: EnginePool) -> Iterator[ProcessStatus]:

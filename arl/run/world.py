@@ -75,9 +75,9 @@ class RunContext:
 
     @property
     def versions(self) -> StartingVersions:
-        """Return the versions that trainer and engines begin with."""
+        """Return the versions that trainer and engines begin with, under paths that any process finds."""
         older = {} if self.resumed is None else self.resumed.older_versions
-        return StartingVersions(str(self.model), self.version, older)
+        return StartingVersions(str(self.model.absolute()), self.version, older)
 
     @property
     def is_done(self) -> bool:
@@ -177,17 +177,26 @@ def recipe_parts(
     """
     recipe = context.recipe
     plan = context.plan
+    rollout = recipe.rollout
+    tail = None
+    admission: Admission
+    if plan.lags is not None:
+        admission = LagSchedule(plan.lags)
+    elif rollout.tail_batching is not None:
+        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
+        admission = TailGate(tail)
+    else:
+        admission = StalenessGate(rollout.problems_per_step, rollout.max_age)
     episodes = Episodes(
         engine,
         codec,
         rewards,
         env=import_function(env_name(recipe), "rollout.env"),
-        rollout=recipe.rollout,
+        rollout=rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
         shaping=recipe.reward,
     )
-    admission, tail = _admission(recipe, plan)
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         suite = held_out_suite(recipe, problems)
@@ -209,7 +218,7 @@ def recipe_parts(
         )
 
     return Parts(
-        rollout=recipe.rollout,
+        rollout=rollout,
         deadlines=recipe.deadlines,
         steps=recipe.train.steps,
         tokens=recipe.train.tokens,
@@ -229,16 +238,6 @@ def recipe_parts(
         evaluate=measure,
         num_diverged=lambda: episodes.num_diverged,
     )
-
-
-def _admission(recipe: Recipe, plan: Plan) -> tuple[Admission, TailRounds | None]:
-    rollout = recipe.rollout
-    if plan.lags is not None:
-        return LagSchedule(plan.lags), None
-    if rollout.tail_batching is not None:
-        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
-        return TailGate(tail), tail
-    return StalenessGate(rollout.problems_per_step, rollout.max_age), None
 
 
 def recipe_filter(recipe: Recipe) -> Filter:

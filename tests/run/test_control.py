@@ -1,7 +1,6 @@
 """Commands ask a controller through files; what else lies there, and a disk that fails, cost the run nothing."""
 
 import asyncio
-import json
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -74,16 +73,6 @@ def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp
 
     served(tmp_path, ask)
     assert not (tmp_path / "control").exists()
-
-
-def test_what_is_no_request_is_answered_with_an_error_and_those_behind_it_are_done(tmp_path: Path) -> None:
-    async def ask(control: RunControl) -> None:
-        folder = tmp_path / "control"
-        (folder / "0.request").write_bytes(b'{"type": "RemoveEngine", "name": ["engine-0"]}')
-        assert await control.ask(RemoveEngine("engine-0"), 30)
-        assert "Expected `str`" in json.loads((folder / "0.answer").read_bytes())["error"]
-
-    served(tmp_path, ask)
 
 
 def test_a_controller_that_was_killed_is_told_from_a_run_that_has_ended(

@@ -175,7 +175,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 
 def test_a_run_leaves_behind_what_it_promises_and_its_key_in_no_file(start: Callable[..., Command]) -> None:
-    command = start("output.wandb=offline", gates=[FIRST], is_forked=False)
+    """It also measures a version in a process beside it."""
+    settings = ("output.wandb=offline", "eval.every=3", "output.keep_checkpoints=1")
+    command = start(*settings, gates=[FIRST], is_forked=False)
     command.read_until("accuracy before training")
     key = (command.run / FOLDER / KEY).read_bytes()
     command.open_gate(FIRST)
@@ -188,44 +190,24 @@ def test_a_run_leaves_behind_what_it_promises_and_its_key_in_no_file(start: Call
     assert any(r["token_age/mean"] > 0 for r in steps)
     never = {"length/wrong_mean"}  # by this reward, only an empty response is wrong
     assert set().union(*steps) | never == EVERY_STEP
+    scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in records if "loss" not in r}
+    assert scores.keys() == {0, 3, 5}
     assert {k for r in records for k in r if k.startswith("eval/")} == EVALUATION
-    rows = pq.read_table(command.run / "trajectories").to_pylist()
-    assert len(rows) == 5 * 16
-    assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
+    best = 5 if scores[5] > scores[3] else 3
+    checkpoints = command.run / "checkpoints"
+    assert (checkpoints / "best").readlink() == Path(f"step_{best}")
+    assert {path.name for path in checkpoints.iterdir()} == {"best", f"step_{best}", "step_5"}
+    names = {file.name for file in (checkpoints / "step_5").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert_everything_was_trained_once(command, steps=5)
     assert json.loads((command.run / "trace.json").read_text())
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
-        f.name for f in (command.run / "checkpoints" / "step_5").iterdir()
-    }
     assert read_status(command.run).end == "finished"
-    assert {f.name for f in (command.run / "logs").iterdir()} == {"engine-0.log", "trainer-0.log", "reward.log"}
-    assert "accuracy" in command.output
+    logs = {file.name for file in (command.run / "logs").iterdir()}
+    assert logs == {"engine-0.log", "trainer-0.log", "reward.log", "evaluation.log"}
     assert "try next" in command.output
     assert not command.weights_left()
     assert len(key) >= 32 and key.decode() not in command.output
     assert not [file for file in command.run.rglob("*") if file.is_file() and key in file.read_bytes()]
-
-
-def test_collocated_mode_with_staleness_carries_partial_trajectories_over_a_turn(start: Callable[..., Command]) -> None:
-    command = start("mode=collocated", "rollout.problems_per_step=2", "train.steps=8", "rollout.max_new_tokens=200")
-    assert command.end() == 0, command.output
-    steps = [r for r in command.metrics() if "loss" in r]
-    assert max(r["staleness/max"] for r in steps) in {1, 2}
-    assert sum(r["versions/spanning_fraction"] for r in steps) > 0
-
-
-def test_kill_9_of_a_rank_ends_the_run_with_its_name_and_leaves_nothing(start: Callable[..., Command]) -> None:
-    module = "arl.train.rank"
-    command = start("train.steps=100000", "output.checkpoint_every=2")
-    command.read_until("step    5")
-    children = command.children()
-    assert {"arl.engine.embedded.server", "arl.train.rank", "arl.reward.worker"} <= children.keys()
-    children[module].kill()
-    assert command.end() == 3  # far sooner than at any of its deadlines
-    assert f"arl: trainer-0 (pid {children[module].pid}) was killed by SIGKILL" in command.output
-    assert command.output.splitlines()[-1] == "resume with: arl train runs/small/recipe.yaml --resume"
-    assert "Traceback" not in command.output
-    assert not survivors(list(children.values()))
-    assert not command.weights_left()
 
 
 def assert_everything_was_trained_once(command: Command, steps: int) -> None:
