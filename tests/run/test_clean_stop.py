@@ -10,8 +10,9 @@ import pytest
 
 from arl.errors import RunStopped
 from arl.run.clean_stop import not_saved, stopped_by_signals
+from tests.cluster.trained_once import assert_trained_once
 from tests.processes import survivors
-from tests.run.test_train import Command, assert_everything_was_trained_once, start
+from tests.run.test_train import Command, start
 
 __all__ = ["start"]  # a fixture
 
@@ -43,7 +44,7 @@ def test_after_ctrl_c_a_run_is_saved_and_a_resumed_one_goes_on_where_it_was(star
     assert [record["step"] for record in steps] == list(range(1, 9))
     assert max(record["staleness/max"] for record in steps) in {1, 2}
     assert sum(record["versions/spanning_fraction"] for record in steps) > 0
-    assert_everything_was_trained_once(resumed, steps=8)
+    assert_trained_once(resumed.run, 8)
 
 
 @pytest.fixture

@@ -9,9 +9,10 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.cluster.trained_once import assert_trained_once
 from tests.forks import ForkedCommand, arl
 from tests.processes import survivors
-from tests.run.test_train import FIRST, Command, assert_everything_was_trained_once
+from tests.run.test_train import FIRST, Command
 
 GATES = [FIRST, 8 + 16 * 12, 8 + 16 * 24]  # scores; the run waits at each until the test has changed its engines
 STEPS = 36
@@ -86,7 +87,7 @@ def test_a_run_whose_engines_join_are_killed_and_removed_trains_everything_once(
     )
     summary = json.loads((command.run / "summary.json").read_text())
     assert summary["groups"] == {"trained": STEPS * 4, "in flight": 0}
-    assert_everything_was_trained_once(command, steps=STEPS)
+    assert_trained_once(command.run, STEPS)
     assert not (command.run / "control").exists()
     assert not (command.run / "secrets").exists()
     assert staying.wait() == 0

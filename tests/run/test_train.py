@@ -15,11 +15,10 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from arl.config.recipe_file import load_recipe
-from arl.data.problems import ProblemOrder, load_problems
 from arl.launch.run_secrets import FOLDER, KEY
 from arl.metrics.run_status import read_status
 from arl.sync.publication_directory import PREFIX
+from tests.cluster.trained_once import assert_trained_once
 from tests.forks import ForkedCommand
 from tests.metrics.every_step import EVALUATION, EVERY_STEP
 from tests.processes import survivors
@@ -199,7 +198,7 @@ def test_a_run_leaves_behind_what_it_promises_and_its_key_in_no_file(start: Call
     assert {path.name for path in checkpoints.iterdir()} == {"best", f"step_{best}", "step_5"}
     names = {file.name for file in (checkpoints / "step_5").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
-    assert_everything_was_trained_once(command, steps=5)
+    assert_trained_once(command.run, 5)
     assert json.loads((command.run / "trace.json").read_text())
     assert read_status(command.run).end == "finished"
     logs = {file.name for file in (command.run / "logs").iterdir()}
@@ -208,16 +207,6 @@ def test_a_run_leaves_behind_what_it_promises_and_its_key_in_no_file(start: Call
     assert not command.weights_left()
     assert len(key) >= 32 and key.decode() not in command.output
     assert not [file for file in command.run.rglob("*") if file.is_file() and key in file.read_bytes()]
-
-
-def assert_everything_was_trained_once(command: Command, steps: int) -> None:
-    """All of the problems that so many steps need, in whole groups, none of them too old."""
-    rows = pq.read_table(command.run / "trajectories").to_pylist()
-    groups = {row["group_id"]: row["problem_id"] for row in rows}
-    assert len(rows) == steps * 4 * 4 == 4 * len(groups)
-    assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
-    order = ProblemOrder(load_problems(load_recipe(command.run / "recipe.yaml").data, 0).training, 0)
-    assert sorted(groups.values()) == sorted(next(order).id for _ in range(steps * 4))
 
 
 @pytest.mark.slow
@@ -235,7 +224,7 @@ def test_a_run_whose_engine_is_killed_goes_on_with_another_one(start: Callable[.
     assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][::13] == [0, 1]
     assert json.loads((command.run / "summary.json").read_text())["groups"] == {"trained": 56, "in flight": 0}
     assert (command.run / "logs" / "engine-0.log").read_text().count("ready http://") == 2
-    assert_everything_was_trained_once(command, steps=14)
+    assert_trained_once(command.run, 14)
     assert not command.weights_left()
 
 
@@ -262,7 +251,7 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
     assert "weights travel by broadcast" in command.output
     assert re.search(r"did not answer in time \(.*\) and was killed; restarted in", command.output)
     assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][-1] >= 1
-    assert_everything_was_trained_once(command, steps=24)
+    assert_trained_once(command.run, 24)
     assert not command.weights_left()
 
 
@@ -309,7 +298,7 @@ def test_after_a_kill_or_a_frozen_rank_a_resumed_run_loses_no_problem_and_trains
     assert came_from is not None
     assert 5 <= int(came_from[1]) <= 35
     assert [r["step"] for r in resumed.metrics()] == list(range(1, 41))
-    assert_everything_was_trained_once(resumed, steps=40)
+    assert_trained_once(resumed.run, 40)
     assert not command.weights_left()
     if victim == "the controller":
         rows = pq.read_table(resumed.run / "trajectories").to_pylist()
