@@ -183,7 +183,7 @@ def list_(run: Run) -> None:
 
     engines = clock.run(RunControl(run).describe).engines
     rows = [structs.replace(engine, state=engine.state or "serving") for engine in engines]
-    Console(highlight=False).print(draw_processes(rows, len(rows)))
+    Console(highlight=False, width=200).print(draw_processes(rows, len(rows)))  # names of engines may be long
 
 
 def join(run: Run, replicas: Replicas = 1, host: Host = None) -> None:

@@ -71,12 +71,9 @@ class FakeServers:
     )
     started: list[FakeProcess] = dataclasses.field(default_factory=list)
     without_room: set[int] = dataclasses.field(default_factory=set)
-    hanging: set[int] = dataclasses.field(default_factory=set)
 
     async def start(self, i: int) -> FakeProcess:
         await asyncio.sleep(START_SECONDS)
-        if i in self.hanging:
-            await asyncio.Event().wait()
         if i in self.without_room:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
         self.started.append(FakeProcess(f"engine-{i}"))
@@ -118,17 +115,6 @@ def test_an_engine_that_has_joined_keeps_its_name_and_is_given_up_by_an_error() 
             await asyncio.sleep(0.1)
 
     assert changed(scenario)[-1].endswith("refused\nThe run goes on; it has 1 engine")
-
-
-def test_a_start_that_hangs_when_the_run_ends_does_not_keep_it_from_ending() -> None:
-    recipe = load_recipe(Path("recipes/quickstart.yaml"), ["engine.replicas=1"])
-
-    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
-        servers.hanging.add(0)
-        servers.started[0].over.set()
-        await asyncio.sleep(START_SECONDS * 2)
-
-    assert changed(scenario, recipe) == []
 
 
 def test_a_full_disk_that_keeps_an_engine_from_its_restart_costs_the_run_that_engine() -> None:

@@ -16,7 +16,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from arl.launch.run_secrets import FOLDER, KEY
+from arl.launch.spawn import RUNNER
 from arl.metrics.run_status import read_status
+from arl.run.evaluation.evaluate_model import LOWEST_PRIORITY
 from arl.sync.publication_directory import PREFIX
 from tests.cluster.trained_once import assert_trained_once
 from tests.forks import ForkedCommand
@@ -210,25 +212,6 @@ def test_a_run_leaves_behind_what_it_promises_and_its_key_in_no_file(start: Call
 
 
 @pytest.mark.slow
-def test_a_run_whose_engine_is_killed_goes_on_with_another_one(start: Callable[..., Command]) -> None:
-    gate = 8 + 16 * 10  # not passed before the kill
-    command = start("train.steps=14", "eval.problems=8", gates=[gate])
-    command.read_until("step    4")
-    server = command.children()["arl.engine.embedded.server"]
-    server.kill()
-    command.open_gate(gate)
-    assert command.end() == 0, command.output
-    assert "Traceback" not in command.output
-    how = r"was killed by SIGKILL.*; restarted in \d+\.\d s at version \d+; \d+ requests resumed"
-    assert re.search(rf"engine-0 \(pid {server.pid}\) {how}", command.output), command.output
-    assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][::13] == [0, 1]
-    assert json.loads((command.run / "summary.json").read_text())["groups"] == {"trained": 56, "in flight": 0}
-    assert (command.run / "logs" / "engine-0.log").read_text().count("ready http://") == 2
-    assert_trained_once(command.run, 14)
-    assert not command.weights_left()
-
-
-@pytest.mark.slow
 def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_then_none_that_answers(
     start: Callable[..., Command],
 ) -> None:
@@ -242,6 +225,7 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
     command.read_until("step    6")
     command.children()["arl.engine.embedded.server"].kill()
     command.read_until("restarted in")
+    assert re.search(r"was killed by SIGKILL.*; restarted in \d+\.\d s at version \d+; \d+ requests", command.output)
     for module, process in command.processes():
         if module == "arl.engine.embedded.server":
             process.send_signal(signal.SIGSTOP)
@@ -305,3 +289,38 @@ def test_after_a_kill_or_a_frozen_rank_a_resumed_run_loses_no_problem_and_trains
         ages = {(r["trained_at"], r["trained_at"] - v) for r in rows for v in r["policy_versions"] if v >= 0}
         assert ages == {(step, min(step, 2)) for step in range(40)}
     assert json.loads((resumed.run / "trace.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_while_versions_wait_measures_each_of_them_once_when_it_is_resumed(
+    start: Callable[..., Command],
+) -> None:
+    settings = ("train.steps=7", "eval.every=2", "output.keep_checkpoints=1")
+    killed = start(*settings)
+    killed.read_until("step    1")
+    process_of(killed, "arl.engine.embedded.server").suspend()
+    killed.read_until("versions that are still evaluated")
+    killed.process.kill()
+    killed.process.wait()
+    waiting = re.search(r"still evaluated: (.*)", killed.output)
+    assert waiting
+    resumed = start(*settings, resume=True)
+    assert resumed.end() == 0, resumed.output
+    measured = [r["policy_version"] for r in resumed.metrics() if "loss" not in r]
+    assert sorted(measured) == [0, 2, 4, 6, 7]
+    for version in waiting[1].split(", "):
+        assert resumed.output.count(f"evaluation of version {version}:") == 1
+
+
+def process_of(command: Command, module: str) -> psutil.Process:
+    """Wait for the process of a module with the lowest priority."""
+    try:
+        while True:
+            for name, process in command.processes():
+                with contextlib.suppress(psutil.NoSuchProcess):  # this one has ended
+                    is_runner = RUNNER[-1] in process.cmdline()  # which is about to become it
+                    if name == module and not is_runner and process.nice() >= LOWEST_PRIORITY:
+                        return process
+    except psutil.NoSuchProcess:  # the run has ended
+        command.end()
+        raise AssertionError(f"no evaluation has begun:\n{command.output}") from None
