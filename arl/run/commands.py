@@ -35,26 +35,15 @@ Gpus = Annotated[
     typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.", callback=not_empty),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
-CheckWeights = Annotated[
-    bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
-]
-# Options that --help names with another one are hidden, so that it fits one screen.
 LauncherName = Annotated[
     str | None,
-    typer.Option("--launcher", help="local, slurm, ray (--address) or module:attribute.", callback=not_empty),
+    typer.Option("--launcher", help="local, slurm, ray or module:attribute.", callback=not_empty),
 ]
 Nodes = Annotated[
     str | None,
     typer.Option("--nodes", help="Machines, N or MIN-MAX: --set cluster.nodes=….", callback=not_empty),
 ]
-Time = Annotated[str | None, typer.Option("--time", hidden=True, callback=not_empty)]
-Account = Annotated[str | None, typer.Option("--account", hidden=True, callback=not_empty)]
-Partition = Annotated[str | None, typer.Option("--partition", hidden=True, callback=not_empty)]
-Sbatch = Annotated[
-    list[str] | None,
-    typer.Option("--sbatch", help="Slurm: --sbatch=--qos=x; also --time, --account, --partition."),
-]
-RayAddress = Annotated[str | None, typer.Option("--address", hidden=True, callback=not_empty)]
+Sbatch = Annotated[list[str] | None, typer.Option("--sbatch", help="Flag of sbatch, as in --sbatch=--time=08:00:00.")]
 
 
 def refuse_contradictions(dry_run: bool, resume: bool, verbose: bool, gpus: str | None) -> None:
@@ -210,8 +199,8 @@ def remove(run: Run, engine: Engine) -> None:
     async def ask() -> str:
         control = RunControl(run)
         await control.describe()
-        deadlines = load_recipe(run / RECIPE, ()).deadlines
-        return await control.ask(RemoveEngine(engine), deadlines.engine_removed)
+        seconds = load_recipe(run / RECIPE).deadlines.engine_removed
+        return (await control.ask(RemoveEngine(engine), seconds)).done
 
     typer.echo(clock.run(ask))
 

@@ -105,22 +105,19 @@ class RunControl:
             status = read_status(self.run)
             why = f"has ended: {status.end}" if status.end else f"takes no commands now ({status.stage})"
             raise InputError(f"{self.run}: {why}; it takes them while it trains")
-        run = (await self._answer(DescribeRun(), DESCRIBE_SECONDS)).run
+        run = (await self.ask(DescribeRun(), DESCRIBE_SECONDS)).run
         assert run is not None
         if run.arl != arl.__version__:
             raise InputError(f"{self.run}: runs under arl {run.arl}, and this is {arl.__version__}; install the same")
         return run
 
-    async def ask(self, request: JoinEngine | RemoveEngine, seconds: float) -> str:
-        """Ask for a change that may take `seconds`, and return what was done.
+    async def ask(self, request: Request, seconds: float) -> ControlAnswer:
+        """Ask for something that may take `seconds`.
 
         Raises:
             InputError: the controller refuses it.
             RunError: it failed, or there is no answer in time.
         """
-        return (await self._answer(request, seconds)).done
-
-    async def _answer(self, request: Request, seconds: float) -> ControlAnswer:
         name = secrets.token_hex(8)
         asked = self._folder / f"{name}{REQUEST}"
         answered = self._folder / f"{name}{ANSWER}"

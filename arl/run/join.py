@@ -82,7 +82,8 @@ async def join_run(run: Path, replicas: int, host: str | None, note: Callable[[s
         except BaseException:  # Ctrl-C as well
             for process in processes if control.is_open else ():
                 try:
-                    note(await control.ask(RemoveEngine(process.role), REMOVE_SECONDS))
+                    answer = await control.ask(RemoveEngine(process.role), REMOVE_SECONDS)
+                    note(answer.done)
                 except ArlError as error:  # this machine leaves in any case, and the run finds out by the connection
                     note(f"{process.role} leaves: {error}")
             raise

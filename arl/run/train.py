@@ -36,7 +36,7 @@ from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary, TrainerMemory, mean_idle, weights_sha256
 from arl.metrics.trackers import make_trackers
 from arl.rollout.controller import Controller
-from arl.run.checkpoint import ResumePoint, next_checkpoint
+from arl.run.checkpoint import load_state, next_checkpoint
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
 from arl.run.evaluation.during import Evaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
@@ -83,13 +83,13 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None, w
         failures_with_resume_command(begun.directory),
     ):
         context = begun
-        if begun.resumed is None:
-            context = replace(context, first_model=_make_starting_model(context))
+        if begun.state is None:
+            context = replace(context, model=_make_starting_model(context))
         while world.traits.restarts_at_checkpoints and not context.is_done:
             segment = SegmentRun(world, context, next_checkpoint(recipe, context.version), is_last=False)
             segment.run(began)
             checkpoint = context.directory / CHECKPOINTS / f"step_{segment.controller.version}"
-            context = replace(context, resumed=ResumePoint.load(checkpoint))
+            context = replace(context, model=checkpoint, state=load_state(checkpoint))
         segment = SegmentRun(world, context, recipe.train.steps, is_last=True)
         segment.run(began)
         if segment.controller.is_stopping:
@@ -144,12 +144,14 @@ class SegmentRun:
         """
         context = self.context
         traits = self.world.traits
-        if context.resumed is not None:
-            self.before = context.resumed.state.before
-        else:
+        start = traits.start_time
+        if not traits.virtual_time:
+            start += perf_counter() - began
+        if context.state is None:
             self.before = self.world.known_accuracy(context)  # before the clock starts
-        taken = 0.0 if traits.virtual_time else perf_counter() - began
-        start = traits.start_time + context.time + taken
+        else:
+            self.before = context.state.before
+            start += context.state.time
         _on_clock(context, "starting engines and trainer", self._run, traits.virtual_time, start)
 
     async def _run(self, status: StatusWriter) -> None:
@@ -157,7 +159,7 @@ class SegmentRun:
         with recorded_spans():
             async with self.world.open(context) as parts:
                 status.parts = parts
-                if self.before is None and context.resumed is None:
+                if self.before is None and context.state is None:
                     status.stage = "evaluation before training"
                     self.before = await self._evaluate(parts, context.version, "before training")
                 status.stage = "waiting for the trainer to be ready"
@@ -180,7 +182,7 @@ class SegmentRun:
     async def _train_and_record(self, parts: Parts, status: StatusWriter) -> None:
         context = self.context
         recipe = context.recipe
-        restored = None if context.resumed is None else context.resumed.state
+        restored = context.state
         with Recorder(
             context.directory,
             recipe.output.trajectories,

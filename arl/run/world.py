@@ -32,7 +32,7 @@ from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import TailGate, TailRounds
 from arl.rollout.staleness import Admission, StalenessGate
-from arl.run.checkpoint import ResumePoint, RunCheckpoints
+from arl.run.checkpoint import RunCheckpoints, RunState, older_versions
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
@@ -56,39 +56,27 @@ class RunContext:
     plan: Plan
     directory: Path
     display: ConsoleDisplay
-    first_model: Path | None = None
-    """Weights of version 0; None: they are not made yet, or the run is resumed."""
-    resumed: ResumePoint | None = None
-    """The checkpoint that the segment goes on from."""
-
-    @property
-    def model(self) -> Path:
-        """Return the weights that the trainer begins with."""
-        path = self.first_model if self.resumed is None else self.resumed.checkpoint
-        assert path is not None, "made before a world is opened"
-        return path
+    model: Path = Path()
+    """Weights that the trainer begins with: the checkpoint's, or version 0, which is made when the run has begun."""
+    state: RunState | None = None
+    """What the checkpoint holds that the segment goes on from; None: the run is new."""
 
     @property
     def version(self) -> int:
         """Return the version that the trainer begins with."""
-        return 0 if self.resumed is None else self.resumed.state.controller.version
+        return 0 if self.state is None else self.state.controller.version
 
     @property
     def versions(self) -> StartingVersions:
         """Return the versions that trainer and engines begin with, under paths that any process finds."""
-        older = {} if self.resumed is None else self.resumed.older_versions
+        older = {} if self.state is None else older_versions(self.model.absolute(), self.state)
         return StartingVersions(str(self.model.absolute()), self.version, older)
 
     @property
     def is_done(self) -> bool:
         """Return whether nothing is left to train."""
-        tokens = 0 if self.resumed is None else self.resumed.state.controller.tokens_trained
+        tokens = 0 if self.state is None else self.state.controller.tokens_trained
         return self.recipe.train.is_done(self.version, tokens)
-
-    @property
-    def time(self) -> float:
-        """Return the clock seconds at which the run goes on."""
-        return 0.0 if self.resumed is None else self.resumed.state.time
 
 
 class MeteredGroups(Groups, Protocol):
@@ -213,7 +201,7 @@ def recipe_parts(
             recorder=recorder,
             inputs=plan.sha256(recipe.train.steps),
             before=before,
-            in_use=None if context.resumed is None else context.resumed.checkpoint,
+            in_use=None if context.state is None else context.model,
             evaluations=evaluations,
         )
 

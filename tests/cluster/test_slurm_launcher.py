@@ -51,7 +51,7 @@ def test_a_directory_that_nodes_do_not_share_is_refused_and_each_node_is_named(
 def test_a_job_that_slurm_refuses_is_reported_with_its_reason(slurm: SlurmCluster, tmp_path: Path) -> None:
     recipe = str(write_small_recipe(tmp_path))
     output = f"output.directory={tmp_path}/runs"
-    done = run_arl(slurm, "train", recipe, "--set", output, "--partition", "no-such-queue")
+    done = run_arl(slurm, "train", recipe, "--set", output, "--sbatch=--partition=no-such-queue")
     assert done.returncode == 2
     assert "invalid partition specified: no-such-queue" in done.stderr
 

@@ -40,7 +40,7 @@ def test_before_its_time_limit_a_run_saves_a_checkpoint_and_ends_and_another_job
     slurm: SlurmCluster, tmp_path: Path
 ) -> None:
     recipe = write_small_recipe(tmp_path)
-    long = ("--time", "60", "--sbatch=--signal=B:TERM@60", "--set", "train.steps=100000")
+    long = ("--sbatch=--time=60", "--sbatch=--signal=B:TERM@60", "--set", "train.steps=100000")
     job = SlurmJob(slurm, recipe, tmp_path / "runs", *long)
     job.wait_for_checkpoint()
     minutes = job.minutes + 2  # whatever the machine has taken until now

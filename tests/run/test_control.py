@@ -64,7 +64,7 @@ def served(
 def test_a_command_sees_the_engines_and_gets_an_answer_or_the_reason_why_not(tmp_path: Path) -> None:
     async def ask(control: RunControl) -> None:
         assert (await control.describe()).engines == [ENGINE]
-        assert await control.ask(RemoveEngine("engine-0"), 30) == "removed"
+        assert (await control.ask(RemoveEngine("engine-0"), 30)).done == "removed"
         with pytest.raises(InputError, match="has no such engine"):
             await control.ask(RemoveEngine("engine-9"), 30)
         with pytest.raises(RunError, match="nobody answers"):

@@ -78,10 +78,9 @@ def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_fro
 
     asyncio.run(killed())
     notes: list[str] = []
-    point = newest_intact(directory, notes.append)
-    checkpoint = point.checkpoint
+    checkpoint, state = newest_intact(directory, notes.append)
     assert checkpoint.name == "step_5"
-    assert point.state.controller.version == 5
+    assert state.controller.version == 5
     assert not notes
     clear_after(checkpoint)
     asyncio.run(resumed(checkpoint))

@@ -150,7 +150,7 @@ def submit(recipe: Recipe, submission: Submission) -> str:
         if done.returncode != 0:
             raise InputError(
                 f"sbatch refuses the job: {done.stderr.strip()}; run this on a login node of the cluster; its flags "
-                "come from cluster.flags, --time, --account, --partition and --sbatch, and --dry-run shows its script"
+                "come from cluster.flags and --sbatch, and --dry-run shows its script"
             )
     except InputError:
         shutil.rmtree(submission.directory)
