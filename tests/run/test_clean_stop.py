@@ -19,8 +19,9 @@ __all__ = ["start"]  # a fixture
 
 def test_after_ctrl_c_a_run_is_saved_and_a_resumed_one_goes_on_where_it_was(start: Callable[..., Command]) -> None:
     """In mode collocated with staleness, where trajectories are carried over turns."""
-    settings = ("train.steps=8", "eval.problems=0", "mode=collocated", "rollout.max_new_tokens=100")
-    gate = 16 * 5  # nothing after step 5 can be trained before it is opened
+    rollout = ("rollout.problems_per_step=2", "rollout.max_new_tokens=100")
+    settings = ("train.steps=8", "eval.problems=0", "mode=collocated", *rollout)
+    gate = 8 * 5  # nothing after step 5 can be trained before it is opened
     command = start(*settings, gates=[gate])
     command.read_until("step    2")
     children = list(command.children().values())

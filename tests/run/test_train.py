@@ -58,6 +58,15 @@ FIRST = 32 + 1  # score in training
 FROZEN = "arl.train.rank"  # the process that is stopped, not killed
 
 
+def held_folders(pid: int) -> Iterator[Path]:
+    """Yield the folders of weights that a process has locked: a machine may have other runs, and their folders."""
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            folder = Path(os.readlink(file))
+            if folder.name.startswith(PREFIX):
+                yield folder
+
+
 class Command:
     """`arl train` in a directory of its own."""
 
@@ -116,16 +125,9 @@ class Command:
         for line in self.process.stdout:
             self.output += line
             if text in line:
-                self.weights |= set(self._held())
+                self.weights |= set(held_folders(self.process.pid))
                 return
         raise AssertionError(f"{text!r} never came:\n{self.output}")
-
-    def _held(self) -> Iterator[Path]:
-        """Folders that it has locked: a machine may have other runs, and their folders, than this one."""
-        for file in Path(f"/proc/{self.process.pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                if (folder := Path(os.readlink(file))).name.startswith(PREFIX):
-                    yield folder
 
     def weights_left(self) -> list[Path]:
         assert self.weights, "nobody looked while it ran"
