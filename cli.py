@@ -1,7 +1,7 @@
 """Define the `arl` command. Heavy imports live inside commands, so that --help answers at once.
 
 Exit codes: 0 done · 1 a bug, or nobody reads the output any more, as in `arl report RUN | head -1` · 2 bad input,
-nothing was started · 3 a run failed · 130 interrupted or stopped, by Ctrl-C or by SIGTERM: see arl.run.clean_stop.
+nothing was started · 3 a run failed · 130 interrupted or stopped, by Ctrl-C or by SIGTERM: see arl.run.failures.
 """
 
 import atexit

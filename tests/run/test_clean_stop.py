@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from arl.errors import RunStopped
-from arl.run.clean_stop import not_saved, stopped_by_signals
+from arl.run.failures import not_saved, stopped_by_signals
 from tests.cluster.trained_once import assert_trained_once
 from tests.processes import survivors
 from tests.run.test_train import Command, start

@@ -205,7 +205,7 @@ def test_a_run_leaves_behind_what_it_promises_and_its_key_in_no_file(start: Call
     assert_trained_once(command.run, 5)
     assert json.loads((command.run / "trace.json").read_text())
     assert read_status(command.run).end == "finished"
-    logs = {file.name for file in (command.run / "logs").iterdir()}
+    logs = {file.name for file in (command.run / "logs").glob("*.log")}
     assert logs == {"engine-0.log", "trainer-0.log", "reward.log", "evaluation.log"}
     assert "try next" in command.output
     assert not command.weights_left()
