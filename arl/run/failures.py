@@ -37,6 +37,7 @@ from arl.files import explain_disk
 from arl.launch.base import Launcher, Process
 from arl.launch.spawn import RUNS
 from arl.metrics.run_files import RECIPE
+from arl.rollout.controller import Controller
 from arl.run.checkpoint import checkpoints_in
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 
@@ -151,20 +152,20 @@ def cause_to_show(error: BaseException) -> BaseException:
 
 @contextlib.asynccontextmanager
 async def stopped_by_signals(
-    stop: Callable[[], None], note: Callable[[str], None], seconds: float, late: Callable[[], RunStopped]
+    run: Controller, directory: Path, note: Callable[[str], None], seconds: float
 ) -> AsyncIterator[None]:
-    """Call `stop` at the first of SIGNALS, and then give the block `seconds` to end.
+    """Stop `run` at the first of SIGNALS, and then give the block `seconds` to end.
 
     Every later signal has the effect that it had before, and so has the first one, if it comes so late that the block
-    ends before the loop can call `stop`. A signal that no function handles is left alone: what a library's user has not
+    ends before the loop can call it. A signal that no function handles is left alone: what a library's user has not
     asked for, and Ctrl-C where a shell has started the command in the background.
 
     Raises:
-        RunStopped: the block has not ended by then; what `late` returns.
+        RunStopped: the block has not ended by then.
     """
     loop = asyncio.get_running_loop()
     earlier: dict[int, Callable[[int, FrameType | None], object]] = {}
-    pending: list[int] = []  # the first signal, until `stop` is called
+    pending: list[int] = []  # the first signal, until the run is stopped
 
     def restore() -> None:
         for number, handler in earlier.items():
@@ -180,7 +181,7 @@ async def stopped_by_signals(
             return
         pending.clear()
         scope.reschedule(now() + seconds)
-        stop()  # before the note: the terminal may be gone
+        run.stop()  # before the note: the terminal may be gone
         note(
             f"stopping: the step in progress ends and a checkpoint is written, within {seconds:g} s; "
             "a second Ctrl-C ends everything at once"
@@ -202,7 +203,10 @@ async def stopped_by_signals(
     except TimeoutError as error:
         if not scope.expired():
             raise
-        raise late() from error
+        raise RunStopped(
+            f"stopped at version {run.version} without a checkpoint of it, which was not complete {seconds:g} s after "
+            f"the first signal (deadlines.stop); resume from the last one with: {resume_command(directory)}"
+        ) from error
 
 
 def stopped(directory: Path, version: int) -> RunStopped:
@@ -212,16 +216,8 @@ def stopped(directory: Path, version: int) -> RunStopped:
     return RunStopped(f"stopped at version {version}; {RESUME_WITH}{resume_command(directory)}")
 
 
-def not_saved(directory: Path, version: int, seconds: float) -> RunStopped:
-    """Return what the user is told of a run that could not be saved in time."""
-    return RunStopped(
-        f"stopped at version {version} without a checkpoint of it, which was not complete {seconds:g} s after the "
-        f"first signal (deadlines.stop); resume from the last one with: {resume_command(directory)}"
-    )
-
-
 @contextlib.contextmanager
-def failures_with_resume_command(directory: Path) -> Iterator[None]:
+def resumable(directory: Path) -> Iterator[None]:
     """Let the failure of a run that can be resumed end with the command that does it."""
     try:
         yield

@@ -36,10 +36,10 @@ from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary, TrainerMemory, mean_idle, weights_sha256
 from arl.metrics.trackers import make_trackers
 from arl.rollout.controller import Controller
-from arl.run import failures
 from arl.run.checkpoint import load_state, next_checkpoint
 from arl.run.evaluation.during import Evaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.failures import describe_pause, explain_deaths, reported_failures, resumable, stopped, stopped_by_signals
 from arl.run.machines import fit_to_what_is_left, resolve_auto
 from arl.run.resume import begin, pin_sources, run_to_resume
 from arl.run.starting_model import starting_model
@@ -79,7 +79,7 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None, w
     with (
         world.process_settings(),
         begin(recipe, display, resumed) as begun,
-        failures.failures_with_resume_command(begun.directory),
+        resumable(begun.directory),
     ):
         context = begun
         if begun.state is None:
@@ -92,7 +92,7 @@ def train(recipe: Recipe, display: ConsoleDisplay, resume: Path | None = None, w
         segment = SegmentRun(world, context, recipe.train.steps, is_last=True)
         segment.run(began)
         if segment.controller.is_stopping:
-            raise failures.stopped(context.directory, segment.controller.version)
+            raise stopped(context.directory, segment.controller.version)
         return _summarize(segment)
 
 
@@ -100,10 +100,7 @@ def _make_starting_model(context: RunContext) -> Path:
     """Make version 0, on the wall clock in every world, because a warm-up is a process."""
 
     async def make(status: StatusWriter) -> Path:
-        async with (
-            make_launcher(context.recipe, context.directory / LOGS) as launcher,
-            failures.explain_deaths(launcher),
-        ):
+        async with make_launcher(context.recipe, context.directory / LOGS) as launcher, explain_deaths(launcher):
             return await starting_model(context.recipe, context.directory, launcher, context.display)
 
     return _on_clock(context, "making the starting model", make)
@@ -113,11 +110,11 @@ def _on_clock(context: RunContext, stage: str, work: Work[T], is_virtual: bool =
     """Run `work` on a clock that begins at `start`, with status.json written and one failure reported."""
 
     async def main() -> T:
-        async with failures.reported_failures(), written_status(context, stage) as status:
+        async with reported_failures(), written_status(context, stage) as status:
             return await work(status)
 
     note = context.display.note
-    return clock.run(main, is_virtual, start, on_pause=lambda seconds: note(failures.describe_pause(seconds)))
+    return clock.run(main, is_virtual, start, on_pause=lambda seconds: note(describe_pause(seconds)))
 
 
 # ---- a segment
@@ -257,13 +254,7 @@ class SegmentRun:
         if context.recipe.world_traits.virtual_time:
             await controller.run()
         else:
-            seconds = context.recipe.deadlines.stop
-            async with failures.stopped_by_signals(
-                controller.stop,
-                note,
-                seconds,
-                late=lambda: failures.not_saved(context.directory, controller.version, seconds),
-            ):
+            async with stopped_by_signals(controller, context.directory, note, context.recipe.deadlines.stop):
                 await controller.run()
         if num_diverged := parts.num_diverged():
             note(f"{num_diverged} resumed episodes went another way than was recorded")

@@ -3,13 +3,14 @@
 import asyncio
 import signal
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from arl.errors import RunStopped
-from arl.run.failures import not_saved, stopped_by_signals
+from arl.run.failures import stopped_by_signals
 from tests.cluster.trained_once import assert_trained_once
 from tests.processes import survivors
 from tests.run.test_train import Command, start
@@ -59,12 +60,16 @@ def stops() -> Iterator[list[str]]:
     signal.signal(signal.SIGTERM, of_end)
 
 
+def controller(stops: list[str]) -> Any:
+    """Return what stands for a controller that has trained three steps."""
+    return SimpleNamespace(version=3, stop=lambda: stops.append("stop"))
+
+
 def stopping(stops: list[str], seconds: float, *numbers: signal.Signals) -> None:
     """Send signals to a block that goes on for longer than it may."""
 
     async def train() -> None:
-        late = partial(not_saved, Path("runs/small"), 3, seconds)
-        async with stopped_by_signals(lambda: stops.append("stop"), lambda line: None, seconds, late):
+        async with stopped_by_signals(controller(stops), Path("runs/small"), lambda line: None, seconds):
             for number in numbers:
                 await asyncio.sleep(0.01)
                 signal.raise_signal(number)
@@ -86,8 +91,7 @@ def test_a_run_that_cannot_be_saved_in_time_ends_and_says_so(stops: list[str]) -
 
 def test_a_signal_that_comes_as_training_ends_has_the_effect_of_one_that_comes_just_after(stops: list[str]) -> None:
     async def train() -> None:
-        late = partial(not_saved, Path("runs/small"), 3, 10.0)
-        async with stopped_by_signals(lambda: stops.append("stop"), stops.append, 10.0, late):
+        async with stopped_by_signals(controller(stops), Path("runs/small"), stops.append, 10.0):
             await asyncio.sleep(0)
             signal.raise_signal(signal.SIGTERM)  # the loop does not turn any more before the block ends
         await asyncio.sleep(30)
