@@ -36,7 +36,7 @@ from arl.metrics.spans import recorded_spans, span
 from arl.metrics.summary import Summary, TrainerMemory, mean_idle, weights_sha256
 from arl.metrics.trackers import make_trackers
 from arl.rollout.controller import Controller
-from arl.run.checkpoint import load_state, next_checkpoint
+from arl.run.checkpoint import RunCheckpoints, load_state, next_checkpoint
 from arl.run.evaluation.during import Evaluations, SteppedObserver
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import describe_pause, explain_deaths, reported_failures, resumable, stopped, stopped_by_signals
@@ -199,7 +199,18 @@ class SegmentRun:
             if recipe.eval.every:
                 board = Scoreboard(context.directory, recipe, context.version, recorder, context.display.note)
                 evaluations = parts.make_evaluations(board)
-            checkpoints = parts.make_checkpoints(recorder, self.before, evaluations)
+            (context.directory / CHECKPOINTS).mkdir(exist_ok=True)
+            checkpoints = parts.checkpoints or RunCheckpoints(
+                directory=context.directory / CHECKPOINTS,
+                recipe=recipe,
+                engine=parts.engine,
+                trainer=parts.trainer,
+                recorder=recorder,
+                inputs=context.plan.sha256(recipe.train.steps),
+                before=self.before,
+                in_use=None if context.state is None else context.model,
+                evaluations=evaluations,
+            )
             controller = Controller(
                 parts,
                 self.until,

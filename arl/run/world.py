@@ -24,7 +24,7 @@ from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.recorder import Display, Recorder
+from arl.metrics.recorder import Display
 from arl.metrics.run_status import ProcessStatus
 from arl.rollout.base import Checkpoints, DeviceLease, Drain, Groups, Segment
 from arl.rollout.episodes import Episodes, Rewards
@@ -32,10 +32,10 @@ from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import TailGate, TailRounds
 from arl.rollout.staleness import Admission, StalenessGate
-from arl.run.checkpoint import RunCheckpoints, RunState, older_versions
+from arl.run.checkpoint import RunState, older_versions
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.evaluate import measure_suite
-from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.suite import held_out_suite
 from arl.run.preflight import Plan
 from arl.tasks.registry import env_name
@@ -105,8 +105,6 @@ class Parts(Segment):
     """Turns tokens into the text that the run's files hold."""
     display: Display
     """Shows steps and lost groups."""
-    make_checkpoints: Callable[[Recorder, Accuracy | None, Evaluations], Checkpoints]
-    """Makes what writes checkpoints, given the accuracy before training."""
     evaluate: Callable[[Sequence[Problem], int], Awaitable[Accuracy]]
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     make_evaluations: Callable[[Scoreboard], Evaluations] = lambda board: Evaluations()
@@ -117,6 +115,8 @@ class Parts(Segment):
     """Counts the engines that were restarted since the world was opened."""
     processes: Callable[[], Sequence[ProcessStatus]] = tuple
     """Lists the processes that run beside this one. It is called about once a second, for status.json."""
+    checkpoints: Checkpoints | None = None
+    """Writes checkpoints; None: whole ones are written, from which the run can be resumed."""
     num_diverged: Callable[[], int] = int
     """Counts the resumed episodes whose env did not repeat what was recorded."""
 
@@ -190,21 +190,6 @@ def recipe_parts(
         suite = held_out_suite(recipe, problems)
         return await measure_suite(suite, version, engine, codec, held_out_rewards, plan.context)
 
-    def checkpoints(recorder: Recorder, before: Accuracy | None, evaluations: Evaluations) -> RunCheckpoints:
-        directory = context.directory / CHECKPOINTS
-        directory.mkdir(exist_ok=True)
-        return RunCheckpoints(
-            directory=directory,
-            recipe=recipe,
-            engine=engine,
-            trainer=trainer,
-            recorder=recorder,
-            inputs=plan.sha256(recipe.train.steps),
-            before=before,
-            in_use=None if context.state is None else context.model,
-            evaluations=evaluations,
-        )
-
     return Parts(
         rollout=rollout,
         deadlines=recipe.deadlines,
@@ -222,7 +207,6 @@ def recipe_parts(
         tail=tail,
         codec=codec,
         display=context.display,
-        make_checkpoints=checkpoints,
         evaluate=measure,
         num_diverged=lambda: episodes.num_diverged,
     )

@@ -57,5 +57,5 @@ def test_a_living_run_is_seen_with_its_processes_its_wait_and_its_logs_and_then_
     assert not survivors(list(children.values()))
     assert not command.weights_left()
     assert f"failed: {death}" in arl("top", str(command.run)).stdout
-    assert "at version 0: Step received" in follower.stdout.read()
+    assert "Step received" in follower.stdout.read()
     assert follower.wait(PATIENCE) == 0

@@ -189,7 +189,7 @@ class ReplayWorld:
             deadlines=deadlines.model_copy(update=longer),
             steps=len(recording.step_seconds),
             display=QuietDisplay(context.display),
-            make_checkpoints=lambda *_: models,  # only models are saved, and evaluations save their own
+            checkpoints=models,  # alone; evaluations save their own
             make_evaluations=evaluations_in_place(context, trainer.save_model),
             evaluate=measure,
             codec=codec,
