@@ -94,27 +94,3 @@ def test_a_run_whose_engines_join_are_killed_and_removed_trains_everything_once(
     assert "has ended" in staying.stdout.read()
     assert not survivors([killed_server, left_server])
     assert not command.weights_left()
-
-
-@pytest.mark.slow
-def test_a_run_goes_on_without_an_engine_for_good_and_ends_when_fewer_than_min_replicas_are_left(
-    tmp_path: Path,
-) -> None:
-    settings = ("engine.replicas=3", "engine.min_replicas=2", "engine.max_restarts=0", "train.steps=100000")
-    command = Command(tmp_path, *settings, "eval.problems=8")
-    try:
-        command.read_until("step    4")
-        servers = [p for module, p in command.processes() if module == "arl.engine.embedded.server"]
-        servers[0].kill()
-        command.read_until("is given up")
-        command.read_until("The run goes on; it has 2 engines")
-        command.read_until("step ")
-        servers[1].kill()
-        assert command.end() == 3, command.output
-        message = command.output[command.output.index("arl: ") :]
-        assert f"(pid {servers[1].pid}) was killed by SIGKILL, perhaps" in message
-        assert "engine.max_restarts 0 allows no more" in message
-        assert "1 engines are left, and engine.min_replicas is 2" in message
-        assert not survivors(servers)
-    finally:
-        command.clear()

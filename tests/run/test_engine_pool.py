@@ -15,7 +15,7 @@ import pytest
 from arl import clock
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
-from arl.errors import EngineError, InputError, ProcessDied
+from arl.errors import EngineError, InputError, ProcessDied, leaves
 from arl.launch.base import Node, Resources
 from arl.run.control import JoinEngine
 from arl.run.engine_pool import EnginePool, open_engine_pool
@@ -130,6 +130,22 @@ def test_a_full_disk_that_keeps_an_engine_from_its_restart_costs_the_run_that_en
     note = changed(scenario, recipe)[-1]
     assert "engine-0 cannot be started" in note
     assert note.endswith("No space left on device\nThe run goes on; it has 1 engine")
+
+
+def test_fewer_engines_than_min_replicas_end_the_run_with_the_death_of_the_last_one_too_many() -> None:
+    recipe = load_recipe(Path("recipes/quickstart.yaml"), ["engine.replicas=2", "engine.max_restarts=0"])
+
+    async def scenario(pool: EnginePool, servers: FakeServers) -> None:
+        await pool.join(EXTERNAL)
+        servers.started[0].over.set()
+        await asyncio.Event().wait()
+
+    with pytest.raises(ExceptionGroup) as raised:
+        changed(scenario, recipe)
+    message = str(next(leaves(raised.value)))
+    assert "engine-0 was killed by SIGKILL" in message
+    assert "engine.max_restarts 0 allows no more" in message
+    assert message.endswith("1 engines are left, and engine.min_replicas is 2")
 
 
 def test_the_only_engine_stays_and_what_is_no_engine_cannot_be_removed() -> None:
