@@ -33,7 +33,7 @@ from arl.metrics.names import number
 from arl.metrics.recorder import Meters, Recorder
 from arl.metrics.run_files import LOGS, SUMMARY
 from arl.metrics.spans import recorded_spans, span
-from arl.metrics.summary import Summary, TrainerMemory, mean_idle, weights_sha256
+from arl.metrics.summary import Summary, mean_idle, weights_sha256
 from arl.metrics.trackers import make_trackers
 from arl.rollout.controller import Controller
 from arl.run.checkpoint import RunCheckpoints, load_state, next_checkpoint
@@ -49,7 +49,6 @@ from arl.types import Accuracy
 
 T = TypeVar("T")
 Work = Callable[[StatusWriter], Awaitable[T]]
-MEMORY = "hardware/memory_gb"
 
 
 # ---- the story of a run
@@ -300,18 +299,11 @@ class SegmentRun:
 def _summarize(segment: SegmentRun) -> Summary:
     """Summarize a run on one page, and write it to its summary.json."""
     context = segment.context
-    plan = context.plan
     before = segment.before
     after = segment.after
     state = segment.recorder.state
     ledger = segment.controller.ledger
     steps = [record for record in segment.recorder.read_records() if "tokens/trained" in record]
-    memory = None
-    measured = [number(record, MEMORY) for record in steps if MEMORY in record]
-    if measured and not context.recipe.world_traits.one_process:
-        # Both count what torch allocates on a GPU.
-        predicted = plan.memory.rank_peak / 1e9 if plan.memory is not None and plan.placement.on_gpus else None
-        memory = TrainerMemory(max(measured), predicted)
     summary = Summary(
         directory=str(context.directory),
         accuracy_before=before.mean_reward if before else None,
@@ -330,7 +322,6 @@ def _summarize(segment: SegmentRun) -> Summary:
         idle_trainer=mean_idle(steps, "trainer"),
         idle_engine=mean_idle(steps, "engine"),
         weights_sha256=weights_sha256(context.directory / CHECKPOINTS / f"step_{segment.controller.version}"),
-        trainer_memory=memory,
     )
     file = context.directory / SUMMARY
     with writing(file):  # last, because a run that has it is finished
