@@ -103,8 +103,8 @@ class RunControl:
         """
         if not self.is_open:
             status = read_status(self.run)
-            why = f"has ended: {status.end}" if status.end else f"takes no commands now ({status.stage})"
-            raise InputError(f"{self.run}: {why}; it takes them while it trains")
+            now_not = f"takes no commands now ({status.stage}); it does while it trains"
+            raise InputError(f"{self.run}: {f'has ended: {status.end}' if status.end else now_not}")
         run = (await self.ask(DescribeRun(), DESCRIBE_SECONDS)).run
         assert run is not None
         if run.arl != arl.__version__:

@@ -76,17 +76,6 @@ def test_7b_with_all_activations_on_two_ranks_is_refused_with_its_largest_part()
     assert message.endswith("; one more sentence")
 
 
-def test_weights_gradients_and_moments_are_those_of_the_model() -> None:
-    memory = planned(recipe(train={"checkpointing": "full"}))
-    total = COUNTS.total
-    trainer = parts(memory, 0)
-    assert trainer["weights"] == total
-    assert trainer["AdamW's moments"] == 2 * total
-    assert trainer["gathered weights"] == 2 * total
-    assert trainer["gradients"] == 4 * total
-    assert parts(memory, 1)["engine's weights"] == 2 * total
-
-
 def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_it() -> None:
     settings = recipe(mode="collocated", engine={"replicas": 8}, train={"ranks": 8, "checkpointing": "full"})
     memory = planned(settings)

@@ -13,7 +13,6 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -79,13 +78,10 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     attempts = [attempt for record in records for attempt in record["attempts"]]
     hit = [attempt for attempt in attempts if attempt["victim"] is not None]
     ended = [attempt for attempt in hit if attempt["code"] != 0]
-    kinds = Counter(f"{attempt['shot']['action']} {attempt['shot']['role']}" for attempt in hit)
     return {
         "runs": len(records),
         "signals": len(hit),
-        "signals_by_kind": dict(sorted(kinds.items())),
         "recovered": len(hit) - len(ended),
-        "ended": dict(Counter(str(attempt["code"]) for attempt in ended)),
         "longest_seconds_to_an_end": max((attempt["seconds_after_signal"] for attempt in ended), default=0.0),
         "runs_with_violations": [record["run"] for record in records if record["violations"]],
     }
