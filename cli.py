@@ -1,7 +1,7 @@
 """Define the `arl` command. Heavy imports live inside commands, so that --help answers at once.
 
 Exit codes: 0 done · 1 a bug, or nobody reads the output any more, as in `arl report RUN | head -1` · 2 bad input,
-nothing was started · 3 a run failed · 130 interrupted or stopped, by Ctrl-C or by SIGTERM: see arl.run.clean_stop.
+nothing was started · 3 a run failed · 130 interrupted or stopped, by Ctrl-C or by SIGTERM: see arl.run.failures.
 """
 
 import atexit
@@ -85,14 +85,9 @@ def train(
     gpus: options.Gpus = None,
     verbose: options.Verbose = False,
     resume: options.Resume = False,
-    check_weights: options.CheckWeights = False,
     launcher: options.LauncherName = None,
     nodes: options.Nodes = None,
-    time: options.Time = None,
-    account: options.Account = None,
-    partition: options.Partition = None,
     sbatch: options.Sbatch = None,
-    address: options.RayAddress = None,
 ) -> None:
     """Train a policy with asynchronous RL."""
     from arl.config.recipe_file import dump_recipe, load_recipe
@@ -106,15 +101,9 @@ def train(
 
     if resume:
         recipe = submit.follow_submission(recipe)
-    overrides = list(set_ or ())
-    if check_weights:
-        overrides.append("sync.check=true")
-    flags = {"time": time, "account": account, "partition": partition}
-    overrides += submit.cluster_overrides(launcher, nodes, flags, sbatch or ())
-    if address is not None:
-        overrides.append(f"cluster.address={address}")
+    overrides = [*(set_ or ()), *submit.cluster_overrides(launcher, nodes, sbatch or ())]
     loaded = load_recipe(recipe, overrides)
-    submit.refuse_cluster_options(loaded, {**flags, "sbatch": sbatch, "address": address})
+    submit.refuse_flags(loaded, sbatch or ())
     options.refuse_contradictions(dry_run, resume, verbose, gpus)
     named = None if gpus is None else named_nodes(gpus, loaded.cluster.nodes)
     if submit.is_submitted(loaded):

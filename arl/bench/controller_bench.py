@@ -129,7 +129,7 @@ def _make_context(problems_per_step: int, steps: int) -> RunContext:
         lags=None,
     )
     nowhere = Path()  # nothing is written
-    return RunContext(recipe=recipe, plan=plan, directory=nowhere, display=stderr_display(), first_model=nowhere)
+    return RunContext(recipe=recipe, plan=plan, directory=nowhere, display=stderr_display(), model=nowhere)
 
 
 class _Sampler(NullObserver):

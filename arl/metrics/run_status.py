@@ -16,7 +16,7 @@ engine-0  vm     17       12     9   8/32        1     4%  0.51 GB
 
 import os
 import platform
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,7 +45,7 @@ class ProcessStatus(Struct, frozen=True, kw_only=True):
     role: str
     node: str
     pid: int | None  # None: its node is still starting it
-    state: str | None = None  # how it has ended; None: it runs
+    state: str | None = None  # what it does instead of running, or how it has ended; None: it runs
     restarts: int | None = None  # of an engine
     version: int | None = None  # loaded weights of an engine
     open: int | None = None  # requests of the controller
@@ -152,7 +152,9 @@ def draw_status(status: RunStatus, name: str = "", max_processes: int = MAX_PROC
     for title, text in _facts(status):
         facts.add_row(title, Text(text))
     headline = Text(printable(_headline(status, name)), style="bold")
-    return Group(headline, facts) if status.end else Group(headline, facts, _processes(status, max_processes))
+    if status.end:
+        return Group(headline, facts)
+    return Group(headline, facts, draw_processes(status.processes, max_processes))
 
 
 def _headline(status: RunStatus, name: str) -> str:
@@ -191,10 +193,10 @@ def _facts(status: RunStatus) -> Iterator[tuple[str, str]]:
         yield "reward", " · ".join(rewards)
 
 
-def _processes(status: RunStatus, most: int) -> RenderableType:
+def draw_processes(processes: Sequence[ProcessStatus], most: int = MAX_PROCESSES) -> RenderableType:
     """Draw a row for each process, of many for those that have ended or were restarted; without empty columns."""
-    in_trouble_first = sorted(status.processes, key=lambda process: (process.state is None, process.restarts is None))
-    shown = [process for process in status.processes if process in in_trouble_first[:most]]
+    in_trouble_first = sorted(processes, key=lambda process: (process.state is None, process.restarts is None))
+    shown = [process for process in processes if process in in_trouble_first[:most]]
     table = Table(box=None, pad_edge=False, header_style="dim")
     columns = {name: [getattr(process, name) for process in shown] for name in ProcessStatus.__struct_fields__}
     sizes = columns.pop("memory_bytes")
@@ -204,7 +206,7 @@ def _processes(status: RunStatus, most: int) -> RenderableType:
         table.add_column(name, no_wrap=True, justify="left" if name in LEFT else "right")
     for row in zip(*columns.values(), strict=True):
         table.add_row(*(Text(UNKNOWN if cell is None else str(cell)) for cell in row))
-    left_out = len(status.processes) - len(shown)
+    left_out = len(processes) - len(shown)
     return Group(table, Text(f"… and {left_out} more processes", style="dim")) if left_out else table
 
 

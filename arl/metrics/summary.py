@@ -14,13 +14,6 @@ from arl.models.model_files import tensors_in
 BAR_WIDTH = 40  # characters that stand for all trained tokens
 
 
-class TrainerMemory(Struct, frozen=True):
-    """Compare the memory of the rank that used most with what was planned for it, in GB of 10^9 bytes."""
-
-    measured: float  # allocated on its GPU, or resident on a CPU: hardware/memory_gb
-    predicted: float | None  # allocated on its GPU; None: it computed on a CPU, or the model is a tiny one
-
-
 class Summary(Struct, frozen=True):
     """Hold the result of a run."""
 
@@ -41,7 +34,6 @@ class Summary(Struct, frozen=True):
     idle_trainer: float
     idle_engine: float
     weights_sha256: str  # of the last checkpoint: see `weights_sha256`
-    trainer_memory: TrainerMemory | None = None  # None: engines computed in the trainer's process
 
     @property
     def stale_fraction(self) -> float:
@@ -83,10 +75,6 @@ def render(summary: Summary, recipe: Recipe) -> str:
     for age, count in sorted(summary.token_ages.items()):
         bar = "█" * round(BAR_WIDTH * count / total)
         lines.append(f"    age {age}  {bar:{BAR_WIDTH}s} {count / total:4.0%}")
-    if summary.trainer_memory is not None:
-        predicted = summary.trainer_memory.predicted
-        planned = "" if predicted is None else f", {predicted:.1f} GB predicted"
-        lines.append(f"memory     a trainer rank took {summary.trainer_memory.measured:.2f} GB at most{planned}")
     hints = recipe.objective.try_next
     if recipe.rollout.staleness or recipe.rollout.is_unbounded:
         hints = ("--set rollout.staleness=0 --set name=sync: the same run, synchronous", *hints)

@@ -65,60 +65,27 @@ class RunState(Struct, frozen=True):
     recorder: RecorderState
 
 
-@dataclass(frozen=True)
-class RunSnapshot:
-    """Take the state of the whole run at one instant.
+def load_state(checkpoint: Path) -> RunState:
+    """Read the state of `checkpoint`.
 
-    Args:
-        inputs: sha256 of problems and lags, see Plan.sha256.
-        before: the evaluation before training.
+    Raises:
+        DataError: another version of arl wrote it.
     """
-
-    recipe: Recipe
-    inputs: str
-    before: Accuracy | None
-    recorder: Recorder
-
-    def __call__(self, controller: ControllerState) -> RunState:
-        """Return the state of the run, given the controller's. Its files are complete after `recorder.settle`."""
-        return RunState(
-            recipe=self.recipe.model_dump(mode="json"),
-            inputs=self.inputs,
-            time=now(),
-            before=self.before,
-            controller=controller,
-            recorder=self.recorder.snapshot(),
-        )
+    try:
+        state: RunState = msgpack_arrays.decoder(RunState).decode((checkpoint / STATE).read_bytes())
+        return state
+    except msgspec.DecodeError as error:
+        raise DataError(f"{checkpoint}: {STATE} is not of this version of arl ({error})") from error
 
 
-@dataclass(frozen=True)
-class ResumePoint:
-    """Hold a checkpoint that a run goes on from, and its state."""
-
-    checkpoint: Path
-    state: RunState
-
-    @classmethod
-    def load(cls, checkpoint: Path) -> "ResumePoint":
-        """Read the state of `checkpoint`.
-
-        Raises:
-            DataError: another version of arl wrote it.
-        """
-        try:
-            return cls(checkpoint, msgpack_arrays.decoder(RunState).decode((checkpoint / STATE).read_bytes()))
-        except msgspec.DecodeError as error:
-            raise DataError(f"{checkpoint}: {STATE} is not of this version of arl ({error})") from error
-
-    @property
-    def older_versions(self) -> dict[int, str]:
-        """Map each older version that engines serve or need to the directory of its weights."""
-        found = {int(path.name.removeprefix("v")): str(path) for path in (self.checkpoint / OLDER).glob("v*")}
-        loaded = self.state.controller.loaded_version  # engines may have swapped while they were copied
-        return {version: path for version, path in found.items() if version >= loaded}
+def older_versions(checkpoint: Path, state: RunState) -> dict[int, str]:
+    """Map each older version that engines serve or need to the directory of its weights."""
+    found = {int(path.name.removeprefix("v")): str(path) for path in (checkpoint / OLDER).glob("v*")}
+    loaded = state.controller.loaded_version  # engines may have swapped while they were copied
+    return {version: path for version, path in found.items() if version >= loaded}
 
 
-@dataclass
+@dataclass(kw_only=True)
 class RunCheckpoints:
     """Write the controller's checkpoints as `output` says, and remove old ones."""
 
@@ -126,7 +93,11 @@ class RunCheckpoints:
     recipe: Recipe
     engine: Engine
     trainer: Trainer
-    snapshot: RunSnapshot
+    recorder: Recorder
+    inputs: str = ""
+    """sha256 of problems and lags: see Plan.sha256."""
+    before: Accuracy | None = None
+    """The evaluation before training."""
     in_use: Path | None = None
     """What this run was resumed from. It is kept, because restarted engines load their weights from it."""
     evaluations: Evaluations = field(default_factory=Evaluations)
@@ -163,8 +134,16 @@ class RunCheckpoints:
         return range(0)
 
     def write(self, state: ControllerState) -> Coroutine[Any, Any, None]:
-        """See Checkpoints."""
-        return self._write(self.snapshot(state))
+        """See Checkpoints. The files that the state counts on are complete after `recorder.settle`."""
+        run = RunState(
+            recipe=self.recipe.model_dump(mode="json"),
+            inputs=self.inputs,
+            time=now(),
+            before=self.before,
+            controller=state,
+            recorder=self.recorder.snapshot(),
+        )
+        return self._write(run)
 
     async def _write(self, state: RunState) -> None:
         version = state.controller.version
@@ -172,7 +151,7 @@ class RunCheckpoints:
         with span("checkpoints", what):
             async with outer_deadline(self.recipe.deadlines.step, "controller", what):
                 await self.trainer.saved()
-                await self._off_the_loop(self.snapshot.recorder.settle)
+                await self._off_the_loop(self.recorder.settle)
                 await self._off_the_loop(self._commit, state)
                 is_last = self.recipe.train.is_done(version, state.controller.tokens_trained)
                 self.evaluations.saved(version, is_last)
@@ -187,7 +166,7 @@ class RunCheckpoints:
         with writing(partial / STATE):
             (partial / STATE).write_bytes(msgpack_arrays.encoder().encode(state))
             (partial / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(_sums(partial))))
-            counted_on = [run / name for name in file_sizes(state.recorder)]
+            counted_on = [run / name for name in _file_sizes(state.recorder)]
             for path in [*counted_on, *run.glob(TRAJECTORIES), *partial.rglob("*"), partial]:
                 sync_to_disk(path)
             partial.rename(final)
@@ -243,7 +222,7 @@ def _copy_model(update: WeightUpdate, target: Path) -> None:
 # ---- names and files
 
 
-def file_sizes(recorder: RecorderState) -> dict[str, int]:
+def _file_sizes(recorder: RecorderState) -> dict[str, int]:
     """Map each file of the run that a state counts on to the bytes that it must have at least."""
     grown = {METRICS_FILE: recorder.metrics_bytes, TRACE_FILE: recorder.trace_bytes}
     sizes = {f"{TRAJECTORIES}/{file_name(number)}": 1 for number in range(recorder.num_files)}
@@ -275,8 +254,8 @@ def _sums(directory: Path) -> dict[str, str]:
 # ---- verify
 
 
-def newest_intact(directory: Path, note: Callable[[str], None]) -> ResumePoint:
-    """Find the newest intact checkpoint in `directory`; `note` is called for each damaged one.
+def newest_intact(directory: Path, note: Callable[[str], None]) -> tuple[Path, RunState]:
+    """Find the newest intact checkpoint in `directory`, and its state; `note` is called for each damaged one.
 
     Raises:
         DataError: there is none; names the damage of each.
@@ -284,15 +263,15 @@ def newest_intact(directory: Path, note: Callable[[str], None]) -> ResumePoint:
     damages = []
     for checkpoint in reversed(checkpoints_in(directory)):
         try:
-            return verify(checkpoint)
+            return checkpoint, _verify(checkpoint)
         except DataError as error:
             damages.append(f"checkpoint {error}")
             note(damages[-1])
-    remedy = "start the run anew, without --resume"
-    raise DataError("\n".join([f"{directory}: no intact checkpoint to resume from; {remedy}", *damages]))
+    message = f"{directory}: no intact checkpoint to resume from; start the run anew, without --resume"
+    raise DataError("\n".join([message, *damages]))
 
 
-def verify(checkpoint: Path) -> ResumePoint:
+def _verify(checkpoint: Path) -> RunState:
     """Check every file of a checkpoint, and that its run has the files that it goes on with; return its state.
 
     Raises:
@@ -300,19 +279,18 @@ def verify(checkpoint: Path) -> ResumePoint:
     """
     try:
         listed = msgspec.json.decode((checkpoint / MANIFEST).read_bytes(), type=dict[str, str])
-        there = _sums(checkpoint)
     except (FileNotFoundError, ValueError) as error:
         raise DataError(f"{checkpoint}: {MANIFEST} cannot be read ({error})") from error
+    there = _sums(checkpoint)
     for name, expected in listed.items():
         if there.get(name) != expected:
             raise DataError(f"{checkpoint}: {name} is missing, torn or altered: its sha256 is not that of {MANIFEST}")
-    point = ResumePoint.load(checkpoint)
-    run = checkpoint.parent.parent
-    for name, size in file_sizes(point.state.recorder).items():
-        file = run / name
+    state = load_state(checkpoint)
+    for name, size in _file_sizes(state.recorder).items():
+        file = checkpoint.parent.parent / name
         if not file.is_file() or file.stat().st_size < size:
             raise DataError(f"{checkpoint}: {file} is missing, or shorter than the {size} bytes it counts on")
-    return point
+    return state
 
 
 def clear_after(checkpoint: Path) -> None:

@@ -35,26 +35,15 @@ Gpus = Annotated[
     typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.", callback=not_empty),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
-CheckWeights = Annotated[
-    bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
-]
-# Options that --help names with another one are hidden, so that it fits one screen.
 LauncherName = Annotated[
     str | None,
-    typer.Option("--launcher", help="local, slurm, ray (--address) or module:attribute.", callback=not_empty),
+    typer.Option("--launcher", help="local, slurm, ray or module:attribute.", callback=not_empty),
 ]
 Nodes = Annotated[
     str | None,
     typer.Option("--nodes", help="Machines, N or MIN-MAX: --set cluster.nodes=….", callback=not_empty),
 ]
-Time = Annotated[str | None, typer.Option("--time", hidden=True, callback=not_empty)]
-Account = Annotated[str | None, typer.Option("--account", hidden=True, callback=not_empty)]
-Partition = Annotated[str | None, typer.Option("--partition", hidden=True, callback=not_empty)]
-Sbatch = Annotated[
-    list[str] | None,
-    typer.Option("--sbatch", help="Slurm: --sbatch=--qos=x; also --time, --account, --partition."),
-]
-RayAddress = Annotated[str | None, typer.Option("--address", hidden=True, callback=not_empty)]
+Sbatch = Annotated[list[str] | None, typer.Option("--sbatch", help="Flag of sbatch, as in --sbatch=--time=08:00:00.")]
 
 
 def refuse_contradictions(dry_run: bool, resume: bool, verbose: bool, gpus: str | None) -> None:
@@ -67,10 +56,9 @@ def refuse_contradictions(dry_run: bool, resume: bool, verbose: bool, gpus: str 
 
     if dry_run and resume:
         raise InputError("--dry-run starts nothing and --resume goes on: give one of the two")
-    if verbose and not dry_run:
-        raise InputError("--verbose prints the recipe of a --dry-run: give both")
-    if gpus is not None and not dry_run:
-        raise InputError(f"--gpus {gpus}: names a machine to plan for, and a run takes what is there; add --dry-run")
+    for option, is_given in (("--verbose", verbose), (f"--gpus {gpus}", gpus is not None)):
+        if is_given and not dry_run:
+            raise InputError(f"{option}: is for a plan, and a run takes the machine that is there; add --dry-run")
 
 
 # ---- arl eval, arl scores
@@ -107,11 +95,14 @@ def eval_(
         "max_new_tokens": max_new_tokens,
         "problems": problems,
     }
+    overrides = list(set_ or ())
+    if seed is not None:
+        overrides.append(f"seed={seed}")
     request = Request(
         model=model,
         suites=[name.strip() for name in suite.split(",") if name.strip()],
         recipe=recipe,
-        overrides=[*(set_ or ()), *([] if seed is None else [f"seed={seed}"])],
+        overrides=overrides,
         sampling={field: value for field, value in sampling.items() if value is not None},
         output=output,
     )
@@ -172,23 +163,16 @@ Engine = Annotated[str, typer.Argument(help="As `arl engines list` names it.", m
 
 def list_(run: Run) -> None:
     """List the engines of a run."""
-    from datetime import timedelta
-
+    from msgspec import structs
     from rich.console import Console
-    from rich.table import Table
 
     from arl import clock
+    from arl.metrics.run_status import draw_processes
     from arl.run.control import RunControl
 
-    table = Table(box=None, pad_edge=False)
-    for heading in ("engine", "node", "pid", "state", "version", "open", "since"):
-        table.add_column(heading, justify="left" if heading in ("engine", "node", "state") else "right")
-    for engine in clock.run(RunControl(run).describe).engines:
-        row = [engine.name, engine.node, "" if engine.pid is None else str(engine.pid), engine.state]
-        if engine.version is not None:
-            row += [str(engine.version), str(engine.open), str(timedelta(seconds=round(engine.seconds)))]
-        table.add_row(*row)
-    Console(highlight=False).print(table)
+    engines = clock.run(RunControl(run).describe).engines
+    rows = [structs.replace(engine, state=engine.state or "serving") for engine in engines]
+    Console(highlight=False, width=200).print(draw_processes(rows, len(rows)))  # names of engines may be long
 
 
 def join(run: Run, replicas: Replicas = 1, host: Host = None) -> None:
@@ -215,8 +199,8 @@ def remove(run: Run, engine: Engine) -> None:
     async def ask() -> str:
         control = RunControl(run)
         await control.describe()
-        deadlines = load_recipe(run / RECIPE, ()).deadlines
-        return await control.ask(RemoveEngine(engine), deadlines.engine_removed)
+        seconds = load_recipe(run / RECIPE).deadlines.engine_removed
+        return (await control.ask(RemoveEngine(engine), seconds)).done
 
     typer.echo(clock.run(ask))
 

@@ -13,7 +13,6 @@ import secrets
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
-from typing import Literal
 
 import msgspec
 from msgspec import Struct
@@ -23,7 +22,7 @@ from arl.clock import in_thread, now
 from arl.errors import ArlError, InputError, RunError, short_message
 from arl.files import replace_file
 from arl.launch.base import Resources
-from arl.metrics.run_status import read_status
+from arl.metrics.run_status import ProcessStatus, read_status
 from arl.types import StartingVersions
 
 FOLDER = "control"
@@ -33,35 +32,20 @@ POLL_SECONDS = 1.0  # between two looks of the controller
 LOOK_SECONDS = 0.2  # between two looks of a command
 DESCRIBE_SECONDS = 30.0  # in which a controller that lives has described its run
 
-State = Literal["starting", "serving", "joined", "restarting"]
-
 
 # ---- messages
-
-
-class EngineStatus(Struct, frozen=True):
-    """Describe one engine of a run."""
-
-    name: str
-    node: str
-    pid: int | None  # on its node; None: it is being started
-    state: State
-    version: int | None = None  # that it serves; None: it does not serve
-    open: int = 0  # requests
-    seconds: float = 0.0  # since it began to serve
 
 
 class LiveRun(Struct, frozen=True, kw_only=True):
     """Describe a run as those see it who want to change its engines."""
 
     arl: str  # version
-    host: str  # identifies the controller's machine and network, see arl.launch.address.host_identity
-    is_local: bool  # its processes listen on loopback, so only processes of this host reach them
+    only_host: str | None  # that reaches its processes, as they listen on loopback: see host_identity; None: others do
     weights: str | None  # directory through which they travel, which every engine must see; None: not through files
     versions: StartingVersions  # an engine that joins begins with the oldest
     model: str  # sha256 of its weights, config and tokenizer, see arl.run.evaluation.results
     like: Resources  # those of the run's first engine
-    engines: list[EngineStatus]
+    engines: list[ProcessStatus] = []
 
 
 class DescribeRun(Struct, frozen=True, tag=True):
@@ -119,25 +103,21 @@ class RunControl:
         """
         if not self.is_open:
             status = read_status(self.run)
-            if status.end:
-                raise InputError(f"{self.run}: has ended: {status.end}")
-            raise InputError(f"{self.run}: takes no commands now ({status.stage}); it does while it trains")
-        run = (await self._answer(DescribeRun(), DESCRIBE_SECONDS)).run
+            now_not = f"takes no commands now ({status.stage}); it does while it trains"
+            raise InputError(f"{self.run}: {f'has ended: {status.end}' if status.end else now_not}")
+        run = (await self.ask(DescribeRun(), DESCRIBE_SECONDS)).run
         assert run is not None
         if run.arl != arl.__version__:
             raise InputError(f"{self.run}: runs under arl {run.arl}, and this is {arl.__version__}; install the same")
         return run
 
-    async def ask(self, request: JoinEngine | RemoveEngine, seconds: float) -> str:
-        """Ask for a change that may take `seconds`, and return what was done.
+    async def ask(self, request: Request, seconds: float) -> ControlAnswer:
+        """Ask for something that may take `seconds`.
 
         Raises:
             InputError: the controller refuses it.
             RunError: it failed, or there is no answer in time.
         """
-        return (await self._answer(request, seconds)).done
-
-    async def _answer(self, request: Request, seconds: float) -> ControlAnswer:
         name = secrets.token_hex(8)
         asked = self._folder / f"{name}{REQUEST}"
         answered = self._folder / f"{name}{ANSWER}"
@@ -192,26 +172,25 @@ async def _serve(folder: Path, do: Callable[[Request], Awaitable[ControlAnswer]]
     async with asyncio.TaskGroup() as answers:
         while True:
             with contextlib.suppress(OSError):
-                for name, data in await in_thread(_take_all, folder):
-                    answers.create_task(_reply(folder / name, data, do), name=f"control request {name}")
+                for request, data in await in_thread(_take_all, folder):
+                    answers.create_task(_reply(request, data, do), name=f"control request {request.name}")
             await asyncio.sleep(POLL_SECONDS)
 
 
-def _take_all(folder: Path) -> list[tuple[str, bytes]]:
+def _take_all(folder: Path) -> list[tuple[Path, bytes]]:
     """Read the requests, and remove them."""
     taken = []
-    for file in sorted(folder.glob(f"*{REQUEST}")):
+    for request in sorted(folder.glob(f"*{REQUEST}")):
         with contextlib.suppress(FileNotFoundError):  # its command has taken it back
-            taken.append((file.name, file.read_bytes()))
-            file.unlink()
+            taken.append((request, request.read_bytes()))
+            request.unlink()
     return taken
 
 
 async def _reply(request: Path, data: bytes, do: Callable[[Request], Awaitable[ControlAnswer]]) -> None:
     try:
         answer = await do(msgspec.json.decode(data, type=Request))
-    except (ArlError, msgspec.DecodeError) as error:
-        is_input = not isinstance(error, RunError)
-        answer = ControlAnswer(error=short_message(str(error)), is_input=is_input)
+    except (ArlError, msgspec.DecodeError) as error:  # another version of arl may ask in other words
+        answer = ControlAnswer(error=short_message(str(error)), is_input=not isinstance(error, RunError))
     with contextlib.suppress(OSError):
         await in_thread(replace_file, request.with_suffix(ANSWER), msgspec.json.encode(answer))

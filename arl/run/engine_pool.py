@@ -9,18 +9,19 @@ The run goes on without an engine that is given up while engine.min_replicas oth
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import msgspec
+from msgspec import structs
 
-from arl.clock import now, outer_deadline
+from arl.clock import outer_deadline
 from arl.engine.router import Router
 from arl.engine.supervisor import EngineSupervisor
 from arl.errors import DeadlineError, EngineLost, InputError, ProcessDied, RunError
 from arl.launch.base import Process, Resources
 from arl.launch.placement import another_place
-from arl.run.control import ControlAnswer, DescribeRun, EngineStatus, JoinEngine, LiveRun, RemoveEngine, Request, State
+from arl.metrics.run_status import ProcessStatus
+from arl.run.control import ControlAnswer, DescribeRun, JoinEngine, LiveRun, RemoveEngine, Request
 from arl.run.processes import EngineServers
 from arl.sync.group_sender import GroupSender, WeightSender
 
@@ -45,7 +46,7 @@ class Member:
     def pid(self) -> int | None:
         """Return its process id on its node; None: it is being started."""
         known = self.external or self.process
-        return None if known is None else known.pid
+        return (known and known.pid) or None
 
     def __str__(self) -> str:
         return self.name if self.pid is None else f"{self.name} (pid {self.pid} on {self.node})"
@@ -60,7 +61,7 @@ class EnginePool:
     _note: Callable[[str], None]
     _sender: GroupSender | None
     _tasks: asyncio.TaskGroup
-    _members: dict[str, Member] = field(default_factory=dict)
+    members: dict[str, Member] = field(default_factory=dict)  # those that serve, or that are being started
 
     def __post_init__(self) -> None:
         self._recipe = self._servers.recipe
@@ -69,25 +70,16 @@ class EnginePool:
 
     async def keep_started(self, started: Sequence[Process]) -> None:
         """Take over the servers of the start, one for each slot, and wait until all of them serve."""
-        members = [Member(one.role, slot, self._node_name(slot), process=one) for slot, one in enumerate(started)]
-        for member, process in zip(members, started, strict=True):
+        for slot, process in enumerate(started):
+            member = Member(process.role, slot, self._node_name(slot), process=process)
             self._keep(member, self._supervise(member, process))
-        for member in members:
+        for member in list(self.members.values()):
             await member.serves.wait()  # or its task ends the group, within the deadlines of a start
-
-    @property
-    def members(self) -> list[Member]:
-        """Return the engines that serve, or that are being started."""
-        return list(self._members.values())
-
-    def statuses(self) -> list[EngineStatus]:
-        """Describe every engine."""
-        return [self._status(member) for member in self.members]
 
     # ---- changes
 
-    async def answer(self, request: Request, run: LiveRun) -> ControlAnswer:
-        """Do what a command asks for; `run` describes the run, but for its engines.
+    async def answer(self, request: Request, describe: Callable[[], Awaitable[LiveRun]]) -> ControlAnswer:
+        """Do what a command asks for; `describe` describes the run, but for its engines.
 
         Raises:
             InputError: it must not be done.
@@ -95,25 +87,18 @@ class EnginePool:
         """
         match request:
             case DescribeRun():
-                return ControlAnswer(run=msgspec.structs.replace(run, engines=self.statuses()))
+                return ControlAnswer(run=structs.replace(await describe(), engines=list(self.statuses())))
             case JoinEngine():
                 return ControlAnswer(done=await self.join(request))
             case RemoveEngine(name):
-                num_moved = await self.remove(name)
-                return ControlAnswer(done=f"{name}: {num_moved} open requests go on elsewhere")
+                return ControlAnswer(done=await self.remove(name))
 
     async def join(self, engine: JoinEngine) -> str:
-        """Seat an engine that a command has started, once it has the newest weights; return its name.
+        """Give a slot to an engine that a command has started, once it has the newest weights; say so.
 
         Raises:
-            InputError: the run takes none.
             RunError: it does not answer, or cannot load the weights; the run goes on without it.
         """
-        if self._recipe.mode == "collocated":
-            raise InputError(
-                "engines join: in mode collocated engines and trainer take turns on the same devices, of which an "
-                "engine that joins would have none; use mode disaggregated"
-            )
         slot = self.router.open_slot()
         self._servers.resources[slot] = Resources(threads=1)  # only where it runs they are known, and granted
         member = Member(engine.name, slot, engine.node, external=engine)
@@ -121,20 +106,21 @@ class EnginePool:
         await member.serves.wait()
         if member.given_up is not None:
             raise member.given_up
-        self._note(f"{member} joined and serves version {self.router.loaded_version}; {self._count()}")
-        return member.name
+        done = f"{member} joined and serves version {self.router.loaded_version}; {self._count()}"
+        self._note(done)
+        return done
 
-    async def remove(self, name: str) -> int:
-        """Remove an engine, and return how many of its open requests go on elsewhere, with their tokens.
+    async def remove(self, name: str) -> str:
+        """Remove an engine, and say how many of its open requests go on elsewhere, with their tokens.
 
         Raises:
             InputError: there is no such engine, or none would be left.
         """
-        if name not in self._members:
-            raise InputError(f"{name}: the run has no such engine; it has {', '.join(self._members)}")
-        if len(self._members) == 1:
+        if name not in self.members:
+            raise InputError(f"{name}: the run has no such engine; it has {', '.join(self.members)}")
+        if len(self.members) == 1:
             raise InputError(f"{name}: is the run's only engine; have another one join first")
-        member = self._members[name]
+        member = self.members[name]
         replica = self.router.replica(member.slot)
         num_moved = 0 if replica is None else replica.open
         self._forget(member, EngineLost(f"{name} was removed"))
@@ -143,13 +129,14 @@ class EnginePool:
             await asyncio.wait({member.task}, timeout=self._recipe.deadlines.swap)
         if member.process is not None:
             await member.process.stop(self._recipe.deadlines.shutdown)
-        self._note(f"{member} was removed; {num_moved} requests resumed; {self._count()}")
-        return num_moved
+        done = f"{member} was removed; {num_moved} open requests go on elsewhere; {self._count()}"
+        self._note(done)
+        return done
 
     # ---- what keeps a member
 
     def _keep(self, member: Member, work: Coroutine[None, None, None]) -> None:
-        self._members[member.name] = member
+        self.members[member.name] = member
         member.task = self._tasks.create_task(self._watch(member, work), name=f"watcher of {member.name}")
 
     async def _watch(self, member: Member, work: Coroutine[None, None, None]) -> None:
@@ -166,7 +153,7 @@ class EnginePool:
             has_served = member.serves.is_set()
             if member.external is None and not (has_served and isinstance(why, ProcessDied)):
                 raise
-            left = len(self._members) - 1
+            left = len(self.members) - 1
             fewest = self._recipe.engine.fewest_replicas if has_served else 1
             if left < fewest:
                 raise ProcessDied(f"{why}\n{left} engines are left, and engine.min_replicas is {fewest}") from why
@@ -177,7 +164,7 @@ class EnginePool:
         member.given_up = why
         member.serves.set()
         self.router.close_slot(member.slot, why)
-        del self._members[member.name]
+        del self.members[member.name]
 
     async def _supervise(self, member: Member, process: Process) -> None:
         """Watch over a server that the launcher has started."""
@@ -204,7 +191,7 @@ class EnginePool:
         launcher = self._servers.launcher
         resources = self._servers.resources[member.slot]
         if resources.node in launcher.lost_nodes:
-            ours = [self._servers.resources[other.slot] for other in self.members if other.external is None]
+            ours = [self._servers.resources[other.slot] for other in self.members.values() if not other.external]
             others = [other for other in (*ours, *self._others) if other is not resources]
             place = another_place(resources, others, self._nodes, launcher.lost_nodes)
             if place is None:
@@ -245,17 +232,26 @@ class EnginePool:
     # ---- what is said of members
 
     def _count(self) -> str:
-        return "it has 1 engine" if len(self._members) == 1 else f"it has {len(self._members)} engines"
+        return "it has 1 engine" if len(self.members) == 1 else f"it has {len(self.members)} engines"
 
-    def _status(self, member: Member) -> EngineStatus:
-        replica = self.router.replica(member.slot)
-        state: State = "serving" if member.external is None else "joined"
-        if replica is None:
-            state = "restarting" if member.serves.is_set() else "starting"
-            return EngineStatus(member.name, member.node, member.pid, state)
-        seconds = now() - replica.since
-        version = replica.engine.loaded_version
-        return EngineStatus(member.name, member.node, member.pid, state, version, replica.open, seconds)
+    def statuses(self) -> Iterator[ProcessStatus]:
+        """Describe every engine."""
+        for member in self.members.values():
+            row = ProcessStatus(role=member.name, node=member.node, pid=member.pid, restarts=member.restarts or None)
+            replica = self.router.replica(member.slot)
+            if replica is None:
+                yield structs.replace(row, state="restarting" if member.serves.is_set() else "starting")
+                continue
+            load = replica.load
+            yield structs.replace(
+                row,
+                state="joined" if member.external else None,
+                version=replica.engine.loaded_version,
+                open=replica.open,
+                slots=f"{load.running}/{load.slots}",
+                waiting=load.waiting,
+                cache=f"{load.tokens / max(load.capacity, 1):.0%}",
+            )
 
 
 @contextlib.asynccontextmanager
@@ -282,6 +278,6 @@ async def open_engine_pool(
             await pool.keep_started(started)
             yield pool
         finally:
-            for member in pool.members:  # the launcher stops the processes
+            for member in pool.members.values():  # the launcher stops the processes
                 if member.task is not None:
                     member.task.cancel()

@@ -1,23 +1,49 @@
-"""Turn whatever ended a run into one exception that says why.
+"""End a run cleanly at the first signal, and turn whatever else ended it into one exception that says why.
 
-exceptions of many tasks ─► explain_deaths: which process died, or hangs ─► reported_failures: the one to show
+    exceptions of many tasks ─► explain_deaths: which process died, or hangs ─► reported_failures: the one to show
+
+    1st Ctrl-C, SIGTERM or SIGHUP ─► Controller.stop: the step in progress ends ─► checkpoint ─► all ends ─► RunStopped
+    2nd signal, or deadlines.stop has passed ─► everything ends at once
+
+Only training on the wall clock stops in this way. Start-up, warm-up and evaluation end at once, because they have
+nothing to save. A run in virtual time ends at once as well, because there a checkpoint is an event of the schedule.
 """
 
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncIterator, Sequence
+import signal
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
+from types import FrameType
 
 from safetensors import SafetensorError
 
+from arl.clock import now
 from arl.engine.router import DEATH_SECONDS
-from arl.errors import ArlError, DeadlineError, DiskError, EngineError, ProcessDied, RunError, TrainerError, leaves
+from arl.errors import (
+    ArlError,
+    DeadlineError,
+    DiskError,
+    EngineError,
+    ProcessDied,
+    RunError,
+    RunStopped,
+    TrainerError,
+    leaves,
+)
 from arl.files import explain_disk
 from arl.launch.base import Launcher, Process
 from arl.launch.spawn import RUNS
+from arl.metrics.run_files import RECIPE
+from arl.rollout.controller import Controller
+from arl.run.checkpoint import checkpoints_in
+from arl.run.evaluation.scoreboard import CHECKPOINTS
 
 SHOWN = 4  # processes whose logs an error shows, at most
+RESUME_WITH = "resume with: "  # begins the last line of a run that can be resumed
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: a terminal or ssh was closed
 
 
 @contextlib.asynccontextmanager
@@ -30,54 +56,50 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
     try:
         yield
     except Exception as error:
-        causes = list(leaves(error))
-        if any(isinstance(cause, DiskError) for cause in causes):  # it is the cause of the others
+        explained = await _explained(list(leaves(error)), launcher)
+        if explained is None:
             raise
-        if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
-            raise await _death_or_logs(causes, launcher) or error from error
+        raise explained from error
+
+
+async def _explained(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
+    """Return the death or the hang of a process that is behind `causes`, or None."""
+    if any(isinstance(cause, DiskError) for cause in causes):  # it is the cause of the others
+        return None
+    if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
         for cause in causes:
-            if isinstance(cause, DeadlineError):
-                raise DeadlineError(f"{cause}{await _describe_hanging(launcher)}") from error
-        raise
-
-
-async def _death_or_logs(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
-    """Return the death of a process, or the first failure of an engine with the engines' logs, or None.
-
-    If the trainer did not answer in time, the processes that hang are added.
-    """
-    for cause in causes:
-        if isinstance(cause, ProcessDied):
-            return cause
-    ranks = [process for process in launcher.processes if process.role.startswith("trainer-")]
-    dead = await _first_death(ranks, DEATH_SECONDS)
-    if dead is not None:
-        return await dead.died()
+            if isinstance(cause, ProcessDied):
+                return cause
+        dead = await _first_death(_of_side(launcher, "trainer-"))
+        if dead is not None:
+            return await dead.died()
     for cause in causes:
         if isinstance(cause, EngineError):
-            engines = [process for process in launcher.processes if process.role.startswith("engine-")]
-            return EngineError("\n".join([f"{cause}.", *(engine.log_tail() for engine in engines)]))
-        if isinstance(cause, TrainerError) and isinstance(cause.__cause__, DeadlineError):
-            return TrainerError(f"{cause}{await _describe_hanging(launcher)}")
+            return EngineError("\n".join([f"{cause}.", *(each.log_tail() for each in _of_side(launcher, "engine-"))]))
+        if isinstance(cause, TrainerError):
+            is_late = isinstance(cause.__cause__, DeadlineError)
+            return TrainerError(f"{cause}{await _describe_hanging(launcher)}") if is_late else cause
+        if isinstance(cause, DeadlineError):
+            return DeadlineError(f"{cause}{await _describe_hanging(launcher)}")
     return None
 
 
-async def _first_death(processes: Sequence[Process], seconds: float) -> Process | None:
-    """Wait at most `seconds` until one of `processes` has ended, and return it; None: all of them run.
+def _of_side(launcher: Launcher, prefix: str) -> list[Process]:
+    return [process for process in launcher.processes if process.role.startswith(prefix)]
+
+
+async def _first_death(processes: Sequence[Process]) -> Process | None:
+    """Wait at most DEATH_SECONDS until one of `processes` has ended, and return it; None: all of them run.
 
     If several have ended, one that a signal killed is returned, because its loss may have ended the others.
     """
-    if not processes:
-        return None
     endings = {asyncio.create_task(process.ended()): process for process in processes}
-    try:
-        await asyncio.wait(endings, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        dead = [process for ending, process in endings.items() if ending.done()]
-    finally:
-        for ending in endings:
-            ending.cancel()
-    killed = [process for process in dead if (process.exit_code or 0) < 0]
-    return next(iter(killed or dead), None)
+    if endings:
+        await asyncio.wait(endings, timeout=DEATH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
+    dead = [process for ending, process in endings.items() if ending.done()]
+    for ending in endings:
+        ending.cancel()
+    return min(dead, key=lambda process: (process.exit_code or 0) >= 0, default=None)
 
 
 async def _describe_hanging(launcher: Launcher) -> str:
@@ -123,3 +145,88 @@ def cause_to_show(error: BaseException) -> BaseException:
     known = [cause for cause in causes if isinstance(cause, ArlError)]
     of_disk = [cause for cause in known if isinstance(cause, DiskError)]
     return (of_disk or known or causes)[0]
+
+
+# ---- signals
+
+
+@contextlib.asynccontextmanager
+async def stopped_by_signals(
+    run: Controller, directory: Path, note: Callable[[str], None], seconds: float
+) -> AsyncIterator[None]:
+    """Stop `run` at the first of SIGNALS, and then give the block `seconds` to end.
+
+    Every later signal has the effect that it had before, and so has the first one, if it comes so late that the block
+    ends before the loop can call it. A signal that no function handles is left alone: what a library's user has not
+    asked for, and Ctrl-C where a shell has started the command in the background.
+
+    Raises:
+        RunStopped: the block has not ended by then.
+    """
+    loop = asyncio.get_running_loop()
+    earlier: dict[int, Callable[[int, FrameType | None], object]] = {}
+    pending: list[int] = []  # the first signal, until the run is stopped
+
+    def restore() -> None:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        restore()
+        pending.append(number)
+        loop.call_soon_threadsafe(begin)
+
+    def begin() -> None:
+        if not pending:  # the block has ended
+            return
+        pending.clear()
+        scope.reschedule(now() + seconds)
+        run.stop()  # before the note: the terminal may be gone
+        note(
+            f"stopping: the step in progress ends and a checkpoint is written, within {seconds:g} s; "
+            "a second Ctrl-C ends everything at once"
+        )
+
+    try:
+        async with asyncio.timeout(None) as scope:
+            for number in SIGNALS:
+                handler = signal.getsignal(number)
+                if callable(handler) and threading.current_thread() is threading.main_thread():  # no other may
+                    earlier[number] = handler
+                    signal.signal(number, handle)
+            try:
+                yield
+            finally:
+                restore()
+                if pending:
+                    signal.raise_signal(pending.pop())
+    except TimeoutError as error:
+        if not scope.expired():
+            raise
+        raise RunStopped(
+            f"stopped at version {run.version} without a checkpoint of it, which was not complete {seconds:g} s after "
+            f"the first signal (deadlines.stop); resume from the last one with: {resume_command(directory)}"
+        ) from error
+
+
+def stopped(directory: Path, version: int) -> RunStopped:
+    """Return what the user is told of a run that has stopped with a checkpoint of `version`."""
+    if version == 0:
+        return RunStopped("stopped before its first step, so there is no checkpoint to resume from")
+    return RunStopped(f"stopped at version {version}; {RESUME_WITH}{resume_command(directory)}")
+
+
+@contextlib.contextmanager
+def resumable(directory: Path) -> Iterator[None]:
+    """Let the failure of a run that can be resumed end with the command that does it."""
+    try:
+        yield
+    except RunError as error:
+        if checkpoints_in(directory / CHECKPOINTS):
+            error.args = (f"{error}\n{RESUME_WITH}{resume_command(directory)}",)
+        raise
+
+
+def resume_command(directory: Path) -> str:
+    """Return the command that goes on with the run in `directory`."""
+    return f"arl train {directory / RECIPE} --resume"

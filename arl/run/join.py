@@ -48,7 +48,12 @@ async def join_run(run: Path, replicas: int, host: str | None, note: Callable[[s
     """
     control = RunControl(run)
     state = await control.describe()
-    recipe = load_recipe(run / RECIPE, ())
+    recipe = load_recipe(run / RECIPE)
+    if recipe.mode == "collocated":
+        raise InputError(
+            f"{run}: in mode collocated engines and trainer take turns on the same devices, of which an engine that "
+            "joins would have none; start the run in mode disaggregated"
+        )
     address = _own_address(run, state, host, recipe.cluster.interface)
     trust = read_secrets(run)
     await in_thread(_check_files, state)
@@ -77,7 +82,8 @@ async def join_run(run: Path, replicas: int, host: str | None, note: Callable[[s
         except BaseException:  # Ctrl-C as well
             for process in processes if control.is_open else ():
                 try:
-                    note(await control.ask(RemoveEngine(process.role), REMOVE_SECONDS))
+                    answer = await control.ask(RemoveEngine(process.role), REMOVE_SECONDS)
+                    note(answer.done)
                 except ArlError as error:  # this machine leaves in any case, and the run finds out by the connection
                     note(f"{process.role} leaves: {error}")
             raise
@@ -89,8 +95,8 @@ def _own_address(run: Path, state: LiveRun, host: str | None, interface: str | N
     Raises:
         InputError: the run reaches nothing beyond its own host, or this machine has no such address.
     """
-    if state.is_local:
-        if state.host != host_identity():
+    if state.only_host is not None:
+        if state.only_host != host_identity():
             raise InputError(
                 f"{run}: its processes listen on loopback, which only its own host reaches; join there, or "
                 "start the run with cluster.interface, or with launcher slurm or ray"
@@ -160,7 +166,7 @@ async def _serve(control: RunControl, processes: Sequence[Process], note: Callab
         for process in processes:  # for whose death the controller may have removed the engine
             if process.exit_code is not None:
                 raise await process.died()
-        if names.isdisjoint(engine.name for engine in state.engines):
+        if names.isdisjoint(engine.role for engine in state.engines):
             note(f"{control.run} has none of these engines any more")
             return
         await asyncio.sleep(LOOK_SECONDS)

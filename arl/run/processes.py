@@ -63,8 +63,7 @@ class EngineServers:
             **command.environment,
             **self.trust.environment,
         }
-        secrets = {**command.secrets, **self.trust.secrets}
-        complete = Command(command.argv, environment, secrets)
+        complete = Command(command.argv, environment, {**command.secrets, **self.trust.secrets})
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])
 
     async def start_all(self) -> list[Process]:

@@ -1,7 +1,7 @@
 """Begin a run: in a new directory, or from the last intact checkpoint of an old one.
 
 names on the hub ─► their commits ─► preflight ─► RunContext: a new directory
-                                                  RunContext: the old directory, and a ResumePoint (arl train --resume)
+                                                  RunContext: the old directory, and a checkpoint (arl train --resume)
 
 Everything that can be refused is refused here, before anything is started or written.
 """
@@ -10,6 +10,7 @@ import contextlib
 import glob
 import itertools
 import os
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from arl.errors import DataError, InputError
 from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
-from arl.run.checkpoint import ResumePoint, clear_after, newest_intact
+from arl.run.checkpoint import RunState, clear_after, newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.preflight import Plan, preflight
 from arl.run.world import RunContext
@@ -65,8 +66,8 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
     if resumed is not None:
         with _locked(resumed):
             plan = preflight(recipe)
-            point = _resume(recipe, plan, resumed, display)
-            yield RunContext(recipe=recipe, plan=plan, directory=resumed, display=display, resumed=point)
+            model, state = _resume(recipe, plan, resumed, display)
+            yield RunContext(recipe=recipe, plan=plan, directory=resumed, display=display, model=model, state=state)
         return
     plan = preflight(recipe)
     directory = new_run_directory(recipe)
@@ -104,51 +105,47 @@ def run_to_resume(recipe: Recipe, file: Path) -> Path:
     Raises:
         InputError: there is no such run.
     """
-    if file.name == RECIPE and _is_run(file.parent):
+    if file.name == RECIPE and (file.parent / LOCK).exists():
         return file.parent
     first = recipe.run_directory
-    runs = {1: first} if _is_run(first) else {}
-    for path in first.parent.glob(f"{glob.escape(first.name)}-*"):
-        number = path.name.removeprefix(f"{first.name}-")
-        if number.isdecimal() and _is_run(path):
-            runs[int(number)] = path
+    runs = {}
+    for path in first.parent.glob(f"{glob.escape(first.name)}*"):
+        number = re.fullmatch(r"(?:-(\d+))?", path.name.removeprefix(first.name))
+        if number is not None and (path / LOCK).exists():
+            runs[int(number[1] or 1)] = path
     if not runs:
         raise InputError(f"--resume: there is no run {first}; start it without --resume")
     return runs[max(runs)]
 
 
-def _is_run(directory: Path) -> bool:
-    return (directory / LOCK).exists()
+def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> tuple[Path, RunState]:
+    """Find the checkpoint that the run goes on from, and its state.
 
-
-def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay) -> ResumePoint:
-    """Find the checkpoint that the run goes on from. The summary of a finished run is kept as summary-step_N.json.
+    The summary of a finished run is kept as summary-step_N.json.
 
     Raises:
         InputError: there is none, it is another recipe's, or the run is finished and not extended; nothing is changed.
         DiskError: a file cannot be renamed or written.
     """
-    point = newest_intact(directory / CHECKPOINTS, display.note)
-    _refuse_other_run(recipe, plan, point)
+    checkpoint, state = newest_intact(directory / CHECKPOINTS, display.note)
+    _refuse_other_run(recipe, plan, checkpoint, state)
     is_finished = (directory / SUMMARY).exists()
-    version = point.state.controller.version
-    tokens = point.state.controller.tokens_trained
+    version = state.controller.version
+    tokens = state.controller.tokens_trained
     if is_finished and recipe.train.is_done(version, tokens):
-        more = (
-            f"train.tokens=N with N > {tokens}" if recipe.train.steps > version else f"train.steps=N with N > {version}"
-        )
+        limit, reached = ("tokens", tokens) if recipe.train.steps > version else ("steps", version)
         raise InputError(
             f"--resume: {directory} is finished after {version} steps; see its {SUMMARY}, extend it by "
-            f"--set {more}, or start a new run"
+            f"--set train.{limit}=N with N > {reached}, or start a new run"
         )
     # What follows changes files, and so whatever can be refused was refused above.
     with writing(directory):
-        clear_after(point.checkpoint)
+        clear_after(checkpoint)
         if is_finished:
             (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
     _write_recipe(recipe, directory)
-    display.note(f"resuming {directory} from {point.checkpoint.name}; what its files hold past that is removed")
-    return point
+    display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
+    return checkpoint, state
 
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:
@@ -157,7 +154,7 @@ def _write_recipe(recipe: Recipe, directory: Path) -> None:
         replace_file(file, dump_recipe(recipe).encode())
 
 
-def _refuse_other_run(recipe: Recipe, plan: Plan, point: ResumePoint) -> None:
+def _refuse_other_run(recipe: Recipe, plan: Plan, checkpoint: Path, state: RunState) -> None:
     """Check that the recipe computes what the checkpoint's run computed; `train.steps` and `train.tokens` may grow.
 
     Raises:
@@ -165,8 +162,6 @@ def _refuse_other_run(recipe: Recipe, plan: Plan, point: ResumePoint) -> None:
         DataError: problems or lags differ.
     """
     free = FREE if recipe.world_traits.restarts_at_checkpoints else FREE + FREE_ON_THE_WALL
-    checkpoint = point.checkpoint
-    state = point.state
     recorded_steps = state.recipe["train"]["steps"]
     for field, recorded, wanted in differences(state.recipe, recipe.model_dump(mode="json")):
         # With an exact lag, the groups that an ended run had begun are of versions that no engine serves any more.

@@ -1,6 +1,6 @@
 """Write status.json about once a second, and show the same on the console, while a run goes on on the wall clock.
 
-controller, recorder, world's processes ─► RunStatus ─► a thread writes the file ─► `arl top`, on any host
+controller, recorder, world's processes ─► RunStatus ─► status.json ─► `arl top`, on any host
                                                └─► ConsoleDisplay
 
 In virtual time nothing is written, because the seconds of a person mean nothing there.
@@ -11,26 +11,20 @@ import contextlib
 import math
 import os
 import platform
-import threading
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
 
 import psutil
 from msgspec import structs
 
 from arl.clock import current_waits, in_thread
 from arl.config.recipe import Train
-from arl.engine.router import Replica
 from arl.errors import RunStopped
-from arl.launch.base import Launcher
 from arl.launch.spawn import resident_bytes
 from arl.metrics.names import Record, number
 from arl.metrics.recorder import Recorder, RunRecords
 from arl.metrics.run_status import ProcessStatus, RunStatus, Speed, WaitStatus, write_status
-from arl.reward.pool import RewardPool
 from arl.rollout.controller import Controller
-from arl.run.engine_pool import EnginePool
 from arl.run.failures import cause_to_show
 from arl.run.world import Parts, RunContext
 
@@ -48,8 +42,6 @@ class StatusWriter:
         self._context = context
         self._controller: Controller | None = None
         self._records = RunRecords()
-        self._writing = threading.Lock()
-        self._written_at = 0.0  # time of the newest status that was written
         self.parts: Parts | None = None  # of the opened world
         self.stage = stage
         self.end = ""
@@ -66,23 +58,15 @@ class StatusWriter:
         Consumes nothing; waits for PERIOD; unblocked by the clock alone.
         """
         while True:
-            measured = await in_thread(self.write, self.status())
-            self._context.display.show_status(measured)
+            status = await in_thread(_with_memory, self.status())
+            self.write(status)
+            self._context.display.show_status(status)
             await asyncio.sleep(PERIOD)
 
-    def write(self, status: RunStatus) -> RunStatus:
-        """Add the memory, write the file and return what it holds.
-
-        A status that is older than the file is not written. The thread of `run` outlives its cancellation, and would
-        otherwise replace the last status, which says how the run has ended. A file that cannot be written is left out,
-        because that does not concern the run.
-        """
-        measured = _with_memory(status)
-        with self._writing, contextlib.suppress(OSError):
-            if measured.time >= self._written_at:
-                self._written_at = measured.time
-                write_status(self._context.directory, measured)
-        return measured
+    def write(self, status: RunStatus) -> None:
+        """Write the file. One that cannot be written is left out, because that does not concern the run."""
+        with contextlib.suppress(OSError):
+            write_status(self._context.directory, status)
 
     def status(self) -> RunStatus:
         """Return what the run does now."""
@@ -206,49 +190,3 @@ def seconds_left(train: Train, version: int, tokens: int, speed: Speed) -> float
 def _last_steps(records: Sequence[Record], count: int) -> list[Record]:
     """Return the records of the last steps, the newest first; evaluations have records, too."""
     return [record for record in reversed(records) if "time/step_s" in record][:count]
-
-
-# ---- processes
-
-
-def process_states(
-    launcher: Launcher, nodes: Sequence[str], pool: EnginePool, rewards: RewardPool
-) -> list[ProcessStatus]:
-    """Return the processes beside this one: the launcher's, engines that have joined, the rewards'.
-
-    Nothing is asked over the network.
-
-    Args:
-        nodes: names of the launcher's nodes, because reading those may look for devices.
-    """
-    states = {}
-    for process in launcher.processes:
-        code = process.exit_code
-        states[process.role] = ProcessStatus(
-            role=process.role,
-            node=nodes[process.node],
-            pid=process.pid or None,
-            state=None if code is None else f"ended, code {code}",
-        )
-    for member in pool.members:
-        role = member.name
-        state = states.get(role) or ProcessStatus(role=role, node=member.node, pid=member.pid)
-        states[role] = structs.replace(
-            state, restarts=member.restarts or None, **_load(pool.router.replica(member.slot))
-        )
-    if rewards.pid is not None:
-        states["reward-0"] = ProcessStatus(role="reward-0", node=nodes[0], pid=rewards.pid, open=rewards.num_open)
-    return list(states.values())
-
-
-def _load(replica: Replica | None) -> dict[str, Any]:
-    if replica is None:
-        return {}
-    load = replica.load
-    return {
-        "version": replica.engine.loaded_version,
-        "open": replica.open,
-        "slots": f"{load.running}/{load.slots}",
-        "waiting": load.waiting,
-        "cache": f"{load.tokens / max(load.capacity, 1):.0%}",
-    }

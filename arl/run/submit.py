@@ -6,7 +6,7 @@ in an allocation, on none of its nodes    the same command ─► srun ─► fi
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from arl.config.recipe import Recipe
@@ -29,54 +29,45 @@ from arl.run.preflight import preflight
 from arl.run.resume import run_to_resume
 
 SLURM = "slurm"
-NODES = re.compile(r"\d{1,9}(-\d{1,9})?", re.ASCII)
-FLAG = re.compile(r"[a-zA-Z][a-zA-Z0-9_-]*")  # a dot would name a field of the recipe
+NODES = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?", re.ASCII)
+FLAG = re.compile(r"--([a-zA-Z][a-zA-Z0-9_-]*)(?:=(.*))?", re.DOTALL)  # a dot would name a field of the recipe
 
 
-def cluster_overrides(
-    launcher: str | None, nodes: str | None, flags: Mapping[str, str | None], more: Sequence[str]
-) -> list[str]:
+def cluster_overrides(launcher: str | None, nodes: str | None, flags: Sequence[str]) -> list[str]:
     """Return the overrides of the recipe that options of the command line stand for.
 
     Args:
         nodes: as in 4, or 2-4.
-        flags: name of a flag of sbatch -> its value; None: not given.
-        more: further flags of sbatch, as one writes them: --qos=high.
+        flags: of sbatch, as one writes them: --qos=high.
 
     Raises:
-        InputError: `nodes` is no number of machines, or one of `more` is no flag.
+        InputError: `nodes` is no number of machines, or one of `flags` is no flag.
     """
     overrides = [] if launcher is None else [f"launcher={json.dumps(launcher)}"]
     if nodes is not None:
-        if not NODES.fullmatch(nodes):
+        found = NODES.fullmatch(nodes)
+        if found is None:
             raise InputError(f"--nodes {nodes}: give a number of machines, as in 4, or the fewest and the most: 2-4")
-        fewest, is_range, most = nodes.partition("-")
-        overrides.append(f"cluster.nodes={most if is_range else fewest}")
-        overrides += [f"cluster.min_nodes={fewest}"] if is_range else []
-    given = {name: value for name, value in flags.items() if value is not None}
-    for flag in more:
-        name, has_value, value = flag.removeprefix("--").partition("=")
-        if not flag.startswith("--") or not FLAG.fullmatch(name):
+        fewest, most = found.groups()
+        overrides.append(f"cluster.nodes={most or fewest}")
+        overrides += [f"cluster.min_nodes={fewest}"] if most else []
+    for flag in flags:
+        found = FLAG.fullmatch(flag)
+        if found is None:
             raise InputError(f"--sbatch {flag}: give a flag of sbatch with its dashes, as in --sbatch=--qos=high")
-        given[name] = value if has_value else NO_VALUE
-    return overrides + [f"cluster.flags.{name}={json.dumps(value)}" for name, value in given.items()]
+        name, value = found.groups()
+        overrides.append(f"cluster.flags.{name}={json.dumps(NO_VALUE if value is None else value)}")
+    return overrides
 
 
-def refuse_cluster_options(recipe: Recipe, given: Mapping[str, object]) -> None:
-    """Refuse options for a cluster where the run stays on this machine.
-
-    Args:
-        given: name of an option -> what it was given; None or empty: nothing.
+def refuse_flags(recipe: Recipe, flags: Sequence[str]) -> None:
+    """Refuse flags of sbatch where nothing is submitted.
 
     Raises:
         InputError: one is given.
     """
-    for option, value in given.items():
-        if value and recipe.launcher == "local":
-            raise InputError(
-                f"--{option}: is for a cluster, and this run has launcher local; add --launcher slurm (or ray, for "
-                f"--address), or leave --{option} out"
-            )
+    if flags and recipe.launcher != SLURM:
+        raise InputError(f"--sbatch {flags[0]}: is for a job, and the launcher is {recipe.launcher}; leave it out")
 
 
 def is_submitted(recipe: Recipe) -> bool:

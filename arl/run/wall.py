@@ -12,7 +12,7 @@ see the run's directory (arl.run.control). A rank that dies ends the run (arl.tr
 import asyncio
 import contextlib
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -21,22 +21,21 @@ import arl
 from arl.clock import in_thread
 from arl.config.recipe import WALL
 from arl.data.tokenizer import load_codec, recipe_format
-from arl.launch.base import Command, Launcher, Process, make_launcher
+from arl.launch.base import Command, Launcher, Node, Process, make_launcher
 from arl.launch.network import host_identity, is_loopback
-from arl.launch.run_secrets import RunSecrets, run_secrets
+from arl.launch.run_secrets import run_secrets
 from arl.metrics.run_files import LOGS
-from arl.run.control import ControlAnswer, LiveRun, Request, serve_control
-from arl.run.engine_pool import open_engine_pool
+from arl.metrics.run_status import ProcessStatus
+from arl.run.control import LiveRun, serve_control
+from arl.run.engine_pool import EnginePool, open_engine_pool
 from arl.run.evaluation.during import MODULE, BackgroundEvaluations
 from arl.run.evaluation.results import model_sha256
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
 from arl.run.processes import EngineServers, open_trainer, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
-from arl.run.status_writer import process_states
 from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
-from arl.types import StartingVersions
 
 
 class WallWorld(World):
@@ -50,7 +49,7 @@ class WallWorld(World):
 
     @contextlib.asynccontextmanager
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
-        """See World.
+        """See World. Starts both sides at once, and is open when engines answer: the evaluation needs no trainer.
 
         Raises:
             ProcessDied: one of the processes has ended.
@@ -58,82 +57,82 @@ class WallWorld(World):
         """
         recipe = context.recipe
         plan = context.plan
-        on_gpus = plan.placement.on_gpus
-        spans_nodes = plan.placement.spans_nodes
-        with publication_directory(
-            recipe, context.model, context.directory, plan.lags, plan.transport, on_gpus, spans_nodes
-        ) as weights:
-            if weights.parent != SHARED_MEMORY and not spans_nodes:
-                context.display.note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
-            async with make_launcher(recipe, context.directory / LOGS) as launcher, explain_deaths(launcher):
-                with run_secrets(context.directory, [node.address for node in launcher.nodes]) as trust:
-                    async with _start_processes(context, weights, launcher, trust) as parts:
-                        yield parts
+        placement = plan.placement
+        versions = context.versions
+        note = context.display.note
+        async with contextlib.AsyncExitStack() as stack:
+            published = publication_directory(
+                recipe,
+                context.model,
+                context.directory,
+                plan.lags,
+                plan.transport,
+                placement.on_gpus,
+                placement.spans_nodes,
+            )
+            weights = stack.enter_context(published).absolute()
+            if weights.parent != SHARED_MEMORY and not placement.spans_nodes:
+                note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
+            launcher = await stack.enter_async_context(make_launcher(recipe, context.directory / LOGS))
+            await stack.enter_async_context(explain_deaths(launcher))
+            nodes = launcher.nodes  # asking for them may ask the driver of the GPUs
+            trust = stack.enter_context(run_secrets(context.directory, [node.address for node in nodes]))
+            servers = EngineServers(recipe, versions, dict(enumerate(placement.engines)), launcher, trust)
+            started = await servers.start_all()
+            trainer = await stack.enter_async_context(
+                open_trainer(recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport)
+            )
+            codec = load_codec(versions.model, recipe_format(recipe.data))  # takes a second, while the processes start
+            others = [*placement.ranks, *([] if placement.evaluation is None else [placement.evaluation])]
+            async with asyncio.TaskGroup() as tasks:
+                trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
+                hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
+
+                async def describe() -> LiveRun:
+                    """Describe the run to those who want to join it."""
+                    return LiveRun(
+                        arl=arl.__version__,
+                        only_host=host_identity() if all(is_loopback(node.address) for node in nodes) else None,
+                        weights=str(weights) if plan.transport in ("file", "ipc") else None,
+                        versions=versions,
+                        model=await hashing,
+                        like=servers.resources[0],
+                    )
+
+                async with (
+                    open_rewards(recipe, launcher.logs, note) as rewards,
+                    open_engine_pool(servers, started, note, trainer, others) as pool,
+                    serve_control(context.directory, lambda request: pool.answer(request, describe)),
+                ):
+                    parts = recipe_parts(
+                        context,
+                        engine=pool.router,
+                        trainer=trainer,
+                        codec=codec,
+                        rewards=training_scorer(recipe, rewards),
+                        held_out_rewards=evaluation_scorer(recipe, rewards),
+                    )
+                    yield replace(
+                        parts,
+                        ready=lambda: trainer_start,
+                        make_evaluations=lambda board: _evaluations(context, launcher, board),
+                        num_restarts=lambda: pool.router.restarts,
+                        processes=lambda: [
+                            *pool.statuses(),
+                            *_other_processes(launcher, nodes, pool),
+                            ProcessStatus(role="reward-0", node=nodes[0].name, pid=rewards.pid, open=rewards.num_open),
+                        ],
+                    )
+            await trainer.stop()
 
 
-@contextlib.asynccontextmanager
-async def _start_processes(
-    context: RunContext, weights: Path, launcher: Launcher, trust: RunSecrets
-) -> AsyncIterator[Parts]:
-    """Start both sides at once. The world is open when engines answer, since the evaluation needs no trainer."""
-    recipe = context.recipe
-    plan = context.plan
-    note = context.display.note
-    placement = plan.placement
-    versions = context.versions
-    servers = EngineServers(recipe, versions, dict(enumerate(placement.engines)), launcher, trust)
-    started = await servers.start_all()
-    async with open_trainer(
-        recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport
-    ) as trainer:
-        nodes = [node.name for node in launcher.nodes]
-        codec = load_codec(versions.model, recipe_format(recipe.data))  # takes a second, while the processes start
-        others = [*placement.ranks, *([] if placement.evaluation is None else [placement.evaluation])]
-        async with asyncio.TaskGroup() as tasks:
-            trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
-            hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
-
-            async def answer(request: Request) -> ControlAnswer:
-                return await pool.answer(request, _describe(context, weights, servers, await hashing))
-
-            async with (
-                open_rewards(recipe, launcher.logs, note) as rewards,
-                open_engine_pool(servers, started, note, trainer, others) as pool,
-                serve_control(context.directory, answer),
-            ):
-                parts = recipe_parts(
-                    context,
-                    engine=pool.router,
-                    trainer=trainer,
-                    codec=codec,
-                    rewards=training_scorer(recipe, rewards),
-                    held_out_rewards=evaluation_scorer(recipe, rewards),
-                )
-                yield replace(
-                    parts,
-                    ready=lambda: trainer_start,
-                    make_evaluations=lambda board: _evaluations(context, launcher, board),
-                    num_restarts=lambda: pool.router.restarts,
-                    processes=lambda: process_states(launcher, nodes, pool, rewards),
-                )
-        await trainer.stop()
-
-
-def _describe(context: RunContext, weights: Path, servers: EngineServers, model: str) -> LiveRun:
-    """Describe the run to those who want to join it, with paths that another process finds, wherever it was started."""
-    versions = context.versions
-    older = {version: str(Path(path).absolute()) for version, path in versions.older.items()}
-    travels_by_file = context.plan.transport in ("file", "ipc")
-    return LiveRun(
-        arl=arl.__version__,
-        host=host_identity(),
-        is_local=all(is_loopback(node.address) for node in servers.launcher.nodes),
-        weights=str(weights.absolute()) if travels_by_file else None,
-        versions=StartingVersions(str(Path(versions.model).absolute()), versions.version, older),
-        model=model,
-        like=servers.resources[0],
-        engines=[],
-    )
+def _other_processes(launcher: Launcher, nodes: Sequence[Node], pool: EnginePool) -> Iterator[ProcessStatus]:
+    """Describe the launcher's processes that are no engines of the pool. Nothing is asked over the network."""
+    for process in launcher.processes:
+        if process.role not in pool.members:
+            code = process.exit_code
+            state = None if code is None else f"ended, code {code}"
+            yield ProcessStatus(role=process.role, node=nodes[process.node].name, pid=process.pid or None, state=state)
 
 
 def _evaluations(context: RunContext, launcher: Launcher, board: Scoreboard) -> BackgroundEvaluations:

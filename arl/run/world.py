@@ -32,10 +32,10 @@ from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import TailGate, TailRounds
 from arl.rollout.staleness import Admission, StalenessGate
-from arl.run.checkpoint import ResumePoint, RunCheckpoints, RunSnapshot
+from arl.run.checkpoint import RunState, older_versions
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.evaluate import measure_suite
-from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
+from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.suite import held_out_suite
 from arl.run.preflight import Plan
 from arl.tasks.registry import env_name
@@ -56,39 +56,27 @@ class RunContext:
     plan: Plan
     directory: Path
     display: ConsoleDisplay
-    first_model: Path | None = None
-    """Weights of version 0; None: they are not made yet, or the run is resumed."""
-    resumed: ResumePoint | None = None
-    """The checkpoint that the segment goes on from."""
-
-    @property
-    def model(self) -> Path:
-        """Return the weights that the trainer begins with."""
-        path = self.first_model if self.resumed is None else self.resumed.checkpoint
-        assert path is not None, "made before a world is opened"
-        return path
+    model: Path = Path()
+    """Weights that the trainer begins with: the checkpoint's, or version 0, which is made when the run has begun."""
+    state: RunState | None = None
+    """What the checkpoint holds that the segment goes on from; None: the run is new."""
 
     @property
     def version(self) -> int:
         """Return the version that the trainer begins with."""
-        return 0 if self.resumed is None else self.resumed.state.controller.version
+        return 0 if self.state is None else self.state.controller.version
 
     @property
     def versions(self) -> StartingVersions:
-        """Return the versions that trainer and engines begin with."""
-        older = {} if self.resumed is None else self.resumed.older_versions
-        return StartingVersions(str(self.model), self.version, older)
+        """Return the versions that trainer and engines begin with, under paths that any process finds."""
+        older = {} if self.state is None else older_versions(self.model.absolute(), self.state)
+        return StartingVersions(str(self.model.absolute()), self.version, older)
 
     @property
     def is_done(self) -> bool:
         """Return whether nothing is left to train."""
-        tokens = 0 if self.resumed is None else self.resumed.state.controller.tokens_trained
+        tokens = 0 if self.state is None else self.state.controller.tokens_trained
         return self.recipe.train.is_done(self.version, tokens)
-
-    @property
-    def time(self) -> float:
-        """Return the clock seconds at which the run goes on."""
-        return 0.0 if self.resumed is None else self.resumed.state.time
 
 
 class MeteredGroups(Groups, Protocol):
@@ -117,7 +105,6 @@ class Parts(Segment):
     """Turns tokens into the text that the run's files hold."""
     display: Display
     """Shows steps and lost groups."""
-    make_checkpoints: Callable[[RunSnapshot, Evaluations], Checkpoints]
     evaluate: Callable[[Sequence[Problem], int], Awaitable[Accuracy]]
     """Measures the accuracy of a version, which the engine serves, on held-out problems."""
     make_evaluations: Callable[[Scoreboard], Evaluations] = lambda board: Evaluations()
@@ -128,10 +115,10 @@ class Parts(Segment):
     """Counts the engines that were restarted since the world was opened."""
     processes: Callable[[], Sequence[ProcessStatus]] = tuple
     """Lists the processes that run beside this one. It is called about once a second, for status.json."""
+    checkpoints: Checkpoints | None = None
+    """Writes checkpoints; None: whole ones are written, from which the run can be resumed."""
     num_diverged: Callable[[], int] = int
     """Counts the resumed episodes whose env did not repeat what was recorded."""
-    is_recorded: bool = False
-    """The groups come from a recording, which may be exhausted before the last step."""
 
 
 class World(Protocol):
@@ -178,30 +165,33 @@ def recipe_parts(
     """
     recipe = context.recipe
     plan = context.plan
+    rollout = recipe.rollout
+    tail = None
+    admission: Admission
+    if plan.lags is not None:
+        admission = LagSchedule(plan.lags)
+    elif rollout.tail_batching is not None:
+        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
+        admission = TailGate(tail)
+    else:
+        admission = StalenessGate(rollout.problems_per_step, rollout.max_age)
     episodes = Episodes(
         engine,
         codec,
         rewards,
         env=import_function(env_name(recipe), "rollout.env"),
-        rollout=recipe.rollout,
+        rollout=rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
         shaping=recipe.reward,
     )
-    admission, tail = _admission(recipe, plan)
 
     async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
         suite = held_out_suite(recipe, problems)
         return await measure_suite(suite, version, engine, codec, held_out_rewards, plan.context)
 
-    def checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> RunCheckpoints:
-        directory = context.directory / CHECKPOINTS
-        directory.mkdir(exist_ok=True)
-        in_use = None if context.resumed is None else context.resumed.checkpoint
-        return RunCheckpoints(directory, recipe, engine, trainer, snapshot, in_use, evaluations)
-
     return Parts(
-        rollout=recipe.rollout,
+        rollout=rollout,
         deadlines=recipe.deadlines,
         steps=recipe.train.steps,
         tokens=recipe.train.tokens,
@@ -217,20 +207,9 @@ def recipe_parts(
         tail=tail,
         codec=codec,
         display=context.display,
-        make_checkpoints=checkpoints,
         evaluate=measure,
         num_diverged=lambda: episodes.num_diverged,
     )
-
-
-def _admission(recipe: Recipe, plan: Plan) -> tuple[Admission, TailRounds | None]:
-    rollout = recipe.rollout
-    if plan.lags is not None:
-        return LagSchedule(plan.lags), None
-    if rollout.tail_batching is not None:
-        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
-        return TailGate(tail), tail
-    return StalenessGate(rollout.problems_per_step, rollout.max_age), None
 
 
 def recipe_filter(recipe: Recipe) -> Filter:

@@ -28,7 +28,7 @@ from arl.launch.placement import place
 from arl.launch.process import start_process
 from arl.metrics.run_files import LOCK, SUMMARY
 from arl.metrics.summary import Summary
-from arl.run.clean_stop import RESUME_WITH
+from arl.run.failures import RESUME_WITH
 from arl.sweep.directory import SweepRun, check_directory, list_runs, open_directory
 from arl.sweep.request import SweepRequest, write_override
 from arl.sweep.sweep_arms import Sweep, check_arms

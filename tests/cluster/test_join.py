@@ -18,8 +18,9 @@ import psutil
 import pytest
 
 from tests.cluster.machines import Machine, machines, missing_for_machines
+from tests.cluster.trained_once import assert_trained_once
 from tests.processes import survivors
-from tests.run.test_train import FIRST, Command, assert_everything_was_trained_once
+from tests.run.test_train import FIRST, Command
 
 GATES = [FIRST, 8 + 16 * 12, 8 + 16 * 24]  # scores; the run waits at each until the test has changed its engines
 STEPS = 36
@@ -112,7 +113,7 @@ def test_engines_of_another_machine_serve_a_run_receive_its_weights_and_leave_in
     assert "Traceback" not in command.output
     summary = json.loads((command.run / "summary.json").read_text())
     assert summary["groups"] == {"trained": STEPS * 4, "in flight": 0}
-    assert_everything_was_trained_once(command, steps=STEPS)
+    assert_trained_once(command.run, STEPS)
     assert not (command.run / "control").exists()
     assert not (command.run / "secrets").exists()
     assert another.end()[0] == 0

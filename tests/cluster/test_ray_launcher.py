@@ -60,5 +60,7 @@ def refusal(cluster: RayCluster, *flags: str) -> str:
 
 def test_clusters_that_cannot_be_used_are_refused_before_anything_starts(cluster: RayCluster) -> None:
     assert "has 3 alive (n1, n2, n3), and the run needs 4" in refusal(cluster, "--nodes", "4")
-    assert "no Ray cluster can be used there" in refusal(cluster, "--address", "10.77.0.1:1", "--nodes", "3")
-    assert "must run on a node of the cluster" in refusal(cluster, "--address", "ray://10.77.0.1:10001")
+    assert "no Ray cluster can be used there" in refusal(
+        cluster, "--set", "cluster.address=10.77.0.1:1", "--nodes", "3"
+    )
+    assert "must run on a node of the cluster" in refusal(cluster, "--set", "cluster.address=ray://10.77.0.1:10001")

@@ -34,7 +34,7 @@ def train(cluster: RayCluster, directory: Path, victim: str | None, *options: st
     """
     recipe = write_small_recipe(directory)
     log = directory / f"train-{victim}.log"
-    where = ("--launcher", "ray", "--address", "auto", "--set", f"output.directory={directory / 'runs'}")
+    where = ("--launcher", "ray", "--set", f"output.directory={directory / 'runs'}")
     running = cluster.head.start_process((sys.executable, "-m", "arl.cli", "train", str(recipe), *where, *options), log)
     if victim is not None:
         steps = directory / "runs" / "small" / "checkpoints"

@@ -16,7 +16,7 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import InputError
 from arl.launch.slurm.job import Submission, planned_nodes, render_script
-from arl.run.submit import cluster_overrides, follow_submission, refuse_cluster_options, submit_run
+from arl.run.submit import cluster_overrides, follow_submission, refuse_flags, submit_run
 
 QUICKSTART = Path(__file__).parents[2] / "recipes" / "quickstart.yaml"
 
@@ -38,9 +38,15 @@ def test_a_job_is_requeued_outlives_a_node_and_is_signaled_before_its_limit() ->
 
 
 def test_flags_of_the_user_come_last_and_count() -> None:
-    options = {"time": "08:00:00", "account": None, "partition": "gpu"}
-    more = ["--qos=high", "--no-requeue", "--cpus-per-task=16", "--comment=two words"]
-    flags = headers(*cluster_overrides("slurm", "2-6", options, more))
+    given = [
+        "--time=08:00:00",
+        "--partition=gpu",
+        "--qos=high",
+        "--no-requeue",
+        "--cpus-per-task=16",
+        "--comment=two words",
+    ]
+    flags = headers(*cluster_overrides("slurm", "2-6", given))
     assert {"--nodes=2-6", "--time=08:00:00", "--partition=gpu", "--qos=high", "--no-requeue"} <= set(flags)
     assert "--comment='two words'" in flags
     assert "--exclusive" not in flags
@@ -50,17 +56,16 @@ def test_flags_of_the_user_come_last_and_count() -> None:
 def test_flags_that_arl_gives_itself_or_that_would_end_the_run_without_a_checkpoint_are_refused() -> None:
     for flag in ("--nodes=7", "--output=x", "--array=0-3"):
         with pytest.raises(InputError, match=r"arl gives this flag itself \(.*\); leave it out"):
-            recipe(*cluster_overrides("slurm", "2", {}, [flag]))
+            recipe(*cluster_overrides("slurm", "2", [flag]))
     assert "--signal=B:TERM@900" in headers("cluster.flags.signal=B:TERM@900")
     with pytest.raises(InputError, match=r"cluster.flags.signal 'USR1@60': only SIGTERM.*as in B:TERM@900"):
         recipe("cluster.flags.signal=USR1@60")
 
 
-def test_an_option_for_a_cluster_is_refused_where_the_run_stays_on_this_machine() -> None:
-    for option in ("time", "sbatch", "address"):
-        with pytest.raises(InputError, match=f"--{option}: is for a cluster, and this run has launcher local"):
-            refuse_cluster_options(recipe("launcher=local"), {option: "given"})
-        refuse_cluster_options(recipe("launcher=slurm"), {option: "given"})
+def test_a_flag_of_sbatch_is_refused_where_nothing_is_submitted() -> None:
+    with pytest.raises(InputError, match="--sbatch --qos=high: is for a job, and the launcher is local"):
+        refuse_flags(recipe("launcher=local"), ["--qos=high"])
+    refuse_flags(recipe(), ["--qos=high"])
 
 
 def test_the_plan_before_the_job_counts_the_gpus_that_the_flags_ask_for() -> None:

@@ -4,16 +4,12 @@ from typing import Any
 
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Moments, Population, Selection
-from arl.metrics.summary import Summary, TrainerMemory, render
+from arl.metrics.summary import Summary, render
 
 NOTHING_LOST = Selection()
 
 
-def page(
-    selection: Selection = NOTHING_LOST,
-    memory: TrainerMemory | None = None,
-    **parts: Any,
-) -> str:
+def page(selection: Selection = NOTHING_LOST, **parts: Any) -> str:
     recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, **parts})
     summary = Summary(
         directory="runs/r",
@@ -33,7 +29,6 @@ def page(
         idle_trainer=0.0,
         idle_engine=0.0,
         weights_sha256="0",
-        trainer_memory=memory,
     )
     return render(summary, recipe)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
@@ -11,12 +11,12 @@ from arl.config.recipe import Recipe
 from arl.errors import DeadlineError, DiskError
 from arl.metrics.recorder import Recorder, RecorderState
 from arl.rollout.controller_state import ControllerState
-from arl.run.checkpoint import RunCheckpoints, RunSnapshot, next_checkpoint
+from arl.run.checkpoint import RunCheckpoints, next_checkpoint
+from arl.train.base import Trainer
 from tests.fakes import NullEngine, NullTrainer
 
 RECIPE = {"model": {"path": "m"}, "data": {"task": "running_checksum"}, "train": {"steps": 9}}
-RECORDED = Recipe.model_validate(RECIPE)
-DONE = 2 * RECORDED.rollout.problems_per_step
+DONE = 2 * Recipe.model_validate(RECIPE).rollout.problems_per_step
 STATE = ControllerState(version=2, loaded_version=2, admitted=DONE, trained=DONE)
 
 
@@ -30,7 +30,13 @@ class NullRecorder:
         pass
 
 
-snapshot = RunSnapshot(RECORDED, "", None, cast(Recorder, NullRecorder()))
+def checkpoints_of(directory: Path, recipe: Recipe, trainer: Trainer, **options: Any) -> RunCheckpoints:
+    """Return checkpoints of a run that records nothing, whose engine serves version 2."""
+    recorder = cast(Recorder, NullRecorder())
+    engine = NullEngine(lambda _: 1, version=2)
+    return RunCheckpoints(
+        directory=directory, recipe=recipe, engine=engine, trainer=trainer, recorder=recorder, **options
+    )
 
 
 class SlowTrainer(NullTrainer):
@@ -42,7 +48,7 @@ def written_by(trainer: NullTrainer, directory: Path, seconds: float) -> None:
     recipe = Recipe.model_validate(RECIPE | {"deadlines": {"step": seconds}})
 
     async def main() -> None:
-        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1, version=2), trainer, snapshot)
+        checkpoints = checkpoints_of(directory, recipe, trainer)
         await checkpoints.copy(2)
         await checkpoints.write(STATE)
 
@@ -81,8 +87,5 @@ def test_the_checkpoint_that_a_run_was_resumed_from_is_kept(tmp_path: Path) -> N
     recipe = Recipe.model_validate(RECIPE | {"output": {"keep_checkpoints": 1}})
     for version in (2, 4, 6):
         (tmp_path / f"step_{version}").mkdir()
-    checkpoints = RunCheckpoints(
-        tmp_path, recipe, NullEngine(lambda _: 1), NullTrainer(), snapshot, in_use=tmp_path / "step_2"
-    )
-    checkpoints._remove_old()
+    checkpoints_of(tmp_path, recipe, NullTrainer(), in_use=tmp_path / "step_2")._remove_old()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["step_2", "step_6"]

@@ -117,25 +117,6 @@ def in_run(directory: Path, body: Callable[[Recorder], Coroutine[Any, Any, None]
     return clock.run(main, virtual=True)
 
 
-def test_each_due_version_is_measured_once_in_order_and_recorded_as_itself(tmp_path: Path) -> None:
-    processes = FakeProcesses({10: 0.3, 20: 0.5})
-
-    async def body(recorder: Recorder) -> None:
-        beside = Beside(tmp_path, processes, recorder)
-        beside.save(10, 15, 20, 20)
-        await beside.end()
-        assert beside.best == "step_20"
-
-    records = in_run(tmp_path, body)
-    assert [(r["step"], r["policy_version"], r["eval/held_out/accuracy"]) for r in records] == [
-        (10, 10, 0.3),
-        (20, 20, 0.5),
-    ]
-    assert processes.measured == [10, 20]
-    lines = (tmp_path / "evaluations" / "scores.jsonl").read_bytes().splitlines()
-    assert [msgspec.json.decode(line)["model"] for line in lines] == ["step_10", "step_20"]
-
-
 def test_of_too_many_that_wait_the_oldest_is_left_out_and_said(tmp_path: Path) -> None:
     processes = FakeProcesses({10: 0.0, 30: 0.1, 40: 0.2})
     processes.hanging[10] = asyncio.Event()
@@ -163,7 +144,7 @@ def test_a_failure_or_a_deadline_leaves_out_its_version_alone(tmp_path: Path) ->
 
     async def body(recorder: Recorder) -> None:
         beside = Beside(tmp_path, processes, recorder)
-        beside.save(10, 20, 30)
+        beside.save(10, 15, 20, 20, 30)
         async with asyncio.TaskGroup() as tasks:
             running = tasks.create_task(beside.evaluations.run())
             await beside.until_measured(30)
@@ -175,7 +156,13 @@ def test_a_failure_or_a_deadline_leaves_out_its_version_alone(tmp_path: Path) ->
         assert left_out[1].startswith("version 20 is not evaluated: evaluation waited 4500 s for the scores")
 
     records = in_run(tmp_path, body)
-    assert [r["step"] for r in records] == [30, 40]
+    assert [(r["step"], r["policy_version"], r["eval/held_out/accuracy"]) for r in records] == [
+        (30, 30, 0.3),
+        (40, 40, 0.4),
+    ]
+    assert processes.measured == [10, 20, 30, 40]
+    lines = (tmp_path / "evaluations" / "scores.jsonl").read_bytes().splitlines()
+    assert [msgspec.json.decode(line)["model"] for line in lines] == ["step_30", "step_40"]
 
 
 def test_a_resumed_run_measures_what_waited_and_records_again_what_its_files_lost(tmp_path: Path) -> None:

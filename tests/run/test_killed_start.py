@@ -12,9 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from arl.sync.publication_directory import PREFIX, SHARED_MEMORY
 from tests.processes import left_behind
-from tests.run.test_train import RECIPE, REWARDS
+from tests.run.test_train import RECIPE, REWARDS, held_folders
 from tests.storm.run_processes import processes_of_run, start_marked
 
 SETTINGS = ("train.ranks=2", "engine.replicas=2", "eval.every=2", "eval.suites=[held_out]", "train.steps=4")
@@ -40,7 +39,7 @@ def test_what_a_controller_has_started_dies_with_it_at_any_moment_of_the_start(t
         controller.wait(source.uniform(0.0, LONGEST_START))
     os.kill(controller.pid, signal.SIGSTOP)  # it starts nothing more
     others = [each for each in processes_of_run(mark) if each.process.pid != controller.pid]
-    own = [path for path in SHARED_MEMORY.glob(f"{PREFIX}-*") if holds(controller.pid, path)]
+    own = list(held_folders(controller.pid))
     for each in others:
         with contextlib.suppress(psutil.Error):
             each.process.send_signal(signal.SIGSTOP)
@@ -53,12 +52,3 @@ def test_what_a_controller_has_started_dies_with_it_at_any_moment_of_the_start(t
             each.process.send_signal(signal.SIGCONT)
     assert not left_behind(mark)
     assert not [path for path in own if path.exists()]
-
-
-def holds(pid: int, path: Path) -> bool:
-    """Return whether a process has a directory open, as a lock is."""
-    for file in Path(f"/proc/{pid}/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-            if os.readlink(file) == str(path):
-                return True
-    return False

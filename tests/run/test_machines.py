@@ -25,13 +25,6 @@ def test_auto_is_bfloat16_where_a_run_computes_on_gpus(
     assert "dtype: auto" not in dump_recipe(resolved)
 
 
-@pytest.mark.parametrize("text", ["8xH100", "8 x h100", "8X80GB"])
-def test_a_kind_and_its_size_name_the_same_memory(text: str) -> None:
-    (node,) = named_nodes(text, 1)
-    assert len(node.devices) == 8
-    assert node.device_bytes == 80 * 10**9
-
-
 @pytest.mark.parametrize("text", ["H100", "x80GB", "0xH100"])
 def test_what_is_no_number_of_gpus_is_refused_with_an_example(text: str) -> None:
     with pytest.raises(InputError, match=f"--gpus {text}: give a number and a kind, as in 8xH100"):

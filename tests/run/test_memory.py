@@ -18,7 +18,7 @@ from arl.run.memory import (
     refuse_overfull,
 )
 from arl.sync.choose import choose_transport
-from arl.train.rank_bytes import ParameterCounts, workload
+from arl.train.rank_bytes import ParameterCounts
 from tests.published_models import PUBLISHED
 
 GIGABYTE = 10**9
@@ -76,17 +76,6 @@ def test_7b_with_all_activations_on_two_ranks_is_refused_with_its_largest_part()
     assert message.endswith("; one more sentence")
 
 
-def test_weights_gradients_and_moments_are_those_of_the_model() -> None:
-    memory = planned(recipe(train={"checkpointing": "full"}))
-    total = COUNTS.total
-    trainer = parts(memory, 0)
-    assert trainer["weights"] == total
-    assert trainer["AdamW's moments"] == 2 * total
-    assert trainer["gathered weights"] == 2 * total
-    assert trainer["gradients"] == 4 * total
-    assert parts(memory, 1)["engine's weights"] == 2 * total
-
-
 def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_it() -> None:
     settings = recipe(mode="collocated", engine={"replicas": 8}, train={"ranks": 8, "checkpointing": "full"})
     memory = planned(settings)
@@ -96,16 +85,3 @@ def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_i
         share * (80 * GIGABYTE - CONTEXT), abs=1
     )
     assert memory.budgets[1].needed <= 80 * GIGABYTE
-
-
-def test_an_update_stores_the_prompt_of_a_group_once_where_its_packing_does() -> None:
-    rollout = {"problems_per_step": 2, "group_size": 4, "max_new_tokens": 100}
-
-    def tokens(**train: Any) -> int:
-        tried = recipe(rollout=rollout, train={"ranks": 1, "minibatches": 1, **train})
-        return workload(tried, longest=1100, on_gpus=True).tokens
-
-    assert tokens() == 2 * (1000 + 4 * 100)
-    assert tokens(packing="algorithm1") == 2 * 4 * 1100
-    assert tokens(capacity=2000) == 2000
-    assert tokens(ranks=2, minibatches=2) == 1100  # never less than one trajectory

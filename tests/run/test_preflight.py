@@ -16,9 +16,6 @@ from arl.data.model_limits import Limits
 from arl.data.tokenizer import HuggingFaceCodec, PromptFormat
 from arl.errors import DataError, InputError
 from arl.launch import local
-from arl.launch.placement import RESERVE
-from arl.launch.torch_build import TorchBuild
-from arl.run import checks
 from arl.run.machines import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import Plan, preflight
@@ -27,7 +24,6 @@ from arl.run.submit import plan_submission
 from arl.types import Problem
 from tests.data.chat_tokenizers import INSTRUCTION, TURNS, chat_tokenizer
 from tests.fake_nvml import FakeNvml, fake_nvml
-from tests.fake_sglang import add_fake_torch, make_fake_sglang
 from tests.forks import arl
 
 Usage = namedtuple("Usage", "total used free")
@@ -77,41 +73,6 @@ def test_too_little_shared_memory_for_nccl_is_refused_with_the_flags_of_docker(
         plan(tmp_path, monkeypatch, ("0", "1"))
     monkeypatch.setenv("NCCL_SHM_DISABLE", "1")
     assert plan(tmp_path, monkeypatch, ("0", "1")).transport == "broadcast"
-
-
-def test_engines_with_another_nccl_than_the_ranks_are_refused_where_weights_are_broadcast(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
-) -> None:
-    python = make_fake_sglang(tmp_path)
-    add_fake_torch(tmp_path, TorchBuild("2.11.0+cu130", "13.0", (2, 28, 9)))
-    ours = TorchBuild("2.13.0+cu130", "13.0", (2, 29, 7))
-    monkeypatch.setattr(checks, "own_torch", lambda: ours)
-    engine = {"kind": "sglang", "python": python}
-    with pytest.raises(InputError, match=r"The trainer has .* NCCL 2\.29\.7 .* the engines have .* NCCL 2\.28\.9"):
-        plan(tmp_path, monkeypatch, ("0", "1"), engine=engine)
-    assert plan(tmp_path, monkeypatch, ("0", "1"), engine=engine, sync={"transport": "file"}).transport == "file"
-
-
-def test_an_sglang_without_its_kernels_is_refused_on_gpus_only(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
-) -> None:
-    python = make_fake_sglang(tmp_path, requires="sglang-kernel==0.4.7")
-    engine = {"kind": "sglang", "python": python}
-    assert plan(tmp_path, monkeypatch, (), engine=engine).notes == ()
-    with pytest.raises(InputError, match=rf"{python} -m pip install 'sglang-kernel==0\.4\.7'"):
-        plan(tmp_path, monkeypatch, ("0", "1"), engine=engine)
-
-
-# ---- memory that two sides share
-
-
-def test_a_collocated_engine_leaves_room_on_its_gpu(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
-) -> None:
-    together = plan(tmp_path, monkeypatch, ("0",), mode="collocated").placement
-    assert together.engines[0].memory_share == 1 - RESERVE
-    apart = plan(tmp_path, monkeypatch, ("0", "1")).placement
-    assert apart.engines[0].memory_share is None
 
 
 # ---- the plan

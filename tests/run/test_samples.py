@@ -1,6 +1,5 @@
 """`arl samples` shows what a run has written, whether it lives, has finished or was killed."""
 
-import shutil
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -59,11 +58,3 @@ def test_a_sample_is_what_was_written(finished: Path) -> None:
 def test_what_is_not_there_is_refused_with_what_is(finished: Path, wanted: Wanted, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_samples(finished, wanted)
-
-
-def test_directories_without_a_run_or_its_files_are_refused(finished: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"is no run, because it has no recipe\.yaml"):
-        read_samples(tmp_path, Wanted())
-    shutil.copy(finished / "recipe.yaml", tmp_path)
-    with pytest.raises(InputError, match="no complete trajectory file yet"):
-        read_samples(tmp_path, Wanted())

@@ -50,20 +50,16 @@ def train(directory: Path, *overrides: str) -> tuple[int, str]:
 
 
 @pytest.mark.parametrize(
-    ("fault", "message", "last_line"),
+    ("fault", "last_line"),
     [
-        ("refuse", "engine-0 (pid", "ValueError: Model architectures ['FancyForCausalLM'] are not supported"),
-        ("garbage", "this is no server-sent event: b'<html>proxy error</html>'", "fake scheduler: got /generate"),
-        ("die", "engine-0 (pid", "fake scheduler: out of memory"),
-        ("unversioned", "start SGLang with --weight-version 0", ""),
+        ("refuse", "ValueError: Model architectures ['FancyForCausalLM'] are not supported"),
+        ("die", "fake scheduler: out of memory"),
     ],
 )
-def test_a_server_that_misbehaves_ends_the_run_with_one_message(
-    tmp_path: Path, fault: str, message: str, last_line: str
-) -> None:
+def test_a_server_that_misbehaves_ends_the_run_with_one_message(tmp_path: Path, fault: str, last_line: str) -> None:
     code, output = train(tmp_path, f"engine.python={make_fake_sglang(tmp_path)}", f"engine.args=[--fault, {fault}]")
     assert code == 3
-    assert message in output
+    assert "engine-0 (pid" in output
     assert last_line in output
 
 

@@ -1,17 +1,11 @@
 """What a status says of a run's speed and evaluations."""
 
-from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
-
 import pytest
 
 from arl.config.train_section import Train
 from arl.metrics.names import Record
 from arl.metrics.recorder import RunRecords
-from arl.metrics.run_status import read_status
-from arl.run.status_writer import StatusWriter, longest_waits, recent_speed, seconds_left
-from tests.watch.statuses import a_run, a_status
+from arl.run.status_writer import longest_waits, recent_speed, seconds_left
 
 
 def step(number: int, seconds: float, waits: float) -> Record:
@@ -69,10 +63,3 @@ def test_the_time_left_is_that_of_the_steps_until_the_first_limit(tokens: int | 
     speed = recent_speed(records)
     assert speed is not None
     assert seconds_left(train, 3, RunRecords(records).tokens_trained, speed) == pytest.approx(2.0 * left)
-
-
-def test_a_status_that_is_written_late_does_not_replace_the_one_that_says_how_the_run_has_ended(tmp_path: Path) -> None:
-    writer = StatusWriter(cast(Any, SimpleNamespace(directory=a_run(tmp_path), version=0)), "training")
-    writer.write(a_status(time=13.0, end="finished"))
-    writer.write(a_status(time=12.0))
-    assert read_status(tmp_path).end == "finished"

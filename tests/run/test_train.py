@@ -15,11 +15,12 @@ import psutil
 import pyarrow.parquet as pq
 import pytest
 
-from arl.config.recipe_file import load_recipe
-from arl.data.problems import ProblemOrder, load_problems
 from arl.launch.run_secrets import FOLDER, KEY
+from arl.launch.spawn import RUNNER
 from arl.metrics.run_status import read_status
+from arl.run.evaluation.evaluate_model import LOWEST_PRIORITY
 from arl.sync.publication_directory import PREFIX
+from tests.cluster.trained_once import assert_trained_once
 from tests.forks import ForkedCommand
 from tests.metrics.every_step import EVALUATION, EVERY_STEP
 from tests.processes import survivors
@@ -55,6 +56,15 @@ def length(problem, response):
 
 FIRST = 32 + 1  # score in training
 FROZEN = "arl.train.rank"  # the process that is stopped, not killed
+
+
+def held_folders(pid: int) -> Iterator[Path]:
+    """Yield the folders of weights that a process has locked: a machine may have other runs, and their folders."""
+    for file in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            folder = Path(os.readlink(file))
+            if folder.name.startswith(PREFIX):
+                yield folder
 
 
 class Command:
@@ -115,16 +125,9 @@ class Command:
         for line in self.process.stdout:
             self.output += line
             if text in line:
-                self.weights |= set(self._held())
+                self.weights |= set(held_folders(self.process.pid))
                 return
         raise AssertionError(f"{text!r} never came:\n{self.output}")
-
-    def _held(self) -> Iterator[Path]:
-        """Folders that it has locked: a machine may have other runs, and their folders, than this one."""
-        for file in Path(f"/proc/{self.process.pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                if (folder := Path(os.readlink(file))).name.startswith(PREFIX):
-                    yield folder
 
     def weights_left(self) -> list[Path]:
         assert self.weights, "nobody looked while it ran"
@@ -175,7 +178,9 @@ def start(tmp_path: Path) -> Iterator[Callable[..., Command]]:
 
 
 def test_a_run_leaves_behind_what_it_promises_and_its_key_in_no_file(start: Callable[..., Command]) -> None:
-    command = start("output.wandb=offline", gates=[FIRST], is_forked=False)
+    """It also measures a version in a process beside it."""
+    settings = ("output.wandb=offline", "eval.every=3", "output.keep_checkpoints=1")
+    command = start(*settings, gates=[FIRST], is_forked=False)
     command.read_until("accuracy before training")
     key = (command.run / FOLDER / KEY).read_bytes()
     command.open_gate(FIRST)
@@ -188,73 +193,24 @@ def test_a_run_leaves_behind_what_it_promises_and_its_key_in_no_file(start: Call
     assert any(r["token_age/mean"] > 0 for r in steps)
     never = {"length/wrong_mean"}  # by this reward, only an empty response is wrong
     assert set().union(*steps) | never == EVERY_STEP
+    scores = {r["policy_version"]: r["eval/held_out/accuracy"] for r in records if "loss" not in r}
+    assert scores.keys() == {0, 3, 5}
     assert {k for r in records for k in r if k.startswith("eval/")} == EVALUATION
-    rows = pq.read_table(command.run / "trajectories").to_pylist()
-    assert len(rows) == 5 * 16
-    assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
+    best = 5 if scores[5] > scores[3] else 3
+    checkpoints = command.run / "checkpoints"
+    assert (checkpoints / "best").readlink() == Path(f"step_{best}")
+    assert {path.name for path in checkpoints.iterdir()} == {"best", f"step_{best}", "step_5"}
+    names = {file.name for file in (checkpoints / "step_5").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json"} <= names
+    assert_trained_once(command.run, 5)
     assert json.loads((command.run / "trace.json").read_text())
-    assert {"config.json", "model.safetensors", "tokenizer.json"} <= {
-        f.name for f in (command.run / "checkpoints" / "step_5").iterdir()
-    }
     assert read_status(command.run).end == "finished"
-    assert {f.name for f in (command.run / "logs").iterdir()} == {"engine-0.log", "trainer-0.log", "reward.log"}
-    assert "accuracy" in command.output
+    logs = {file.name for file in (command.run / "logs").glob("*.log")}
+    assert logs == {"engine-0.log", "trainer-0.log", "reward.log", "evaluation.log"}
     assert "try next" in command.output
     assert not command.weights_left()
     assert len(key) >= 32 and key.decode() not in command.output
     assert not [file for file in command.run.rglob("*") if file.is_file() and key in file.read_bytes()]
-
-
-def test_collocated_mode_with_staleness_carries_partial_trajectories_over_a_turn(start: Callable[..., Command]) -> None:
-    command = start("mode=collocated", "rollout.problems_per_step=2", "train.steps=8", "rollout.max_new_tokens=200")
-    assert command.end() == 0, command.output
-    steps = [r for r in command.metrics() if "loss" in r]
-    assert max(r["staleness/max"] for r in steps) in {1, 2}
-    assert sum(r["versions/spanning_fraction"] for r in steps) > 0
-
-
-def test_kill_9_of_a_rank_ends_the_run_with_its_name_and_leaves_nothing(start: Callable[..., Command]) -> None:
-    module = "arl.train.rank"
-    command = start("train.steps=100000", "output.checkpoint_every=2")
-    command.read_until("step    5")
-    children = command.children()
-    assert {"arl.engine.embedded.server", "arl.train.rank", "arl.reward.worker"} <= children.keys()
-    children[module].kill()
-    assert command.end() == 3  # far sooner than at any of its deadlines
-    assert f"arl: trainer-0 (pid {children[module].pid}) was killed by SIGKILL" in command.output
-    assert command.output.splitlines()[-1] == "resume with: arl train runs/small/recipe.yaml --resume"
-    assert "Traceback" not in command.output
-    assert not survivors(list(children.values()))
-    assert not command.weights_left()
-
-
-def assert_everything_was_trained_once(command: Command, steps: int) -> None:
-    """All of the problems that so many steps need, in whole groups, none of them too old."""
-    rows = pq.read_table(command.run / "trajectories").to_pylist()
-    groups = {row["group_id"]: row["problem_id"] for row in rows}
-    assert len(rows) == steps * 4 * 4 == 4 * len(groups)
-    assert max(r["trained_at"] - min(v for v in r["policy_versions"] if v >= 0) for r in rows) <= 2
-    order = ProblemOrder(load_problems(load_recipe(command.run / "recipe.yaml").data, 0).training, 0)
-    assert sorted(groups.values()) == sorted(next(order).id for _ in range(steps * 4))
-
-
-@pytest.mark.slow
-def test_a_run_whose_engine_is_killed_goes_on_with_another_one(start: Callable[..., Command]) -> None:
-    gate = 8 + 16 * 10  # not passed before the kill
-    command = start("train.steps=14", "eval.problems=8", gates=[gate])
-    command.read_until("step    4")
-    server = command.children()["arl.engine.embedded.server"]
-    server.kill()
-    command.open_gate(gate)
-    assert command.end() == 0, command.output
-    assert "Traceback" not in command.output
-    how = r"was killed by SIGKILL.*; restarted in \d+\.\d s at version \d+; \d+ requests resumed"
-    assert re.search(rf"engine-0 \(pid {server.pid}\) {how}", command.output), command.output
-    assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][::13] == [0, 1]
-    assert json.loads((command.run / "summary.json").read_text())["groups"] == {"trained": 56, "in flight": 0}
-    assert (command.run / "logs" / "engine-0.log").read_text().count("ready http://") == 2
-    assert_everything_was_trained_once(command, steps=14)
-    assert not command.weights_left()
 
 
 @pytest.mark.slow
@@ -271,6 +227,7 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
     command.read_until("step    6")
     command.children()["arl.engine.embedded.server"].kill()
     command.read_until("restarted in")
+    assert re.search(r"was killed by SIGKILL.*; restarted in \d+\.\d s at version \d+; \d+ requests", command.output)
     for module, process in command.processes():
         if module == "arl.engine.embedded.server":
             process.send_signal(signal.SIGSTOP)
@@ -280,7 +237,7 @@ def test_weights_that_are_broadcast_and_checked_survive_a_killed_replica_and_the
     assert "weights travel by broadcast" in command.output
     assert re.search(r"did not answer in time \(.*\) and was killed; restarted in", command.output)
     assert [r["engines/restarts"] for r in command.metrics() if "loss" in r][-1] >= 1
-    assert_everything_was_trained_once(command, steps=24)
+    assert_trained_once(command.run, 24)
     assert not command.weights_left()
 
 
@@ -327,10 +284,45 @@ def test_after_a_kill_or_a_frozen_rank_a_resumed_run_loses_no_problem_and_trains
     assert came_from is not None
     assert 5 <= int(came_from[1]) <= 35
     assert [r["step"] for r in resumed.metrics()] == list(range(1, 41))
-    assert_everything_was_trained_once(resumed, steps=40)
+    assert_trained_once(resumed.run, 40)
     assert not command.weights_left()
     if victim == "the controller":
         rows = pq.read_table(resumed.run / "trajectories").to_pylist()
         ages = {(r["trained_at"], r["trained_at"] - v) for r in rows for v in r["policy_versions"] if v >= 0}
         assert ages == {(step, min(step, 2)) for step in range(40)}
     assert json.loads((resumed.run / "trace.json").read_text())
+
+
+@pytest.mark.slow
+def test_a_run_that_is_killed_while_versions_wait_measures_each_of_them_once_when_it_is_resumed(
+    start: Callable[..., Command],
+) -> None:
+    settings = ("train.steps=7", "eval.every=2", "output.keep_checkpoints=1")
+    killed = start(*settings)
+    killed.read_until("step    1")
+    process_of(killed, "arl.engine.embedded.server").suspend()
+    killed.read_until("versions that are still evaluated")
+    killed.process.kill()
+    killed.process.wait()
+    waiting = re.search(r"still evaluated: (.*)", killed.output)
+    assert waiting
+    resumed = start(*settings, resume=True)
+    assert resumed.end() == 0, resumed.output
+    measured = [r["policy_version"] for r in resumed.metrics() if "loss" not in r]
+    assert sorted(measured) == [0, 2, 4, 6, 7]
+    for version in waiting[1].split(", "):
+        assert resumed.output.count(f"evaluation of version {version}:") == 1
+
+
+def process_of(command: Command, module: str) -> psutil.Process:
+    """Wait for the process of a module with the lowest priority."""
+    try:
+        while True:
+            for name, process in command.processes():
+                with contextlib.suppress(psutil.NoSuchProcess):  # this one has ended
+                    is_runner = RUNNER[-1] in process.cmdline()  # which is about to become it
+                    if name == module and not is_runner and process.nice() >= LOWEST_PRIORITY:
+                        return process
+    except psutil.NoSuchProcess:  # the run has ended
+        command.end()
+        raise AssertionError(f"no evaluation has begun:\n{command.output}") from None

@@ -13,16 +13,15 @@ import shutil
 import sys
 import tempfile
 import traceback
-from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.storm.attempt import Attempt
 from tests.storm.audit import violations
 from tests.storm.run_processes import with_own_shared_memory
 from tests.storm.shots import Shot, Variant, draw_runs
-from tests.storm.storm_run import StormRun
+from tests.storm.storm_run import FINISHED, StormRun
 
 
 def main() -> None:
@@ -56,27 +55,22 @@ def run_one(number: int, variant: Variant, shots: Sequence[Shot], seed: int, pat
         found = violations(run)
     except Exception:
         found = [traceback.format_exc()]
-    attempts = [record_of(attempt) for attempt in run.attempts]
-    for attempt in attempts:
-        print(f"    {json.dumps(attempt)}", flush=True)
+    attempts = [
+        {
+            "shot": attempt.shot and asdict(attempt.shot),
+            "victim": attempt.victim and str(attempt.victim),
+            "code": attempt.code,
+            "seconds_after_signal": attempt.seconds,
+            "steps": attempt.steps[:1] + attempt.steps[-1:],
+            "diagnosis": "" if attempt.code == FINISHED else attempt.diagnosis[:600],
+        }
+        for attempt in run.attempts
+    ]
     if found:
-        print(f"run {number}: see {directory}: {found}", flush=True)
+        print(f"run {number}: see {directory}: {found}: {json.dumps(attempts)}", flush=True)
     else:
         shutil.rmtree(directory)
     return {"run": number, "variant": str(variant), "attempts": attempts, "violations": found}
-
-
-def record_of(attempt: Attempt) -> dict[str, Any]:
-    """Return what is kept of one attempt."""
-    return {
-        "shot": None if attempt.shot is None else str(attempt.shot),
-        "signal": None if attempt.shot is None else f"{attempt.shot.action} {attempt.shot.role}",
-        "victim": None if attempt.victim is None else str(attempt.victim),
-        "code": attempt.code,
-        "seconds_after_signal": attempt.seconds,
-        "steps": attempt.steps,
-        "diagnosis": "" if attempt.has_finished else attempt.diagnosis[:600],
-    }
 
 
 def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
@@ -87,9 +81,7 @@ def summary(records: Sequence[dict[str, Any]]) -> dict[str, Any]:
     return {
         "runs": len(records),
         "signals": len(hit),
-        "signals_by_kind": dict(sorted(Counter(attempt["signal"] for attempt in hit).items())),
         "recovered": len(hit) - len(ended),
-        "ended": dict(Counter(str(attempt["code"]) for attempt in ended)),
         "longest_seconds_to_an_end": max((attempt["seconds_after_signal"] for attempt in ended), default=0.0),
         "runs_with_violations": [record["run"] for record in records if record["violations"]],
     }

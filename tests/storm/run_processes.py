@@ -29,7 +29,6 @@ WORDS = {
     "runner": ("child.py",),  # in front of a process that has not begun yet
     "controller": ("arl.cli",),
 }
-EVALUATION_ENGINE = "evaluation engine"
 OTHER = "other"
 OWN_SHARED_MEMORY = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs tmpfs /dev/shm && exec "$@"', "sh")
 
@@ -44,7 +43,7 @@ class RunProcess:
     """Name one process of a run.
 
     Args:
-        role: a key of WORDS, EVALUATION_ENGINE or OTHER.
+        role: a key of WORDS, or OTHER.
     """
 
     role: str
@@ -70,17 +69,8 @@ def processes_of_run(mark: str) -> list[RunProcess]:
     for process in psutil.process_iter(["create_time"]):
         with contextlib.suppress(psutil.Error, OSError):  # it has just ended
             if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(named(process))
+                found.append(RunProcess(role_of(process.cmdline()), process))
     return sorted(found, key=lambda each: each.process.info["create_time"])
-
-
-def named(process: psutil.Process) -> RunProcess:
-    """Return a process with its role."""
-    role = role_of(process.cmdline())
-    parent = process.parent()
-    if role == "engine" and parent is not None and role_of(parent.cmdline()) == "evaluator":
-        role = EVALUATION_ENGINE
-    return RunProcess(role, process)
 
 
 def role_of(words: Sequence[str]) -> str:
@@ -116,7 +106,8 @@ def look_for_remains(mark: str, temporary: Path, patience: float) -> list[str]:
     until = time.monotonic() + LEFT_SECONDS * patience
     while True:
         processes = processes_of_run(mark)
-        files = files_left(temporary)
+        places = [path for place in (SHARED_MEMORY, temporary) for path in place.iterdir()]
+        files = [path for path in places if not path.name.startswith(CACHES)]
         if not (processes or files) or time.monotonic() > until:
             break
         time.sleep(POLL_SECONDS)
@@ -125,9 +116,3 @@ def look_for_remains(mark: str, temporary: Path, patience: float) -> list[str]:
     for path in files:
         remove_any(path)
     return [*map(str, processes), *map(str, files)]
-
-
-def files_left(temporary: Path) -> list[Path]:
-    """Return the files in shared memory and in the run's temporary directory, without the caches of libraries."""
-    places = [path for place in (SHARED_MEMORY, temporary) for path in place.iterdir()]
-    return [path for path in places if not path.name.startswith(CACHES)]

@@ -5,50 +5,36 @@ seed ─► Variant of each run ─► Shots, one for each attempt of it ─► 
 
 import itertools
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeVar
+from typing import Literal
 
 Action = Literal["kill", "terminate", "stop", "pause"]
 Phase = Literal["start-up", "training"]
-Card = TypeVar("Card")
 ACTIONS: tuple[Action, ...] = ("kill", "terminate", "stop", "pause")
-ROLES = (
-    "controller",
-    "trainer",
-    "engine",
-    "reward worker",
-    "reward worker",
-    "evaluator",
-    "evaluation engine",
-    "guard",
-)
+ROLES = ("controller", "trainer", "engine", "reward worker", "evaluator", "guard")
+TRANSPORTS = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}  # between processes on a CPU
 SHOTS_OF_A_RUN = 4
 LONGEST_DELAY = 6.0  # seconds of a start that is hit, from when the process is there
-SHORT_LIVED = {"reward worker": 0.5, "evaluation engine": 0.5}  # these may live for little longer
+LONGEST_WORKER_DELAY = 0.5  # a reward worker may live for little longer
 LONGEST_PAUSE = 8.0
 LATEST_STEP = 20  # of an attempt
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Say how a run is laid out.
-
-    Args:
-        kind: engine.kind.
-        transport: sync.transport.
-    """
+    """Say how a run is laid out."""
 
     mode: str
-    kind: str
-    transport: str
+    kind: str  # engine.kind
+    transport: str  # sync.transport
     ranks: int
     replicas: int
-    evaluates: bool
 
-    def __str__(self) -> str:
-        evaluates = ", evaluates" if self.evaluates else ""
-        return f"{self.mode}, {self.kind} by {self.transport}, {self.ranks} ranks, {self.replicas} engines{evaluates}"
+    @property
+    def evaluates(self) -> bool:
+        """Return whether versions are evaluated beside the run."""
+        return self.ranks == self.replicas
 
 
 @dataclass(frozen=True)
@@ -67,61 +53,39 @@ class Shot:
     action: Action
     role: str
     phase: Phase
-    delay: float = 0.0
-    step: int = 0
-    seconds: float = 0.0
-
-    def __str__(self) -> str:
-        how_long = f" for {self.seconds:.1f} s" if self.seconds else ""
-        when = f"{self.delay:.1f} s after its start" if self.phase == "start-up" else f"after {self.step} steps"
-        return f"{self.action} {self.role}{how_long} {when}"
-
-
-def every_variant(kinds: Sequence[str]) -> list[Variant]:
-    """Return the layouts that work on a CPU with processes: `memory` needs one process, `ipc` needs SGLang."""
-    transports = {"embedded": ("file", "broadcast"), "sglang": ("file", "broadcast", "ipc")}
-    return [
-        Variant(mode, kind, transport, ranks, replicas, evaluates=ranks == replicas)
-        for kind in kinds
-        for mode in ("disaggregated", "collocated")
-        for transport in transports[kind]
-        for ranks in (1, 2)
-        for replicas in (1, 2)
-    ]
+    delay: float
+    step: int
+    seconds: float
 
 
 def draw_runs(seed: int, num_shots: int, kinds: Sequence[str]) -> list[tuple[Variant, list[Shot]]]:
     """Return the runs with the shots of each. Variants, roles and signals come equally often, as far as may be."""
     source = random.Random(seed)
-    variants = _endless(source, every_variant(kinds))
-    targets = [(action, role) for action in ACTIONS for role in ROLES]
-    beside = _endless(source, [target for target in targets if target[1].startswith("evaluat")])
-    others = _endless(source, [target for target in targets if not target[1].startswith("evaluat")])
+    layouts = itertools.product(kinds, ("disaggregated", "collocated"), (1, 2), (1, 2))
+    every = [
+        Variant(mode, kind, transport, ranks, replicas)
+        for kind, mode, ranks, replicas in layouts
+        for transport in TRANSPORTS[kind]
+    ]
+    variants = itertools.cycle(source.sample(every, len(every)))
+    targets = list(itertools.product(ACTIONS, ROLES))
+    deck = itertools.cycle(source.sample(targets, len(targets)))
     runs = []
-    left = num_shots
-    while left:
+    for first in range(0, num_shots, SHOTS_OF_A_RUN):
         variant = next(variants)
-        count = min(left, SHOTS_OF_A_RUN)
-        # A run that evaluates has these roles besides, and hits each of them as often as a common one.
-        drawn = [next(beside if variant.evaluates and number % 2 else others) for number in range(count)]
+        possible = (target for target in deck if variant.evaluates or target[1] != "evaluator")
+        drawn = itertools.islice(possible, min(num_shots - first, SHOTS_OF_A_RUN))
         runs.append((variant, [_draw_shot(source, *target) for target in drawn]))
-        left -= count
     return runs
 
 
-def _endless(source: random.Random, deck: Sequence[Card]) -> Iterator[Card]:
-    """Deal a deck again and again, shuffled anew each time."""
-    for _ in itertools.count():
-        yield from source.sample(deck, len(deck))
-
-
 def _draw_shot(source: random.Random, action: Action, role: str) -> Shot:
-    phase: Phase = source.choice(("start-up", "training"))
+    longest = LONGEST_WORKER_DELAY if role == "reward worker" else LONGEST_DELAY
     return Shot(
-        action,
-        role,
-        phase,
-        delay=source.uniform(0.0, SHORT_LIVED.get(role, LONGEST_DELAY)) if phase == "start-up" else 0.0,
-        step=source.randint(1, LATEST_STEP) if phase == "training" else 0,
-        seconds=source.uniform(0.1, LONGEST_PAUSE) if action == "pause" else 0.0,
+        action=action,
+        role=role,
+        phase=source.choice(("start-up", "training")),
+        delay=source.uniform(0.0, longest),
+        step=source.randint(1, LATEST_STEP),
+        seconds=source.uniform(0.1, LONGEST_PAUSE),
     )

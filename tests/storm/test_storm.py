@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.machines import missing_for_machines
 from tests.processes import MARK
 
-SEED = 39  # draws: SIGKILL of the controller after 10 steps; two ranks, an engine, broadcast
+SEED = 39  # draws: SIGKILL of the controller after 10 steps; two ranks, two engines, by file, with evaluations
 
 
 @pytest.mark.slow

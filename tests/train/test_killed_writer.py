@@ -5,19 +5,17 @@ import os
 import signal
 from collections.abc import Coroutine
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from arl.config.recipe import Recipe
 from arl.errors import ProcessDied
-from arl.metrics.recorder import Recorder
 from arl.rollout.controller_state import ControllerState
-from arl.run.checkpoint import RunCheckpoints, RunSnapshot, clear_after, newest_intact
+from arl.run.checkpoint import clear_after, newest_intact
 from arl.train.trainer_client import TrainerClient
-from tests.fakes import NullEngine
-from tests.run.test_checkpoint import NullRecorder
+from tests.run.test_checkpoint import checkpoints_of
 from tests.train.synthetic import batch
 from tests.train.workers import forked, init, launched
 
@@ -53,8 +51,7 @@ def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_fro
 
     async def step_and_save(trainer: TrainerClient, version: int) -> None:
         await trainer.step(batch(version, groups=4, size=4))
-        snapshot = RunSnapshot(recipe, "", None, cast(Recorder, NullRecorder()))
-        checkpoints = RunCheckpoints(directory, recipe, NullEngine(lambda _: 1), trainer, snapshot)
+        checkpoints = checkpoints_of(directory, recipe, trainer)
         await checkpoints.copy(version + 1)
         done = (version + 1) * recipe.rollout.problems_per_step
         state = ControllerState(version=version + 1, loaded_version=version + 1, admitted=done, trained=done)
@@ -81,10 +78,9 @@ def test_a_rank_killed_while_it_writes_leaves_the_older_checkpoint_to_resume_fro
 
     asyncio.run(killed())
     notes: list[str] = []
-    point = newest_intact(directory, notes.append)
-    checkpoint = point.checkpoint
+    checkpoint, state = newest_intact(directory, notes.append)
     assert checkpoint.name == "step_5"
-    assert point.state.controller.version == 5
+    assert state.controller.version == 5
     assert not notes
     clear_after(checkpoint)
     asyncio.run(resumed(checkpoint))

@@ -115,7 +115,7 @@ def submit(recipe: Recipe, submission: Submission) -> str:
         shutil.rmtree(submission.directory)
         raise InputError(
             f"sbatch refuses the job: {done.stderr.strip()}; run this on a login node of the cluster; its flags come "
-            "from cluster.flags, --time, --account, --partition and --sbatch, and --dry-run shows its script"
+            "from cluster.flags and --sbatch, and --dry-run shows its script"
         )
     return done.stdout.strip().partition(";")[0]
 

@@ -31,8 +31,7 @@ from arl.metrics.run_status import require_run
 from arl.metrics.summary import Summary
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import keep_all
-from arl.run.checkpoint import RunSnapshot, next_checkpoint
-from arl.run.evaluation.during import Evaluations
+from arl.run.checkpoint import next_checkpoint
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.evaluation.suite import held_out_suite
 from arl.run.replay.recorded import (
@@ -172,10 +171,6 @@ class ReplayWorld:
             del problems  # they are the plan's
             return await _measure(context, models.path(version), version)
 
-        def make_checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> SavedModels:
-            del snapshot, evaluations  # only models are saved, and evaluations save their own
-            return models
-
         deadlines = recipe.deadlines
         # What the controller waits for may be as far off as the recording is long.
         longer = {"step": deadlines.step + plan.timeout, "swap": deadlines.swap + plan.timeout}
@@ -194,10 +189,9 @@ class ReplayWorld:
             deadlines=deadlines.model_copy(update=longer),
             steps=len(recording.step_seconds),
             display=QuietDisplay(context.display),
-            make_checkpoints=make_checkpoints,
+            checkpoints=models,  # alone; evaluations save their own
             make_evaluations=evaluations_in_place(context, trainer.save_model),
             evaluate=measure,
-            is_recorded=True,
             codec=codec,
             **recorded_rules(plan),
         )
