@@ -92,24 +92,23 @@ def combinations(given: EngineConfig | None, python: str | None, note: Callable[
     ways = [("collocated" if num_gpus == 1 else "disaggregated", "file")]
     ways += [] if num_gpus == 1 else [("disaggregated", "broadcast")]
     ways += [("collocated", "ipc")] if num_gpus else []
-    for section in [given] if given is not None else [EngineConfig(kind=kind) for kind in BUILT_IN]:
-        config = section
+    for config in [given] if given is not None else [EngineConfig(kind=kind) for kind in BUILT_IN]:
         backend = find_backend(config.kind)
+        is_elsewhere = backend.capabilities.own_interpreter
+        engine = config.model_copy(update={"python": python or config.python}) if is_elsewhere else config
         try:
-            if backend.capabilities.own_interpreter:
-                config = config.model_copy(update={"python": python or config.python})
-                if not num_gpus and not is_asked_for:
-                    raise InputError("on a CPU it is tried with --python, or with a RECIPE")
-            found = backend.probe(config)
+            if is_elsewhere and not num_gpus and not is_asked_for:
+                raise InputError("on a CPU it is tried with --python, or with a RECIPE")
+            found = backend.probe(engine).capabilities
         except InputError as error:
             if is_asked_for:
                 raise
-            note(f"engine {config.kind} is not tried: {error}")
+            note(f"engine {engine.kind} is not tried: {error}")
             continue
         for dtype in ("bfloat16", "float16", "float32") if num_gpus else ("float32", "bfloat16"):
             for mode, transport in ways:
-                if transport in found.capabilities.transports:
-                    yield Combination(config, found.capabilities.checksums, dtype, mode, transport)
+                if transport in found.transports:
+                    yield Combination(engine, found.checksums, dtype, mode, transport)
 
 
 def make_recipe(one: Combination, directory: Path) -> Recipe:
@@ -171,23 +170,21 @@ def read_logprobs(run: Path) -> tuple[np.ndarray, np.ndarray]:
     columns = ["loss_mask", "behavior_logprobs", "proximal_logprobs"]
     table = pa.concat_tables([pq.read_table(file, columns=columns) for file in trajectory_files(run)])
     table = table.filter(table["proximal_logprobs"].is_valid())
-    is_trained, engine, trainer = (
-        table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in columns
-    )
-    return engine[is_trained].astype(np.float64), trainer[is_trained].astype(np.float64)
+    is_trained, *sides = (table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in columns)
+    engine, trainer = (side[is_trained].astype(np.float64) for side in sides)
+    return engine, trainer
 
 
 def compare(engine: np.ndarray, trainer: np.ndarray, limits: tuple[float, float]) -> tuple[bool, str]:
     """Compare logprobs of the same tokens, each (T,); return whether they differ by rounding, and what to say of it."""
-    limit, limit_kl = limits
     if not (len(engine) and np.isfinite(engine).all() and np.isfinite(trainer).all()):
         return False, "wrong: no token, or a logprob that is not finite: overflow in the dtype, or damaged weights"
     difference = trainer - engine
     rms = float(np.sqrt(np.mean(difference**2)))
     with np.errstate(over="ignore"):  # infinite, and so beyond every limit
         kl = float(np.mean(np.expm1(difference) - difference))
-    measured = f"{len(engine)} tokens, RMS {rms:.1e} of {limit:.1e}, KL {kl:.1e} of {limit_kl:.1e}"
-    if rms <= limit and kl <= limit_kl:
+    measured = f"{len(engine)} tokens, RMS {rms:.1e} of {limits[0]:.1e}, KL {kl:.1e} of {limits[1]:.1e}"
+    if rms <= limits[0] and kl <= limits[1]:
         return True, f"ok; {measured}"
     return False, (
         "wrong: look at the temperature, the dtype of the head, attention with its positions and its cache, and at "

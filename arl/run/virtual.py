@@ -25,11 +25,11 @@ from arl.metrics.run_files import LOGS
 from arl.metrics.spans import unrecorded_spans
 from arl.rollout.episodes import Rewards
 from arl.run.evaluation.during import InPlaceEvaluations
-from arl.run.evaluation.evaluate import measure_suites
+from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures
-from arl.run.rewards import evaluation_scorer, inline_rewards, training_scorer
+from arl.run.rewards import evaluation_scorer, inline_rewards, reward_name, training_scorer
 from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
@@ -97,12 +97,17 @@ def evaluations_in_place(
 async def measure_in_process(context: RunContext, suites: Sequence[Suite], model: Path, version: int) -> list[Accuracy]:
     """Measure `model`, which is `version`, on `suites`, with engines and rewards of their own in this process."""
     recipe = context.recipe
-    functions = [suite.reward for suite in suites]
+    functions = [reward_name(suite.recipe) for suite in suites]
     rewards = inline_rewards(recipe, context.directory / LOGS, context.display.note, functions)
     codec = load_codec(str(model))
+    accuracies = []
     with unrecorded_spans():  # these engines have the names of the run's own
         async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-            return await measure_suites(suites, version, engine, codec, rewards, context.plan.context)
+            for suite in suites:
+                prompts = codec.with_format(recipe_format(suite.recipe.data))
+                scorer = evaluation_scorer(suite.recipe, rewards)
+                accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context.plan.context))
+    return accuracies
 
 
 class TimedRewards:

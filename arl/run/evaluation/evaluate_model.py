@@ -91,10 +91,9 @@ class Assignment:
 class Evaluation:
     """Hold everything that `prepare` has checked."""
 
-    request: Request
     recipe: Recipe
     resources: list[Resources]  # of engines
-    model: Path
+    versions: StartingVersions  # of engines
     context: int  # tokens
     assignments: list[Assignment]
 
@@ -107,27 +106,23 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
         RunError: the evaluation failed; what was sampled is kept, and the same command continues.
     """
     evaluation = prepare(request, display.note)
+    assignments = evaluation.assignments
     with contextlib.ExitStack() as stack:
-        for directory in {each.output.directory: None for each in evaluation.assignments}:
+        for directory in {each.output.directory for each in assignments}:
             stack.enter_context(locked(directory))
-        scored = {}
-        missing = []
-        for each in evaluation.assignments:
-            suite = each.suite
-            done = each.output.begin()
-            if len(done) < suite.num_episodes:
-                missing.append((each, done))
-                continue
-            display.note(f"{suite.name}: finished already, in {each.output.directory}")
-            score = score_samples(suite.name, done, suite.recipe.seed)
-            scored[suite.name] = each.output.finish(score)
-        if missing:
-            logs = request.logs or Path(tempfile.mkdtemp(prefix="arl-eval-"))
-            logs.mkdir(exist_ok=True)
-            scored |= clock.run(lambda: _evaluate_missing(evaluation, missing, logs, display))
-            if request.logs is None:
-                shutil.rmtree(logs)  # after a failure they are kept, because the message names them
-    return [scored[each.suite.name] for each in evaluation.assignments]
+        for each in assignments:
+            each.output.begin()
+        if all(len(each.output.kept) == each.suite.num_episodes for each in assignments):
+            for each in assignments:
+                display.note(f"{each.suite.name}: finished already, in {each.output.directory}")
+            seed = evaluation.recipe.seed
+            return [each.output.finish(score_samples(each.suite.name, each.output.kept, seed)) for each in assignments]
+        logs = request.logs or Path(tempfile.mkdtemp(prefix="arl-eval-"))
+        logs.mkdir(exist_ok=True)
+        scores = clock.run(lambda: _evaluate(evaluation, logs, display))
+        if request.logs is None:
+            shutil.rmtree(logs)  # after a failure they are kept, because the message names them
+    return scores
 
 
 def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
@@ -146,13 +141,17 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         raise InputError(f"MODEL {given}: is a run, whose newest checkpoint is {saved[-1]}; give that")
     if given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
         request = replace(request, model=str(given.resolve()))
-    names = _names(request)
-    recipe = for_evaluation(_base_recipe(request, names))
+    names = list(dict.fromkeys(request.suites)) or ([HELD_OUT] if request.recipe else [])
+    if not names:
+        raise InputError("--suite: required without --recipe; `arl eval MODEL --suite gsm8k,math500`")
+    if request.recipe is None and HELD_OUT in names:
+        raise InputError(f"--suite {HELD_OUT}: these are the problems of a recipe; give --recipe")
+    recipe = for_evaluation(_base_recipe(request, names[0]))
     cached = check_model_source(request.model)
     if cached is not None:
         note(cached)
     settings = dict.fromkeys(names, request.defaults | request.sampling) | {HELD_OUT: request.sampling}
-    suites = [load_suite(recipe, name, settings[name]).shortened() for name in names]
+    suites = [load_suite(recipe, name, settings[name], "--suite").shortened() for name in names]
     installed = probe_backend(recipe)
     # All cores and devices are for the engines.
     shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)
@@ -168,36 +167,20 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
         assignments.append(Assignment(suite, codec, output))
-    return Evaluation(request, recipe, resources, model, limits.context, assignments)
+    versions = StartingVersions(str(model), request.version)
+    return Evaluation(recipe, resources, versions, limits.context, assignments)
 
 
-def _names(request: Request) -> list[str]:
-    """Return the suites to evaluate on, each once.
-
-    Raises:
-        InputError: there is none, or held_out without a recipe.
-        RecipeError: one is unknown; with the nearest name.
-    """
-    names = list(dict.fromkeys(request.suites)) or ([HELD_OUT] if request.recipe else [])
-    if not names:
-        raise InputError("--suite: required without --recipe; `arl eval MODEL --suite gsm8k,math500`")
-    for name in names:
-        if name != HELD_OUT:
-            task_class(name, "--suite")
-        elif request.recipe is None:
-            raise InputError(f"--suite {HELD_OUT}: these are the problems of a recipe; give --recipe")
-    return names
-
-
-def _base_recipe(request: Request, names: Sequence[str]) -> Recipe:
-    """Read the recipe, or make one for the model."""
+def _base_recipe(request: Request, suite: str) -> Recipe:
+    """Read the recipe, or make one for the model and the first suite."""
     if request.recipe is not None:
         quoted = request.model.replace("'", "''")
         return load_recipe(request.recipe, [*request.overrides, "warmup=false", f"model.path='{quoted}'"])
+    task_class(suite, "--suite")  # a name that is wrong was given there
     values = {
         "name": "eval",
         "model": {"path": request.model},
-        "data": {"task": names[0]},
+        "data": {"task": suite},
         "rollout": {"max_new_tokens": NEW_TOKENS},
     }
     return make_recipe(values, request.overrides, Path("arl eval"))
@@ -221,27 +204,25 @@ def for_evaluation(recipe: Recipe) -> Recipe:
     return resolve_auto(recipe.model_copy(update=changes))
 
 
-async def _evaluate_missing(
-    evaluation: Evaluation, missing: Sequence[tuple[Assignment, list[Sample]]], logs: Path, display: ConsoleDisplay
-) -> dict[str, Scored]:
+async def _evaluate(evaluation: Evaluation, logs: Path, display: ConsoleDisplay) -> list[Scored]:
     """Serve the model, and run one suite after the other; what was sampled is kept, whatever happens.
 
     Args:
         logs: directory of the logs of all processes; none of these is left afterwards.
     """
     recipe = evaluation.recipe
-    scored = {}
+    scored = []
     async with reported_failures(), make_launcher(recipe, logs) as launcher, explain_deaths(launcher):
         with run_secrets(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
             servers = EngineServers(
                 recipe=recipe,
-                versions=StartingVersions(str(evaluation.model), evaluation.request.version),
+                versions=evaluation.versions,
                 resources=dict(enumerate(evaluation.resources)),
                 launcher=launcher,
                 trust=trust,
             )
             async with open_engine_pool(servers, await servers.start_all(), display.note) as pool:
-                for each, done in missing:
+                for each in evaluation.assignments:
                     suite = each.suite
                     with each.output.samples_file.open("ab", buffering=0) as file:
                         async with open_rewards(suite.recipe, logs, display.note) as rewards:
@@ -251,22 +232,23 @@ async def _evaluate_missing(
                                 each.codec,
                                 evaluation_scorer(suite.recipe, rewards),
                                 evaluation.context,
-                                keep=_keeper(file, display, suite, done),
-                                done=done,
+                                keep=_keeper(file, display, each),
+                                done=each.output.kept,
                                 show_prompt=each.codec.prompts.text,
                             )
-                    scored[suite.name] = each.output.finish(score)
+                    scored.append(each.output.finish(score))
     return scored
 
 
-def _keeper(file: FileIO, display: ConsoleDisplay, suite: Suite, done: Sequence[Sample]) -> Callable[[Sample], None]:
+def _keeper(file: FileIO, display: ConsoleDisplay, each: Assignment) -> Callable[[Sample], None]:
     """Return what writes a sample, and shows how far the evaluation of a suite is."""
+    suite = each.suite
     total = suite.num_episodes
-    count = len(done)
-    correct = sum(sample.correct for sample in done)
+    count = len(each.output.kept)
+    correct = sum(sample.correct for sample in each.output.kept)
     next_line = monotonic()
     display.begin(suite.name, total)
-    if done:
+    if count:
         display.note(f"{suite.name}: {count:,} of {total:,} episodes are kept from before")
 
     def keep(sample: Sample) -> None:
@@ -296,14 +278,14 @@ def measure_beside(run: Path, version: int, threads: int) -> None:
         os.nice(LOWEST_PRIORITY)
     recipe = load_recipe(run / RECIPE)
     deadlines = recipe.deadlines
-    overrides = ["engine.replicas=1", "engine.min_replicas=null", f"engine.threads={threads}"]
-    overrides += [f"deadlines.reward={REWARD_FACTOR * deadlines.reward}"]
-    overrides += [f"deadlines.{wait}={deadlines.evaluation}" for wait in WAITS]
+    alone = {"engine.replicas": 1, "engine.min_replicas": "null", "engine.threads": threads}
+    longer = {f"deadlines.{wait}": deadlines.evaluation for wait in WAITS}
+    settings = alone | longer | {"deadlines.reward": REWARD_FACTOR * deadlines.reward}
     request = Request(
         model=str(run / CHECKPOINTS / f"step_{version}"),
         suites=recipe.eval.suites,
         recipe=run / RECIPE,
-        overrides=overrides,
+        overrides=[f"{field}={value}" for field, value in settings.items()],
         defaults={},
         logs=run / LOGS / "evaluation",
         output=run / EVALUATIONS / f"step_{version}",

@@ -122,7 +122,7 @@ def test_a_link_is_followed_at_once_because_the_best_checkpoint_of_a_run_changes
         link.symlink_to(step)
         evaluation = prepare(Request(model=str(link), suites=["mine:Digits"], sampling={"max_new_tokens": 8}), print)
         (assignment,) = evaluation.assignments
-        assert evaluation.model == link.with_name(step)
+        assert evaluation.versions.model == str(link.with_name(step))
         assert assignment.output.directory.parent == Path("evals") / f"mine-{step}"
         assert assignment.output.model["name"] == str(link.with_name(step))
 
