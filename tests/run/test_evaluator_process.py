@@ -16,7 +16,7 @@ from arl import clock
 from arl.config.recipe_file import load_recipe
 from arl.launch.spawn import RUNNER
 from arl.metrics.console import ConsoleDisplay
-from arl.run.evaluation.evaluate_model import LOWEST_PRIORITY
+from arl.run.evaluation.during import LOWEST_PRIORITY
 from arl.run.preflight import preflight
 from arl.run.virtual import measure_in_process
 from arl.run.world import RunContext
@@ -35,7 +35,7 @@ def test_a_run_measures_the_versions_that_it_says_but_one_whose_evaluation_is_ki
     command = start(*settings, gates=[gate])
     command.read_until("step    2")
     processes = [process for _, process in command.processes()]
-    process_of(command, "arl.run.evaluation.evaluate_model").kill()
+    process_of(command, "arl.cli").kill()
     command.open_gate(gate)
     assert command.end() == 0, command.output
     assert not survivors(processes)

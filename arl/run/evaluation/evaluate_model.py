@@ -3,17 +3,11 @@
 Request ─► prepare: suites, protocols, output directories ─► refused, or finished already
               └─► serve the model ─► suite after suite: samples ─► files ─► scores.json
 
-A run starts this module as a process, to measure one version while it trains (arl.run.evaluation.during):
-
-python -m arl.run.evaluation.evaluate_model RUN VERSION THREADS
-checkpoints/step_VERSION ─► evaluations/step_VERSION/scores.json
+A run starts `arl eval` as a process to measure one version while it trains: see arl.run.evaluation.during.
 """
 
 import contextlib
-import os
 import shutil
-import signal
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,19 +27,17 @@ from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
 from arl.engine.backend import probe_backend
-from arl.errors import ArlError, InputError
+from arl.errors import InputError
 from arl.launch.base import Resources, make_launcher
-from arl.launch.devices import visible_devices
 from arl.launch.placement import place
 from arl.launch.run_secrets import run_secrets
-from arl.metrics.console import ConsoleDisplay, stderr_display
-from arl.metrics.run_files import LOGS, RECIPE
+from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
-from arl.run.checkpoint import checkpoints_in
+from arl.run.checkpoint import checkpoints_in, step_of
 from arl.run.engine_pool import open_engine_pool
 from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.results import Scored, SuiteOutput, locked, model_sha256, protocol_of
-from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
+from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.evaluation.scores import Sample, score_samples
 from arl.run.evaluation.suite import Suite, load_suite
 from arl.run.failures import explain_deaths, reported_failures
@@ -58,9 +50,6 @@ from arl.types import StartingVersions
 ALL_PROBLEMS = 10**9  # more than any suite has, and the most that a recipe may name
 NEW_TOKENS = 1024  # of an answer, where neither recipe, task nor flag says otherwise
 LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
-LOWEST_PRIORITY = 19  # niceness
-REWARD_FACTOR = 10  # times as long as in training: the deadline of a reward at the lowest priority
-WAITS = ("startup", "swap", "generate", "step")  # beside a run bounded by deadlines.evaluation alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +62,7 @@ class Request:
     overrides: Sequence[str] = ()  # `a.b=x`, of the recipe
     sampling: dict[str, Any] = field(default_factory=dict)  # fields of the recipe's section `eval`
     output: Path | None = None  # None: evals/<model>/<suite>-<fingerprint>
-    defaults: dict[str, Any] = field(default_factory=lambda: {"problems": ALL_PROBLEMS})  # of `eval`, but for held_out
     logs: Path | None = None  # directory of logs; None: a temporary one, which is kept after a failure
-    version: int = 0  # of the policy that the model is
 
 
 @dataclass(frozen=True)
@@ -150,8 +137,10 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     cached = check_model_source(request.model)
     if cached is not None:
         note(cached)
-    settings = dict.fromkeys(names, request.defaults | request.sampling) | {HELD_OUT: request.sampling}
-    suites = [load_suite(recipe, name, settings[name], "--suite").shortened() for name in names]
+    suites = []
+    for name in names:
+        all_of_it = {} if name == HELD_OUT else {"problems": ALL_PROBLEMS}
+        suites.append(load_suite(recipe, name, all_of_it | request.sampling, "--suite").shortened())
     installed = probe_backend(recipe)
     # All cores and devices are for the engines.
     shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)
@@ -167,8 +156,8 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
         assignments.append(Assignment(suite, codec, output))
-    versions = StartingVersions(str(model), request.version)
-    return Evaluation(recipe, resources, versions, limits.context, assignments)
+    version = step_of(model) if model in checkpoints_in(model.parent) else 0
+    return Evaluation(recipe, resources, StartingVersions(str(model), version), limits.context, assignments)
 
 
 def _base_recipe(request: Request, suite: str) -> Recipe:
@@ -262,43 +251,3 @@ def _keeper(file: FileIO, display: ConsoleDisplay, each: Assignment) -> Callable
             display.advance(completed=count, detail=detail)
 
     return keep
-
-
-# ---- beside a run
-
-
-def measure_beside(run: Path, version: int, threads: int) -> None:
-    """Measure a version of a run that trains, on one engine.
-
-    Without a GPU it has the lowest priority, so that training has the cores.
-    """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # so engine and rewards end first
-    if not visible_devices():
-        os.nice(LOWEST_PRIORITY)
-    recipe = load_recipe(run / RECIPE)
-    deadlines = recipe.deadlines
-    alone = {"engine.replicas": 1, "engine.min_replicas": "null", "engine.threads": threads}
-    longer = {f"deadlines.{wait}": deadlines.evaluation for wait in WAITS}
-    settings = alone | longer | {"deadlines.reward": REWARD_FACTOR * deadlines.reward}
-    request = Request(
-        model=str(run / CHECKPOINTS / f"step_{version}"),
-        suites=recipe.eval.suites,
-        recipe=run / RECIPE,
-        overrides=[f"{field}={value}" for field, value in settings.items()],
-        defaults={},
-        logs=run / LOGS / "evaluation",
-        output=run / EVALUATIONS / f"step_{version}",
-        version=version,
-    )
-    with stderr_display() as display:
-        evaluate_model(request, display)
-
-
-if __name__ == "__main__":
-    try:
-        measure_beside(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
-    except ArlError as error:
-        sys.exit(f"arl: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)

@@ -55,6 +55,12 @@ class Recording(Struct, frozen=True):
     step_seconds: tuple[float, ...]  # (steps,)
     loaded: dict[int, float]  # version -> when every engine had loaded it
 
+    @property
+    def timeout(self) -> float:
+        """Return the seconds without a step after which there will be no other: twice those of the recorded run."""
+        arrivals = [recorded.group.arrival_time for recorded in self.groups]
+        return 2 * (max([*arrivals, *self.loaded.values()]) - self.start) + 1.0
+
 
 def read_recording(run: Path, recipe: Recipe) -> Recording:
     """Read the finished run in directory `run`, of which `recipe` is the recipe.
@@ -69,14 +75,13 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     begun = [recorded.group for recorded in groups if recorded.group.trajectories]
     num_steps = sum(recorded.place is not None for recorded in groups) // recipe.rollout.problems_per_step
     spans = read_spans(run)
-    steps = [spans.steps[version] for version in range(num_steps)]
     loaded = {version: end for version, (_, end) in spans.swaps.items()}
     for group in begun:  # the engines of a resumed run begin with its checkpoint, which is no swap
         loaded.setdefault(group.dispatch_version, group.dispatch_time)
     return Recording(
         groups=tuple(groups),
         start=min(group.dispatch_time for group in begun),
-        step_seconds=tuple(end - begin for begin, end in steps),
+        step_seconds=tuple(end - begin for begin, end in (spans.steps[version] for version in range(num_steps))),
         loaded=loaded,
     )
 
@@ -88,19 +93,24 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     columns = ("fate", "trained_at", "problem_id", *_OF_GROUP, *_OF_TRAJECTORY)
     tables = [read_trajectories(file, columns) for file in trajectory_files(run)]
     table = pa.concat_tables(tables).combine_chunks()
-    for problem_id in table["problem_id"].unique().to_pylist():
-        if problem_id not in problems:
-            raise DataError(
-                f"{run}: problem_id {problem_id!r} is not in {recipe.data.path or recipe.data.task}; replay with the "
-                "problems it was recorded with"
-            )
+    unknown = set(table["problem_id"].to_pylist()) - problems.keys()
+    if unknown:
+        raise DataError(
+            f"{run}: problem_id {min(unknown)!r} is not in {recipe.data.path or recipe.data.task}; replay with the "
+            "problems it was recorded with"
+        )
     rows: dict[int, list[dict[str, Any]]] = {}
     for i, row in enumerate(table.drop_columns(list(TOKENS)).to_pylist()):
         row |= {name: table[name][i].values.to_numpy(zero_copy_only=False) for name in TOKENS}
         rows.setdefault(row["group_id"], []).append(row)
     taken: Counter[int] = Counter()
     groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
-    return [groups.get(group_id) or _lost_at_once(group_id) for group_id in range(max(groups) + 1)]
+    ever = -math.inf
+    # Of a group that failed before its first token there is no row.
+    return [
+        groups.get(number) or RecordedGroup(TrajectoryGroup(number, Problem(""), (), 0, ever, 0, ever), FAILED, None)
+        for number in range(max(groups) + 1)
+    ]
 
 
 def _group(
@@ -125,9 +135,3 @@ def _trajectory(row: dict[str, Any]) -> Trajectory:
     row["reward_parts"] = dict(row["reward_parts"])
     row |= {name: math.nan for name in ("reward", "unshaped_reward") if row[name] is None}
     return Trajectory(**{name: row[name] for name in _OF_TRAJECTORY})
-
-
-def _lost_at_once(group_id: int) -> RecordedGroup:
-    """Make a group that failed before its first token, and so has no row in the files and no known problem."""
-    ever = -math.inf
-    return RecordedGroup(TrajectoryGroup(group_id, Problem(""), (), 0, ever, 0, ever), FAILED, None)

@@ -31,8 +31,7 @@ from arl.metrics.run_status import require_run
 from arl.metrics.summary import Summary
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import keep_all
-from arl.run.checkpoint import RunSnapshot, next_checkpoint
-from arl.run.evaluation.during import Evaluations
+from arl.run.checkpoint import next_checkpoint
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.evaluation.suite import held_out_suite
 from arl.run.replay.recorded import (
@@ -78,13 +77,6 @@ class Replay(Struct, frozen=True):
     recording: Recording
     as_recorded: bool  # no rule differs, so each step trains what it trained
 
-    @property
-    def timeout(self) -> float:
-        """Return the seconds without a step after which there will be no other: twice those of the recorded run."""
-        recording = self.recording
-        arrivals = [recorded.group.arrival_time for recorded in recording.groups]
-        return 2 * (max([*arrivals, *recording.loaded.values()]) - recording.start) + 1.0
-
 
 def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
     """Plan a replay of the finished run in directory `run`, with some settings changed.
@@ -111,26 +103,18 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
     steps = len(recording.step_seconds)
     if wanted.train.steps > steps:
         raise InputError(f"train.steps {wanted.train.steps}: {run} recorded {steps}; replay with at most as many")
-    if wanted.name == recorded.name:
-        wanted = wanted.model_copy(update={"name": f"{recorded.name}-replay"})
-    return Replay(
-        recipe=_in_one_process(wanted),
-        recording=recording,
-        as_recorded=all(field.startswith(FREE) for field, _, _ in changed),
-    )
-
-
-def _in_one_process(recipe: Recipe) -> Recipe:
-    """Move the recipe to one process, one rank and one thread, where nothing costs time but what is recorded."""
+    # One process, one rank and one thread, where nothing costs time but what is recorded.
     free = dict.fromkeys(("train_step", "trained_token", "snapshot", "publish", "load"), 0.0)
     alone: dict[str, object] = {
+        "name": f"{wanted.name}-replay" if wanted.name == recorded.name else wanted.name,
         "world": "virtual",
-        "train": recipe.train.model_copy(update={"ranks": 1, "threads": None}),
-        "engine": recipe.engine.model_copy(update={"threads": None}),
+        "train": wanted.train.model_copy(update={"ranks": 1, "threads": None}),
+        "engine": wanted.engine.model_copy(update={"threads": None}),
         "sync": Sync(),
-        "virtual": recipe.virtual.model_copy(update=free),
+        "virtual": wanted.virtual.model_copy(update=free),
     }
-    return recipe.model_copy(update=alone)
+    as_recorded = all(field.startswith(FREE) for field, _, _ in changed)
+    return Replay(wanted.model_copy(update=alone), recording, as_recorded)
 
 
 class ReplayWorld:
@@ -153,54 +137,46 @@ class ReplayWorld:
     @contextlib.asynccontextmanager
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World."""
-        recipe = context.recipe
-        lags = context.plan.lags
-        transport = context.plan.transport
-        with publication_directory(recipe, context.model, context.directory, lags, transport) as publications:
-            versions = StartingVersions(str(context.model))
-            seconds = self._plan.recording.step_seconds
-            yield self._parts(context, PacedTrainer(seconds, recipe, versions, publications, lags))
-
-    def _parts(self, context: RunContext, trainer: PacedTrainer) -> Parts:
         plan = self._plan
         recording = plan.recording
         recipe = context.recipe
-        engine = RecordedEngine(recording.loaded)
-        models = SavedModels(context.directory / CHECKPOINTS, recipe, trainer)
+        lags = context.plan.lags
+        with publication_directory(
+            recipe, context.model, context.directory, lags, context.plan.transport
+        ) as publications:
+            versions = StartingVersions(str(context.model))
+            trainer = PacedTrainer(recording.step_seconds, recipe, versions, publications, lags)
+            engine = RecordedEngine(recording.loaded)
+            models = SavedModels(context.directory / CHECKPOINTS, recipe, trainer)
 
-        async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-            del problems  # they are the plan's
-            return await _measure(context, models.path(version), version)
+            async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
+                return await _measure(context, models.path(version), version)
 
-        def make_checkpoints(snapshot: RunSnapshot, evaluations: Evaluations) -> SavedModels:
-            del snapshot, evaluations  # only models are saved, and evaluations save their own
-            return models
-
-        deadlines = recipe.deadlines
-        # What the controller waits for may be as far off as the recording is long.
-        longer = {"step": deadlines.step + plan.timeout, "swap": deadlines.swap + plan.timeout}
-        codec = load_codec(str(context.model), recipe_format(recipe.data))
-        bound = None if plan.as_recorded else recipe.rollout.max_age
-        groups = RecordedGroups(recording.groups, engine, codec, trainer, plan.timeout, bound)
-        return Parts(
-            engine=engine,
-            trainer=trainer,
-            groups=groups,
-            problems=RecordedOrder(recording.groups),
-            lease=recipe_lease(recipe, engine, groups.drain),
-            gate_meter=groups.gate_meter,
-            drain=None if recipe.sync.interrupt else groups.drain,
-            tokens=recipe.train.tokens,
-            deadlines=deadlines.model_copy(update=longer),
-            steps=len(recording.step_seconds),
-            display=QuietDisplay(context.display),
-            make_checkpoints=make_checkpoints,
-            make_evaluations=evaluations_in_place(context, trainer.save_model),
-            evaluate=measure,
-            is_recorded=True,
-            codec=codec,
-            **recorded_rules(plan),
-        )
+            deadlines = recipe.deadlines
+            # What the controller waits for may be as far off as the recording is long.
+            longer = {"step": deadlines.step + recording.timeout, "swap": deadlines.swap + recording.timeout}
+            codec = load_codec(str(context.model), recipe_format(recipe.data))
+            bound = None if plan.as_recorded else recipe.rollout.max_age
+            groups = RecordedGroups(recording.groups, engine, codec, trainer, recording.timeout, bound)
+            yield Parts(
+                engine=engine,
+                trainer=trainer,
+                groups=groups,
+                problems=RecordedOrder(recording.groups),
+                lease=recipe_lease(recipe, engine, groups.drain),
+                gate_meter=groups.gate_meter,
+                drain=None if recipe.sync.interrupt else groups.drain,
+                tokens=recipe.train.tokens,
+                deadlines=deadlines.model_copy(update=longer),
+                steps=len(recording.step_seconds),
+                display=QuietDisplay(context.display),
+                make_checkpoints=lambda snapshot, evaluations: models,  # evaluations save their own
+                make_evaluations=evaluations_in_place(context, trainer.save_model),
+                evaluate=measure,
+                is_recorded=True,
+                codec=codec,
+                **_recorded_rules(plan),
+            )
 
 
 class SavedModels:
@@ -245,7 +221,7 @@ class QuietDisplay:
         """Show nothing."""
 
 
-def recorded_rules(plan: Replay) -> dict[str, Any]:
+def _recorded_rules(plan: Replay) -> dict[str, Any]:
     """Return what decides the batches: the recorded schedule, or the rules of the recipe over the recorded groups."""
     groups = plan.recording.groups
     rollout = plan.recipe.rollout
