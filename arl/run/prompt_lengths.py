@@ -9,7 +9,6 @@ from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
 from arl.types import Problem
 
-SHORTEST_PROMPTS = 4  # by characters, one of which may have no token at all
 LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
 SHOWN_CHARACTERS = 120  # of a prompt, in a message
 
@@ -25,7 +24,7 @@ def check_prompts(
 
     Raises:
         DataError: a problem cannot become a prompt of this model.
-        InputError: the longest prompt with its answer is too long, or a prompt has no token, or one the model lacks.
+        InputError: the longest prompt with its answer is too long, or a token is none of the model.
     """
     name = "" if suite is None else f"suite {suite}: "
     encoded: dict[tuple[int, ...], Problem] = {}
@@ -34,12 +33,7 @@ def check_prompts(
             encoded[codec.encode_problem(problem)] = problem
         except DataError as error:
             raise DataError(f"{name}{error}") from error
-    if () in encoded:
-        raise InputError(
-            f"{name}problem {encoded[()].id} has no token under the tokenizer of the model: leave it out, or give a "
-            "tokenizer that knows its characters"
-        )
-    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
+    largest = max(max(ids, default=0) for ids in [*encoded, codec.stop_token_ids[:1]])
     if largest >= limits.vocab_size:
         raise InputError(
             f"{name or 'model.path: '}the tokenizer makes id {largest}, and the model's ids run from 0 to "
@@ -71,12 +65,6 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     """
     sampled = recipe.rollout.max_new_tokens
     longest = check_prompts(problems, codec, limits, sampled)
-    for token in recipe.rollout.stop_token_ids:
-        if token >= limits.vocab_size:
-            raise InputError(
-                f"rollout.stop_token_ids {token}: the model's ids run from 0 to {limits.vocab_size - 1}; give ids of "
-                "its tokenizer"
-            )
     for string in recipe.rollout.stop:
         written = codec.decode(codec.encode(string))
         if string.strip() not in written:
@@ -97,11 +85,11 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
 
 
 def _extremes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the longest and the shortest problems, and one of each sequence of roles, which a template may refuse."""
+    """Return the longest problems, and one of each sequence of roles, which a template may refuse."""
     by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
     by_roles = {
         tuple(message["role"] for message in problem.prompt): problem
         for problem in problems
         if isinstance(problem.prompt, list)
     }
-    return [*by_length[:SHORTEST_PROMPTS], *by_roles.values(), *by_length[-LONGEST_PROMPTS:]]
+    return [*by_roles.values(), *by_length[-LONGEST_PROMPTS:]]

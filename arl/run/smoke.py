@@ -28,14 +28,9 @@ from arl.metrics.trajectory_files import trajectory_files
 from arl.run.train import train
 from arl.types import Problem, Response
 
-# The largest RMS of δ = trainer − engine that is rounding, nats, and the largest KL = mean(exp δ − 1 − δ). Measured on
-# a CPU with logits of LOGIT_STD: float32 RMS 3e-6, KL 5e-12; bfloat16 RMS 5e-3 and KL 1e-5 (embedded), 5e-2 and 1.4e-3
-# (SGLang 0.5.20, which rounds logits elsewhere). The rest is derived from these.
-LIMITS = {
-    "float32": (1e-4, 1e-7),
-    "float16": (1.25e-2, 8e-5),
-    "bfloat16": (1e-1, 5e-3),
-}
+# The largest RMS of δ = trainer − engine that is rounding, nats. Measured on a CPU with logits of LOGIT_STD: float32
+# 3e-6; bfloat16 5e-3 (embedded), 5e-2 (SGLang 0.5.20, which rounds logits elsewhere). The rest is derived from these.
+LIMITS = {"float32": 1e-4, "float16": 1.25e-2, "bfloat16": 1e-1}
 GPU_FLOAT32 = LIMITS["float16"]  # TF32's mantissa has the 10 bits of float16's
 
 SHAPE = TinyModel(hidden_size=256, layers=2, heads=4, intermediate_size=512)
@@ -67,11 +62,11 @@ def smoke_test(given: EngineConfig | None, python: str | None, console: Console)
     make_small_model(directory / "model")
     is_good = True
     for one in tried:
-        limits = GPU_FLOAT32 if one.dtype == "float32" and visible_devices() else LIMITS[one.dtype]
+        limit = GPU_FLOAT32 if one.dtype == "float32" and visible_devices() else LIMITS[one.dtype]
         try:
             recipe = make_recipe(one, directory)
             train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
-            is_same, words = compare(*read_logprobs(recipe.run_directory), limits)
+            is_same, words = compare(*read_logprobs(recipe.run_directory), limit)
         except (InputError, RunError, ValidationError) as error:
             is_same = False
             words = f"failed: {error}"
@@ -175,16 +170,13 @@ def read_logprobs(run: Path) -> tuple[np.ndarray, np.ndarray]:
     return engine, trainer
 
 
-def compare(engine: np.ndarray, trainer: np.ndarray, limits: tuple[float, float]) -> tuple[bool, str]:
+def compare(engine: np.ndarray, trainer: np.ndarray, limit: float) -> tuple[bool, str]:
     """Compare logprobs of the same tokens, each (T,); return whether they differ by rounding, and what to say of it."""
     if not (len(engine) and np.isfinite(engine).all() and np.isfinite(trainer).all()):
         return False, "wrong: no token, or a logprob that is not finite: overflow in the dtype, or damaged weights"
-    difference = trainer - engine
-    rms = float(np.sqrt(np.mean(difference**2)))
-    with np.errstate(over="ignore"):  # infinite, and so beyond every limit
-        kl = float(np.mean(np.expm1(difference) - difference))
-    measured = f"{len(engine)} tokens, RMS {rms:.1e} of {limits[0]:.1e}, KL {kl:.1e} of {limits[1]:.1e}"
-    if rms <= limits[0] and kl <= limits[1]:
+    rms = float(np.sqrt(np.mean((trainer - engine) ** 2)))
+    measured = f"{len(engine)} tokens, RMS {rms:.1e} of {limit:.1e}"
+    if rms <= limit:
         return True, f"ok; {measured}"
     return False, (
         "wrong: look at the temperature, the dtype of the head, attention with its positions and its cache, and at "

@@ -39,7 +39,7 @@ from arl.metrics.trackers import make_trackers
 from arl.rollout.controller import Controller
 from arl.run.checkpoint import ResumePoint, RunSnapshot, next_checkpoint
 from arl.run.clean_stop import failures_with_resume_command, not_saved, stopped, stopped_by_signals
-from arl.run.evaluation.during import Evaluations, SteppedObserver
+from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import describe_pause, explain_deaths, reported_failures
 from arl.run.machines import fit_to_what_is_left, resolve_auto
@@ -221,11 +221,14 @@ class SegmentRun:
             controller = Controller(
                 parts,
                 self.until,
-                SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended())),
+                recorder,
                 checkpoints,
                 restored=None if restored is None else restored.controller,
             )
-            recorder.watch(functools.partial(self._read_meters, controller))
+            recorder.watch(
+                functools.partial(self._read_meters, controller),
+                lambda version: evaluations.stepped(version, controller.has_ended()),
+            )
             self.status.watch_training(controller, recorder)
             async with asyncio.TaskGroup() as tasks:
                 evaluating = tasks.create_task(evaluations.run(), name="evaluations")

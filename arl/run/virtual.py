@@ -7,11 +7,11 @@ There are no threads, no other processes and no random order, so two runs of one
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -49,13 +49,12 @@ class VirtualWorld(World):
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World."""
         recipe = context.recipe
-        directory = context.directory
         plan = context.plan
         versions = context.versions
-        rewards = inline_rewards(recipe, directory / LOGS, context.display.note)
+        rewards = inline_rewards(recipe, context.directory / LOGS, context.display.note)
         idle = asyncio.Semaphore(recipe.reward.workers)
         cost = recipe.virtual.reward
-        with publication_directory(recipe, context.model, directory, plan.lags, plan.transport) as publications:
+        with publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport) as publications:
             trainer = InProcessTrainer(recipe, versions, publications, plan.lags)
             async with open_engines(recipe, versions) as engine:
                 parts = recipe_parts(
@@ -87,10 +86,7 @@ def evaluations_in_place(
     context: RunContext, save: Callable[[Path], None]
 ) -> Callable[[Scoreboard], InPlaceEvaluations]:
     """Return what makes the evaluations of a run in one process; `save` writes the trainer's weights."""
-
-    def measure(model: Path, version: int) -> Coroutine[Any, Any, list[Accuracy]]:
-        return measure_in_process(context, context.plan.measured, model, version)
-
+    measure = functools.partial(measure_in_process, context, context.plan.measured)
     return lambda board: InPlaceEvaluations(board, save, measure)
 
 
@@ -137,7 +133,7 @@ class TimedRewards:
 def repeatable() -> Iterator[None]:
     """Compute on the CPU, with one thread and deterministic kernels; leave no process group behind."""
     threads = torch.get_num_threads()
-    deterministic = torch.are_deterministic_algorithms_enabled()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
     had_group = dist.is_initialized()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -145,7 +141,7 @@ def repeatable() -> Iterator[None]:
         with hidden_devices():
             yield
     finally:
-        torch.use_deterministic_algorithms(deterministic)
+        torch.use_deterministic_algorithms(is_deterministic)
         torch.set_num_threads(threads)
         if dist.is_initialized() and not had_group:
             dist.destroy_process_group()

@@ -29,15 +29,14 @@ from arl.files import remove_any, writing
 from arl.launch.base import Command, Process, Resources
 from arl.metrics.run_files import LOGS, RECIPE
 from arl.metrics.spans import span
-from arl.rollout.base import Observer
 from arl.run.evaluation.results import SCORES, read_scores
 from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS, Scoreboard
-from arl.types import Accuracy, Batch, StepResult, StepWaits
+from arl.types import Accuracy
 
 PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone, from which no run is resumed
 LOWEST_PRIORITY = 19  # niceness
 REWARD_FACTOR = 10  # times as long as in training: the deadline of a reward at the lowest priority
-WAITS = ("startup", "swap", "generate", "step")  # bounded by deadlines.evaluation alone
+WAITS = ("deadlines.startup", "deadlines.swap", "deadlines.generate", "deadlines.step")  # are as long as all of it
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
 
 
@@ -73,43 +72,24 @@ def evaluation_command(recipe: Recipe, run: Path, version: int, resources: Resou
     Without a GPU it has the lowest priority, so that training has the cores.
     """
     deadlines = recipe.deadlines
-    flags = {
-        "--suite": ",".join(recipe.eval.suites),
-        "--problems": recipe.eval.problems,
-        "--recipe": run / RECIPE,
-        "--output": run / EVALUATIONS / f"step_{version}",
-        "--logs": run / LOGS / "evaluation",
-    }
     settings = {
         "engine.replicas": 1,
         "engine.min_replicas": "null",
         "engine.threads": resources.threads,
         "deadlines.reward": REWARD_FACTOR * deadlines.reward,
-        **dict.fromkeys((f"deadlines.{wait}" for wait in WAITS), deadlines.evaluation),
+        **dict.fromkeys(WAITS, deadlines.evaluation),
     }
-    argv = [] if resources.devices else ["nice", "-n", str(LOWEST_PRIORITY)]
-    argv += [sys.executable, "-m", "arl.cli", "eval", str(run / CHECKPOINTS / f"step_{version}")]
-    for flag, value in flags.items():
-        argv += [flag, str(value)]
-    for field, setting in settings.items():
-        argv += ["--set", f"{field}={setting}"]
-    return Command(tuple(argv))
-
-
-class SteppedObserver:
-    """Implement Observer over another one, and call `stepped` with the version of each step that it has recorded."""
-
-    def __init__(self, observer: Observer, stepped: Callable[[int], None]) -> None:
-        self._observer = observer
-        self._stepped = stepped
-        self.group_finished = observer.group_finished
-        self.group_lost = observer.group_lost
-        self.swapped = observer.swapped
-
-    def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
-        """See Observer."""
-        self._observer.step_finished(batch, result, waits)
-        self._stepped(result.version)
+    priority = () if resources.devices else ("nice", "-n", str(LOWEST_PRIORITY))
+    arguments = [
+        str(run / CHECKPOINTS / f"step_{version}"),
+        f"--suite={','.join(recipe.eval.suites)}",
+        f"--problems={recipe.eval.problems}",
+        f"--recipe={run / RECIPE}",
+        f"--output={run / EVALUATIONS / f'step_{version}'}",
+        f"--logs={run / LOGS / 'evaluation'}",
+        *(f"--set={field}={value}" for field, value in settings.items()),
+    ]
+    return Command((*priority, sys.executable, "-m", "arl.cli", "eval", *arguments))
 
 
 class BackgroundEvaluations(Evaluations):

@@ -75,24 +75,23 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
     begun = [recorded.group for recorded in groups if recorded.group.trajectories]
     num_steps = sum(recorded.place is not None for recorded in groups) // recipe.rollout.problems_per_step
     spans = read_spans(run)
+    steps = [spans.steps[version] for version in range(num_steps)]
     loaded = {version: end for version, (_, end) in spans.swaps.items()}
     for group in begun:  # the engines of a resumed run begin with its checkpoint, which is no swap
         loaded.setdefault(group.dispatch_version, group.dispatch_time)
     return Recording(
         groups=tuple(groups),
         start=min(group.dispatch_time for group in begun),
-        step_seconds=tuple(end - begin for begin, end in (spans.steps[version] for version in range(num_steps))),
+        step_seconds=tuple(end - begin for begin, end in steps),
         loaded=loaded,
     )
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
-    codec = starting_codec(recipe)
-    sets = run_problems(recipe, run_suites(recipe), codec)
+    sets = run_problems(recipe, run_suites(recipe), starting_codec(recipe))
     problems = {problem.id: problem for problem in sets.training}
     columns = ("fate", "trained_at", "problem_id", *_OF_GROUP, *_OF_TRAJECTORY)
-    tables = [read_trajectories(file, columns) for file in trajectory_files(run)]
-    table = pa.concat_tables(tables).combine_chunks()
+    table = pa.concat_tables([read_trajectories(file, columns) for file in trajectory_files(run)]).combine_chunks()
     unknown = set(table["problem_id"].to_pylist()) - problems.keys()
     if unknown:
         raise DataError(
@@ -103,32 +102,27 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     for i, row in enumerate(table.drop_columns(list(TOKENS)).to_pylist()):
         row |= {name: table[name][i].values.to_numpy(zero_copy_only=False) for name in TOKENS}
         rows.setdefault(row["group_id"], []).append(row)
-    taken: Counter[int] = Counter()
-    groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
     ever = -math.inf
-    # Of a group that failed before its first token there is no row.
-    return [
-        groups.get(number) or RecordedGroup(TrajectoryGroup(number, Problem(""), (), 0, ever, 0, ever), FAILED, None)
-        for number in range(max(groups) + 1)
+    # A group that failed before its first token has no row.
+    groups = [
+        RecordedGroup(TrajectoryGroup(group_id, Problem(""), (), 0, ever, 0, ever), FAILED, None)
+        for group_id in range(max(rows) + 1)
     ]
-
-
-def _group(
-    rows: list[dict[str, Any]], problems: dict[str, Problem], taken: Counter[int], recipe: Recipe
-) -> RecordedGroup:
-    """Make a group of its rows, in the order of training; `taken` counts the groups of each step so far."""
-    first = rows[0]
-    version = first["trained_at"]
-    place = None
-    if version is not None:
-        place = version * recipe.rollout.problems_per_step + taken[version]
-        taken[version] += 1
-    group = TrajectoryGroup(
-        problem=problems[first["problem_id"]],
-        trajectories=tuple(map(_trajectory, rows)),
-        **{name: first[name] for name in _OF_GROUP},
-    )
-    return RecordedGroup(group, first["fate"], place)
+    taken: Counter[int] = Counter()  # groups of each step so far; rows are in the order of training
+    for group_id, own in rows.items():
+        first = own[0]
+        version = first["trained_at"]
+        place = None
+        if version is not None:
+            place = version * recipe.rollout.problems_per_step + taken[version]
+            taken[version] += 1
+        group = TrajectoryGroup(
+            problem=problems[first["problem_id"]],
+            trajectories=tuple(map(_trajectory, own)),
+            **{name: first[name] for name in _OF_GROUP},
+        )
+        groups[group_id] = RecordedGroup(group, first["fate"], place)
+    return groups
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:

@@ -1,33 +1,19 @@
 """A run on a disk that becomes full says so, and how to resume; with room it goes on as if nothing had happened."""
 
 import contextlib
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from arl.config.recipe_file import load_recipe
 from arl.errors import DiskError
-from arl.metrics.console import ConsoleDisplay
-from arl.run.train import train
+from tests.run.virtual.test_resume import contents, run, write_recipe
 
 RUN = "small"
-RECIPE = f"""\
-name: {RUN}
-world: virtual
-model:
-  tiny: {{hidden_size: 16, layers: 1, heads: 2, intermediate_size: 16, context: 64}}
-data: {{task: running_checksum, options: {{size: 100}}}}
-reward: {{function: "tests.run.virtual.test_virtual:ones"}}
-rollout: {{problems_per_step: 2, group_size: 2, staleness: 2, max_new_tokens: 8}}
-train: {{steps: 6, minibatches: 1}}
-engine: {{slots: 4, stream_interval: 4}}
-output: {{checkpoint_every: 2, keep_checkpoints: 9}}
-eval: {{problems: 0}}
-"""
+SETTINGS = (
+    "rollout.problems_per_step=2 rollout.group_size=2 rollout.max_new_tokens=8 train.minibatches=1 engine.slots=4"
+)
 KILOBYTE = 1024
 HAS_CHECKPOINT = 0.7  # share of a run's bytes with which its first checkpoint is complete
 
@@ -49,25 +35,11 @@ def with_room(place: Path) -> None:
     subprocess.run(["mount", "-o", "remount,size=100m", place], check=True)
 
 
-def run(recipe: Path, directory: Path, resume: bool = False) -> None:
-    with open(os.devnull, "w") as nowhere:
-        display = ConsoleDisplay(Console(file=nowhere))
-        loaded = load_recipe(recipe, [f"output.directory={directory}"])
-        train(loaded, display, resume=recipe if resume else None)
-
-
-def contents(run: Path) -> dict[str, bytes]:
-    """Return what an interrupted run must have in common with one that nothing interrupted."""
-    files = [run / "metrics.jsonl", run / "trace.json", *run.glob("trajectories/*"), *run.rglob("*.safetensors")]
-    return {str(file.relative_to(run)): file.read_bytes() for file in files}
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe's folder, in which it has run where there was room."""
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "recipe.yaml").write_text(RECIPE)
-    run(folder / "recipe.yaml", folder)
+    run(write_recipe(folder, SETTINGS), folder)
     return folder
 
 
