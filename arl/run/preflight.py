@@ -12,6 +12,7 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.hub import check_model_source
+from arl.data.model_limits import Limits, model_limits
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError, InputError
 from arl.files import refuse_unwritable
@@ -27,7 +28,7 @@ from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run
 from arl.run.machines import resolve_auto
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
-from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
+from arl.run.starting_model import starting_codec, warmup_stages
 from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
@@ -90,7 +91,8 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     nccl_settings(recipe)
     lags = load_lags(recipe)
     codec = starting_codec(recipe)
-    limits = starting_limits(recipe, codec)
+    tiny = recipe.model.tiny
+    limits = model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
     suites = run_suites(recipe)
     problems = run_problems(recipe, suites, codec)
     longest = check_lengths(recipe, problems.training + problems.held_out, codec, limits)

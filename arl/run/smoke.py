@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec import Struct
 from pydantic import ValidationError
 from rich.console import Console
@@ -35,7 +37,6 @@ GPU_FLOAT32 = LIMITS["float16"]  # TF32's mantissa has the 10 bits of float16's
 
 SHAPE = TinyModel(hidden_size=256, layers=2, heads=4, intermediate_size=512)
 LOGIT_STD = 4.0  # as of a trained model; random weights would have nearly equal logprobs, and no mistake would show
-SAMPLE = (4, 64)  # random sequences by which logits are scaled
 
 
 class Combination(Struct, frozen=True):
@@ -152,16 +153,13 @@ def make_small_model(directory: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(directory)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        std = float(model(torch.randint(0, model.config.vocab_size, SAMPLE)).logits.std())
+        std = float(model(torch.randint(0, model.config.vocab_size, (4, 64))).logits.std())
         model.model.norm.weight.mul_(LOGIT_STD / std)  # on which logits depend linearly
     model.save_pretrained(directory)
 
 
 def read_logprobs(run: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the engine's and the trainer's logprobs of every trained token, (T,) float64."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     columns = ["loss_mask", "behavior_logprobs", "proximal_logprobs"]
     table = pa.concat_tables([pq.read_table(file, columns=columns) for file in trajectory_files(run)])
     table = table.filter(table["proximal_logprobs"].is_valid())

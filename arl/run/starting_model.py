@@ -17,7 +17,6 @@ from pathlib import Path
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
-from arl.data.model_limits import Limits, model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
 from arl.errors import RecipeError
 from arl.files import remove_any, require_lock, sync_to_disk, try_lock, writing
@@ -30,11 +29,6 @@ from arl.tasks.base import WarmupStage
 from arl.tasks.registry import open_task, task_class
 
 WARMUP_SECONDS = 1800.0  # for the whole warm-up
-
-
-def cache_directory() -> Path:
-    """Return ARL_CACHE, or the user's cache directory."""
-    return Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl"))
 
 
 def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
@@ -83,21 +77,6 @@ def warmup_stages(recipe: Recipe) -> Sequence[WarmupStage]:
             "model that can answer already"
         )
     return stages
-
-
-def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
-    """Return vocabulary and context of version 0.
-
-    Args:
-        codec: of version 0.
-
-    Raises:
-        DataError: no model at model.path.
-    """
-    if recipe.model.tiny is not None:
-        return Limits(codec.vocab_size, recipe.model.tiny.context)
-    assert recipe.model.path is not None
-    return model_limits(recipe.model.path)
 
 
 async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
@@ -154,7 +133,8 @@ async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, displa
     ]
     code = inspect.getsource(sys.modules[task_class(str(task)).__module__])
     decisive = f"{json.dumps(job, sort_keys=True)}\n{stages}\n{code}"  # for the weights
-    cached = cache_directory() / "warmup" / hashlib.sha256(decisive.encode()).hexdigest()[:16]
+    caches = Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl"))
+    cached = caches / "warmup" / hashlib.sha256(decisive.encode()).hexdigest()[:16]
     made = cached.with_name(f".{cached.name}.made")
     file = directory / "warmup.json"
     with writing(cached):

@@ -133,7 +133,7 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         raise InputError("--suite: required without --recipe; `arl eval MODEL --suite gsm8k,math500`")
     if request.recipe is None and HELD_OUT in names:
         raise InputError(f"--suite {HELD_OUT}: these are the problems of a recipe; give --recipe")
-    recipe = for_evaluation(_base_recipe(request, names[0]))
+    recipe = _recipe(request, names[0])
     cached = check_model_source(request.model)
     if cached is not None:
         note(cached)
@@ -160,26 +160,23 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     return Evaluation(recipe, resources, StartingVersions(str(model), version), limits.context, assignments)
 
 
-def _base_recipe(request: Request, suite: str) -> Recipe:
-    """Read the recipe, or make one for the model and the first suite."""
-    if request.recipe is not None:
-        quoted = request.model.replace("'", "''")
-        return load_recipe(request.recipe, [*request.overrides, "warmup=false", f"model.path='{quoted}'"])
-    task_class(suite, "--suite")  # a name that is wrong was given there
-    values = {
-        "name": "eval",
-        "model": {"path": request.model},
-        "data": {"task": suite},
-        "rollout": {"max_new_tokens": NEW_TOKENS},
-    }
-    return make_recipe(values, request.overrides, Path("arl eval"))
-
-
-def for_evaluation(recipe: Recipe) -> Recipe:
-    """Return `recipe` as this machine runs it, without what only training needs: engines are all that runs.
+def _recipe(request: Request, suite: str) -> Recipe:
+    """Read the recipe, or make one for the model and the first suite; leave out what only training needs.
 
     Secrets of an evaluation are temporary files of this machine, so engines on other nodes could not start.
     """
+    if request.recipe is not None:
+        quoted = request.model.replace("'", "''")
+        recipe = load_recipe(request.recipe, [*request.overrides, "warmup=false", f"model.path='{quoted}'"])
+    else:
+        task_class(suite, "--suite")  # a name that is wrong was given there
+        values = {
+            "name": "eval",
+            "model": {"path": request.model},
+            "data": {"task": suite},
+            "rollout": {"max_new_tokens": NEW_TOKENS},
+        }
+        recipe = make_recipe(values, request.overrides, Path("arl eval"))
     changes: dict[str, object] = {
         "cluster": Cluster(),
         "launcher": "local",

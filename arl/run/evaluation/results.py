@@ -155,9 +155,8 @@ class SuiteOutput:
         if not self._record.exists():
             return
         there = msgspec.json.decode(self._record.read_bytes())
-        differing = _differences(there["protocol"], self._protocol)
-        if there["model"]["sha256"] != self.model["sha256"]:  # one model may be named in several ways
-            differing.append(f"  model: {there['model']['name']} → {self.model['name']}, with other content")
+        theirs = there["protocol"] | {"model_sha256": there["model"]["sha256"]}  # one may have several names
+        differing = _differences(theirs, self._protocol | {"model_sha256": self.model["sha256"]})
         if differing:
             raise InputError(
                 f"--output {self.directory}: holds another evaluation of {self._protocol['suite']}, and its samples "

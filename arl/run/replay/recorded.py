@@ -45,9 +45,6 @@ TOO_NEW = "sampled by a later version"
 class RecordedOrder(ProblemOrder):
     """Hand out the problems of a recording in the order of their admission."""
 
-    def __init__(self, groups: Sequence[RecordedGroup]) -> None:
-        super().__init__([recorded.group.problem for recorded in groups], seed=0)
-
     def __next__(self) -> Problem:
         self.position += 1
         return self._problems[self.position - 1]

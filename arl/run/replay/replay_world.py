@@ -162,7 +162,7 @@ class ReplayWorld:
                 engine=engine,
                 trainer=trainer,
                 groups=groups,
-                problems=RecordedOrder(recording.groups),
+                problems=RecordedOrder([recorded.group.problem for recorded in recording.groups], seed=0),
                 lease=recipe_lease(recipe, engine, groups.drain),
                 gate_meter=groups.gate_meter,
                 drain=None if recipe.sync.interrupt else groups.drain,

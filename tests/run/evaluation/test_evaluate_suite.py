@@ -8,7 +8,7 @@ import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.errors import DeadlineError, leaves
+from arl.errors import DeadlineError
 from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.scores import Sample, SuiteScore
 from arl.run.evaluation.suite import Suite, held_out_suite
@@ -137,8 +137,5 @@ def test_an_evaluation_that_stands_still_is_given_up_with_what_it_waited_for() -
             yield Increment((1,), (-1.0,), (0,))
             await asyncio.Event().wait()
 
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(DeadlineError, match="controller waited 30 s for a score of suite held_out"):
         evaluate(suite, StuckEngine())
-    (cause,) = leaves(raised.value)
-    assert isinstance(cause, DeadlineError)
-    assert "waited 30 s for a token or a score of suite held_out, after 0 episodes" in str(cause)
