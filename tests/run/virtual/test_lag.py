@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from arl.config.recipe_file import load_recipe
-from arl.errors import InputError
 from arl.rollout.exact_lag import load_lags
 from tests.run.virtual.test_virtual import Ran, Start
 
@@ -58,9 +57,3 @@ def test_a_trace_reproduces_the_lags_of_a_recorded_run_at_another_speed(start: S
     ran = start(EXACT, f"rollout.lag.trace={recorded.directory}", "virtual.engine_pass=0.1", "eval.problems=0")
     assert lags_by_step(ran) == [sorted(s for (at, _), s in staleness.items() if at == step) for step in range(6)]
     assert len(set(staleness.values())) > 1
-
-
-def test_versions_that_have_no_room_are_refused_by_name(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("arl.sync.publication_directory.free_memory", lambda: 0)
-    with pytest.raises(InputError, match=r"for 5 versions at a time \(rollout.lag \+ 2\); make room, or lower rollout"):
-        start(EXACT, "rollout.lag=3", "sync.transport=memory")

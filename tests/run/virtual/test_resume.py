@@ -16,8 +16,7 @@ from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
-from tests.forks import forks
-from tests.run.virtual import killing
+from tests.run.virtual.killing import in_fork
 from tests.run.virtual.test_virtual import RECIPE, Start
 
 SMALL = "rollout.max_new_tokens=24 train.steps=4 output.checkpoint_every=2 output.keep_checkpoints=9 eval.problems=4"
@@ -27,7 +26,7 @@ WORLDS = {
     "collocated, some groups rejected": "mode=collocated rollout.filter=tests.run.virtual.test_resume:odd",
     "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
     "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
-    "drained, until so many tokens, every version evaluated": "sync.interrupt=false train.tokens=700 eval.every=1",
+    "drained, until so many tokens, every version evaluated": "sync.interrupt=false train.tokens=500 eval.every=1",
     "tail batching, drained": "rollout.staleness=0 rollout.tail_batching.oversample=1.5 mode=collocated "
     "sync.interrupt=false",
 }
@@ -36,18 +35,6 @@ WORLDS = {
 def odd(problem: Any, trajectories: Any) -> bool:
     """A filter that rejects every other problem."""
     return int(problem.id, 16) % 2 == 1
-
-
-def in_forks(recipe: Path, runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """See tests.run.virtual.killing."""
-    job = {"recipe": str(recipe), "runs": runs}
-    reader, writer = forks.Pipe(duplex=False)
-    process = forks.Process(target=killing.run_all, args=(job, writer))
-    process.start()
-    writer.close()
-    ended = [reader.recv() for _ in runs]
-    process.join()
-    return ended
 
 
 def contents(directory: str | Path) -> dict[str, bytes]:
@@ -72,35 +59,32 @@ def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, world: str, num_runs: int
 ) -> None:
     """Each run is killed in a part of its time of its own; the last one is killed twice."""
-    recipe, rng = write_recipe(tmp_path, WORLDS[world]), random.Random(world)
-    ((whole,),) = in_forks(recipe, [{"directory": str(tmp_path / "whole"), "kills": []}])
-    expected = contents(whole["directory"])
-    assert len(expected) > 8
+    recipe = write_recipe(tmp_path, WORLDS[world])
+    rng = random.Random(world)
+    whole = in_fork(recipe, tmp_path / "whole")
+    assert whole is not None
+    assert whole.at_checkpoint is not None
+    expected = contents(whole.summary.directory)
+    assert len(expected) > 7
 
     def somewhere(begin: float, end: float) -> tuple[str, int]:
         kind = rng.choice(["loop", "file"])
-        points = whole["points"][kind]
+        points = whole.points[kind]
         return kind, rng.randint(1 + int(begin * points), int(end * points))
 
-    def after_a_checkpoint() -> tuple[str, int]:
-        kind = rng.choice(["loop", "file"])
-        return kind, rng.randint(1 + whole["at_checkpoint"][kind], whole["points"][kind])
-
-    runs = []
     for i in range(num_runs):
         kills = [somewhere(i / num_runs, (i + 1) / num_runs)]
         if i == num_runs - 1:
-            kills = [after_a_checkpoint(), somewhere(0.0, 0.3)]
-        runs.append({"directory": str(tmp_path / str(i)), "kills": kills})
-    killed, resumed = 0, 0
-    for attempts in in_forks(recipe, runs):
-        killed += sum("killed" in attempt for attempt in attempts)
+            kind = rng.choice(["loop", "file"])
+            after_a_checkpoint = rng.randint(1 + whole.at_checkpoint[kind], whole.points[kind])
+            kills = [(kind, after_a_checkpoint), somewhere(0.0, 0.3)]
+        attempts = [in_fork(recipe, tmp_path / str(i), kill) for kill in [*kills, None]]
+        assert None in attempts, kills
         end = attempts[-1]
-        resumed += any(attempt.get("resumed", False) for attempt in attempts)
-        assert end["sha256"] == whole["sha256"], attempts
-        assert contents(end["directory"]) == expected, attempts
-    assert killed >= num_runs
-    assert resumed >= 1
+        assert end is not None
+        assert end.summary.weights_sha256 == whole.summary.weights_sha256, kills
+        assert contents(end.summary.directory) == expected, kills
+    assert any(attempt.is_resumed for attempt in attempts if attempt is not None)
 
 
 @pytest.fixture(scope="module")
