@@ -29,6 +29,6 @@ def start(tmp_path: Path) -> Start:
     def begin(*overrides: str) -> Ran:
         (tmp_path / "recipe.yaml").write_text(RECIPE)
         recipe = load_recipe(tmp_path / "recipe.yaml", [f"output.directory={tmp_path / 'runs'}", *overrides])
-        return Ran(train(recipe, ConsoleDisplay(Console(file=io.StringIO()))))
+        return Ran(Path(train(recipe, ConsoleDisplay(Console(file=io.StringIO()))).directory))
 
     return begin

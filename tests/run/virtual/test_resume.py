@@ -151,14 +151,6 @@ def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(
     assert contents(runs / "small") == before
 
 
-def test_a_run_that_lost_files_that_its_checkpoints_count_on_is_refused(again: tuple[Path, Path]) -> None:
-    recipe, runs = again
-    (runs / "small" / "metrics.jsonl").write_text("")
-    with pytest.raises(InputError, match="no intact checkpoint to resume from; start the run anew") as refused:
-        run(recipe, runs, resume=True)
-    assert f"{runs / 'small' / 'metrics.jsonl'} is missing, or shorter than" in str(refused.value)
-
-
 def test_checkpoints_do_not_make_policies_fresher(start: Start) -> None:
     slow = ("virtual.publish=0.5", "virtual.load=0.2", "rollout.staleness=4", "train.steps=10", "eval.problems=0")
     ages = []
