@@ -22,7 +22,7 @@ from msgspec import Struct
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 import arl
 from arl.config.imports import import_function
@@ -279,10 +279,9 @@ def _table(group: Sequence[Scored]) -> Table:
     """Lay out the scores of one protocol, in percent, each above its 95 % interval."""
     n = group[0].score.samples
     ks = [k for k in group[0].score.pass_at if k > 1]
-    table = Table("model", box=SIMPLE)
-    table.columns[0].overflow = "fold"
-    for column in (f"avg@{n}", *(f"pass@{k}" for k in ks), f"maj@{n}", "tokens", "cut off", "errors"):
-        table.add_column(column, justify="right", no_wrap=True)
+    names = [f"avg@{n}", *(f"pass@{k}" for k in ks), f"maj@{n}", "tokens", "cut off", "errors"]
+    numbers = [Column(name, justify="right", no_wrap=True) for name in names]
+    table = Table(Column("model", overflow="fold"), *numbers, box=SIMPLE)
     for scored in group:
         score = scored.score
         table.add_row(
