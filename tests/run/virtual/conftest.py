@@ -1,17 +1,13 @@
 """Run small recipes in virtual time."""
 
-import io
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch.distributed as dist
-from rich.console import Console
 
-from arl.config.recipe_file import load_recipe
-from arl.metrics.console import ConsoleDisplay
-from arl.run.train import train
-from tests.run.virtual.test_virtual import RECIPE, Ran, Start
+from tests.run.virtual.test_virtual import Start, run_in
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -25,10 +21,4 @@ def _alone() -> Iterator[None]:
 @pytest.fixture
 def start(tmp_path: Path) -> Start:
     """Return what runs RECIPE with other settings, below tmp_path/runs."""
-
-    def begin(*overrides: str) -> Ran:
-        (tmp_path / "recipe.yaml").write_text(RECIPE)
-        recipe = load_recipe(tmp_path / "recipe.yaml", [f"output.directory={tmp_path / 'runs'}", *overrides])
-        return Ran(Path(train(recipe, ConsoleDisplay(Console(file=io.StringIO()))).directory))
-
-    return begin
+    return functools.partial(run_in, tmp_path)

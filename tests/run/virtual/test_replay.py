@@ -1,6 +1,5 @@
 """A finished run is trained again from what it recorded: the same to the last bit, or under other rules."""
 
-import io
 import itertools
 import shutil
 from collections.abc import Iterator
@@ -9,17 +8,13 @@ from statistics import median
 from typing import Any
 
 import pytest
-from rich.console import Console
 
-from arl.config.recipe_file import load_recipe
 from arl.errors import DataError, InputError, RecipeError, RunError
-from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import weights_sha256
 from arl.run.replay.replay_world import plan_replay, replay
-from arl.run.train import train
 from tests.forks import arl
 from tests.run.test_train import Command
-from tests.run.virtual.test_virtual import RECIPE, Ran, Start
+from tests.run.virtual.test_virtual import Ran, Start, run_in, silent
 
 WORLDS = {
     "two replicas, cache kept, in segments": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05 seed=1 "
@@ -37,14 +32,7 @@ SAME = ("loss", "grad_norm", "entropy", "reward/trained_mean", "staleness/mean",
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One finished run for all tests that leave it as it is."""
-    directory = tmp_path_factory.mktemp("recorded")
-    (directory / "recipe.yaml").write_text(RECIPE)
-    overrides = [f"output.directory={directory / 'runs'}", "eval.problems=0", "output.checkpoint_every=3"]
-    return Ran(Path(train(load_recipe(directory / "recipe.yaml", overrides), silent()).directory))
-
-
-def silent() -> ConsoleDisplay:
-    return ConsoleDisplay(Console(file=io.StringIO()))
+    return run_in(tmp_path_factory.mktemp("recorded"), "eval.problems=0", "output.checkpoint_every=3")
 
 
 def again(run: Ran, *overrides: str) -> Ran:

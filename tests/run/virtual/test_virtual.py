@@ -1,6 +1,7 @@
 """Whole runs in virtual time: nothing is left to chance, and the costs decide the schedule."""
 
 import asyncio
+import io
 import json
 import os
 import subprocess
@@ -13,12 +14,15 @@ from typing import Any, Protocol
 import msgspec
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from arl.config.recipe_file import load_recipe
 from arl.errors import RunError
+from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import MEASURED
 from arl.metrics.summary import Summary, render
 from arl.rollout.env import Session
+from arl.run.train import train
 from arl.types import Problem, Response, Trajectory
 from tests.metrics.every_step import EVERY_STEP
 
@@ -100,6 +104,17 @@ class Ran:
         files = [*self.directory.glob("trajectories/*"), *self.directory.glob("checkpoints/*/model.safetensors")]
         files += [self.directory / name for name in ("metrics.jsonl", "trace.json")]
         return {str(file.relative_to(self.directory)): file.read_bytes() for file in files}
+
+
+def silent() -> ConsoleDisplay:
+    return ConsoleDisplay(Console(file=io.StringIO()))
+
+
+def run_in(directory: Path, *overrides: str) -> Ran:
+    """Run RECIPE with other settings, below directory/runs."""
+    (directory / "recipe.yaml").write_text(RECIPE)
+    recipe = load_recipe(directory / "recipe.yaml", [f"output.directory={directory / 'runs'}", *overrides])
+    return Ran(Path(train(recipe, silent()).directory))
 
 
 class Start(Protocol):
