@@ -181,9 +181,10 @@ class Recorder:
         for tracker in trackers:
             tracker.start(past)
 
-    def watch(self, read_meters: Callable[[], Meters]) -> None:
-        """Begin to count. `read_meters` is called at every step."""
+    def watch(self, read_meters: Callable[[], Meters], recorded: Callable[[int], None] = lambda version: None) -> None:
+        """Begin to count. `read_meters` is called at every step, and `recorded` with its version after its record."""
         self._read_meters = read_meters
+        self._recorded = recorded
         self._at_last_step = read_meters().counted_since(self.state.since)
 
     def __enter__(self) -> Self:
@@ -298,6 +299,7 @@ class Recorder:
             self._trajectories.end_step()
         self._display.step(record)
         self._note_equal_rewards(record)
+        self._recorded(result.version)
 
     def evaluated(self, accuracy: Accuracy) -> None:
         """Write the record of an evaluation; it may come after those of later steps."""

@@ -32,9 +32,7 @@ class Finding(Struct, frozen=True):
     remedy: str = ""
 
     def __str__(self) -> str:
-        if self.good:
-            return f"ok       {self.what}"
-        return f"MISSING  {self.what}\n{self.remedy}".rstrip()
+        return f"ok       {self.what}" if self.good else f"MISSING  {self.what}\n{self.remedy}".rstrip()
 
 
 def gpu_checks(backends: Sequence[Installation], uses_nccl: bool, broadcasts: bool) -> Iterator[Finding]:
@@ -68,18 +66,14 @@ def gpu_checks(backends: Sequence[Installation], uses_nccl: bool, broadcasts: bo
             f"{NO_SHARED_MEMORY}=1 for `arl train`, which is slower",
         )
     for backend in backends:
-        if broadcasts and backend.capabilities.own_interpreter:
-            yield _same_nccl(backend)
-
-
-def _same_nccl(backend: Installation) -> Finding:
-    """Compare the torch of a backend with ours, as a broadcast of weights needs it."""
-    try:
-        theirs = probe_torch(backend.place)
-        refuse_unequal_nccl(own_torch(), sys.executable, theirs, backend.place)
-    except InputError as error:
-        return Finding(False, f"{backend.name} and the trainer in one NCCL group", str(error))
-    return Finding(True, f"{backend.name}'s {theirs}, the same NCCL as the trainer's")
+        if not broadcasts or not backend.capabilities.own_interpreter:
+            continue
+        try:
+            theirs = probe_torch(backend.place)
+            refuse_unequal_nccl(own_torch(), sys.executable, theirs, backend.place)
+            yield Finding(True, f"{backend.name}'s {theirs}, the same NCCL as the trainer's")
+        except InputError as error:
+            yield Finding(False, f"{backend.name} and the trainer in one NCCL group", str(error))
 
 
 def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backend: Installation) -> None:

@@ -77,6 +77,7 @@ def eval_(
     recipe: Annotated[Path | None, typer.Option(help="Takes engine, options and held_out from it.")] = None,
     set_: Overrides = None,
     output: Annotated[Path | None, typer.Option(help="Directory. [evals/MODEL/SUITE-PROTOCOL]")] = None,
+    logs: Annotated[Path | None, typer.Option(help="Directory of logs. [a temporary one]")] = None,
     json: Annotated[bool, typer.Option("--json", help="Print scores.json instead of a table.")] = False,
 ) -> None:
     """Score a model on suites of problems; resumable."""
@@ -105,6 +106,7 @@ def eval_(
         overrides=overrides,
         sampling={field: value for field, value in sampling.items() if value is not None},
         output=output,
+        logs=logs,
     )
     with stderr_display() as display:
         scores = evaluate_model(request, display)

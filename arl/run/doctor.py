@@ -33,8 +33,7 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
     visible: tuple[str, ...] = ()
     try:
         visible = visible_devices()
-        names = f" ({', '.join(visible)})" if visible else ""
-        yield Finding(True, f"{visible_cores()} CPU cores, {len(visible)} GPUs{names}")
+        yield Finding(True, f"{visible_cores()} CPU cores, {len(visible)} GPUs {', '.join(visible)}".rstrip())
     except InputError as error:
         yield Finding(False, "GPUs", str(error))
     is_asked_for = recipe is not None or python is not None
@@ -43,18 +42,24 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
         try:
             found = find_backend(config.kind).probe(config)
         except InputError as error:
-            what = (
-                str(error) if is_asked_for else "not in this interpreter; `arl doctor --python PYTHON` looks elsewhere"
-            )
-            yield Finding(not is_asked_for, f"engine {config.kind}: {what}")
+            elsewhere = "not in this interpreter; `arl doctor --python PYTHON` looks elsewhere"
+            yield Finding(not is_asked_for, f"engine {config.kind}: {error if is_asked_for else elsewhere}")
             recipe = None  # its check would only repeat this
             continue
         yield Finding(True, f"engine {config.kind}: {found}{f'; {found.note}' if found.note else ''}")
         if found.capabilities.own_interpreter:
             installed.append(found)
     yield from gpu_findings(visible, installed)
-    if recipe is not None:
-        yield _startable(recipe)
+    if recipe is None:
+        return
+    try:
+        if is_submitted(recipe):
+            yield Finding(True, f"recipe {recipe.name}: it can be submitted to Slurm; {check_submission(recipe)}")
+        else:
+            preflight(recipe)
+            yield Finding(True, f"recipe {recipe.name}: it can start")
+    except InputError as error:
+        yield Finding(False, f"recipe {recipe.name}: {error}")
 
 
 def _engines(recipe: Recipe | None, python: str | None) -> list[EngineConfig]:
@@ -63,14 +68,3 @@ def _engines(recipe: Recipe | None, python: str | None) -> list[EngineConfig]:
         return [recipe.engine]
     kinds = [kind for kind in BUILT_IN if find_backend(kind).capabilities.own_interpreter]
     return [EngineConfig(kind=kind, python=python) for kind in kinds]
-
-
-def _startable(recipe: Recipe) -> Finding:
-    try:
-        if is_submitted(recipe):
-            check_submission(recipe)
-            return Finding(True, f"recipe {recipe.name}: it can be submitted to Slurm, and its job looks at the nodes")
-        preflight(recipe)
-    except InputError as error:
-        return Finding(False, f"recipe {recipe.name}: {error}")
-    return Finding(True, f"recipe {recipe.name}: it can start")

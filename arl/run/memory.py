@@ -71,9 +71,8 @@ class MemoryPlan(Struct, frozen=True):
     def lines(self) -> Iterator[str]:
         """Yield a line for each budget, then what they mean for requests."""
         for budget in self.budgets:
-            parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in budget.parts.items() if size)
             has = "" if budget.available is None else f" of {budget.available / 1e9:.1f}"
-            yield f"{budget.place} {budget.when}: {budget.needed / 1e9:.1f}{has} GB: {parts}"
+            yield f"{budget.place} {budget.when}: {budget.needed / 1e9:.1f}{has} GB: {in_gigabytes(budget.parts)}"
         yield self.cache
 
 
@@ -145,13 +144,17 @@ def refuse_overfull(memory: MemoryPlan, hardware: str, hint: str = "") -> None:
     for budget in memory.budgets:
         if budget.available is not None and budget.needed > budget.available:
             largest = sorted(budget.parts.items(), key=lambda part: part[1], reverse=True)[:NUM_LARGEST]
-            parts = ", ".join(f"{name} {size / 1e9:.1f}" for name, size in largest)
             reasons.append(
                 f"{budget.place} needs {budget.needed / 1e9:.1f} GB {budget.when}, and has "
-                f"{budget.available / 1e9:.1f} GB; the largest parts in GB: {parts}"
+                f"{budget.available / 1e9:.1f} GB; the largest parts in GB: {in_gigabytes(dict(largest))}"
             )
     if reasons:
         raise InputError(f"memory on {hardware}: {'; '.join(reasons)}. {REMEDIES}{hint}")
+
+
+def in_gigabytes(parts: dict[str, int]) -> str:
+    """Write each part that is not 0 with its size."""
+    return ", ".join(f"{name} {size / 1e9:.1f}" for name, size in parts.items() if size)
 
 
 def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, given: MemoryInputs) -> MemoryPlan:
@@ -219,22 +222,12 @@ def _engine(recipe: Recipe, given: MemoryInputs, share: int | None) -> tuple[dic
         # One that could not hold a trajectory is counted as one that can, so that the budget shows what is missing.
         cache = max(share - weights, token * given.longest)
     else:
-        cache = token * grown_capacity(given.longest, given.context) * engine.slots
+        power = max(1 << (given.longest - 1).bit_length(), MIN_CAPACITY)
+        cache = token * max(min(power, given.context), given.longest) * engine.slots
     tokens = cache // token
     fitting = tokens // given.longest
     waiting = "" if fitting >= engine.slots else "; more of them wait, and are computed again"
-    words = (
+    return {"engine's weights": weights, "KV cache": cache}, (
         f"an engine's cache holds {tokens:,} tokens, {fitting:,} requests of the longest {given.longest:,}; "
         f"engine.slots {engine.slots:,}{waiting}"
     )
-    return {"engine's weights": weights, "KV cache": cache}, words
-
-
-def grown_capacity(longest: int, context: int) -> int:
-    """Return the tokens of each slot of our own engine, once a request of `longest` tokens was open.
-
-    >>> grown_capacity(1100, 4096), grown_capacity(1100, 1500), grown_capacity(10, 1500)
-    (2048, 1500, 64)
-    """
-    power = 1 << (longest - 1).bit_length()
-    return max(min(max(power, MIN_CAPACITY), context), longest)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from arl.config.recipe import Recipe
+from arl.config.recipe import Recipe, Rollout
 from arl.launch.base import Resources
 from arl.run.preflight import Plan
 
@@ -17,6 +17,7 @@ def render_plan(recipe: Recipe, plan: Plan) -> str:
 def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     engine = recipe.engine
     train = recipe.train
+    rollout = recipe.rollout
     placement = plan.placement
     yield "run", f"{recipe.name}, written to {recipe.run_directory}"
     yield "world", f"{recipe.world}, {recipe.mode}"
@@ -24,15 +25,27 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
         sides = f"engines on {_names(placement.engines, plan)}, trainer on {_names(placement.ranks, plan)}"
         nodes = _count(len(plan.nodes), "node")
         yield "cluster", f"{recipe.launcher}, {nodes}; controller on {plan.nodes[0].name}, {sides}"
-    yield "model", _model(recipe)
-    yield "problems", _problems(recipe, plan)
+    tiny = "tiny, with random weights" + ("; warm-up by the task, cached" if recipe.warmup else "")
+    yield "model", recipe.model.path or tiny
+    suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
+    counts = f"{len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
+    yield "problems", f"{recipe.data.task or recipe.data.path}: {counts}; sha256 {plan.sha256(train.steps)[:12]}"
     yield "prompts", plan.prompts
-    yield "steps", _steps(recipe, plan)
-    yield "tokens", _tokens(recipe, plan)
-    yield "staleness", _staleness(recipe)
+    per_step = rollout.problems_per_step
+    epochs = train.steps * per_step / len(plan.training)
+    minibatches = _count(train.minibatches, "minibatch", "minibatches")
+    yield "steps", f"{train.steps:,} of {per_step} problems, {epochs:.2f} epochs; {minibatches} a step"
+    episodes = per_step * rollout.group_size
+    sampled = f"at most {episodes * rollout.max_new_tokens:,} sampled a step"
+    of_episodes = f"({episodes:,} episodes of {rollout.max_new_tokens:,})"
+    lengths = f"trajectories up to {plan.longest:,} without what an env adds, micro-batches up to {train.capacity:,}"
+    yield "tokens", f"{sampled} {of_episodes}; {lengths}"
+    yield "staleness", _staleness(rollout)
     engines = _processes(recipe, plan, placement.engines)
-    slots = f"{engine.slots} slots each, cache policy {engine.kv_policy}"
-    yield "engines", f"{engines}; {engine.kind}, {engine.dtype}, {slots}"
+    yield (
+        "engines",
+        f"{engines}; {engine.kind}, {engine.dtype}, {engine.slots} slots each, cache policy {engine.kv_policy}",
+    )
     ranks = _processes(recipe, plan, placement.ranks)
     yield "trainer", f"{ranks}; {train.dtype}, checkpointing {train.checkpointing}"
     yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes")
@@ -49,45 +62,13 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
         yield "note", note
 
 
-def _model(recipe: Recipe) -> str:
-    if recipe.model.path is not None:
-        return recipe.model.path
-    return "tiny, with random weights" + ("; warm-up by the task, cached" if recipe.warmup else "")
-
-
-def _problems(recipe: Recipe, plan: Plan) -> str:
-    source = recipe.data.task or recipe.data.path
-    suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
-    counts = f"{len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
-    return f"{source}: {counts}; sha256 {plan.sha256(recipe.train.steps)[:12]}"
-
-
-def _steps(recipe: Recipe, plan: Plan) -> str:
-    per_step = recipe.rollout.problems_per_step
-    epochs = recipe.train.steps * per_step / len(plan.training)
-    minibatches = _count(recipe.train.minibatches, "minibatch", "minibatches")
-    return f"{recipe.train.steps:,} of {per_step} problems, {epochs:.2f} epochs; {minibatches} a step"
-
-
-def _tokens(recipe: Recipe, plan: Plan) -> str:
-    rollout = recipe.rollout
-    episodes = rollout.problems_per_step * rollout.group_size
-    return (
-        f"at most {episodes * rollout.max_new_tokens:,} sampled a step ({episodes:,} episodes of "
-        f"{rollout.max_new_tokens:,}); trajectories up to {plan.longest:,} without what an env adds, micro-batches up "
-        f"to {recipe.train.capacity:,}"
-    )
-
-
-def _staleness(recipe: Recipe) -> str:
-    rollout = recipe.rollout
+def _staleness(rollout: Rollout) -> str:
     if rollout.lag is not None:
         return f"exactly rollout.lag {rollout.lag}"
     if rollout.staleness is None:
         return f"no bound; up to {rollout.max_groups:,} groups in flight"
     gate = (rollout.staleness + 1) * rollout.problems_per_step
-    in_flight = gate if rollout.max_groups is None else min(gate, rollout.max_groups)
-    return f"at most {rollout.staleness} versions; up to {in_flight:,} groups in flight"
+    return f"at most {rollout.staleness} versions; up to {min(gate, rollout.max_groups or gate):,} groups in flight"
 
 
 def _processes(recipe: Recipe, plan: Plan, side: Sequence[Resources]) -> str:

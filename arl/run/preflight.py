@@ -12,6 +12,7 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.hub import check_model_source
+from arl.data.model_limits import Limits, model_limits
 from arl.engine.backend import find_backend, probe_backend
 from arl.errors import DataError
 from arl.files import refuse_unwritable
@@ -27,7 +28,7 @@ from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run
 from arl.run.machines import resolve_auto
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
-from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
+from arl.run.starting_model import starting_codec, warmup_stages
 from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
@@ -90,11 +91,17 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     nccl_settings(recipe)
     lags = load_lags(recipe)
     codec = starting_codec(recipe)
-    limits = starting_limits(recipe, codec)
+    tiny = recipe.model.tiny
+    limits = model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
     suites = run_suites(recipe)
     problems = run_problems(recipe, suites, codec)
     longest = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
-    held_out = _held_out(recipe, problems.held_out)
+    if recipe.eval.problems and not problems.held_out:
+        raise DataError(
+            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
+            "task's options), or set eval.problems to 0"
+        )
+    held_out = held_out_suite(recipe, problems.held_out).shortened()
     measured = measured_suites(recipe, held_out, suites)
     for suite in (held_out, *measured):
         suite.check_prompts(codec, limits)
@@ -108,8 +115,10 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    if recipe.mode == "collocated":
-        placement = _share_memory(placement, nodes, memory)
+    known = [node.device_bytes for node in nodes if node.device_bytes]
+    if recipe.mode == "collocated" and known:  # engines take what ranks leave of their GPUs
+        resident = 0 if memory is None else memory.rank_resident
+        placement = placement.with_memory_share(engine_share(min(known), resident))
     example = codec.prompts.text(problems.training[0])[:EXAMPLE_CHARACTERS]
     return Plan(
         training=problems.training,
@@ -129,15 +138,6 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     )
 
 
-def _share_memory(placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None") -> Placement:
-    """Let engines take what ranks leave of their GPUs."""
-    known = [node.device_bytes for node in nodes if node.device_bytes]
-    if not known:
-        return placement
-    resident = 0 if memory is None else memory.rank_resident
-    return placement.with_memory_share(engine_share(min(known), resident))
-
-
 def _check_named_objects(recipe: Recipe) -> None:
     """Import what the recipe names, and compare it with its seam.
 
@@ -151,20 +151,6 @@ def _check_named_objects(recipe: Recipe) -> None:
     import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
     if recipe.rollout.filter is not None:
         import_seam(recipe.rollout.filter, "rollout.filter", Filter, "arl.rollout.filters:reward_varies")
-
-
-def _held_out(recipe: Recipe, problems: list[Problem]) -> Suite:
-    """Make a suite of the recipe's own evaluation problems, as many as are used.
-
-    Raises:
-        DataError: the recipe evaluates, and there are none.
-    """
-    if recipe.eval.problems and not problems:
-        raise DataError(
-            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
-            "task's options), or set eval.problems to 0"
-        )
-    return held_out_suite(recipe, problems).shortened()
 
 
 def _place(recipe: Recipe, named: Sequence[Node] | None) -> tuple[Sequence[Node], Placement, Transport]:

@@ -9,9 +9,8 @@ from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
 from arl.types import Problem
 
-SHORTEST_PROMPTS = 4  # by characters, one of which may have no token at all
 LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
-SHOWN_CHARACTERS = 120  # of a prompt, in messages
+SHOWN_CHARACTERS = 120  # of a prompt, in a message
 
 
 def check_prompts(
@@ -25,7 +24,7 @@ def check_prompts(
 
     Raises:
         DataError: a problem cannot become a prompt of this model.
-        InputError: the longest prompt with its answer is too long, or a prompt has no token, or one the model lacks.
+        InputError: the longest prompt with its answer is too long, or a token is none of the model.
     """
     name = "" if suite is None else f"suite {suite}: "
     encoded: dict[tuple[int, ...], Problem] = {}
@@ -34,12 +33,7 @@ def check_prompts(
             encoded[codec.encode_problem(problem)] = problem
         except DataError as error:
             raise DataError(f"{name}{error}") from error
-    if () in encoded:
-        raise InputError(
-            f"{name}problem {encoded[()].id}, {_excerpt(encoded[()])!r}, has no token under the tokenizer of the "
-            "model: leave it out, or give a tokenizer that knows its characters"
-        )
-    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
+    largest = max(max(ids, default=0) for ids in [*encoded, codec.stop_token_ids[:1]])
     if largest >= limits.vocab_size:
         raise InputError(
             f"{name or 'model.path: '}the tokenizer makes id {largest}, and the model's ids run from 0 to "
@@ -49,11 +43,13 @@ def check_prompts(
     total = len(ids) + max_new_tokens
     if total > limits.context:
         field = "rollout.max_new_tokens" if suite is None else "eval.max_new_tokens (--max-new-tokens)"
+        prompt = encoded[ids].prompt
+        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
         raise InputError(
             f"{name}a prompt of {len(ids)} tokens and {field} {max_new_tokens}, {total} in all, exceed the model's "
             f"context of {limits.context}: lower {field} to {max(limits.context - len(ids), 0)}, or leave out long "
             f"prompts of training with data.max_prompt_tokens {max(limits.context - max_new_tokens, 0)}, or use a "
-            f"model with a longer context. The longest is problem {encoded[ids].id}, {_excerpt(encoded[ids])!r}"
+            f"model with a longer context. The longest is problem {encoded[ids].id}, {text[:SHOWN_CHARACTERS]!r}"
         )
     return total
 
@@ -69,51 +65,31 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     """
     sampled = recipe.rollout.max_new_tokens
     longest = check_prompts(problems, codec, limits, sampled)
-    _check_stops(recipe, codec, limits.vocab_size)
-    what = f"a prompt of {longest - sampled} tokens and rollout.max_new_tokens {sampled}, {longest} in all"
+    for string in recipe.rollout.stop:
+        written = codec.decode(codec.encode(string))
+        if string.strip() not in written:
+            raise InputError(
+                f"rollout.stop {string!r}: its tokens decode to {written!r}, so no text contains it, as for special "
+                "tokens; give their ids in rollout.stop_token_ids instead"
+            )
     train = recipe.train
     held = train.packing_count if train.packing == "fixed" else 1  # trajectories of a micro-batch
     if held * longest > train.capacity:
         fewer = "" if held == 1 else f", or lower train.packing_count from {held}"
         raise InputError(
-            f"train.capacity {train.capacity}: a micro-batch must hold {held} of the longest trajectory, {what}: raise "
-            f"train.capacity to {held * longest} or more, or lower rollout.max_new_tokens{fewer}"
+            f"train.capacity {train.capacity}: a micro-batch must hold {held} of the longest trajectory, a prompt of "
+            f"{longest - sampled} tokens and rollout.max_new_tokens {sampled}, {longest} in all: raise train.capacity "
+            f"to {held * longest} or more, or lower rollout.max_new_tokens{fewer}"
         )
     return longest
 
 
-def _check_stops(recipe: Recipe, codec: TextCodec, vocab_size: int) -> None:
-    """Compare stop tokens with the model's vocabulary, and stop strings with what its tokenizer can write.
-
-    Raises:
-        InputError: a stop token that the model does not have, or a string that no text of the tokenizer contains.
-    """
-    lacking = [token for token in recipe.rollout.stop_token_ids if token >= vocab_size]
-    if lacking:
-        raise InputError(
-            f"rollout.stop_token_ids {lacking[0]}: the model's ids run from 0 to {vocab_size - 1}; give ids of its "
-            "tokenizer"
-        )
-    for string in recipe.rollout.stop:
-        written = codec.encode(string)
-        if string.strip() not in codec.decode(written):
-            raise InputError(
-                f"rollout.stop {string!r}: its tokens {list(written)} decode to {codec.decode(written)!r}, so no text "
-                "contains it, as for special tokens; give their ids in rollout.stop_token_ids instead"
-            )
-
-
 def _extremes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the longest and the shortest problems, and one of each sequence of roles, which a template may refuse."""
+    """Return the longest problems, and one of each sequence of roles, which a template may refuse."""
     by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
     by_roles = {
         tuple(message["role"] for message in problem.prompt): problem
         for problem in problems
         if isinstance(problem.prompt, list)
     }
-    return [*by_length[:SHORTEST_PROMPTS], *by_roles.values(), *by_length[-LONGEST_PROMPTS:]]
-
-
-def _excerpt(problem: Problem) -> str:
-    text = problem.prompt if isinstance(problem.prompt, str) else problem.prompt[-1]["content"]
-    return text[:SHOWN_CHARACTERS]
+    return [*by_roles.values(), *by_length[-LONGEST_PROMPTS:]]

@@ -45,18 +45,13 @@ def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -
     Args:
         note: shows a line on the console.
     """
+    reward = recipe.reward
     log = directory / LOG
-    settings = Settings(
-        functions=(reward_name(recipe),),
-        workers=recipe.reward.workers,
-        timeout=recipe.deadlines.reward,
-        memory_gb=recipe.reward.memory_gb,
-    )
     return RewardPool(
-        settings,
+        Settings((reward_name(recipe),), reward.workers, recipe.deadlines.reward, reward.memory_gb),
         startup=recipe.deadlines.startup,
         log=log,
-        environment=recipe.reward.environment,
+        environment=reward.environment,
         ungraded=UngradedLog(log, note),
     )
 

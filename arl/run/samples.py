@@ -52,17 +52,16 @@ def read_samples(run: Path, wanted: Wanted) -> tuple[list[SampledEpisode], str]:
     last = [pc.max(read_trajectories(file, ["trained_at"])["trained_at"]).as_py() for file in files]
     newest = max(0 if step is None else step + 1 for step in last)  # None: the file has lost episodes only
     coverage = f"steps 1 to {newest} are in complete files"
+    step = newest if wanted.step is None else wanted.step
+    of_step = pc.field("trained_at") == step - 1
     if wanted.problem is None:
-        step = newest if wanted.step is None else wanted.step
-        chosen = (pc.field("trained_at") == step - 1) & (pc.field("fate") == TRAINED)
-        rows = sorted(_read(files, chosen), key=lambda row: row["sample"])  # one of each problem before a second one
+        rows = _read(files, of_step & (pc.field("fate") == TRAINED))
+        rows.sort(key=lambda row: row["sample"])  # one of each problem before a second one
         if not rows:
             raise InputError(f"--step {step}: of {run} {coverage}")
     else:
         chosen = pc.field("problem_id") == wanted.problem
-        if wanted.step is not None:
-            chosen &= pc.field("trained_at") == wanted.step - 1
-        rows = _read(files, chosen)[::-1]  # the newest first
+        rows = _read(files, chosen if wanted.step is None else chosen & of_step)[::-1]  # the newest first
         if not rows:
             raise InputError(
                 f"--problem {wanted.problem}: {run} has no episode of it in complete files; ids are in the headers of "

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 from msgspec import Struct
 from pydantic import ValidationError
 from rich.console import Console
@@ -28,19 +30,13 @@ from arl.metrics.trajectory_files import trajectory_files
 from arl.run.train import train
 from arl.types import Problem, Response
 
-# The largest RMS of δ = trainer − engine that is rounding, nats, and the largest KL = mean(exp δ − 1 − δ). Measured on
-# a CPU with logits of LOGIT_STD: float32 RMS 3e-6, KL 5e-12; bfloat16 RMS 5e-3 and KL 1e-5 (embedded), 5e-2 and 1.4e-3
-# (SGLang 0.5.20, which rounds logits elsewhere). The rest is derived from these.
-LIMITS = {
-    "float32": (1e-4, 1e-7),
-    "float16": (1.25e-2, 8e-5),
-    "bfloat16": (1e-1, 5e-3),
-}
+# The largest RMS of δ = trainer − engine that is rounding, nats. Measured on a CPU with logits of LOGIT_STD: float32
+# 3e-6; bfloat16 5e-3 (embedded), 5e-2 (SGLang 0.5.20, which rounds logits elsewhere). The rest is derived from these.
+LIMITS = {"float32": 1e-4, "float16": 1.25e-2, "bfloat16": 1e-1}
 GPU_FLOAT32 = LIMITS["float16"]  # TF32's mantissa has the 10 bits of float16's
 
 SHAPE = TinyModel(hidden_size=256, layers=2, heads=4, intermediate_size=512)
 LOGIT_STD = 4.0  # as of a trained model; random weights would have nearly equal logprobs, and no mistake would show
-SAMPLE = (4, 64)  # random sequences by which logits are scaled
 
 
 class Combination(Struct, frozen=True):
@@ -67,11 +63,11 @@ def smoke_test(given: EngineConfig | None, python: str | None, console: Console)
     make_small_model(directory / "model")
     is_good = True
     for one in tried:
-        limits = GPU_FLOAT32 if one.dtype == "float32" and visible_devices() else LIMITS[one.dtype]
+        limit = GPU_FLOAT32 if one.dtype == "float32" and visible_devices() else LIMITS[one.dtype]
         try:
             recipe = make_recipe(one, directory)
             train(recipe, ConsoleDisplay(Console(file=io.StringIO())))
-            is_same, words = compare(*read_logprobs(recipe.run_directory), limits)
+            is_same, words = compare(*read_logprobs(recipe.run_directory), limit)
         except (InputError, RunError, ValidationError) as error:
             is_same = False
             words = f"failed: {error}"
@@ -92,24 +88,23 @@ def combinations(given: EngineConfig | None, python: str | None, note: Callable[
     ways = [("collocated" if num_gpus == 1 else "disaggregated", "file")]
     ways += [] if num_gpus == 1 else [("disaggregated", "broadcast")]
     ways += [("collocated", "ipc")] if num_gpus else []
-    for section in [given] if given is not None else [EngineConfig(kind=kind) for kind in BUILT_IN]:
-        config = section
+    for config in [given] if given is not None else [EngineConfig(kind=kind) for kind in BUILT_IN]:
         backend = find_backend(config.kind)
+        is_elsewhere = backend.capabilities.own_interpreter
+        engine = config.model_copy(update={"python": python or config.python}) if is_elsewhere else config
         try:
-            if backend.capabilities.own_interpreter:
-                config = config.model_copy(update={"python": python or config.python})
-                if not num_gpus and not is_asked_for:
-                    raise InputError("on a CPU it is tried with --python, or with a RECIPE")
-            found = backend.probe(config)
+            if is_elsewhere and not num_gpus and not is_asked_for:
+                raise InputError("on a CPU it is tried with --python, or with a RECIPE")
+            found = backend.probe(engine).capabilities
         except InputError as error:
             if is_asked_for:
                 raise
-            note(f"engine {config.kind} is not tried: {error}")
+            note(f"engine {engine.kind} is not tried: {error}")
             continue
         for dtype in ("bfloat16", "float16", "float32") if num_gpus else ("float32", "bfloat16"):
             for mode, transport in ways:
-                if transport in found.capabilities.transports:
-                    yield Combination(config, found.capabilities.checksums, dtype, mode, transport)
+                if transport in found.transports:
+                    yield Combination(engine, found.checksums, dtype, mode, transport)
 
 
 def make_recipe(one: Combination, directory: Path) -> Recipe:
@@ -158,36 +153,28 @@ def make_small_model(directory: Path) -> None:
     model = AutoModelForCausalLM.from_pretrained(directory)
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        std = float(model(torch.randint(0, model.config.vocab_size, SAMPLE)).logits.std())
+        std = float(model(torch.randint(0, model.config.vocab_size, (4, 64))).logits.std())
         model.model.norm.weight.mul_(LOGIT_STD / std)  # on which logits depend linearly
     model.save_pretrained(directory)
 
 
 def read_logprobs(run: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the engine's and the trainer's logprobs of every trained token, (T,) float64."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
     columns = ["loss_mask", "behavior_logprobs", "proximal_logprobs"]
     table = pa.concat_tables([pq.read_table(file, columns=columns) for file in trajectory_files(run)])
     table = table.filter(table["proximal_logprobs"].is_valid())
-    is_trained, engine, trainer = (
-        table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in columns
-    )
-    return engine[is_trained].astype(np.float64), trainer[is_trained].astype(np.float64)
+    is_trained, *sides = (table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in columns)
+    engine, trainer = (side[is_trained].astype(np.float64) for side in sides)
+    return engine, trainer
 
 
-def compare(engine: np.ndarray, trainer: np.ndarray, limits: tuple[float, float]) -> tuple[bool, str]:
+def compare(engine: np.ndarray, trainer: np.ndarray, limit: float) -> tuple[bool, str]:
     """Compare logprobs of the same tokens, each (T,); return whether they differ by rounding, and what to say of it."""
-    limit, limit_kl = limits
     if not (len(engine) and np.isfinite(engine).all() and np.isfinite(trainer).all()):
         return False, "wrong: no token, or a logprob that is not finite: overflow in the dtype, or damaged weights"
-    difference = trainer - engine
-    rms = float(np.sqrt(np.mean(difference**2)))
-    with np.errstate(over="ignore"):  # infinite, and so beyond every limit
-        kl = float(np.mean(np.expm1(difference) - difference))
-    measured = f"{len(engine)} tokens, RMS {rms:.1e} of {limit:.1e}, KL {kl:.1e} of {limit_kl:.1e}"
-    if rms <= limit and kl <= limit_kl:
+    rms = float(np.sqrt(np.mean((trainer - engine) ** 2)))
+    measured = f"{len(engine)} tokens, RMS {rms:.1e} of {limit:.1e}"
+    if rms <= limit:
         return True, f"ok; {measured}"
     return False, (
         "wrong: look at the temperature, the dtype of the head, attention with its positions and its cache, and at "

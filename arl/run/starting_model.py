@@ -14,11 +14,9 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
-from arl.data.model_limits import Limits, model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
 from arl.errors import RecipeError
 from arl.files import remove_any, require_lock, sync_to_disk, try_lock, writing
@@ -33,11 +31,6 @@ from arl.tasks.registry import open_task, task_class
 WARMUP_SECONDS = 1800.0  # for the whole warm-up
 
 
-def cache_directory() -> Path:
-    """Return ARL_CACHE, or the user's cache directory."""
-    return Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl"))
-
-
 def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
     """Load or make the tokenizer of version 0, which is known before its weights are.
 
@@ -47,12 +40,11 @@ def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
     """
     if recipe.model.path is not None:
         return load_codec(recipe.model.path, recipe_format(recipe.data))
-    tokenizer = character_tokenizer(task_characters(recipe))
     if recipe.data.suffix:
         raise RecipeError(
             f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
         )
-    return HuggingFaceCodec(tokenizer, recipe_format(recipe.data))
+    return HuggingFaceCodec(character_tokenizer(task_characters(recipe)), recipe_format(recipe.data))
 
 
 def task_characters(recipe: Recipe) -> str:
@@ -87,21 +79,6 @@ def warmup_stages(recipe: Recipe) -> Sequence[WarmupStage]:
     return stages
 
 
-def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
-    """Return vocabulary and context of version 0.
-
-    Args:
-        codec: of version 0.
-
-    Raises:
-        DataError: no model at model.path.
-    """
-    if recipe.model.tiny is not None:
-        return Limits(codec.vocab_size, recipe.model.tiny.context)
-    assert recipe.model.path is not None
-    return model_limits(recipe.model.path)
-
-
 async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
     """Return the directory of the weights that become version 0, after making them if need be.
 
@@ -121,9 +98,8 @@ async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, di
         found = directory / "model"
         with writing(found):
             make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, found)
-    if len(launcher.nodes) == 1 or (path is not None and os.path.isdir(path)):  # noqa: ASYNC240 - a local directory
-        return found
-    return share_with_nodes(found, directory, display)
+    is_shared = len(launcher.nodes) == 1 or (path is not None and os.path.isdir(path))  # noqa: ASYNC240 - local
+    return found if is_shared else share_with_nodes(found, directory, display)
 
 
 def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> Path:
@@ -141,8 +117,24 @@ def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> P
 
 async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
     """Return the warmed-up model from the cache; of several runs that need it, one makes it, in its own process."""
-    job = _job(recipe)
-    cached = cache_directory() / "warmup" / _digest(job, warmup_stages(recipe))
+    assert recipe.model.tiny is not None
+    task = recipe.data.task
+    job = {  # the fields of arl.train.warmup.WarmupJob
+        "model": recipe.model.tiny.model_dump(),
+        "task": task,
+        "options": recipe.data.options,
+        "seed": recipe.seed,
+        "max_new_tokens": recipe.rollout.max_new_tokens,
+        "threads": visible_cores(),
+    }
+    stages = [
+        (stage.name, stage.steps, stage.learning_rate, stage.schedule, stage.target_accuracy)
+        for stage in warmup_stages(recipe)
+    ]
+    code = inspect.getsource(sys.modules[task_class(str(task)).__module__])
+    decisive = f"{json.dumps(job, sort_keys=True)}\n{stages}\n{code}"  # for the weights
+    caches = Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl"))
+    cached = caches / "warmup" / hashlib.sha256(decisive.encode()).hexdigest()[:16]
     made = cached.with_name(f".{cached.name}.made")
     file = directory / "warmup.json"
     with writing(cached):
@@ -158,7 +150,7 @@ async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, displa
             remove_any(made)  # of a run that was killed
             file.write_text(json.dumps(job | {"output": str(made)}))
         command = Command((sys.executable, "-m", "arl.train.warmup", str(file)))
-        resources = Resources(job["threads"], launcher.nodes[0].devices)
+        resources = Resources(visible_cores(), launcher.nodes[0].devices)
         process = await launcher.start("warmup", command, resources, lambda line: display.note(f"warm-up: {line}"))
         await process.finished(WARMUP_SECONDS)
         with writing(cached):
@@ -166,25 +158,3 @@ async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, displa
                 sync_to_disk(path)  # so that a crash of the machine leaves no part of a model under its name
             made.rename(cached)
     return cached
-
-
-def _job(recipe: Recipe) -> dict[str, Any]:
-    """Build the fields of arl.train.warmup.WarmupJob, all but its output."""
-    assert recipe.model.tiny is not None
-    return {
-        "model": recipe.model.tiny.model_dump(),
-        "task": recipe.data.task,
-        "options": recipe.data.options,
-        "seed": recipe.seed,
-        "max_new_tokens": recipe.rollout.max_new_tokens,
-        "threads": visible_cores(),
-    }
-
-
-def _digest(job: dict[str, Any], stages: Sequence[WarmupStage]) -> str:
-    """Hash everything that decides the weights: the job, its stages' settings, and the code of the task's module."""
-    settings = [
-        (stage.name, stage.steps, stage.learning_rate, stage.schedule, stage.target_accuracy) for stage in stages
-    ]
-    code = inspect.getsource(sys.modules[task_class(job["task"]).__module__])
-    return hashlib.sha256(f"{json.dumps(job, sort_keys=True)}\n{settings}\n{code}".encode()).hexdigest()[:16]

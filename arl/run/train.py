@@ -37,7 +37,7 @@ from arl.metrics.summary import Summary, mean_idle, weights_sha256
 from arl.metrics.trackers import make_trackers
 from arl.rollout.controller import Controller
 from arl.run.checkpoint import RunCheckpoints, load_state, next_checkpoint
-from arl.run.evaluation.during import Evaluations, SteppedObserver
+from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.scoreboard import CHECKPOINTS, Scoreboard
 from arl.run.failures import describe_pause, explain_deaths, reported_failures, resumable, stopped, stopped_by_signals
 from arl.run.machines import fit_to_what_is_left, resolve_auto
@@ -213,13 +213,15 @@ class SegmentRun:
             controller = Controller(
                 parts,
                 self.until,
-                SteppedObserver(recorder, lambda step: evaluations.stepped(step, controller.has_ended())),
+                recorder,
                 checkpoints,
                 restored=None if restored is None else restored.controller,
             )
             self.recorder = recorder
             self.controller = controller
-            recorder.watch(lambda: self._read_meters(parts))
+            recorder.watch(
+                lambda: self._read_meters(parts), lambda version: evaluations.stepped(version, controller.has_ended())
+            )
             status.watch_training(controller, recorder)
             async with asyncio.TaskGroup() as tasks:
                 evaluating = tasks.create_task(evaluations.run(), name="evaluations")

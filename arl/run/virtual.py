@@ -7,11 +7,11 @@ There are no threads, no other processes and no random order, so two runs of one
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -25,11 +25,11 @@ from arl.metrics.run_files import LOGS
 from arl.metrics.spans import unrecorded_spans
 from arl.rollout.episodes import Rewards
 from arl.run.evaluation.during import InPlaceEvaluations
-from arl.run.evaluation.evaluate import measure_suites
+from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures
-from arl.run.rewards import evaluation_scorer, inline_rewards, training_scorer
+from arl.run.rewards import evaluation_scorer, inline_rewards, reward_name, training_scorer
 from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
@@ -49,13 +49,12 @@ class VirtualWorld(World):
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World."""
         recipe = context.recipe
-        directory = context.directory
         plan = context.plan
         versions = context.versions
-        rewards = inline_rewards(recipe, directory / LOGS, context.display.note)
+        rewards = inline_rewards(recipe, context.directory / LOGS, context.display.note)
         idle = asyncio.Semaphore(recipe.reward.workers)
         cost = recipe.virtual.reward
-        with publication_directory(recipe, context.model, directory, plan.lags, plan.transport) as publications:
+        with publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport) as publications:
             trainer = InProcessTrainer(recipe, versions, publications, plan.lags)
             async with open_engines(recipe, versions) as engine:
                 parts = recipe_parts(
@@ -87,22 +86,24 @@ def evaluations_in_place(
     context: RunContext, save: Callable[[Path], None]
 ) -> Callable[[Scoreboard], InPlaceEvaluations]:
     """Return what makes the evaluations of a run in one process; `save` writes the trainer's weights."""
-
-    def measure(model: Path, version: int) -> Coroutine[Any, Any, list[Accuracy]]:
-        return measure_in_process(context, context.plan.measured, model, version)
-
+    measure = functools.partial(measure_in_process, context, context.plan.measured)
     return lambda board: InPlaceEvaluations(board, save, measure)
 
 
 async def measure_in_process(context: RunContext, suites: Sequence[Suite], model: Path, version: int) -> list[Accuracy]:
     """Measure `model`, which is `version`, on `suites`, with engines and rewards of their own in this process."""
     recipe = context.recipe
-    functions = [suite.reward for suite in suites]
+    functions = [reward_name(suite.recipe) for suite in suites]
     rewards = inline_rewards(recipe, context.directory / LOGS, context.display.note, functions)
     codec = load_codec(str(model))
+    accuracies = []
     with unrecorded_spans():  # these engines have the names of the run's own
         async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
-            return await measure_suites(suites, version, engine, codec, rewards, context.plan.context)
+            for suite in suites:
+                prompts = codec.with_format(recipe_format(suite.recipe.data))
+                scorer = evaluation_scorer(suite.recipe, rewards)
+                accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context.plan.context))
+    return accuracies
 
 
 class TimedRewards:
@@ -132,7 +133,7 @@ class TimedRewards:
 def repeatable() -> Iterator[None]:
     """Compute on the CPU, with one thread and deterministic kernels; leave no process group behind."""
     threads = torch.get_num_threads()
-    deterministic = torch.are_deterministic_algorithms_enabled()
+    is_deterministic = torch.are_deterministic_algorithms_enabled()
     had_group = dist.is_initialized()
     torch.set_num_threads(1)
     torch.use_deterministic_algorithms(True)
@@ -140,7 +141,7 @@ def repeatable() -> Iterator[None]:
         with hidden_devices():
             yield
     finally:
-        torch.use_deterministic_algorithms(deterministic)
+        torch.use_deterministic_algorithms(is_deterministic)
         torch.set_num_threads(threads)
         if dist.is_initialized() and not had_group:
             dist.destroy_process_group()

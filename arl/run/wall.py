@@ -11,7 +11,6 @@ see the run's directory (arl.run.control). A rank that dies ends the run (arl.tr
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -21,14 +20,14 @@ import arl
 from arl.clock import in_thread
 from arl.config.recipe import WALL
 from arl.data.tokenizer import load_codec, recipe_format
-from arl.launch.base import Command, Launcher, Node, Process, make_launcher
+from arl.launch.base import Launcher, Node, Process, make_launcher
 from arl.launch.network import host_identity, is_loopback
 from arl.launch.run_secrets import run_secrets
 from arl.metrics.run_files import LOGS
 from arl.metrics.run_status import ProcessStatus
 from arl.run.control import LiveRun, serve_control
 from arl.run.engine_pool import EnginePool, open_engine_pool
-from arl.run.evaluation.during import MODULE, BackgroundEvaluations
+from arl.run.evaluation.during import BackgroundEvaluations, evaluation_command
 from arl.run.evaluation.results import model_sha256
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.failures import explain_deaths
@@ -137,12 +136,12 @@ def _other_processes(launcher: Launcher, nodes: Sequence[Node], pool: EnginePool
 
 def _evaluations(context: RunContext, launcher: Launcher, board: Scoreboard) -> BackgroundEvaluations:
     """Make the evaluations of a run: checkpoints are measured by one more process of its launcher."""
-    directory = context.directory
+    directory = context.directory.absolute()
     resources = context.plan.placement.evaluation
     assert resources is not None, "placed with eval.every"
 
     async def process(version: int) -> Process:
-        argv = (sys.executable, "-m", MODULE, str(directory.absolute()), str(version), str(resources.threads))
-        return await launcher.start("evaluation", Command(argv), resources)
+        command = evaluation_command(context.recipe, directory, version, resources)
+        return await launcher.start("evaluation", command, resources)
 
     return BackgroundEvaluations(board, context.version, context.is_done, process)

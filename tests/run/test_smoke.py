@@ -44,9 +44,9 @@ def test_a_combination_that_fails_says_why(monkeypatch: pytest.MonkeyPatch, caps
 
 @pytest.mark.parametrize("dtype", LIMITS)
 def test_rounding_is_not_a_mistake_and_another_temperature_is_one_in_every_dtype(dtype: str) -> None:
-    limits = LIMITS[dtype]
-    noise = np.random.default_rng(1).normal(0, limits[0] / 3, 3000)
+    limit = LIMITS[dtype]
+    noise = np.random.default_rng(1).normal(0, limit / 3, 3000)
     trainer = np.random.default_rng(0).normal(-4.0, 2.0, 3000)
-    assert compare(trainer + noise, trainer, limits)[0]
-    assert "look at the temperature" in compare(0.9 * trainer, trainer, limits)[1]
-    assert "not finite" in compare(np.where(trainer < -8, np.nan, trainer), trainer, limits)[1]
+    assert compare(trainer + noise, trainer, limit)[0]
+    assert "look at the temperature" in compare(0.9 * trainer, trainer, limit)[1]
+    assert "not finite" in compare(np.where(trainer < -8, np.nan, trainer), trainer, limit)[1]

@@ -18,7 +18,7 @@ import pytest
 from arl.launch.run_secrets import FOLDER, KEY
 from arl.launch.spawn import RUNNER
 from arl.metrics.run_status import read_status
-from arl.run.evaluation.evaluate_model import LOWEST_PRIORITY
+from arl.run.evaluation.during import LOWEST_PRIORITY
 from arl.sync.publication_directory import PREFIX
 from tests.cluster.trained_once import assert_trained_once
 from tests.forks import ForkedCommand

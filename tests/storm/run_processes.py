@@ -24,7 +24,7 @@ WORDS = {
     "engine": ("arl.engine.embedded.server", "server_process.py"),
     "trainer": ("arl.train.rank",),
     "reward worker": ("arl.reward.worker",),
-    "evaluator": ("arl.run.evaluation.evaluate_model",),
+    "evaluator": ("eval",),
     "warm-up": ("arl.train.warmup",),
     "runner": ("child.py",),  # in front of a process that has not begun yet
     "controller": ("arl.cli",),

@@ -7,7 +7,7 @@
 
     one process    step ─► weights are saved ─► another event loop, in virtual time of its own ─► Scoreboard
 
-The process does what `arl eval` does (arl.run.evaluation.evaluate_model). The weights come from the checkpoint's files,
+The process is `arl eval`. The weights come from the checkpoint's files,
 so a score is of exactly its version, with every transport and backend. Nothing of this is seen by the controller: no
 token reaches the buffer, the ledger or the trajectories, and a failure leaves out a version, and never ends the run.
 
@@ -16,6 +16,7 @@ a run with eval.every equals the run without it to the last bit, but for the rec
 """
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,16 +24,19 @@ from typing import Any
 
 from arl import clock
 from arl.clock import budget
+from arl.config.recipe import Recipe
 from arl.files import remove_any, writing
-from arl.launch.base import Process
+from arl.launch.base import Command, Process, Resources
+from arl.metrics.run_files import LOGS, RECIPE
 from arl.metrics.spans import span
-from arl.rollout.base import Observer
 from arl.run.evaluation.results import SCORES, read_scores
-from arl.run.evaluation.scoreboard import EVALUATIONS, Scoreboard
-from arl.types import Accuracy, Batch, StepResult, StepWaits
+from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS, Scoreboard
+from arl.types import Accuracy
 
-MODULE = "arl.run.evaluation.evaluate_model"  # measures one version
 PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone, from which no run is resumed
+LOWEST_PRIORITY = 19  # niceness
+REWARD_FACTOR = 10  # times as long as in training: the deadline of a reward at the lowest priority
+WAITS = ("deadlines.startup", "deadlines.swap", "deadlines.generate", "deadlines.step")  # are as long as all of it
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
 
 
@@ -62,20 +66,30 @@ class Evaluations:
         """Note that no version will follow."""
 
 
-class SteppedObserver:
-    """Implement Observer over another one, and call `stepped` with the version of each step that it has recorded."""
+def evaluation_command(recipe: Recipe, run: Path, version: int, resources: Resources) -> Command:
+    """Return the `arl eval` that measures a version of the run in directory `run`, on one engine.
 
-    def __init__(self, observer: Observer, stepped: Callable[[int], None]) -> None:
-        self._observer = observer
-        self._stepped = stepped
-        self.group_finished = observer.group_finished
-        self.group_lost = observer.group_lost
-        self.swapped = observer.swapped
-
-    def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
-        """See Observer."""
-        self._observer.step_finished(batch, result, waits)
-        self._stepped(result.version)
+    Without a GPU it has the lowest priority, so that training has the cores.
+    """
+    deadlines = recipe.deadlines
+    settings = {
+        "engine.replicas": 1,
+        "engine.min_replicas": "null",
+        "engine.threads": resources.threads,
+        "deadlines.reward": REWARD_FACTOR * deadlines.reward,
+        **dict.fromkeys(WAITS, deadlines.evaluation),
+    }
+    priority = () if resources.devices else ("nice", "-n", str(LOWEST_PRIORITY))
+    arguments = [
+        str(run / CHECKPOINTS / f"step_{version}"),
+        f"--suite={','.join(recipe.eval.suites)}",
+        f"--problems={recipe.eval.problems}",
+        f"--recipe={run / RECIPE}",
+        f"--output={run / EVALUATIONS / f'step_{version}'}",
+        f"--logs={run / LOGS / 'evaluation'}",
+        *(f"--set={field}={value}" for field, value in settings.items()),
+    ]
+    return Command((*priority, sys.executable, "-m", "arl.cli", "eval", *arguments))
 
 
 class BackgroundEvaluations(Evaluations):

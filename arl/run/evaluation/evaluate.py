@@ -8,23 +8,20 @@ goes on after an interruption samples what the uninterrupted one samples, and tw
 """
 
 import asyncio
-from collections.abc import Callable, Collection, Iterator, Sequence
-from typing import NoReturn
+from collections.abc import Callable, Collection, Iterator
 
-from arl.clock import who_waits
+from arl.clock import now, outer_deadline
 from arl.config.imports import import_function
 from arl.data.text_codec import TextCodec
-from arl.data.tokenizer import HuggingFaceCodec, recipe_format
 from arl.engine.base import Engine
-from arl.errors import DeadlineError, Rejected, leaves
+from arl.errors import Rejected, leaves
 from arl.reward.grading import accuracy_of
-from arl.reward.scorer import InlineRewards
 from arl.rollout.env import Session
 from arl.rollout.episodes import Episodes, Rewards
 from arl.run.evaluation.scores import Sample, SuiteScore, score_samples
 from arl.run.evaluation.suite import Suite
-from arl.run.rewards import evaluation_scorer
-from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem, Response, Trajectory
+from arl.tasks.registry import env_name
+from arl.types import NOT_SAMPLED, Accuracy, Grade, Problem, Trajectory
 
 Job = tuple[Problem, str, int, Session]  # an episode to run: its problem with its name in the suite, its number
 
@@ -50,91 +47,62 @@ async def evaluate_suite(
         show_prompt: writes the prompt of a problem as text, for the samples.
 
     Raises:
-        DeadlineError: no token and no score has come for `deadlines.step` seconds, or at most twice as long.
+        DeadlineError: no score has come for `deadlines.step` seconds.
     """
-    episodes = _episodes(suite, engine, codec, rewards, context)
-    samples = list(done)
-    open_sessions: set[Session] = set()
-    jobs = _jobs(episodes, suite, {sample.key for sample in done})
     recipe = suite.recipe
     timeout = recipe.deadlines.step
+    episodes = _episodes(suite, engine, codec, rewards, context)
+    samples = list(done)
+    jobs = _jobs(episodes, suite, {sample.key for sample in done})
 
     async def work() -> None:
         """Run one episode after the other. Consumes jobs, which all workers share; waits for its episode."""
         for problem, key, number, session in jobs:
-            open_sessions.add(session)
             trajectory = await _trajectory(episodes, problem, session)
-            open_sessions.remove(session)
-            sample = _sample(suite, problem, (key, number), trajectory, session.seen_by_reward(), show_prompt(problem))
+            response = session.seen_by_reward()
+            error = trajectory.reward_error
+            sample = Sample(
+                problem_id=key,
+                sample=number,
+                prompt=show_prompt(problem),
+                response=response.text,
+                answer=problem.answer,
+                extracted=suite.extract(response),
+                correct=0.0 if error else accuracy_of(Grade(trajectory.reward, trajectory.reward_parts)),
+                parts=trajectory.reward_parts,
+                num_tokens=response.num_tokens,
+                truncated=response.truncated,
+                error=error,
+                policy_version=int(trajectory.policy_versions.max(initial=NOT_SAMPLED)),
+            )
             keep(sample)
             samples.append(sample.without_texts)
+            bound.reschedule(now() + timeout)
 
-    async def watch() -> NoReturn:
-        """Raise DeadlineError when nothing happens between two looks."""
-        before = None
-        while True:
-            num_ended = len(samples) - len(done)
-            counts = (num_ended, sum(session.num_sampled for session in open_sessions))
-            if counts == before:
-                raise DeadlineError(
-                    f"controller waited {timeout:g} s for a token or a score of suite {suite.name}, after {num_ended} "
-                    f"episodes (deadlines.step). Waiting: {who_waits()}"
-                )
-            before = counts
-            await asyncio.sleep(timeout)
-
-    async with asyncio.TaskGroup() as tasks:
-        watching = tasks.create_task(watch(), name=f"watch over {suite.name}")
-        async with asyncio.TaskGroup() as workers:
-            for _ in range(min(OPEN_PER_SLOT * recipe.engine.slots * recipe.engine.replicas, suite.num_episodes)):
-                workers.create_task(work())
-        watching.cancel()
+    num_workers = min(OPEN_PER_SLOT * recipe.engine.slots * recipe.engine.replicas, suite.num_episodes)
+    waiting = outer_deadline(timeout, "controller", f"a score of suite {suite.name}")
+    async with waiting as bound, asyncio.TaskGroup() as workers:
+        for _ in range(num_workers):
+            workers.create_task(work())
     return score_samples(suite.name, samples, recipe.seed)
 
 
-def _sample(
-    suite: Suite,
-    problem: Problem,
-    key: tuple[str, int],
-    trajectory: Trajectory,
-    response: Response,
-    prompt: str,
-) -> Sample:
-    """Describe an ended episode. `key`: the problem's name in the suite, and the number of the sample."""
-    versions = set(trajectory.policy_versions[trajectory.loss_mask].tolist())
-    assert len(versions) <= 1, f"an evaluation of one version was sampled by {sorted(versions)}"
-    grade = Grade(trajectory.reward, trajectory.reward_parts)
-    return Sample(
-        problem_id=key[0],
-        sample=key[1],
-        prompt=prompt,
-        response=response.text,
-        answer=problem.answer,
-        extracted=suite.extract(response),
-        correct=0.0 if trajectory.reward_error else accuracy_of(grade),
-        parts=trajectory.reward_parts,
-        num_tokens=response.num_tokens,
-        truncated=response.truncated,
-        error=trajectory.reward_error,
-        policy_version=max(versions, default=NOT_SAMPLED),
-    )
-
-
 def _episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, context: int) -> Episodes:
-    sampling = suite.sampling
+    recipe = suite.recipe
+    sampling = recipe.eval
     is_greedy = sampling.temperature == 0
     changes = {
         "group_size": sampling.samples,
-        "temperature": 1.0 if is_greedy else sampling.temperature,
+        "temperature": sampling.temperature or 1.0,
         "max_new_tokens": suite.max_new_tokens,
     }
     return Episodes(
         engine,
         codec,
         rewards,
-        env=import_function(suite.env, "rollout.env"),
-        rollout=suite.recipe.rollout.model_copy(update=changes),
-        seed=suite.recipe.seed,
+        env=import_function(env_name(recipe), "rollout.env"),
+        rollout=recipe.rollout.model_copy(update=changes),
+        seed=recipe.seed,
         max_length=context,
         top_p=sampling.top_p,
         top_k=1 if is_greedy else sampling.top_k or -1,
@@ -147,7 +115,7 @@ def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Itera
     Sessions are opened when they are needed, so that there are never more than the open episodes' problems.
     """
     for key, problem in zip(suite.keys(), suite.problems, strict=True):
-        missing = [i for i in range(suite.sampling.samples) if (key, i) not in done]
+        missing = [i for i in range(suite.recipe.eval.samples) if (key, i) not in done]
         sessions = episodes.open(f"{suite.name} {key}", problem) if missing else []
         for i in missing:
             yield problem, key, i, sessions[i]
@@ -170,20 +138,3 @@ async def measure_suite(
     score = await evaluate_suite(suite, engine, codec, rewards, context)
     assert score.version == version, f"version {version} was to be measured, and {score.version} was"
     return score.accuracy
-
-
-async def measure_suites(
-    suites: Sequence[Suite], version: int, engine: Engine, codec: HuggingFaceCodec, rewards: InlineRewards, context: int
-) -> list[Accuracy]:
-    """Measure `version` on one suite after the other.
-
-    Args:
-        codec: of the model; each suite has its own prompt format.
-        rewards: makes scorers of the suites' reward functions, which it was opened with.
-    """
-    accuracies = []
-    for suite in suites:
-        prompts = codec.with_format(recipe_format(suite.recipe.data))
-        scorer = evaluation_scorer(suite.recipe, rewards)
-        accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context))
-    return accuracies

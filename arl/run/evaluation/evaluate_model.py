@@ -3,17 +3,11 @@
 Request ─► prepare: suites, protocols, output directories ─► refused, or finished already
               └─► serve the model ─► suite after suite: samples ─► files ─► scores.json
 
-A run starts this module as a process, to measure one version while it trains (arl.run.evaluation.during):
-
-python -m arl.run.evaluation.evaluate_model RUN VERSION THREADS
-checkpoints/step_VERSION ─► evaluations/step_VERSION/scores.json
+A run starts `arl eval` as a process to measure one version while it trains: see arl.run.evaluation.during.
 """
 
 import contextlib
-import os
 import shutil
-import signal
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -33,19 +27,17 @@ from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
 from arl.engine.backend import probe_backend
-from arl.errors import ArlError, InputError
+from arl.errors import InputError
 from arl.launch.base import Resources, make_launcher
-from arl.launch.devices import visible_devices
 from arl.launch.placement import place
 from arl.launch.run_secrets import run_secrets
-from arl.metrics.console import ConsoleDisplay, stderr_display
-from arl.metrics.run_files import LOGS, RECIPE
+from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
-from arl.run.checkpoint import checkpoints_in
+from arl.run.checkpoint import checkpoints_in, step_of
 from arl.run.engine_pool import open_engine_pool
 from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.results import Scored, SuiteOutput, locked, model_sha256, protocol_of
-from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS
+from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.evaluation.scores import Sample, score_samples
 from arl.run.evaluation.suite import Suite, load_suite
 from arl.run.failures import explain_deaths, reported_failures
@@ -58,9 +50,6 @@ from arl.types import StartingVersions
 ALL_PROBLEMS = 10**9  # more than any suite has, and the most that a recipe may name
 NEW_TOKENS = 1024  # of an answer, where neither recipe, task nor flag says otherwise
 LINE_SECONDS = 10.0  # between two lines of progress, where no bar can be drawn
-LOWEST_PRIORITY = 19  # niceness
-REWARD_FACTOR = 10  # times as long as in training: the deadline of a reward at the lowest priority
-WAITS = ("startup", "swap", "generate", "step")  # beside a run bounded by deadlines.evaluation alone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,9 +62,7 @@ class Request:
     overrides: Sequence[str] = ()  # `a.b=x`, of the recipe
     sampling: dict[str, Any] = field(default_factory=dict)  # fields of the recipe's section `eval`
     output: Path | None = None  # None: evals/<model>/<suite>-<fingerprint>
-    defaults: dict[str, Any] = field(default_factory=lambda: {"problems": ALL_PROBLEMS})  # of `eval`, but for held_out
     logs: Path | None = None  # directory of logs; None: a temporary one, which is kept after a failure
-    version: int = 0  # of the policy that the model is
 
 
 @dataclass(frozen=True)
@@ -91,10 +78,9 @@ class Assignment:
 class Evaluation:
     """Hold everything that `prepare` has checked."""
 
-    request: Request
     recipe: Recipe
     resources: list[Resources]  # of engines
-    model: Path
+    versions: StartingVersions  # of engines
     context: int  # tokens
     assignments: list[Assignment]
 
@@ -107,27 +93,23 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
         RunError: the evaluation failed; what was sampled is kept, and the same command continues.
     """
     evaluation = prepare(request, display.note)
+    assignments = evaluation.assignments
     with contextlib.ExitStack() as stack:
-        for directory in {each.output.directory: None for each in evaluation.assignments}:
+        for directory in {each.output.directory for each in assignments}:
             stack.enter_context(locked(directory))
-        scored = {}
-        missing = []
-        for each in evaluation.assignments:
-            suite = each.suite
-            done = each.output.begin()
-            if len(done) < suite.num_episodes:
-                missing.append((each, done))
-                continue
-            display.note(f"{suite.name}: finished already, in {each.output.directory}")
-            score = score_samples(suite.name, done, suite.recipe.seed)
-            scored[suite.name] = each.output.finish(score)
-        if missing:
-            logs = request.logs or Path(tempfile.mkdtemp(prefix="arl-eval-"))
-            logs.mkdir(exist_ok=True)
-            scored |= clock.run(lambda: _evaluate_missing(evaluation, missing, logs, display))
-            if request.logs is None:
-                shutil.rmtree(logs)  # after a failure they are kept, because the message names them
-    return [scored[each.suite.name] for each in evaluation.assignments]
+        for each in assignments:
+            each.output.begin()
+        if all(len(each.output.kept) == each.suite.num_episodes for each in assignments):
+            for each in assignments:
+                display.note(f"{each.suite.name}: finished already, in {each.output.directory}")
+            seed = evaluation.recipe.seed
+            return [each.output.finish(score_samples(each.suite.name, each.output.kept, seed)) for each in assignments]
+        logs = request.logs or Path(tempfile.mkdtemp(prefix="arl-eval-"))
+        logs.mkdir(exist_ok=True)
+        scores = clock.run(lambda: _evaluate(evaluation, logs, display))
+        if request.logs is None:
+            shutil.rmtree(logs)  # after a failure they are kept, because the message names them
+    return scores
 
 
 def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
@@ -146,13 +128,19 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         raise InputError(f"MODEL {given}: is a run, whose newest checkpoint is {saved[-1]}; give that")
     if given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
         request = replace(request, model=str(given.resolve()))
-    names = _names(request)
-    recipe = for_evaluation(_base_recipe(request, names))
+    names = list(dict.fromkeys(request.suites)) or ([HELD_OUT] if request.recipe else [])
+    if not names:
+        raise InputError("--suite: required without --recipe; `arl eval MODEL --suite gsm8k,math500`")
+    if request.recipe is None and HELD_OUT in names:
+        raise InputError(f"--suite {HELD_OUT}: these are the problems of a recipe; give --recipe")
+    recipe = _recipe(request, names[0])
     cached = check_model_source(request.model)
     if cached is not None:
         note(cached)
-    settings = dict.fromkeys(names, request.defaults | request.sampling) | {HELD_OUT: request.sampling}
-    suites = [load_suite(recipe, name, settings[name]).shortened() for name in names]
+    suites = []
+    for name in names:
+        all_of_it = {} if name == HELD_OUT else {"problems": ALL_PROBLEMS}
+        suites.append(load_suite(recipe, name, all_of_it | request.sampling, "--suite").shortened())
     installed = probe_backend(recipe)
     # All cores and devices are for the engines.
     shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)
@@ -168,46 +156,27 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
         assignments.append(Assignment(suite, codec, output))
-    return Evaluation(request, recipe, resources, model, limits.context, assignments)
+    version = step_of(model) if model in checkpoints_in(model.parent) else 0
+    return Evaluation(recipe, resources, StartingVersions(str(model), version), limits.context, assignments)
 
 
-def _names(request: Request) -> list[str]:
-    """Return the suites to evaluate on, each once.
-
-    Raises:
-        InputError: there is none, or held_out without a recipe.
-        RecipeError: one is unknown; with the nearest name.
-    """
-    names = list(dict.fromkeys(request.suites)) or ([HELD_OUT] if request.recipe else [])
-    if not names:
-        raise InputError("--suite: required without --recipe; `arl eval MODEL --suite gsm8k,math500`")
-    for name in names:
-        if name != HELD_OUT:
-            task_class(name, "--suite")
-        elif request.recipe is None:
-            raise InputError(f"--suite {HELD_OUT}: these are the problems of a recipe; give --recipe")
-    return names
-
-
-def _base_recipe(request: Request, names: Sequence[str]) -> Recipe:
-    """Read the recipe, or make one for the model."""
-    if request.recipe is not None:
-        quoted = request.model.replace("'", "''")
-        return load_recipe(request.recipe, [*request.overrides, "warmup=false", f"model.path='{quoted}'"])
-    values = {
-        "name": "eval",
-        "model": {"path": request.model},
-        "data": {"task": names[0]},
-        "rollout": {"max_new_tokens": NEW_TOKENS},
-    }
-    return make_recipe(values, request.overrides, Path("arl eval"))
-
-
-def for_evaluation(recipe: Recipe) -> Recipe:
-    """Return `recipe` as this machine runs it, without what only training needs: engines are all that runs.
+def _recipe(request: Request, suite: str) -> Recipe:
+    """Read the recipe, or make one for the model and the first suite; leave out what only training needs.
 
     Secrets of an evaluation are temporary files of this machine, so engines on other nodes could not start.
     """
+    if request.recipe is not None:
+        quoted = request.model.replace("'", "''")
+        recipe = load_recipe(request.recipe, [*request.overrides, "warmup=false", f"model.path='{quoted}'"])
+    else:
+        task_class(suite, "--suite")  # a name that is wrong was given there
+        values = {
+            "name": "eval",
+            "model": {"path": request.model},
+            "data": {"task": suite},
+            "rollout": {"max_new_tokens": NEW_TOKENS},
+        }
+        recipe = make_recipe(values, request.overrides, Path("arl eval"))
     changes: dict[str, object] = {
         "cluster": Cluster(),
         "launcher": "local",
@@ -221,27 +190,25 @@ def for_evaluation(recipe: Recipe) -> Recipe:
     return resolve_auto(recipe.model_copy(update=changes))
 
 
-async def _evaluate_missing(
-    evaluation: Evaluation, missing: Sequence[tuple[Assignment, list[Sample]]], logs: Path, display: ConsoleDisplay
-) -> dict[str, Scored]:
+async def _evaluate(evaluation: Evaluation, logs: Path, display: ConsoleDisplay) -> list[Scored]:
     """Serve the model, and run one suite after the other; what was sampled is kept, whatever happens.
 
     Args:
         logs: directory of the logs of all processes; none of these is left afterwards.
     """
     recipe = evaluation.recipe
-    scored = {}
+    scored = []
     async with reported_failures(), make_launcher(recipe, logs) as launcher, explain_deaths(launcher):
         with run_secrets(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
             servers = EngineServers(
                 recipe=recipe,
-                versions=StartingVersions(str(evaluation.model), evaluation.request.version),
+                versions=evaluation.versions,
                 resources=dict(enumerate(evaluation.resources)),
                 launcher=launcher,
                 trust=trust,
             )
             async with open_engine_pool(servers, await servers.start_all(), display.note) as pool:
-                for each, done in missing:
+                for each in evaluation.assignments:
                     suite = each.suite
                     with each.output.samples_file.open("ab", buffering=0) as file:
                         async with open_rewards(suite.recipe, logs, display.note) as rewards:
@@ -251,22 +218,23 @@ async def _evaluate_missing(
                                 each.codec,
                                 evaluation_scorer(suite.recipe, rewards),
                                 evaluation.context,
-                                keep=_keeper(file, display, suite, done),
-                                done=done,
+                                keep=_keeper(file, display, each),
+                                done=each.output.kept,
                                 show_prompt=each.codec.prompts.text,
                             )
-                    scored[suite.name] = each.output.finish(score)
+                    scored.append(each.output.finish(score))
     return scored
 
 
-def _keeper(file: FileIO, display: ConsoleDisplay, suite: Suite, done: Sequence[Sample]) -> Callable[[Sample], None]:
+def _keeper(file: FileIO, display: ConsoleDisplay, each: Assignment) -> Callable[[Sample], None]:
     """Return what writes a sample, and shows how far the evaluation of a suite is."""
+    suite = each.suite
     total = suite.num_episodes
-    count = len(done)
-    correct = sum(sample.correct for sample in done)
+    count = len(each.output.kept)
+    correct = sum(sample.correct for sample in each.output.kept)
     next_line = monotonic()
     display.begin(suite.name, total)
-    if done:
+    if count:
         display.note(f"{suite.name}: {count:,} of {total:,} episodes are kept from before")
 
     def keep(sample: Sample) -> None:
@@ -280,43 +248,3 @@ def _keeper(file: FileIO, display: ConsoleDisplay, suite: Suite, done: Sequence[
             display.advance(completed=count, detail=detail)
 
     return keep
-
-
-# ---- beside a run
-
-
-def measure_beside(run: Path, version: int, threads: int) -> None:
-    """Measure a version of a run that trains, on one engine.
-
-    Without a GPU it has the lowest priority, so that training has the cores.
-    """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # so engine and rewards end first
-    if not visible_devices():
-        os.nice(LOWEST_PRIORITY)
-    recipe = load_recipe(run / RECIPE)
-    deadlines = recipe.deadlines
-    overrides = ["engine.replicas=1", "engine.min_replicas=null", f"engine.threads={threads}"]
-    overrides += [f"deadlines.reward={REWARD_FACTOR * deadlines.reward}"]
-    overrides += [f"deadlines.{wait}={deadlines.evaluation}" for wait in WAITS]
-    request = Request(
-        model=str(run / CHECKPOINTS / f"step_{version}"),
-        suites=recipe.eval.suites,
-        recipe=run / RECIPE,
-        overrides=overrides,
-        defaults={},
-        logs=run / LOGS / "evaluation",
-        output=run / EVALUATIONS / f"step_{version}",
-        version=version,
-    )
-    with stderr_display() as display:
-        evaluate_model(request, display)
-
-
-if __name__ == "__main__":
-    try:
-        measure_beside(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]))
-    except ArlError as error:
-        sys.exit(f"arl: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)

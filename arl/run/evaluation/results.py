@@ -22,16 +22,18 @@ from msgspec import Struct
 from rich.box import SIMPLE
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 import arl
 from arl.config.imports import import_function
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import Installation
 from arl.errors import DataError, InputError
-from arl.files import replace_file, require_lock, try_lock
+from arl.files import replace_file, require_lock, try_lock, writing
 from arl.run.evaluation.scores import Estimate, Sample, SuiteScore
 from arl.run.evaluation.suite import Suite
+from arl.run.rewards import reward_name
+from arl.tasks.registry import env_name
 
 Fields = dict[str, Any]
 SCORES = "scores.json"
@@ -88,20 +90,21 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         codec: makes the suite's prompts.
     """
     recipe = suite.recipe
+    reward = reward_name(recipe)
+    grader = import_function(reward, "reward.function")
     template = str(codec.chat_template) if codec.prompts.uses_template else None
-    grader = import_function(suite.reward, "reward.function")
     return {
         "suite": suite.name,
         "problems": len(suite.problems),
         "problems_sha256": _sha256(msgspec.msgpack.encode(suite.problems)),
-        **suite.sampling.model_dump(mode="json", include={"samples", "temperature", "top_p", "top_k"}),
+        **recipe.eval.model_dump(mode="json", include={"samples", "temperature", "top_p", "top_k"}),
         "max_new_tokens": suite.max_new_tokens,
         "system": recipe.data.system,
         "suffix": recipe.data.suffix,
         "chat_template_sha256": template and _sha256(template.encode()),
         **recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
-        "env": suite.env,
-        "grader": suite.reward,
+        "env": env_name(recipe),
+        "grader": reward,
         "grader_sha256": _sha256(inspect.getsource(sys.modules[grader.__module__]).encode()),
         "engine": recipe.engine.kind,
         "engine_version": installed.version,
@@ -140,6 +143,7 @@ class SuiteOutput:
         name = re.sub(r"[^A-Za-z0-9_-]", ".", protocol["suite"])
         self.directory = given or Path("evals") / short_name(model["name"]) / f"{name}-{self.fingerprint}"
         self.samples_file = self.directory / f"{name}.jsonl"
+        self.kept: list[Sample] = []  # by an interrupted evaluation, without their texts
         self._record = self.directory / f"{name}.json"
 
     def check(self) -> None:
@@ -151,27 +155,24 @@ class SuiteOutput:
         if not self._record.exists():
             return
         there = msgspec.json.decode(self._record.read_bytes())
-        differing = _differences(there["protocol"], self._protocol)
-        if there["model"]["sha256"] != self.model["sha256"]:  # one model may be named in several ways
-            differing.append(f"  model: {there['model']['name']} → {self.model['name']}, with other content")
+        theirs = there["protocol"] | {"model_sha256": there["model"]["sha256"]}  # one may have several names
+        differing = _differences(theirs, self._protocol | {"model_sha256": self.model["sha256"]})
         if differing:
             raise InputError(
                 f"--output {self.directory}: holds another evaluation of {self._protocol['suite']}, and its samples "
                 "cannot be mixed with these:\n" + "\n".join(differing) + "\nGive another --output, or remove it"
             )
 
-    def begin(self) -> list[Sample]:
-        """Write the record; return the samples that an interrupted evaluation has kept, without their texts."""
+    def begin(self) -> None:
+        """Write the record, and read the samples that are there."""
         _replace(self._record, {"protocol": self._protocol, "model": self.model})
-        samples = []
         with self.samples_file.open("a+b") as file:
             file.seek(0)
             for line in file:
                 if not line.endswith(b"\n"):  # the last one, at which it was killed
                     file.truncate(file.tell() - len(line))
                     break
-                samples.append(msgspec.json.decode(line, type=Sample).without_texts)
-        return samples
+                self.kept.append(msgspec.json.decode(line, type=Sample).without_texts)
 
     def finish(self, score: SuiteScore) -> Scored:
         """Enter the score into scores.json."""
@@ -203,12 +204,11 @@ def locked(directory: Path) -> Iterator[None]:
     """Make the directory, and hold its lock.
 
     Raises:
-        InputError: another process evaluates into it, or it cannot be written.
+        DiskError: it cannot be written.
+        InputError: another process evaluates into it.
     """
-    try:
+    with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"--output {directory}: cannot be written ({error.strerror})") from error
     with require_lock(directory / LOCK) as file:
         if not try_lock(file):
             raise InputError(f"--output {directory}: another evaluation writes there; wait for it, or end it")
@@ -254,9 +254,11 @@ def print_scores(scores: Sequence[Scored], console: Console) -> None:
     """Print a table for each protocol, and what differs from the first protocol of the same suite."""
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
+    groups: dict[str, list[Scored]] = {}
+    for scored in scores:
+        groups.setdefault(scored.fingerprint, []).append(scored)
     first: dict[str, Scored] = {}
-    for name in dict.fromkeys(scored.fingerprint for scored in scores):
-        group = [scored for scored in scores if scored.fingerprint == name]
+    for name, group in groups.items():
         protocol = group[0].protocol
         suite = protocol["suite"]
         title = (
@@ -268,19 +270,18 @@ def print_scores(scores: Sequence[Scored], console: Console) -> None:
         console.print(_table(group))
         reference = first.setdefault(suite, group[0])
         if reference is not group[0]:
-            console.print(f"{suite}: [{name}] is not comparable with [{reference.fingerprint}]:", markup=False)
-            for line in _differences(reference.protocol, protocol):
-                console.print(line, markup=False, soft_wrap=True)
+            heading = f"{suite}: [{name}] is not comparable with [{reference.fingerprint}]:"
+            lines = [heading, *_differences(reference.protocol, protocol)]
+            console.print("\n".join(lines), markup=False, soft_wrap=True)
 
 
 def _table(group: Sequence[Scored]) -> Table:
     """Lay out the scores of one protocol, in percent, each above its 95 % interval."""
     n = group[0].score.samples
     ks = [k for k in group[0].score.pass_at if k > 1]
-    table = Table("model", box=SIMPLE)
-    table.columns[0].overflow = "fold"
-    for column in (f"avg@{n}", *(f"pass@{k}" for k in ks), f"maj@{n}", "tokens", "cut off", "errors"):
-        table.add_column(column, justify="right", no_wrap=True)
+    names = [f"avg@{n}", *(f"pass@{k}" for k in ks), f"maj@{n}", "tokens", "cut off", "errors"]
+    numbers = [Column(name, justify="right", no_wrap=True) for name in names]
+    table = Table(Column("model", overflow="fold"), *numbers, box=SIMPLE)
     for scored in group:
         score = scored.score
         table.add_row(

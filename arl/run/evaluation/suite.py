@@ -24,8 +24,7 @@ from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import HuggingFaceCodec, recipe_format
 from arl.errors import DataError
 from arl.run.prompt_lengths import check_prompts
-from arl.run.rewards import reward_name
-from arl.tasks.registry import env_name, open_task, task_class
+from arl.tasks.registry import open_task, task_class
 from arl.types import Problem, Response
 
 SUITE_SEED = 0  # a suite has the same problems under every seed of sampling
@@ -40,40 +39,25 @@ class Suite:
     problems: tuple[Problem, ...]
 
     @property
-    def sampling(self) -> Eval:
-        """Return how its answers are sampled."""
-        return self.recipe.eval
-
-    @property
     def num_episodes(self) -> int:
-        """Return how many episodes it has: `sampling.samples` of each problem."""
-        return len(self.problems) * self.sampling.samples
+        """Return how many episodes it has: `eval.samples` of each problem."""
+        return len(self.problems) * self.recipe.eval.samples
 
     @property
     def max_new_tokens(self) -> int:
         """Return the token budget of one episode."""
         return self.recipe.eval.max_new_tokens or self.recipe.rollout.max_new_tokens
 
-    @property
-    def reward(self) -> str:
-        """Return `module:attribute` of the function that scores it."""
-        return reward_name(self.recipe)
-
-    @property
-    def env(self) -> str:
-        """Return `module:attribute` of the env that drives its episodes."""
-        return env_name(self.recipe)
-
     @functools.cached_property
     def extract(self) -> Callable[[Response], str]:
         """Return the function that finds the answer in a response, by which votes are counted."""
         task = self.recipe.data.task
-        function = None if task is None else task_class(task).extract
-        return function or (lambda response: response.text.strip())
+        extract = None if task is None else task_class(task).extract
+        return extract or (lambda response: response.text.strip())
 
     def shortened(self) -> "Suite":
         """Return the suite with its first problems, at most as many as eval.problems allows."""
-        return replace(self, problems=self.problems[: self.sampling.problems])
+        return replace(self, problems=self.problems[: self.recipe.eval.problems])
 
     def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
         """Check that the model can hold the longest prompt with a full answer; see `check_prompts`."""
@@ -87,8 +71,8 @@ class Suite:
         keys = []
         for problem in self.problems:
             seen[problem.id] += 1
-            again = "" if seen[problem.id] == 1 else f"-{seen[problem.id]}"
-            keys.append(problem.id + again)
+            number = seen[problem.id]
+            keys.append(problem.id if number == 1 else f"{problem.id}-{number}")
         return keys
 
 
@@ -136,9 +120,7 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
 
 def _chosen(recipe: Recipe) -> dict[str, Any]:
     """Return the fields of `eval` that differ from the defaults and from those of the recipe's own task."""
-    usual = Eval().model_dump()
-    if recipe.data.task is not None:
-        usual |= task_evaluation(recipe.data.task)
+    usual = Eval().model_dump() | ({} if recipe.data.task is None else task_evaluation(recipe.data.task))
     given = recipe.eval.model_dump()
     return {field: value for field, value in given.items() if value != usual[field]}
 
@@ -162,7 +144,6 @@ def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec) 
     Raises:
         DataError: see arl.data.problems.load_problems.
     """
-
     measured = {name: suite.problems for name, suite in suites.items()}
     return load_problems(recipe.data, recipe.seed, measured, lambda problem: len(codec.encode_problem(problem)))
 
@@ -174,7 +155,5 @@ def measured_suites(recipe: Recipe, held_out: Suite, suites: Mapping[str, Suite]
         held_out: the recipe's own.
         suites: the others that eval.suites names, by name.
     """
-    if not recipe.eval.every:
-        return []
     opened = {**suites, HELD_OUT: held_out}
-    return [opened[name].shortened() for name in recipe.eval.suites]
+    return [opened[name].shortened() for name in recipe.eval.suites if recipe.eval.every]

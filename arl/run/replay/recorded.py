@@ -45,9 +45,6 @@ TOO_NEW = "sampled by a later version"
 class RecordedOrder(ProblemOrder):
     """Hand out the problems of a recording in the order of their admission."""
 
-    def __init__(self, groups: Sequence[RecordedGroup]) -> None:
-        super().__init__([recorded.group.problem for recorded in groups], seed=0)
-
     def __next__(self) -> Problem:
         self.position += 1
         return self._problems[self.position - 1]
@@ -71,8 +68,7 @@ class RecordedGate(StalenessGate):
         recorded = self._groups[self._admitted]
         if loaded_version >= recorded.group.dispatch_version or not recorded.is_scored:
             return True
-        _, newest = recorded.versions
-        return newest <= loaded_version + self.staleness
+        return recorded.versions[1] <= loaded_version + self.staleness
 
     def admit(self, loaded_version: int) -> int:
         deadline = super().admit(loaded_version)
@@ -93,10 +89,7 @@ class RecordedSchedule(RecordedGate):
         self._loaded = sorted(loaded)
 
     def is_open(self, loaded_version: int) -> bool:
-        if not super().is_open(loaded_version):
-            return False
-        recorded = self._groups[self._admitted]
-        return loaded_version >= recorded.group.dispatch_version
+        return super().is_open(loaded_version) and loaded_version >= self._groups[self._admitted].group.dispatch_version
 
     def admit(self, loaded_version: int) -> int:
         place = self._groups[self._admitted].place

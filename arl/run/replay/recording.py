@@ -55,6 +55,12 @@ class Recording(Struct, frozen=True):
     step_seconds: tuple[float, ...]  # (steps,)
     loaded: dict[int, float]  # version -> when every engine had loaded it
 
+    @property
+    def timeout(self) -> float:
+        """Return the seconds without a step after which there will be no other: twice those of the recorded run."""
+        arrivals = [recorded.group.arrival_time for recorded in self.groups]
+        return 2 * (max([*arrivals, *self.loaded.values()]) - self.start) + 1.0
+
 
 def read_recording(run: Path, recipe: Recipe) -> Recording:
     """Read the finished run in directory `run`, of which `recipe` is the recipe.
@@ -82,52 +88,44 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
-    codec = starting_codec(recipe)
-    sets = run_problems(recipe, run_suites(recipe), codec)
+    sets = run_problems(recipe, run_suites(recipe), starting_codec(recipe))
     problems = {problem.id: problem for problem in sets.training}
     columns = ("fate", "trained_at", "problem_id", *_OF_GROUP, *_OF_TRAJECTORY)
-    tables = [read_trajectories(file, columns) for file in trajectory_files(run)]
-    table = pa.concat_tables(tables).combine_chunks()
-    for problem_id in table["problem_id"].unique().to_pylist():
-        if problem_id not in problems:
-            raise DataError(
-                f"{run}: problem_id {problem_id!r} is not in {recipe.data.path or recipe.data.task}; replay with the "
-                "problems it was recorded with"
-            )
+    table = pa.concat_tables([read_trajectories(file, columns) for file in trajectory_files(run)]).combine_chunks()
+    unknown = set(table["problem_id"].to_pylist()) - problems.keys()
+    if unknown:
+        raise DataError(
+            f"{run}: problem_id {min(unknown)!r} is not in {recipe.data.path or recipe.data.task}; replay with the "
+            "problems it was recorded with"
+        )
     rows: dict[int, list[dict[str, Any]]] = {}
     for i, row in enumerate(table.drop_columns(list(TOKENS)).to_pylist()):
         row |= {name: table[name][i].values.to_numpy(zero_copy_only=False) for name in TOKENS}
         rows.setdefault(row["group_id"], []).append(row)
-    taken: Counter[int] = Counter()
-    groups = {group_id: _group(own, problems, taken, recipe) for group_id, own in rows.items()}
-    return [groups.get(group_id) or _lost_at_once(group_id) for group_id in range(max(groups) + 1)]
-
-
-def _group(
-    rows: list[dict[str, Any]], problems: dict[str, Problem], taken: Counter[int], recipe: Recipe
-) -> RecordedGroup:
-    """Make a group of its rows, in the order of training; `taken` counts the groups of each step so far."""
-    first = rows[0]
-    version = first["trained_at"]
-    place = None
-    if version is not None:
-        place = version * recipe.rollout.problems_per_step + taken[version]
-        taken[version] += 1
-    group = TrajectoryGroup(
-        problem=problems[first["problem_id"]],
-        trajectories=tuple(map(_trajectory, rows)),
-        **{name: first[name] for name in _OF_GROUP},
-    )
-    return RecordedGroup(group, first["fate"], place)
+    ever = -math.inf
+    # A group that failed before its first token has no row.
+    groups = [
+        RecordedGroup(TrajectoryGroup(group_id, Problem(""), (), 0, ever, 0, ever), FAILED, None)
+        for group_id in range(max(rows) + 1)
+    ]
+    taken: Counter[int] = Counter()  # groups of each step so far; rows are in the order of training
+    for group_id, own in rows.items():
+        first = own[0]
+        version = first["trained_at"]
+        place = None
+        if version is not None:
+            place = version * recipe.rollout.problems_per_step + taken[version]
+            taken[version] += 1
+        group = TrajectoryGroup(
+            problem=problems[first["problem_id"]],
+            trajectories=tuple(map(_trajectory, own)),
+            **{name: first[name] for name in _OF_GROUP},
+        )
+        groups[group_id] = RecordedGroup(group, first["fate"], place)
+    return groups
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:
     row["reward_parts"] = dict(row["reward_parts"])
     row |= {name: math.nan for name in ("reward", "unshaped_reward") if row[name] is None}
     return Trajectory(**{name: row[name] for name in _OF_TRAJECTORY})
-
-
-def _lost_at_once(group_id: int) -> RecordedGroup:
-    """Make a group that failed before its first token, and so has no row in the files and no known problem."""
-    ever = -math.inf
-    return RecordedGroup(TrajectoryGroup(group_id, Problem(""), (), 0, ever, 0, ever), FAILED, None)

@@ -1,7 +1,7 @@
 """Train again from a recording: groups, engine and schedule are recorded, the trainer really trains, in virtual time.
 
-    RUN/recipe.yaml + --set ─► what differs ─► refused, or free, or a change of the schedule ─► Replay
-    Replay ─► ReplayWorld ─► arl.run.train: the same assembly as of any other run
+    RUN/recipe.yaml + --set ─► what differs ─► refused, or free, or a change of the schedule
+    ReplayWorld ─► arl.run.train: the same assembly as of any other run
                   │
                   ├ RecordedOrder, RecordedGroups, RecordedEngine   in the place of generation
                   ├ RecordedSchedule or RecordedGate                in the place of admission
@@ -17,8 +17,6 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
-
-from msgspec import Struct
 
 from arl import clock
 from arl.config.recipe import VIRTUAL, Recipe, Sync
@@ -65,27 +63,11 @@ def replay(run: Path, overrides: Sequence[str], display: ConsoleDisplay) -> tupl
         InputError: the run cannot be replayed, or not with these settings; nothing was written.
         RunError: not even one step can be trained.
     """
-    plan = plan_replay(run, overrides)
-    summary = train(plan.recipe, display, world=ReplayWorld(plan))
-    return summary, plan.recipe
+    world = plan_replay(run, overrides)
+    return train(world.recipe, display, world=world), world.recipe
 
 
-class Replay(Struct, frozen=True):
-    """Describe a replay that can be done."""
-
-    recipe: Recipe  # as the virtual world runs it
-    recording: Recording
-    as_recorded: bool  # no rule differs, so each step trains what it trained
-
-    @property
-    def timeout(self) -> float:
-        """Return the seconds without a step after which there will be no other: twice those of the recorded run."""
-        recording = self.recording
-        arrivals = [recorded.group.arrival_time for recorded in recording.groups]
-        return 2 * (max([*arrivals, *recording.loaded.values()]) - recording.start) + 1.0
-
-
-def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
+def plan_replay(run: Path, overrides: Sequence[str]) -> "ReplayWorld":
     """Plan a replay of the finished run in directory `run`, with some settings changed.
 
     Raises:
@@ -110,34 +92,33 @@ def plan_replay(run: Path, overrides: Sequence[str]) -> Replay:
     steps = len(recording.step_seconds)
     if wanted.train.steps > steps:
         raise InputError(f"train.steps {wanted.train.steps}: {run} recorded {steps}; replay with at most as many")
-    if wanted.name == recorded.name:
-        wanted = wanted.model_copy(update={"name": f"{recorded.name}-replay"})
-    return Replay(
-        recipe=_in_one_process(wanted),
-        recording=recording,
-        as_recorded=all(field.startswith(FREE) for field, _, _ in changed),
-    )
-
-
-def _in_one_process(recipe: Recipe) -> Recipe:
-    """Move the recipe to one process, one rank and one thread, where nothing costs time but what is recorded."""
+    # One process, one rank and one thread, where nothing costs time but what is recorded.
     free = dict.fromkeys(("train_step", "trained_token", "snapshot", "publish", "load"), 0.0)
     alone: dict[str, object] = {
+        "name": f"{wanted.name}-replay" if wanted.name == recorded.name else wanted.name,
         "world": "virtual",
-        "train": recipe.train.model_copy(update={"ranks": 1, "threads": None}),
-        "engine": recipe.engine.model_copy(update={"threads": None}),
+        "train": wanted.train.model_copy(update={"ranks": 1, "threads": None}),
+        "engine": wanted.engine.model_copy(update={"threads": None}),
         "sync": Sync(),
-        "virtual": recipe.virtual.model_copy(update=free),
+        "virtual": wanted.virtual.model_copy(update=free),
     }
-    return recipe.model_copy(update=alone)
+    as_recorded = all(field.startswith(FREE) for field, _, _ in changed)
+    return ReplayWorld(wanted.model_copy(update=alone), recording, as_recorded)
 
 
 class ReplayWorld:
-    """Implement World: a recording in the place of generation."""
+    """Implement World: a recording in the place of generation.
 
-    def __init__(self, plan: Replay) -> None:
-        self._plan = plan
-        self.traits = replace(VIRTUAL, restarts_at_checkpoints=False, start_time=plan.recording.start)
+    Args:
+        recipe: as the virtual world runs it.
+        as_recorded: no rule differs, so each step trains what it trained.
+    """
+
+    def __init__(self, recipe: Recipe, recording: Recording, as_recorded: bool) -> None:
+        self.recipe = recipe
+        self.traits = replace(VIRTUAL, restarts_at_checkpoints=False, start_time=recording.start)
+        self._recording = recording
+        self._as_recorded = as_recorded
 
     def process_settings(self) -> AbstractContextManager[None]:
         """See World."""
@@ -152,49 +133,62 @@ class ReplayWorld:
     @contextlib.asynccontextmanager
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World."""
+        recording = self._recording
         recipe = context.recipe
-        lags = context.plan.lags
-        transport = context.plan.transport
-        with publication_directory(recipe, context.model, context.directory, lags, transport) as publications:
-            versions = StartingVersions(str(context.model))
-            seconds = self._plan.recording.step_seconds
-            yield self._parts(context, PacedTrainer(seconds, recipe, versions, publications, lags))
+        plan = context.plan
+        model = context.model
+        with publication_directory(recipe, model, context.directory, plan.lags, plan.transport) as publications:
+            versions = StartingVersions(str(model))
+            trainer = PacedTrainer(recording.step_seconds, recipe, versions, publications, plan.lags)
+            engine = RecordedEngine(recording.loaded)
+            models = SavedModels(context.directory / CHECKPOINTS, recipe, trainer)
 
-    def _parts(self, context: RunContext, trainer: PacedTrainer) -> Parts:
-        plan = self._plan
-        recording = plan.recording
-        recipe = context.recipe
-        engine = RecordedEngine(recording.loaded)
-        models = SavedModels(context.directory / CHECKPOINTS, recipe, trainer)
+            async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
+                return await _measure(context, models.path(version), version)
 
-        async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-            del problems  # they are the plan's
-            return await _measure(context, models.path(version), version)
+            deadlines = recipe.deadlines
+            # What the controller waits for may be as far off as the recording is long.
+            longer = {"step": deadlines.step + recording.timeout, "swap": deadlines.swap + recording.timeout}
+            codec = load_codec(str(model), recipe_format(recipe.data))
+            bound = None if self._as_recorded else recipe.rollout.max_age
+            groups = RecordedGroups(recording.groups, engine, codec, trainer, recording.timeout, bound)
+            yield Parts(
+                engine=engine,
+                trainer=trainer,
+                groups=groups,
+                problems=RecordedOrder([recorded.group.problem for recorded in recording.groups], seed=0),
+                lease=recipe_lease(recipe, engine, groups.drain),
+                gate_meter=groups.gate_meter,
+                drain=None if recipe.sync.interrupt else groups.drain,
+                tokens=recipe.train.tokens,
+                deadlines=deadlines.model_copy(update=longer),
+                steps=len(recording.step_seconds),
+                display=QuietDisplay(context.display),
+                checkpoints=models,  # alone; evaluations save their own
+                make_evaluations=evaluations_in_place(context, trainer.save_model),
+                evaluate=measure,
+                codec=codec,
+                **self._rules(),
+            )
 
-        deadlines = recipe.deadlines
-        # What the controller waits for may be as far off as the recording is long.
-        longer = {"step": deadlines.step + plan.timeout, "swap": deadlines.swap + plan.timeout}
-        codec = load_codec(str(context.model), recipe_format(recipe.data))
-        bound = None if plan.as_recorded else recipe.rollout.max_age
-        groups = RecordedGroups(recording.groups, engine, codec, trainer, plan.timeout, bound)
-        return Parts(
-            engine=engine,
-            trainer=trainer,
-            groups=groups,
-            problems=RecordedOrder(recording.groups),
-            lease=recipe_lease(recipe, engine, groups.drain),
-            gate_meter=groups.gate_meter,
-            drain=None if recipe.sync.interrupt else groups.drain,
-            tokens=recipe.train.tokens,
-            deadlines=deadlines.model_copy(update=longer),
-            steps=len(recording.step_seconds),
-            display=QuietDisplay(context.display),
-            checkpoints=models,  # alone; evaluations save their own
-            make_evaluations=evaluations_in_place(context, trainer.save_model),
-            evaluate=measure,
-            codec=codec,
-            **recorded_rules(plan),
-        )
+    def _rules(self) -> dict[str, Any]:
+        """Return what decides the batches: the recorded schedule, or the recipe's rules over the recorded groups."""
+        groups = self._recording.groups
+        rollout = self.recipe.rollout
+        if self._as_recorded:
+            return {
+                "admission": RecordedSchedule(groups, self._recording.loaded, rollout.problems_per_step),
+                "keep": keep_all,
+                # Groups that were dropped as late are recorded as lost.
+                "rollout": rollout.model_copy(update={"late": "wait", "max_groups": None}),
+            }
+        assert rollout.lag is None, "refused: a run with an exact lag keeps its rules"
+        return {
+            "admission": RecordedGate(groups, rollout.problems_per_step, rollout.max_age),
+            "keep": recipe_filter(self.recipe),
+            # A group that was dropped cannot be generated again.
+            "rollout": rollout.model_copy(update={"max_requeues": 0}),
+        }
 
 
 class SavedModels:
@@ -237,26 +231,6 @@ class QuietDisplay:
 
     def lost(self, text: str) -> None:
         """Show nothing."""
-
-
-def recorded_rules(plan: Replay) -> dict[str, Any]:
-    """Return what decides the batches: the recorded schedule, or the rules of the recipe over the recorded groups."""
-    groups = plan.recording.groups
-    rollout = plan.recipe.rollout
-    if plan.as_recorded:
-        return {
-            "admission": RecordedSchedule(groups, plan.recording.loaded, rollout.problems_per_step),
-            "keep": keep_all,
-            # Groups that were dropped as late are recorded as lost.
-            "rollout": rollout.model_copy(update={"late": "wait", "max_groups": None}),
-        }
-    assert rollout.lag is None, "refused: a run with an exact lag keeps its rules"
-    return {
-        "admission": RecordedGate(groups, rollout.problems_per_step, rollout.max_age),
-        "keep": recipe_filter(plan.recipe),
-        # A group that was dropped cannot be generated again.
-        "rollout": rollout.model_copy(update={"max_requeues": 0}),
-    }
 
 
 async def _measure(context: RunContext, model: Path, version: int) -> Accuracy:

@@ -1,8 +1,6 @@
 """Provide a model of a few thousand weights, a user's suite for it, and `arl eval` in a directory of its own."""
 
 import json
-import os
-from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -11,7 +9,7 @@ import pytest
 
 from arl.config.recipe import TinyModel
 from arl.models.tiny import make_tiny_model
-from tests.forks import ForkedCommand, arl
+from tests.forks import arl
 
 CONTEXT = 64
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=64, context=CONTEXT)
@@ -77,25 +75,6 @@ def finished(model: Path, place: Path) -> CompletedProcess[str]:
 
 def run_eval(model: Path, *flags: str, cwd: Path) -> CompletedProcess[str]:
     return arl("eval", str(model), *flags, cwd=cwd)
-
-
-@pytest.fixture
-def start() -> Any:
-    """Start `arl eval`; whatever happens, nothing of it is left afterwards."""
-    commands: list[ForkedCommand] = []
-
-    def begin(model: Path, *flags: str, cwd: Path) -> ForkedCommand:
-        commands.append(ForkedCommand(["eval", str(model), *flags], cwd, os.environ))
-        return commands[-1]
-
-    yield begin
-    for command in commands:
-        if command.poll() is None:
-            command.kill()
-            command.wait()
-
-
-Start = Callable[..., ForkedCommand]
 
 
 def score_of(directory: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from arl import clock
 from arl.config.recipe import Recipe
-from arl.errors import DeadlineError, leaves
+from arl.errors import DeadlineError
 from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.scores import Sample, SuiteScore
 from arl.run.evaluation.suite import Suite, held_out_suite
@@ -48,29 +48,20 @@ class CountingEngine(NullEngine):
 
 
 class LengthRewards:
-    """Scores 1 for an even number of tokens; one named problem cannot be scored."""
-
-    def __init__(self, broken: str = "") -> None:
-        self._broken = broken
+    """Scores 1 for an even number of tokens; problem 3 cannot be scored."""
 
     async def score(self, problem: Problem, response: Response) -> Grade:
         """See Rewards."""
-        if problem.prompt == self._broken:
+        if problem.prompt == "3":
             return Grade(0.0, {"correct": 1.0}, "it hung")
         return Grade(5.0, {"correct": float(response.num_tokens % 2 == 0)})
 
 
-def evaluate(
-    suite: Suite,
-    engine: CountingEngine,
-    done: Collection[Sample] = (),
-    rewards: LengthRewards | None = None,
-) -> tuple[SuiteScore, list[Sample]]:
+def evaluate(suite: Suite, engine: CountingEngine, done: Collection[Sample] = ()) -> tuple[SuiteScore, list[Sample]]:
     kept: list[Sample] = []
 
     async def main() -> SuiteScore:
-        scorer = rewards or LengthRewards()
-        return await evaluate_suite(suite, engine, NullCodec(), scorer, 100, keep=kept.append, done=done)
+        return await evaluate_suite(suite, engine, NullCodec(), LengthRewards(), 100, keep=kept.append, done=done)
 
     return clock.run(main, virtual=True), kept
 
@@ -79,18 +70,13 @@ def by_key(samples: Collection[Sample]) -> list[Sample]:
     return sorted(samples, key=lambda sample: sample.key)
 
 
-def test_no_more_episodes_are_open_than_are_allowed_and_all_are_run() -> None:
-    engine = CountingEngine()
-    score, kept = evaluate(make_suite(slots=1), engine)
-    assert engine.most == 4
-    assert len({sample.key for sample in kept}) == len(kept) == 18
-    assert (score.problems, score.samples) == (6, 3)
-
-
 def test_what_is_sampled_depends_neither_on_how_many_are_open_nor_on_which_problems_are_beside() -> None:
-    _, alone = evaluate(make_suite(problems=2, slots=1), CountingEngine())
+    engine = CountingEngine()
+    _, alone = evaluate(make_suite(problems=2, slots=1), engine)
+    assert engine.most == 4
     _, beside = evaluate(make_suite(problems=6, slots=32), CountingEngine())
     keys = {sample.key for sample in alone}
+    assert len(keys) == 6
     assert by_key(alone) == by_key([sample for sample in beside if sample.key in keys])
 
 
@@ -109,8 +95,7 @@ def test_an_evaluation_that_goes_on_runs_only_what_is_missing_and_has_the_same_s
     ("sampling", "expected"),
     [
         ({"temperature": 0.0, "samples": 1}, (1.0, 1.0, 1)),  # the most probable token alone
-        ({"temperature": 0.6, "top_p": 0.95, "top_k": 20}, (0.6, 0.95, 20)),
-        ({"temperature": 1.0}, (1.0, 1.0, -1)),
+        ({"temperature": 0.6, "top_p": 0.95}, (0.6, 0.95, -1)),
     ],
 )
 def test_the_engine_samples_as_the_section_says(sampling: dict[str, Any], expected: tuple[float, ...]) -> None:
@@ -122,7 +107,7 @@ def test_the_engine_samples_as_the_section_says(sampling: dict[str, Any], expect
 
 
 def test_the_part_correct_is_the_score_and_a_sample_that_could_not_be_scored_counts_0() -> None:
-    score, kept = evaluate(make_suite(), CountingEngine(), rewards=LengthRewards(broken="3"))
+    score, kept = evaluate(make_suite(), CountingEngine())
     even = [sample for sample in kept if sample.num_tokens % 2 == 0 and sample.prompt != "3"]
     assert score.average.value == pytest.approx(len(even) / 18)
     assert score.errors == 3
@@ -137,8 +122,5 @@ def test_an_evaluation_that_stands_still_is_given_up_with_what_it_waited_for() -
             yield Increment((1,), (-1.0,), (0,))
             await asyncio.Event().wait()
 
-    with pytest.raises(ExceptionGroup) as raised:
+    with pytest.raises(DeadlineError, match="controller waited 30 s for a score of suite held_out"):
         evaluate(suite, StuckEngine())
-    (cause,) = leaves(raised.value)
-    assert isinstance(cause, DeadlineError)
-    assert "waited 30 s for a token or a score of suite held_out, after 0 episodes" in str(cause)

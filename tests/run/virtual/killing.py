@@ -2,23 +2,16 @@
 
 A "point" is one turn of the event loop, or one file that is opened for writing, made, renamed or removed: so a run dies
 between and inside steps, in a publication, and anywhere in the writing of a checkpoint.
-
-    run_all({"recipe": file, "runs": [{"directory": …, "kills": [["loop", 17], …]}]}, pipe)
-
-sends, for each run, what became of every attempt: the point it was killed at, or its end. An attempt after a kill
-resumes the run; where no checkpoint had been finished, it starts anew.
 """
 
 import io
-import json
 import os
 import selectors
 import signal
 import sys
-import traceback
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from rich.console import Console
@@ -30,6 +23,17 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.summary import Summary
 from arl.run.train import train
 from arl.sync import publication_directory
+from tests.forks import forks
+
+
+class Ended(NamedTuple):
+    """What became of an attempt that was not killed."""
+
+    summary: Summary
+    points: dict[str, int]  # by kind
+    at_checkpoint: dict[str, int] | None  # those when there was a checkpoint to resume from
+    is_resumed: bool
+
 
 WRITES = {"os.mkdir", "os.rename", "os.remove", "os.rmdir"}
 
@@ -39,7 +43,7 @@ class Points:
 
     def __init__(self, kill: tuple[str, int] | None) -> None:
         self.counts = {"loop": 0, "file": 0}
-        self.at_checkpoint: dict[str, int] | None = None  # counts when there was a checkpoint to resume from
+        self.at_checkpoint: dict[str, int] | None = None
         self._kill = kill
         sys.addaudithook(self._audit)
         select = clock._JumpingSelector.select
@@ -52,7 +56,8 @@ class Points:
 
     def _audit(self, event: str, arguments: tuple[Any, ...]) -> None:
         writing = event == "open" and isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)
-        if (writing or event in WRITES) and not _is_byte_code(str(arguments[0])):
+        is_byte_code = ".pyc" in str(arguments) or "__pycache__" in str(arguments)  # only the first of equal runs
+        if (writing or event in WRITES) and not is_byte_code:
             self._pass("file")
         if event == "os.rename" and self.at_checkpoint is None and "/checkpoints/step_" in str(arguments[1]):
             self.at_checkpoint = dict(self.counts)
@@ -63,13 +68,8 @@ class Points:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _is_byte_code(path: str) -> bool:
-    """Return whether Python caches a module there, which only the first of several equal runs does."""
-    return ".pyc" in path or "__pycache__" in path
-
-
-def attempt(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[str, Any]:
-    """Run or resume in this process."""
+def attempt(recipe: Path, directory: Path, kill: tuple[str, int] | None, result: Connection) -> None:
+    """Run the recipe, or resume its run; where no checkpoint had been finished, it starts anew. Send how it ended."""
     memory = recipe.parent / "memory"  # its own, because what other runs have left in a shared one would be removed
     memory.mkdir(exist_ok=True)
     publication_directory.SHARED_MEMORY = memory
@@ -78,50 +78,27 @@ def attempt(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[
     console = io.StringIO()
     display = ConsoleDisplay(Console(file=console, width=1000))
     try:
-        summary = train(loaded, display, recipe if (Path(directory) / loaded.name).exists() else None)
+        summary = train(loaded, display, recipe if (directory / loaded.name).exists() else None)
     except InputError as error:
         if "is finished after" in str(error):
-            summary = msgspec.json.decode(Path(directory, loaded.name, "summary.json").read_bytes(), type=Summary)
+            summary = msgspec.json.decode((directory / loaded.name / "summary.json").read_bytes(), type=Summary)
         elif "no intact checkpoint" in str(error):
             summary = train(loaded, display)
         else:
             raise
-    return {
-        "sha256": summary.weights_sha256,
-        "directory": summary.directory,
-        "points": points.counts,
-        "at_checkpoint": points.at_checkpoint,
-        "resumed": "resuming" in console.getvalue(),
-    }
+    result.send(Ended(summary, points.counts, points.at_checkpoint, "resuming" in console.getvalue()))
 
 
-def forked(recipe: Path, directory: str, kill: tuple[str, int] | None) -> dict[str, Any]:
-    """The same in a child; what it says, or the signal that ended it."""
-    reader, writer = os.pipe()
-    child = os.fork()
-    if not child:
-        code = 1
-        try:
-            os.write(writer, json.dumps(attempt(recipe, directory, kill)).encode())
-            code = 0
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
-    os.close(writer)
-    with os.fdopen(reader) as pipe:
-        said = pipe.read()
-    _, status = os.waitpid(child, 0)
-    if os.WIFSIGNALED(status):
-        assert os.WTERMSIG(status) == signal.SIGKILL
-        return {"killed": kill}
-    assert os.WEXITSTATUS(status) == 0, f"the attempt failed; see above ({directory}, {kill})"
-    result: dict[str, Any] = json.loads(said)
-    return result
-
-
-def run_all(job: dict[str, Any], results: Connection) -> None:
-    """See above."""
-    for run in job["runs"]:
-        kills = [*run["kills"], None]
-        results.send([forked(Path(job["recipe"]), run["directory"], kill) for kill in kills])
+def in_fork(recipe: Path, directory: Path, kill: tuple[str, int] | None = None) -> Ended | None:
+    """Attempt it in a child. None: it was killed."""
+    reader, writer = forks.Pipe(duplex=False)
+    process = forks.Process(target=attempt, args=(recipe, directory, kill, writer))
+    process.start()
+    writer.close()
+    try:
+        ended: Ended | None = reader.recv()
+    except EOFError:
+        ended = None
+    process.join()
+    assert process.exitcode == (-signal.SIGKILL if ended is None else 0), f"it failed; see above ({directory}, {kill})"
+    return ended

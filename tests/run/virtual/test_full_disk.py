@@ -1,35 +1,16 @@
 """A run on a disk that becomes full says so, and how to resume; with room it goes on as if nothing had happened."""
 
 import contextlib
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from arl.config.recipe_file import load_recipe
 from arl.errors import DiskError
-from arl.metrics.console import ConsoleDisplay
-from arl.run.train import train
+from tests.run.virtual.test_resume import contents, run, write_recipe
 
-RUN = "small"
-RECIPE = f"""\
-name: {RUN}
-world: virtual
-model:
-  tiny: {{hidden_size: 16, layers: 1, heads: 2, intermediate_size: 16, context: 64}}
-data: {{task: running_checksum, options: {{size: 100}}}}
-reward: {{function: "tests.run.virtual.test_virtual:ones"}}
-rollout: {{problems_per_step: 2, group_size: 2, staleness: 2, max_new_tokens: 8}}
-train: {{steps: 6, minibatches: 1}}
-engine: {{slots: 4, stream_interval: 4}}
-output: {{checkpoint_every: 2, keep_checkpoints: 9}}
-eval: {{problems: 0}}
-"""
-KILOBYTE = 1024
-HAS_CHECKPOINT = 0.7  # share of a run's bytes with which its first checkpoint is complete
+SETTINGS = "rollout.problems_per_step=2 rollout.group_size=2 rollout.max_new_tokens=8 train.steps=6 eval.problems=0"
 
 
 @contextlib.contextmanager
@@ -45,48 +26,27 @@ def small_disk(place: Path, kilobytes: int) -> Iterator[None]:
         subprocess.run(["umount", "--lazy", place], check=True)
 
 
-def with_room(place: Path) -> None:
-    subprocess.run(["mount", "-o", "remount,size=100m", place], check=True)
-
-
-def run(recipe: Path, directory: Path, resume: bool = False) -> None:
-    with open(os.devnull, "w") as nowhere:
-        display = ConsoleDisplay(Console(file=nowhere))
-        loaded = load_recipe(recipe, [f"output.directory={directory}"])
-        train(loaded, display, resume=recipe if resume else None)
-
-
-def contents(run: Path) -> dict[str, bytes]:
-    """Return what an interrupted run must have in common with one that nothing interrupted."""
-    files = [run / "metrics.jsonl", run / "trace.json", *run.glob("trajectories/*"), *run.rglob("*.safetensors")]
-    return {str(file.relative_to(run)): file.read_bytes() for file in files}
-
-
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A recipe's folder, in which it has run where there was room."""
     folder = tmp_path_factory.mktemp("whole")
-    (folder / "recipe.yaml").write_text(RECIPE)
-    run(folder / "recipe.yaml", folder)
+    run(write_recipe(folder, SETTINGS), folder)
     return folder
 
 
-@pytest.mark.parametrize(
-    "share",
-    [0.1, 0.75, *(pytest.param(share, marks=pytest.mark.slow) for share in (0.3, 0.6, 0.95))],
-)
+@pytest.mark.parametrize("share", [0.1, 0.75, *(pytest.param(x, marks=pytest.mark.slow) for x in (0.3, 0.6, 0.95))])
 def test_a_run_whose_disk_is_full_says_what_helps_and_resumes_with_room(
     whole: Path, tmp_path: Path, share: float
 ) -> None:
-    size = sum(file.stat().st_size for file in (whole / RUN).rglob("*") if file.is_file())
+    size = sum(file.stat().st_size for file in (whole / "small").rglob("*") if file.is_file())
     disk = tmp_path / "disk"
-    with small_disk(disk, int(size * share) // KILOBYTE):
+    with small_disk(disk, int(size * share) // 1024):
         with pytest.raises(DiskError, match=r"No space left on device.*make room there") as failed:
             run(whole / "recipe.yaml", disk)
-        resumes = any((disk / RUN).glob("checkpoints/step_*"))
-        assert resumes or share < HAS_CHECKPOINT
+        resumes = any(disk.glob("small/checkpoints/step_*"))
+        assert resumes or share < 0.7  # of a run's bytes, with which its first checkpoint is complete
         assert ("\nresume with: arl train" in str(failed.value)) == resumes
-        with_room(disk)
         if resumes:
+            subprocess.run(["mount", "-o", "remount,size=100m", disk], check=True)
             run(whole / "recipe.yaml", disk, resume=True)
-            assert contents(disk / RUN) == contents(whole / RUN)
+            assert contents(disk / "small") == contents(whole / "small")

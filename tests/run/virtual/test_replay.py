@@ -1,80 +1,47 @@
 """A finished run is trained again from what it recorded: the same to the last bit, or under other rules."""
 
-import io
 import itertools
-import json
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import msgspec
 import pytest
-from rich.console import Console
 
-from arl.config.recipe_file import load_recipe
 from arl.errors import DataError, InputError, RecipeError, RunError
-from arl.metrics.console import ConsoleDisplay
-from arl.metrics.summary import Summary, weights_sha256
+from arl.metrics.summary import weights_sha256
 from arl.run.replay.replay_world import plan_replay, replay
-from arl.run.train import train
 from tests.forks import arl
 from tests.run.test_train import Command
-from tests.run.virtual.test_virtual import RECIPE, Ran
+from tests.run.virtual.test_virtual import Ran, Start, run_in, silent
 
 WORLDS = {
-    "disaggregated": "",
-    "two replicas, cache kept": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05 seed=1",
-    "collocated": "mode=collocated objective.proximal=loglinear virtual.engine_pass=0.02",
+    "two replicas, cache kept, in segments": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05 seed=1 "
+    "output.checkpoint_every=2 virtual.train_step=1 rollout.staleness=3",
+    "collocated, some groups rejected": "mode=collocated objective.proximal=loglinear virtual.engine_pass=0.02 "
+    "rollout.filter=tests.run.virtual.test_resume:odd rollout.max_groups=6 seed=2",
     "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
-    "some groups rejected": "rollout.filter=tests.run.virtual.test_resume:odd rollout.max_groups=6 seed=2",
     "many ties": "virtual.train_step=0.01 virtual.trained_token=0 virtual.snapshot=0 virtual.engine_pass=0.01 "
     "virtual.decode_token=0 virtual.prefill_token=0 virtual.publish=0 virtual.load=0 virtual.reward=0",
-    "an exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.1",
-    "in segments, with a slow trainer": "output.checkpoint_every=2 virtual.train_step=1 rollout.staleness=3",
+    "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.1",
 }
 SAME = ("loss", "grad_norm", "entropy", "reward/trained_mean", "staleness/mean", "learning_rate")
-Record = Callable[..., Ran]
-
-
-@pytest.fixture
-def record(tmp_path: Path) -> Record:
-    """A finished run in virtual time."""
-
-    def begin(*overrides: str) -> Ran:
-        (tmp_path / "recipe.yaml").write_text(RECIPE)
-        recipe = load_recipe(tmp_path / "recipe.yaml", [f"output.directory={tmp_path / 'runs'}", *overrides])
-        return Ran(train(recipe, silent()))
-
-    return begin
 
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """One finished run for all tests that leave it as it is."""
-    directory = tmp_path_factory.mktemp("recorded")
-    (directory / "recipe.yaml").write_text(RECIPE)
-    overrides = [f"output.directory={directory / 'runs'}", "eval.problems=0", "output.checkpoint_every=3"]
-    return Ran(train(load_recipe(directory / "recipe.yaml", overrides), silent()))
-
-
-def silent() -> ConsoleDisplay:
-    return ConsoleDisplay(Console(file=io.StringIO()))
+    return run_in(tmp_path_factory.mktemp("recorded"), "eval.problems=0", "output.checkpoint_every=3")
 
 
 def again(run: Ran, *overrides: str) -> Ran:
-    return Ran(replay(run.directory, overrides, silent())[0])
-
-
-def steps(run: Ran) -> list[dict[str, Any]]:
-    records = [json.loads(line) for line in (run.directory / "metrics.jsonl").read_text().splitlines()]
-    return [record for record in records if "loss" in record]
+    return Ran(Path(replay(run.directory, overrides, silent())[0].directory))
 
 
 @pytest.mark.parametrize("world", WORLDS)
-def test_the_same_settings_give_the_same_run_to_the_last_bit(record: Record, world: str) -> None:
-    run = record(*WORLDS[world].split())
+def test_the_same_settings_give_the_same_run_to_the_last_bit(start: Start, world: str) -> None:
+    run = start(*WORLDS[world].split())
     replayed = again(run)
     assert replayed.directory.name == "small-replay"
     assert replayed.summary.weights_sha256 == run.summary.weights_sha256
@@ -83,13 +50,17 @@ def test_the_same_settings_give_the_same_run_to_the_last_bit(record: Record, wor
     assert replayed.summary.token_ages == run.summary.token_ages
     assert replayed.summary.accuracy_before == run.summary.accuracy_before
     assert replayed.summary.accuracy_after == run.summary.accuracy_after
-    assert [[r[name] for name in SAME] for r in steps(replayed)] == [[r[name] for name in SAME] for r in steps(run)]
-    one_pass = 0.05 if world == "collocated" else 1e-6  # a recorded engine has no pass to end before it pauses
-    assert [r["time_s"] for r in steps(replayed)] == pytest.approx([r["time_s"] for r in steps(run)], abs=one_pass)
+    one_pass = 0.05 if world.startswith("collocated") else 1e-6  # a recorded engine has no pass to end before it pauses
+    for one, other in zip(replayed.records(), run.records(), strict=True):
+        assert {name: one[name] for name in SAME} == {name: other[name] for name in SAME}
+        assert one["time_s"] == pytest.approx(other["time_s"], abs=one_pass)
     for a, b in zip(run.rows(), replayed.rows(), strict=True):
         assert {k: a[k] for k in a if "time" not in k and k != "arrival_version"} == {
             k: b[k] for k in b if "time" not in k and k != "arrival_version"
         }
+    if world == "exact lag":
+        with pytest.raises(RecipeError, match=r"rollout.lag = 0: the run was recorded with 2"):
+            again(run, "rollout.lag=0")
 
 
 def test_another_objective_learns_other_weights_from_the_same_batches(recorded: Ran) -> None:
@@ -97,7 +68,7 @@ def test_another_objective_learns_other_weights_from_the_same_batches(recorded: 
     assert naive.directory.name == "naive"
     assert naive.schedule() == recorded.schedule()
     assert naive.summary.weights_sha256 != recorded.summary.weights_sha256
-    assert "behavior_weight/mean" not in steps(naive)[0]
+    assert "behavior_weight/mean" not in naive.records()[0]
     assert naive.summary.accuracy_before is not None
     assert naive.summary.eval_problems == 8
 
@@ -109,13 +80,13 @@ def test_fewer_steps_are_the_first_steps(recorded: Ran) -> None:
     assert {f.name for f in (replayed.directory / "checkpoints").iterdir()} == {"step_2", "step_3"}
 
 
-def test_under_a_lower_bound_nothing_older_is_trained_and_what_is_lost_is_counted(record: Record) -> None:
-    run = record("rollout.staleness=4", "train.steps=10", "eval.problems=0")
+def test_under_a_lower_bound_nothing_older_is_trained_and_what_is_lost_is_counted(start: Start) -> None:
+    run = start("rollout.staleness=4", "train.steps=8", "eval.problems=0")
     assert max(run.ages()) > 1
     for staleness in (0, 1):
         replayed = again(run, f"rollout.staleness={staleness}", f"name=bound-{staleness}")
         summary = replayed.summary
-        assert 0 < summary.steps < 10
+        assert 0 < summary.steps < 8
         assert replayed.ages() <= set(range(staleness + 1))
         assert summary.groups["too old for this bound"] > 0
         assert summary.groups["trained"] == 4 * summary.steps
@@ -126,8 +97,8 @@ def test_under_a_lower_bound_nothing_older_is_trained_and_what_is_lost_is_counte
         assert summary.weights_sha256 == weights_sha256(last)
 
 
-def test_without_the_filter_its_rejects_are_trained(record: Record) -> None:
-    run = record("rollout.filter=tests.run.virtual.test_resume:odd", "rollout.staleness=1")
+def test_without_the_filter_its_rejects_are_trained(start: Start) -> None:
+    run = start("rollout.filter=tests.run.virtual.test_resume:odd", "rollout.staleness=1", "eval.problems=0")
     assert run.summary.groups["rejected"] > 0
     replayed = again(run, "rollout.filter=null", "rollout.staleness=3")
     assert replayed.ages() <= {0, 1, 2, 3}
@@ -164,12 +135,6 @@ def test_what_a_recording_cannot_give_is_refused_before_anything_is_written(
     assert list(recorded.directory.parent.iterdir()) == before
 
 
-def test_a_run_with_an_exact_lag_keeps_its_schedule(record: Record) -> None:
-    run = record("eval.problems=0", "rollout.staleness=null", "rollout.lag=1")
-    with pytest.raises(RecipeError, match=r"rollout.lag = 0: the run was recorded with 1"):
-        again(run, "rollout.lag=0")
-
-
 def test_what_is_no_recording_is_refused(recorded: Ran, tmp_path: Path) -> None:
     run = Path(shutil.copytree(recorded.directory, tmp_path / "small"))
     recipe = (run / "recipe.yaml").read_text()
@@ -185,7 +150,7 @@ def test_what_is_no_recording_is_refused(recorded: Ran, tmp_path: Path) -> None:
 @pytest.fixture
 def command(tmp_path: Path) -> Iterator[Command]:
     """A run of real processes, on the wall clock; without checkpoints, whose copies count as parts of steps."""
-    command = Command(tmp_path, "output.checkpoint_every=0", "train.steps=5", "rollout.late=drop", "eval.problems=4")
+    command = Command(tmp_path, "output.checkpoint_every=0", "train.steps=4", "rollout.late=drop", "eval.problems=4")
     yield command
     command.clear()
 
@@ -195,19 +160,11 @@ def test_a_run_of_processes_is_replayed_batch_by_batch(command: Command, tmp_pat
     done = arl("replay", "runs/small", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "accuracy" in done.stdout
-    recorded, replayed = (Ran(_summary(tmp_path / "runs" / name)) for name in ("small", "small-replay"))
+    recorded = Ran(tmp_path / "runs" / "small")
+    replayed = Ran(tmp_path / "runs" / "small-replay")
     assert replayed.schedule() == recorded.schedule()
     assert replayed.summary.accuracy_before == recorded.summary.accuracy_before
     assert replayed.summary.token_ages == recorded.summary.token_ages
-    times = zip(*(step_seconds(run) for run in (recorded, replayed)), strict=True)
-    assert median(abs(one - other) for one, other in times) < 0.1  # a busy disk may hold up any single step
-
-
-def step_seconds(run: Ran) -> list[float]:
-    """Return the seconds between the ends of one step and the next."""
-    return [later["time_s"] - earlier["time_s"] for earlier, later in itertools.pairwise(steps(run))]
-
-
-def _summary(run: Path) -> Summary:
-    summary = msgspec.json.decode((run / "summary.json").read_bytes(), type=Summary)
-    return msgspec.structs.replace(summary, directory=str(run))
+    one, other = (itertools.pairwise(r["time_s"] for r in run.records()) for run in (recorded, replayed))
+    off = [abs((d - c) - (b - a)) for (a, b), (c, d) in zip(one, other, strict=True)]  # of the seconds of a step
+    assert median(off) < 0.1  # a busy disk may hold up any single step

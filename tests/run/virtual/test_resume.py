@@ -16,32 +16,19 @@ from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
-from tests.forks import forks
-from tests.run.virtual import killing
+from tests.run.virtual.killing import in_fork
+from tests.run.virtual.test_virtual import RECIPE, Start
 
-RECIPE = """\
-name: small
-world: virtual
-model:
-  tiny: {hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
-data: {task: running_checksum, options: {size: 500}}
-reward: {function: "tests.run.virtual.test_virtual:ones"}
-rollout: {problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}
-train: {steps: 6, minibatches: 2, learning_rate: 1.5e-4}
-engine: {slots: 8, stream_interval: 4}
-output: {checkpoint_every: 2, keep_checkpoints: 9}
-eval: {problems: 4}
-"""
+SMALL = "rollout.max_new_tokens=24 train.steps=4 output.checkpoint_every=2 output.keep_checkpoints=9 eval.problems=4"
 WORLDS = {
-    "until so many tokens": "train.tokens=1200",
     "two replicas, cache kept, no bound": "engine.replicas=2 engine.kv_policy=keep virtual.load=0.05 "
     "rollout.staleness=null rollout.max_groups=16",
     "collocated, some groups rejected": "mode=collocated rollout.filter=tests.run.virtual.test_resume:odd",
     "late groups dropped": "rollout.late=drop rollout.staleness=1 virtual.train_step=0.001 virtual.engine_pass=0.01",
     "exact lag": "rollout.staleness=null rollout.lag=2 virtual.publish=0.2 virtual.engine_pass=0.001",
-    "drained before swaps": "sync.interrupt=false",
-    "drained and collocated": "sync.interrupt=false mode=collocated",
-    "tail batching": "rollout.staleness=0 rollout.tail_batching.oversample=1.5 mode=collocated",
+    "drained, until so many tokens, every version evaluated": "sync.interrupt=false train.tokens=500 eval.every=1",
+    "tail batching, drained": "rollout.staleness=0 rollout.tail_batching.oversample=1.5 mode=collocated "
+    "sync.interrupt=false",
 }
 
 
@@ -50,82 +37,61 @@ def odd(problem: Any, trajectories: Any) -> bool:
     return int(problem.id, 16) % 2 == 1
 
 
-def in_forks(recipe: Path, runs: list[dict[str, Any]]) -> list[list[dict[str, Any]]]:
-    """See tests.run.virtual.killing."""
-    job = {"recipe": str(recipe), "runs": runs}
-    reader, writer = forks.Pipe(duplex=False)
-    process = forks.Process(target=killing.run_all, args=(job, writer))
-    process.start()
-    writer.close()
-    ended = [reader.recv() for _ in runs]
-    process.join()
-    return ended
-
-
-def contents(directory: str) -> dict[str, bytes]:
+def contents(directory: str | Path) -> dict[str, bytes]:
     """Everything that must be equal."""
     run = Path(directory)
-    files = [*run.glob("trajectories/*"), run / "metrics.jsonl", run / "trace.json"]
-    files += [f for step in (2, 4, 6) for f in (run / f"checkpoints/step_{step}").rglob("*.safetensors")]
+    files = [run / "metrics.jsonl", run / "trace.json", *run.glob("trajectories/*"), *run.glob("evaluations/*")]
+    files += run.glob("checkpoints/step_*/**/*.safetensors")
     return {str(file.relative_to(run)): file.read_bytes() for file in files}
 
 
-def write_recipe(path: Path, overrides: str) -> Path:
+def write_recipe(path: Path, overrides: str = "") -> Path:
     (path / "plain.yaml").write_text(RECIPE)
-    (path / "recipe.yaml").write_text(dump_recipe(load_recipe(path / "plain.yaml", overrides.split())))
+    (path / "recipe.yaml").write_text(dump_recipe(load_recipe(path / "plain.yaml", f"{SMALL} {overrides}".split())))
     return path / "recipe.yaml"
 
 
-FEW = 1
-SEVERAL = 3
-MANY = 8
-
-
 @pytest.mark.parametrize(
-    "num_runs",
-    [FEW, pytest.param(SEVERAL, marks=pytest.mark.slow), pytest.param(MANY, marks=pytest.mark.long)],
+    "num_runs", [1, pytest.param(3, marks=pytest.mark.slow), pytest.param(8, marks=pytest.mark.long)]
 )
 @pytest.mark.parametrize("world", WORLDS)
 def test_killed_anywhere_and_resumed_a_run_ends_as_if_nothing_had_happened(
     tmp_path: Path, world: str, num_runs: int
 ) -> None:
     """Each run is killed in a part of its time of its own; the last one is killed twice."""
-    recipe, rng = write_recipe(tmp_path, WORLDS[world]), random.Random(world)
-    ((whole,),) = in_forks(recipe, [{"directory": str(tmp_path / "whole"), "kills": []}])
-    expected = contents(whole["directory"])
-    assert len(expected) > 8
+    recipe = write_recipe(tmp_path, WORLDS[world])
+    rng = random.Random(world)
+    whole = in_fork(recipe, tmp_path / "whole")
+    assert whole is not None
+    assert whole.at_checkpoint is not None
+    expected = contents(whole.summary.directory)
+    assert len(expected) > 7
 
     def somewhere(begin: float, end: float) -> tuple[str, int]:
         kind = rng.choice(["loop", "file"])
-        points = whole["points"][kind]
+        points = whole.points[kind]
         return kind, rng.randint(1 + int(begin * points), int(end * points))
 
-    def after_a_checkpoint() -> tuple[str, int]:
-        kind = rng.choice(["loop", "file"])
-        return kind, rng.randint(1 + whole["at_checkpoint"][kind], whole["points"][kind])
-
-    runs = []
     for i in range(num_runs):
         kills = [somewhere(i / num_runs, (i + 1) / num_runs)]
         if i == num_runs - 1:
-            kills = [after_a_checkpoint(), somewhere(0.0, 0.3)]
-        runs.append({"directory": str(tmp_path / str(i)), "kills": kills})
-    killed, resumed = 0, 0
-    for attempts in in_forks(recipe, runs):
-        killed += sum("killed" in attempt for attempt in attempts)
+            kind = rng.choice(["loop", "file"])
+            after_a_checkpoint = rng.randint(1 + whole.at_checkpoint[kind], whole.points[kind])
+            kills = [(kind, after_a_checkpoint), somewhere(0.0, 0.3)]
+        attempts = [in_fork(recipe, tmp_path / str(i), kill) for kill in [*kills, None]]
+        assert None in attempts, kills
         end = attempts[-1]
-        resumed += any(attempt.get("resumed", False) for attempt in attempts)
-        assert end["sha256"] == whole["sha256"], attempts
-        assert contents(end["directory"]) == expected, attempts
-    assert killed >= num_runs
-    assert resumed >= 1
+        assert end is not None
+        assert end.summary.weights_sha256 == whole.summary.weights_sha256, kills
+        assert contents(end.summary.directory) == expected, kills
+    assert any(attempt.is_resumed for attempt in attempts if attempt is not None)
 
 
 @pytest.fixture(scope="module")
 def killed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A recipe whose run was killed at its end: checkpoints 2, 4 and 6 are there, its summary is not."""
+    """A recipe whose run was killed at its end: checkpoints 2 and 4 are there, its summary is not."""
     path = tmp_path_factory.mktemp("killed")
-    recipe = write_recipe(path, "")
+    recipe = write_recipe(path)
     run(recipe, path / "runs")
     (path / "runs" / "small" / "summary.json").unlink()
     return path
@@ -159,18 +125,18 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
     killed: Path, again: tuple[Path, Path], name: str, damage: Callable[[Path], None]
 ) -> None:
     recipe, runs = again
-    damage(runs / "small" / "checkpoints" / "step_6" / name)
+    damage(runs / "small" / "checkpoints" / "step_4" / name)
     _, said = run(recipe, runs, resume=True)
-    assert f"step_6: {name}" in said
-    assert "from step_4" in said
-    assert contents(str(runs / "small")) == contents(str(killed / "runs" / "small"))
-    assert (runs / "small" / "checkpoints" / "refused_step_6").is_dir()
+    assert f"step_4: {name}" in said
+    assert "from step_2" in said
+    assert contents(runs / "small") == contents(killed / "runs" / "small")
+    assert (runs / "small" / "checkpoints" / "refused_step_4").is_dir()
 
 
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("world=wall", r"world = 'wall': .*step_6 was made with 'virtual'"),
+        ("world=wall", r"world = 'wall': .*step_4 was made with 'virtual'"),
         ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
         ("data.options.size=400", "data.options.size = 400"),
     ],
@@ -179,37 +145,19 @@ def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(
     again: tuple[Path, Path], override: str, message: str
 ) -> None:
     recipe, runs = again
-    before = contents(str(runs / "small"))
+    before = contents(runs / "small")
     with pytest.raises(InputError, match=message):
-        resume_in_any_world(recipe, runs, override)
-    assert contents(str(runs / "small")) == before
+        run(recipe, runs, override, resume=True)
+    assert contents(runs / "small") == before
 
 
-def resume_in_any_world(recipe: Path, runs: Path, override: str) -> None:
-    """Resume as the command does, in the world that the recipe names."""
-    loaded = load_recipe(recipe, [f"output.directory={runs}", override])
-    train(loaded, ConsoleDisplay(Console(file=io.StringIO())), resume=recipe)
-
-
-def test_a_run_that_lost_files_that_its_checkpoints_count_on_is_refused(again: tuple[Path, Path]) -> None:
-    recipe, runs = again
-    (runs / "small" / "metrics.jsonl").write_text("")
-    with pytest.raises(InputError, match="no intact checkpoint to resume from; start the run anew") as refused:
-        run(recipe, runs, resume=True)
-    assert f"{runs / 'small' / 'metrics.jsonl'} is missing, or shorter than" in str(refused.value)
-
-
-def test_checkpoints_do_not_make_policies_fresher(tmp_path: Path) -> None:
-    slow = ("virtual.publish=0.5", "virtual.load=0.2", "rollout.staleness=4", "train.steps=12")
+def test_checkpoints_do_not_make_policies_fresher(start: Start) -> None:
+    slow = ("virtual.publish=0.5", "virtual.load=0.2", "rollout.staleness=4", "train.steps=10", "eval.problems=0")
     ages = []
     for every in (0, 2):
-        recipe = write_recipe(tmp_path, "")
-        run(recipe, tmp_path, *slow, f"output.checkpoint_every={every}", f"name=every-{every}")
-        records = [
-            json.loads(line) for line in (tmp_path / f"every-{every}" / "metrics.jsonl").read_text().splitlines()
-        ]
-        ages.append([r["token_age/mean"] for r in records if "loss" in r])
-    assert sum(ages[1]) == pytest.approx(sum(ages[0]), rel=0.25)
+        ran = start(*slow, f"output.checkpoint_every={every}")
+        ages.append(sum(record["token_age/mean"] for record in ran.records()))
+    assert ages[1] == pytest.approx(ages[0], rel=0.25)
 
 
 def test_a_run_that_lives_cannot_be_resumed(again: tuple[Path, Path]) -> None:
@@ -225,20 +173,20 @@ def test_a_finished_run_is_refused_and_extended_by_more_steps(again: tuple[Path,
     with pytest.raises(InputError, match=r"there is no run .*; start it without --resume"):
         run(recipe, tmp_path / "elsewhere", resume=True)
     run(runs / "small" / "recipe.yaml", runs, resume=True)  # a recipe in a run directory means that run
-    with pytest.raises(InputError, match=r"is finished after 6 steps; see its summary.json, extend it by --set"):
+    with pytest.raises(InputError, match=r"is finished after 4 steps; see its summary.json, extend it by --set"):
         run(recipe, runs, resume=True)
     before = json.loads((runs / "small" / "summary.json").read_text())
-    _, said = run(recipe, runs, "train.steps=8", resume=True)
-    assert f"resuming {runs / 'small'} from step_6" in said
+    _, said = run(recipe, runs, "train.steps=6", resume=True)
+    assert f"resuming {runs / 'small'} from step_4" in said
     after = json.loads((runs / "small" / "summary.json").read_text())
-    assert (before["steps"], after["steps"]) == (6, 8)
-    assert after["groups"] == {"trained": 32, "in flight": 0}
-    assert json.loads((runs / "small" / "summary-step_6.json").read_text()) == before
-    assert load_recipe(runs / "small" / "recipe.yaml").train.steps == 8
+    assert (before["steps"], after["steps"]) == (4, 6)
+    assert after["groups"] == {"trained": 24, "in flight": 0}
+    assert json.loads((runs / "small" / "summary-step_4.json").read_text()) == before
+    assert load_recipe(runs / "small" / "recipe.yaml").train.steps == 6
 
 
 def test_a_run_ends_at_its_tokens_and_more_of_them_extend_it(tmp_path: Path) -> None:
-    recipe = write_recipe(tmp_path, "train.tokens=400 output.checkpoint_every=1")
+    recipe = write_recipe(tmp_path, "train.tokens=300 output.checkpoint_every=1")
 
     def trained() -> list[int]:
         records = [json.loads(line) for line in (tmp_path / "small" / "metrics.jsonl").read_text().splitlines()]
@@ -246,11 +194,11 @@ def test_a_run_ends_at_its_tokens_and_more_of_them_extend_it(tmp_path: Path) -> 
 
     run(recipe, tmp_path)
     totals = trained()
-    assert len(totals) < 6
-    assert totals[-1] >= 400 > totals[-2]
+    assert len(totals) < 4
+    assert totals[-1] >= 300 > totals[-2]
     with pytest.raises(InputError, match=rf"extend it by --set train.tokens=N with N > {totals[-1]}"):
         run(recipe, tmp_path, resume=True)
-    with pytest.raises(InputError, match=r"train.tokens = 300: .* was made with 400"):
-        run(recipe, tmp_path, "train.tokens=300", resume=True)
+    with pytest.raises(InputError, match=r"train.tokens = 200: .* was made with 300"):
+        run(recipe, tmp_path, "train.tokens=200", resume=True)
     run(recipe, tmp_path, "train.tokens=null", resume=True)
-    assert len(trained()) == 6
+    assert len(trained()) == 4

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
+import msgspec
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
@@ -20,7 +21,6 @@ from arl.errors import RunError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import MEASURED
 from arl.metrics.summary import Summary, render
-from arl.metrics.trajectory_files import TrajectoryFiles
 from arl.rollout.env import Session
 from arl.run.train import train
 from arl.types import Problem, Response, Trajectory
@@ -65,8 +65,9 @@ async def straggling(problem: Problem, session: Session) -> None:
 class Ran:
     """A run that has ended."""
 
-    def __init__(self, summary: Summary) -> None:
-        self.summary, self.directory = summary, Path(summary.directory)
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.summary = msgspec.json.decode((directory / "summary.json").read_bytes(), type=Summary)
 
     def fates(self) -> dict[str, int]:
         """Groups by what became of them, from the trajectories themselves."""
@@ -88,6 +89,16 @@ class Ran:
         """(step, group) in the order of training."""
         return [(row["trained_at"], row["group_id"]) for row in self.rows() if row["sample"] == 0]
 
+    def records(self, of_training: bool = True) -> list[dict[str, Any]]:
+        """Of its steps, or of its evaluations."""
+        lines = (self.directory / "metrics.jsonl").read_text().splitlines()
+        return [record for record in map(json.loads, lines) if ("loss" in record) == of_training]
+
+    def swaps(self) -> list[str]:
+        """The names of its swaps, in their order."""
+        events = json.loads((self.directory / "trace.json").read_text())
+        return [event["name"] for event in events if "swap" in event["name"]]
+
     def bytes(self) -> dict[str, bytes]:
         """Everything that must repeat."""
         files = [*self.directory.glob("trajectories/*"), *self.directory.glob("checkpoints/*/model.safetensors")]
@@ -95,54 +106,42 @@ class Ran:
         return {str(file.relative_to(self.directory)): file.read_bytes() for file in files}
 
 
+def silent() -> ConsoleDisplay:
+    return ConsoleDisplay(Console(file=io.StringIO()))
+
+
+def run_in(directory: Path, *overrides: str) -> Ran:
+    """Run RECIPE with other settings, below directory/runs."""
+    (directory / "recipe.yaml").write_text(RECIPE)
+    recipe = load_recipe(directory / "recipe.yaml", [f"output.directory={directory / 'runs'}", *overrides])
+    return Ran(Path(train(recipe, silent()).directory))
+
+
 class Start(Protocol):
     def __call__(self, *overrides: str) -> Ran: ...
 
 
-@pytest.fixture
-def recipe_file(tmp_path: Path) -> Path:
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    return tmp_path / "recipe.yaml"
-
-
-@pytest.fixture
-def start(recipe_file: Path) -> Start:
-    def begin(*overrides: str) -> Ran:
-        recipe = load_recipe(recipe_file, [f"output.directory={recipe_file.parent / 'runs'}", *overrides])
-        return Ran(train(recipe, ConsoleDisplay(Console(file=io.StringIO()))))
-
-    return begin
-
-
-def test_two_runs_with_late_groups_are_bit_identical_with_swaps_in_mid_generation(start: Start) -> None:
-    late = ("rollout.late=drop", "rollout.staleness=1", f"rollout.env={__name__}:straggling")
-    costs = ("virtual.train_step=0.001", "virtual.engine_pass=0.01")
-    one, two = start(*late, *costs), start(*late, *costs)
-    assert one.summary.trajectories_spanning_versions > 0
-    assert one.directory != two.directory
-    assert one.bytes() == two.bytes()
-    assert one.summary.weights_sha256 == two.summary.weights_sha256
-    assert one.summary.groups["dropped late, re-queued"] > 0
-    assert {**one.fates(), "in flight": one.summary.groups["in flight"]} == one.summary.groups
-
-
-def test_another_process_with_another_hash_seed_computes_the_same_bits(start: Start, recipe_file: Path) -> None:
-    here = start()
+def test_another_process_with_another_hash_seed_computes_the_same_bits(start: Start, tmp_path: Path) -> None:
+    """With swaps in mid-generation, and groups that come too late."""
+    overrides = ["rollout.late=drop", "rollout.staleness=1", f"rollout.env={__name__}:straggling"]
+    overrides += ["virtual.train_step=0.001", "virtual.engine_pass=0.01"]
+    here = start(*overrides)
+    assert here.summary.trajectories_spanning_versions > 0
+    assert here.summary.groups["dropped late, re-queued"] > 0
+    assert {**here.fates(), "in flight": here.summary.groups["in flight"]} == here.summary.groups
     env = {**os.environ, "PYTHONHASHSEED": "12345", "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "arl.cli", "train", str(recipe_file)]
-    done = subprocess.run(
-        command, cwd=recipe_file.parent, env=env, capture_output=True, text=True, timeout=800, check=False
-    )
+    sets = [word for override in overrides for word in ("--set", override)]
+    command = [sys.executable, "-m", "arl.cli", "train", "recipe.yaml", *sets]
+    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=800, check=False)
     assert done.returncode == 0, done.stderr
     assert f"weights    sha256 {here.summary.weights_sha256}" in done.stdout
-    there = recipe_file.parent / "runs" / "small-2"
-    assert (there / "metrics.jsonl").read_bytes() == (here.directory / "metrics.jsonl").read_bytes()
+    assert Ran(tmp_path / "runs" / "small-2").bytes() == here.bytes()
 
 
 def test_without_interruptions_no_trajectory_spans_versions(start: Start) -> None:
     one = start("sync.interrupt=false")
     assert one.summary.trajectories_spanning_versions == 0
-    assert {step["versions/spanning_fraction"] for step in _steps(one)} == {0}
+    assert {step["versions/spanning_fraction"] for step in one.records()} == {0}
     assert max(one.ages()) in {1, 2}
 
 
@@ -154,45 +153,35 @@ def test_collocated_engines_are_idle_while_the_trainer_steps(start: Start) -> No
 
 
 def test_a_publisher_slower_than_the_trainer_writes_the_newest_and_skips_the_others(start: Start) -> None:
-    ran = start("virtual.publish=9", "rollout.staleness=3", "train.steps=12")
-    swaps = [event for event in json.loads((ran.directory / "trace.json").read_text()) if "swap" in event["name"]]
+    ran = start("virtual.publish=9", "rollout.staleness=3", "train.steps=12", "eval.problems=0")
     assert max(ran.ages()) == 3
-    assert ran.summary.training_seconds > 9 * len(swaps)
-    assert swaps[-1]["name"] == "swap to 12"
-    assert len(swaps) < 12
+    assert ran.summary.training_seconds > 9 * len(ran.swaps())
+    assert ran.swaps()[-1] == "swap to 12"
+    assert len(ran.swaps()) < 12
 
 
-def test_every_metric_but_the_wall_clocks_is_there(start: Start) -> None:
-    ran = start()
-    assert set().union(*_steps(ran)) == EVERY_STEP - (MEASURED - {"time/train_s"})
-    recipe = load_recipe(ran.directory / "recipe.yaml")
-    assert "virtual s of RL" in render(ran.summary, recipe)
-    assert ran.summary.training_seconds == pytest.approx(_steps(ran)[-1]["time_s"], abs=0.1)
-
-
-def test_a_run_that_rejects_groups_says_what_it_trains_on(start: Start) -> None:
+def test_every_metric_but_the_wall_clocks_is_there_and_rejects_are_compared_with_what_is_trained(start: Start) -> None:
     ran = start(f"rollout.filter={__name__}:picky")
     rejected = {"audit/length_rejected", "audit/reward_rejected"}
-    assert set().union(*_steps(ran)) == (EVERY_STEP | rejected) - (MEASURED - {"time/train_s"})
+    assert set().union(*ran.records()) == (EVERY_STEP | rejected) - (MEASURED - {"time/train_s"})
     selection = ran.summary.selection
     assert selection.rejected.groups == ran.summary.groups["rejected"] == ran.fates()["rejected"] > 0
     page = render(ran.summary, load_recipe(ran.directory / "recipe.yaml"))
     assert f"rejected  {selection.rejected.groups:8d}{selection.rejected.length.mean:14.4g}" in page
     assert "warning" not in page
+    assert "virtual s of RL" in page
+    assert ran.summary.training_seconds == pytest.approx(ran.records()[-1]["time_s"], abs=0.1)
 
 
-def test_what_ends_a_run_is_told_as_it_is(start: Start) -> None:
-    with pytest.raises(RunError, match=r"problems in order of admission failed.*\n?[\s\S]*no opinion"):
-        start(f"reward.function={__name__}:broken", "eval.problems=0", "reward.on_error=drop")
-
-
-def test_a_reward_that_grades_nothing_ends_the_run_and_is_no_run_of_zeros(start: Start) -> None:
-    with pytest.raises(RunError, match=r"graded not one episode of the last 16 problems.*\n?[\s\S]*no opinion"):
-        start(f"reward.function={__name__}:broken", "eval.problems=0")
-
-
-def _steps(ran: Ran) -> list[dict[str, Any]]:
-    records = [json.loads(line) for line in (ran.directory / "metrics.jsonl").read_text().splitlines()]
-    assert len(records) == 6 + 2
-    assert TrajectoryFiles.STEPS_PER_FILE > 6
-    return [r for r in records if "loss" in r]
+@pytest.mark.parametrize(
+    ("on_error", "complaint"),
+    [
+        ("drop", r"problems in order of admission failed.*\n?[\s\S]*no opinion"),
+        ("zero", r"graded not one episode of the last 16 problems.*\n?[\s\S]*no opinion"),
+    ],
+)
+def test_a_reward_that_grades_nothing_ends_the_run_and_is_no_run_of_zeros(
+    start: Start, on_error: str, complaint: str
+) -> None:
+    with pytest.raises(RunError, match=complaint):
+        start(f"reward.function={__name__}:broken", "eval.problems=0", f"reward.on_error={on_error}")
