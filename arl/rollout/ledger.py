@@ -47,18 +47,25 @@ class WaitTimer:
         return StepWaits(**self._seconds)
 
 
-class GateMeter(Stopwatch):
+class GateMeter:
     """Count the seconds in which admission is held back and no request is open."""
 
     def __init__(self) -> None:
-        super().__init__()
+        self._watch = Stopwatch()
+        self._open = 0
         self._held = False
 
     @property
-    def _counts(self) -> bool:
-        return self._held and self._open == 0
+    def seconds(self) -> float:
+        """Return the seconds until now."""
+        return self._watch.seconds
+
+    def opened(self, count: int) -> None:
+        """Count `count` more open requests, or fewer when it is negative."""
+        self._open += count
+        self._watch.run(self._held and self._open == 0)
 
     def hold(self, held: bool) -> None:
         """Note whether the gate or the cap keeps groups that the run needs from starting."""
-        self._settle()
         self._held = held
+        self._watch.run(self._held and self._open == 0)

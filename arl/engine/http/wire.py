@@ -12,9 +12,9 @@ from itertools import groupby
 from typing import Any, Literal
 
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from arl.engine.base import IDLE, Load
-from arl.sync.weight_loader import MemoryTag
 from arl.types import SamplingParams
 
 DONE = b"[DONE]"
@@ -108,12 +108,6 @@ class Chunk(Struct):
     index: int = 0
 
 
-class Pause(Struct):
-    """Stop generating between two passes; open requests keep their cache."""
-
-    mode: Literal["in_place"] = "in_place"
-
-
 class Abort(Struct):
     """End one request, or all. SGLang ends every request whose id begins with `rid`."""
 
@@ -131,7 +125,7 @@ class ModelInfo(Struct):
 
 
 class RankLoad(Struct):
-    """Report the load of one scheduler. SGLang sends more fields, and has several schedulers with data parallelism."""
+    """Report the load of one scheduler, in the order of Load. SGLang sends more fields."""
 
     num_running_reqs: int
     num_waiting_reqs: int
@@ -141,7 +135,7 @@ class RankLoad(Struct):
 
 
 class Loads(Struct):
-    """Report the loads of all schedulers."""
+    """Report the loads of all schedulers; with data parallelism SGLang has several."""
 
     loads: list[RankLoad]
 
@@ -156,13 +150,8 @@ class Loads(Struct):
         """
         if not self.loads:
             return IDLE
-        return Load(
-            running=sum(rank.num_running_reqs for rank in self.loads),
-            waiting=sum(rank.num_waiting_reqs for rank in self.loads),
-            slots=sum(rank.max_running_requests for rank in self.loads),
-            tokens=sum(rank.num_total_tokens for rank in self.loads),
-            capacity=sum(rank.max_total_num_tokens for rank in self.loads),
-        )
+        fields = zip(*(astuple(rank) for rank in self.loads), strict=True)
+        return Load(*(sum(field) for field in fields))
 
 
 def spans(versions: tuple[int, ...]) -> list[Span]:
@@ -181,12 +170,6 @@ def spans(versions: tuple[int, ...]) -> list[Span]:
 
 
 # ---- weights
-
-
-class Memory(Struct):
-    """Name the memory that a server releases, or takes again."""
-
-    tags: list[MemoryTag]
 
 
 class UpdateFromDisk(Struct):
@@ -226,20 +209,6 @@ class UpdateFromDistributed(Struct):
     flush_cache: bool = False
 
 
-class UpdateFromTensor(Struct):
-    """Map one bucket of shared memory. Only SGLang understands it."""
-
-    serialized_named_tensors: list[bytes]  # base64 in JSON; one for each of the server's workers
-    weight_version: str | None
-    flush_cache: bool = False
-
-
-class CheckWeights(Struct):
-    """Ask for the checksums of all weights."""
-
-    action: Literal["checksum"] = "checksum"
-
-
 class Checksums(Struct):
     """Hold the checksums of one worker: name -> sha256."""
 
@@ -247,6 +216,6 @@ class Checksums(Struct):
 
 
 class Checked(Struct):
-    """Answer CheckWeights, with one entry for each worker."""
+    """Hold the checksums of each worker."""
 
     ranks: list[Checksums]
