@@ -1,11 +1,10 @@
-"""Measure how long an engine is busy, and how long the parts of its pause take. Torch-free."""
+"""Measure how long a condition holds, and how long the parts of a pause or of a wait take. Torch-free."""
 
 import contextlib
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import Literal
 
 from arl.clock import now
-from arl.types import PauseParts
 
 
 class Stopwatch:
@@ -28,25 +27,17 @@ class Stopwatch:
         self._runs = holds
 
 
-PartName = Literal["drain", "flush", "transfer", "load", "resume"]
-
-
-class PauseTimer:
-    """Add up the seconds of each part of a pause."""
+class PartTimer:
+    """Add up seconds by what they pass for, such as the parts of a pause: PauseParts(**timer.seconds)."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     @contextlib.contextmanager
-    def part(self, name: PartName) -> Iterator[None]:
+    def part(self, name: str) -> Iterator[None]:
         """Count the seconds of this context as part of `name`."""
         start = now()
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + now() - start
-
-    @property
-    def parts(self) -> PauseParts:
-        """Return the seconds until now."""
-        return PauseParts(**self._seconds)
+            self.seconds[name] += now() - start

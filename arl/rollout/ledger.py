@@ -1,17 +1,12 @@
-"""Count what becomes of every admitted group, what a step waits for, and how long the engines have nothing to do.
+"""Count what becomes of every admitted group, and how long the engines have nothing to do.
 
 admitted = trained + lost, by fate + in flight
 """
 
-import contextlib
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
 
-from arl.clock import now
 from arl.engine.meters import Stopwatch
-from arl.types import StepWaits
 
 
 @dataclass
@@ -27,24 +22,6 @@ class Ledger:
     def in_flight(self) -> int:
         """Return the number of groups that are running, or finished and in the buffer."""
         return self.admitted - self.trained - self.lost.total()
-
-
-class WaitTimer:
-    """Sum the waits of one step by their cause: a field of StepWaits."""
-
-    def __init__(self) -> None:
-        self._seconds: Counter[str] = Counter()
-
-    @contextlib.contextmanager
-    def waiting_for(self, cause: Literal["groups", "bound", "device"]) -> Iterator[None]:
-        """Count the seconds of the block."""
-        began = now()
-        yield
-        self._seconds[cause] += now() - began  # type: ignore[assignment]
-
-    def waits(self) -> StepWaits:
-        """Return the sums."""
-        return StepWaits(**self._seconds)
 
 
 class GateMeter:

@@ -20,12 +20,12 @@ from arl.clock import now
 from arl.engine.base import Load, refuse_impossible
 from arl.engine.embedded.model_runner import ModelRunner
 from arl.engine.embedded.request_rows import OpenRequest, Rows, Stream
-from arl.engine.meters import PauseTimer, Stopwatch
+from arl.engine.meters import PartTimer, Stopwatch
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.sync.buckets import checksums, refuse_difference
 from arl.sync.loading import load_state, read_weights
-from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, PauseParts, SwapReport, WeightUpdate
 
 PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; a shared token counts once
 
@@ -189,7 +189,7 @@ class EmbeddedEngine:
             EngineError: the weights are older, incomplete or of another shape; the old ones stay in use.
         """
         start = now()
-        timer = PauseTimer()
+        timer = PartTimer()
         pauses_itself = self._paused_since is None
         with timer.part("drain"):
             await self.pause()
@@ -200,9 +200,8 @@ class EmbeddedEngine:
         finally:
             if pauses_itself:
                 await self.resume()
-        report = SwapReport(
-            update.version, now() - paused_since, now() - start, self._recomputed_tokens, parts=timer.parts
-        )
+        parts = PauseParts(**timer.seconds)
+        report = SwapReport(update.version, now() - paused_since, now() - start, self._recomputed_tokens, parts)
         self._recomputed_tokens = 0
         if update.checksums:
             refuse_difference("the engine", update, self.checksums())

@@ -21,11 +21,11 @@ from arl.engine.base import Load, refuse_impossible
 from arl.engine.http.batch_sender import BatchSender, Call
 from arl.engine.http.connection import Http
 from arl.engine.http.sglang_protocol import SGLangProtocol
-from arl.engine.meters import PauseTimer, Stopwatch
+from arl.engine.meters import PartTimer, Stopwatch
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, PauseParts, SwapReport, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
 FLUSH_AGAIN_SECONDS = 0.01  # SGLang's own wait, /flush_cache?timeout=, may take a second more than it needs
@@ -90,7 +90,7 @@ class HttpEngine:
         self._lock = asyncio.Lock()  # one of pause, resume and update at a time
         self._paused_since: float | None = None
         self._busy = Stopwatch()
-        self._timer = PauseTimer()  # of the last pause
+        self._timer = PartTimer()  # of the last pause
 
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self.key, self.swap_seconds, self.certificate)
@@ -200,7 +200,8 @@ class HttpEngine:
                 await self._resume()
             recomputed = self._batches.recomputed_tokens
             self._batches.recomputed_tokens = 0
-            report = SwapReport(update.version, now() - since, now() - start, recomputed, parts=self._timer.parts)
+            parts = PauseParts(**self._timer.seconds)
+            report = SwapReport(update.version, now() - since, now() - start, recomputed, parts)
             await self._loader.check(update)
             return report
 
@@ -216,7 +217,7 @@ class HttpEngine:
         if self._paused_since is not None:
             return
         self._paused_since = now()
-        self._timer = PauseTimer()
+        self._timer = PartTimer()
         self._count_busy()
         self._batches.pause()
         if self.kv_policy == "keep":

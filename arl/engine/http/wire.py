@@ -11,8 +11,9 @@ Fields that arl never sets have the one value that arl needs; of answers there a
 from itertools import groupby
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
-from msgspec.structs import astuple
+from msgspec.structs import asdict, astuple
 
 from arl.engine.base import IDLE, Load
 from arl.types import SamplingParams
@@ -20,15 +21,15 @@ from arl.types import SamplingParams
 DONE = b"[DONE]"
 
 
-class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Hold sampling parameters under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there.
+class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True, rename={"seed": "sampling_seed"}):
+    """Hold SamplingParams under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there.
 
-    `sampling_seed` has no default, because a default is left out of the message: under
-    --enable-deterministic-inference SGLang then takes 42, and a whole group samples alike.
+    `seed` has no default, because a default is left out of the message: under --enable-deterministic-inference SGLang
+    then takes 42, and a whole group samples alike.
     """
 
     max_new_tokens: int
-    sampling_seed: int
+    seed: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
@@ -38,27 +39,12 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
     @property
     def params(self) -> SamplingParams:
         """Return them as arl's own type."""
-        return SamplingParams(
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            stop_token_ids=self.stop_token_ids,
-            seed=self.sampling_seed,
-        )
+        return msgspec.convert(self, SamplingParams, from_attributes=True)
 
 
 def sampling_of(params: SamplingParams) -> Sampling:
     """Translate arl's sampling parameters; a request without stop tokens ignores those of the model as well."""
-    return Sampling(
-        max_new_tokens=params.max_new_tokens,
-        sampling_seed=params.seed,
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        stop_token_ids=params.stop_token_ids,
-        ignore_eos=not params.stop_token_ids,
-    )
+    return Sampling(**asdict(params), ignore_eos=not params.stop_token_ids)
 
 
 class Generate(Struct, forbid_unknown_fields=True):
