@@ -162,11 +162,12 @@ def _serve_group(link: Link, target: BroadcastTarget, join: Join, host: str, sec
     Consumes versions to send; waits for the next; unblocked by it, by Leave, or by the end of the process.
     """
     backend: GroupBackend = "nccl" if torch.cuda.is_available() else "gloo"
-    asked: RankRequest | None = link.receive(join.group)
+    request = link.receive(join.group)
+    asked: RankRequest | None = request  # what is not answered yet
     error = ""
     try:
         store = serve_store(host, seconds)
-        link.answer(asked, Joined(host, store.port, backend))
+        link.answer(request, Joined(host, store.port, backend))
         asked = None  # if the group breaks now, what is asked next is answered with the error
         with contextlib.closing(Group(store, join.group, 0, join.world_size, backend, seconds)) as group:
             asked = link.receive(join.group)

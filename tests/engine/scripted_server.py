@@ -36,7 +36,7 @@ async def talking_to(
         return web.json_response({})
 
     async def info(_: web.Request) -> web.Response:
-        model = {"model_path": "m", "weight_version": str(version), "vocab_size": 16, "context_length": 64}
+        model = {"model_path": "m", "weight_version": str(version)}
         return web.json_response(model)
 
     app = web.Application()

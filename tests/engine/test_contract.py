@@ -6,12 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from arl.config.capabilities import KvPolicy
 from arl.engine.base import Engine, Load
 from arl.engine.embedded.batching import EmbeddedEngine
 from arl.engine.http.engine_client import HttpEngine
 from arl.errors import EngineError
 from arl.types import Completion, GenerateRequest, Increment, WeightUpdate
-from tests.engine.conftest import CONTEXT, EOS, REAL, VOCAB, KvPolicy, Opened, Weights, ask, complete, within
+from tests.engine.conftest import CONTEXT, EOS, REAL, VOCAB, Opened, Weights, ask, complete, within
 
 PROMPTS = [tuple((7 * i + j) % 13 for j in range(1 + 5 * i)) for i in range(6)]
 

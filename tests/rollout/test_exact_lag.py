@@ -177,7 +177,7 @@ def test_a_distribution_is_drawn_by_seed_and_group(tmp_path: Path) -> None:
     shares = [np.mean(lags[4:] == lag) for lag in (0, 1, 4)]
     assert shares == pytest.approx([0.5, 0.3, 0.2], abs=0.05)
     assert set(np.unique(lags)) == {0, 1, 2, 3, 4}  # 2 and 3: where 4 is cut
-    assert np.array_equal(lags[:6], lags_of(recipe({"dist": write(tmp_path, "{0: 0.5, 1: 0.3, 4: 0.2}")})))
+    assert np.array_equal(lags[:STEPS], lags_of(recipe({"dist": write(tmp_path, "{0: 0.5, 1: 0.3, 4: 0.2}")})))
     assert not np.array_equal(lags, lags_of(recipe({"dist": write(tmp_path, text)}, train=train, seed=1)))
 
 

@@ -154,13 +154,7 @@ class EngineRoutes:
         return _json_answer(wire.Loads([wire.RankLoad(*msgspec.structs.astuple(load))]))
 
     async def _model_info(self, _: Request) -> Response:
-        info = wire.ModelInfo(
-            model_path=self._model_path,
-            weight_version=str(self._engine.loaded_version),
-            vocab_size=self._engine.vocab_size,
-            context_length=self._engine.context,
-        )
-        return _json_answer(info)
+        return _json_answer(wire.ModelInfo(self._model_path, str(self._engine.loaded_version)))
 
 
 def _post(path: str, kind: type[Any], work: Callable[[Any], Awaitable[Response | None]]) -> web.RouteDef:

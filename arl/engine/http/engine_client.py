@@ -59,11 +59,11 @@ class HttpEngine:
         url: like http://127.0.0.1:30000
         generate_seconds: longest silence of open requests while not paused
         swap_seconds: longest wait for one command (pause, update, continue)
+        key: sent as a bearer token
+        vocab_size, context: of the model
+        certificate: file of the only one that a server with TLS may show
         kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
         releases_memory: from pause() to resume(), for the trainer that uses the device meanwhile; only with recompute
-        key: sent as a bearer token
-        certificate: file of the only one that a server with TLS may show
-        vocab_size, context: of the model; 0 asks the server, which SGLang does not answer
         sender: of weights that are broadcast, shared by the engines of a run
         workers: processes of the server that hold a part of the weights
         first_rank: the trainer's rank on the device of the first worker; the others follow
@@ -73,12 +73,12 @@ class HttpEngine:
     _: KW_ONLY
     generate_seconds: float
     swap_seconds: float
+    key: str
+    vocab_size: int
+    context: int
+    certificate: str | None = None
     kv_policy: KvPolicy = "recompute"
     releases_memory: bool = False
-    key: str | None = None
-    certificate: str | None = None
-    vocab_size: int = 0
-    context: int = 0
     sender: GroupSender | None = None
     workers: int = 1
     first_rank: int = 0
@@ -100,8 +100,6 @@ class HttpEngine:
         except BaseException:
             await self._http.close()
             raise
-        self.vocab_size = self.vocab_size or model.vocab_size
-        self.context = self.context or model.context_length
         self._batches = BatchSender(self._protocol, self.generate_seconds, self.kv_policy == "keep", version)
         self._loader = WeightLoader(self._protocol, self.sender, self.workers, self.first_rank)
         self._loader.loaded = WeightUpdate(version, model.model_path)

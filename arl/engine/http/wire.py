@@ -102,12 +102,10 @@ class Abort(Struct):
 
 
 class ModelInfo(Struct):
-    """Describe the server's model. The last two fields are ours; SGLang leaves them out."""
+    """Say where the server's weights began, and their version."""
 
     model_path: str
     weight_version: str
-    vocab_size: int = 0
-    context_length: int = 0
 
 
 class RankLoad(Struct):
