@@ -161,7 +161,7 @@ def _post(path: str, kind: type[Any], work: Callable[[Any], Awaitable[Response |
     """Answer POSTs of `path`, whose body is a message of `kind`, with what `work` returns of it, or with nothing."""
 
     async def handler(request: Request) -> Response:
-        body = msgspec.json.decode(await request.read(), type=kind)
+        body = msgspec.json.decode(await request.read() or b"{}", type=kind)
         answer = await work(body)
         return Response() if answer is None else answer
 
