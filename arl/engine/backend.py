@@ -117,7 +117,7 @@ class Backend(Protocol):
     def connect(
         self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
     ) -> AbstractAsyncContextManager[ReplicaEngine]:
-        """Connect to a server that has said it is ready.
+        """Connect to a server that has said it is ready. A backend that inherits this one speaks SGLang's protocol.
 
         Args:
             url: what it printed behind "ready "
@@ -125,15 +125,6 @@ class Backend(Protocol):
             key: the run's secret, sent with each request
             sender: of weights that are broadcast, shared by the engines of the run; else None
         """
-
-
-class HttpBackend:
-    """Connect to servers that speak SGLang's protocol, as `Backend.connect` says."""
-
-    def connect(
-        self, url: str, server: ServerSpec, key: str, sender: GroupSender | None
-    ) -> AbstractAsyncContextManager[ReplicaEngine]:
-        """See Backend.connect."""
         from arl.engine.http.engine_client import connect_http  # importing aiohttp takes a tenth of a second
 
         return connect_http(url, server, key, sender)

@@ -1,79 +1,43 @@
-"""Measure how long an engine is busy, and how long the parts of its pause take. Torch-free."""
+"""Measure how long a condition holds, and how long the parts of a pause or of a wait take. Torch-free."""
 
 import contextlib
-from abc import ABC, abstractmethod
+from collections import defaultdict
 from collections.abc import Iterator
-from typing import Literal
 
 from arl.clock import now
-from arl.types import PauseParts
 
 
-class Stopwatch(ABC):
+class Stopwatch:
     """Count the seconds of the clock in which a condition holds."""
 
     def __init__(self) -> None:
         self._seconds = 0.0  # until `_since`
         self._since = 0.0
-        self._open = 0
+        self._runs = False
 
     @property
     def seconds(self) -> float:
         """Return the seconds until now."""
-        return self._seconds + (now() - self._since if self._counts else 0.0)
+        return self._seconds + (now() - self._since if self._runs else 0.0)
 
-    @property
-    @abstractmethod
-    def _counts(self) -> bool:
-        """Return whether the condition holds."""
-
-    def opened(self, count: int) -> None:
-        """Count `count` more open requests, or fewer when it is negative."""
-        self._settle()
-        self._open += count
-
-    def _settle(self) -> None:
-        """Add what has passed since the last change; the next change counts from now."""
+    def run(self, holds: bool) -> None:
+        """Count from now on if the condition holds, and nothing otherwise."""
         self._seconds = self.seconds
         self._since = now()
+        self._runs = holds
 
 
-class BusyMeter(Stopwatch):
-    """Count the seconds with at least one request open and no pause."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._paused = False
-
-    @property
-    def _counts(self) -> bool:
-        return self._open > 0 and not self._paused
-
-    def pause(self, paused: bool) -> None:
-        """Count nothing from now on, or count again."""
-        self._settle()
-        self._paused = paused
-
-
-PartName = Literal["drain", "flush", "transfer", "load", "resume"]
-
-
-class PauseTimer:
-    """Add up the seconds of each part of a pause."""
+class PartTimer:
+    """Add up seconds by what they pass for, such as the parts of a pause: PauseParts(**timer.seconds)."""
 
     def __init__(self) -> None:
-        self._seconds: dict[str, float] = {}
+        self.seconds: defaultdict[str, float] = defaultdict(float)
 
     @contextlib.contextmanager
-    def part(self, name: PartName) -> Iterator[None]:
+    def part(self, name: str) -> Iterator[None]:
         """Count the seconds of this context as part of `name`."""
         start = now()
         try:
             yield
         finally:
-            self._seconds[name] = self._seconds.get(name, 0.0) + now() - start
-
-    @property
-    def parts(self) -> PauseParts:
-        """Return the seconds until now."""
-        return PauseParts(**self._seconds)
+            self.seconds[name] += now() - start

@@ -83,7 +83,6 @@ class Router:
         self._were_filled: set[int] = set()
         self.restarts = 0  # how often a slot was filled again
         self._busy_seconds = 0.0  # counted when the slots last changed
-        self._homes: dict[str, Replica] = {}  # affinity -> where requests of the group go, while one is open
         self._oldest_loaded = 0  # loaded_version when a replica was last lost
         self._newest: WeightUpdate | None = None  # what every replica has, or is being given
         self._paused = False
@@ -338,7 +337,6 @@ class Router:
         """Choose the replica of `request`, and count the request in."""
         replica = await self._choose(request.affinity)
         if request.affinity:
-            self._homes[request.affinity] = replica
             replica.groups[request.affinity] += 1
         replica.open += 1
         replica.requests += 1
@@ -354,8 +352,8 @@ class Router:
         good_from = now() - REPORT_SECONDS
         while True:
             await self._any_live.wait()
-            home = self._homes.get(affinity)
-            if home is not None and not home.lost.is_set():
+            home = next((replica for replica in self._live if affinity in replica.groups), None)
+            if home is not None:
                 return home
             if len(self._live) == 1 or min(replica.reported_at for replica in self._live) >= good_from:
                 return max(self._live, key=lambda replica: replica.free)
@@ -370,5 +368,3 @@ class Router:
         replica.groups[affinity] -= 1
         if replica.groups[affinity] <= 0:
             del replica.groups[affinity]
-            if self._homes.get(affinity) is replica:  # else the group has moved, because its replica was lost
-                del self._homes[affinity]

@@ -95,7 +95,13 @@ class EngineSupervisor:
             url = await server.ready(self.startup_seconds)
             async with self.connect(url) as engine:
                 replica = await self.router.fill(self.slot, engine)
-                self._report_recovery(replica)
+                self.has_served.set()
+                if self._last is not None:
+                    assert self._last.replica is not None
+                    self.note(
+                        f"{self._last.how}; restarted in {now() - self._last.time:.1f} s at version "
+                        f"{engine.loaded_version}; {self._last.replica.cut_short} requests resumed"
+                    )
                 await self._raise_loss(server, replica)
         except RunError as error:  # the client has ended what was open by now
             why = error
@@ -124,17 +130,6 @@ class EngineSupervisor:
             lost.cancel()
         assert replica.loss is not None
         raise replica.loss
-
-    def _report_recovery(self, replica: Replica) -> None:
-        """Note that the slot is filled again, if an earlier server had served in it."""
-        self.has_served.set()
-        if self._last is None or self._last.replica is None:
-            return
-        seconds = now() - self._last.time
-        self.note(
-            f"{self._last.how}; restarted in {seconds:.1f} s at version {replica.engine.loaded_version}; "
-            f"{self._last.replica.cut_short} requests resumed"
-        )
 
 
 async def _describe_silence(server: Process, why: RunError) -> str:

@@ -27,14 +27,15 @@ from typing import Any
 import msgspec
 
 from arl.clock import now, outer_deadline
+from arl.engine.meters import PartTimer
 from arl.errors import Lost, Rejected, ends_the_run, leaves
 from arl.rollout.base import Checkpoints, Observer, Segment
 from arl.rollout.controller_state import ControllerState, OpenGroup, Progress, RunningGroup
 from arl.rollout.failure_window import FailureLimits
-from arl.rollout.ledger import Ledger, WaitTimer
+from arl.rollout.ledger import Ledger
 from arl.rollout.problem_queue import Attempt, ProblemQueue, TailRounds
 from arl.rollout.swaps import publish
-from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, SET_ASIDE, Batch, Trajectory
+from arl.types import FAILED, FAILED_REQUEUED, LATE, LATE_REQUEUED, REJECTED, SET_ASIDE, Batch, StepWaits, Trajectory
 
 PASSES_UNTIL_RECALLED = 3  # of the event loop: a restored group's task, its episodes' tasks, and their recorded turns
 
@@ -194,7 +195,9 @@ class Controller:
         elif isinstance(cause, Rejected):
             self._reject(group, group.partial(), cause)
         else:
-            self._fail(group, cause)
+            requeued = self._problems.requeue(group.record.attempt)
+            self._lose(group, group.partial(), fate=FAILED_REQUEUED if requeued else FAILED, cause=cause)
+            self._limits.count_failure(group.record.attempt, cause)
 
     def _finish(self, group: OpenGroup, trajectories: tuple[Trajectory, ...]) -> None:
         del self._running[group.record.group_id]
@@ -205,12 +208,6 @@ class Controller:
             self._set_rest_aside(self._tail)
         self._progress.finished.set()
         self._progress.loadable.set()
-
-    def _fail(self, group: OpenGroup, cause: BaseException) -> None:
-        requeued = self._problems.requeue(group.record.attempt)
-        fate = FAILED_REQUEUED if requeued else FAILED
-        self._lose(group, group.partial(), fate=fate, cause=cause)
-        self._limits.count_failure(group.record.attempt, cause)
 
     def _reject(self, group: OpenGroup, trajectories: tuple[Trajectory, ...], cause: BaseException | None) -> None:
         self._lose(group, trajectories, fate=REJECTED, cause=cause)
@@ -238,11 +235,11 @@ class Controller:
         the trainer. Unblocked by finished groups, lost groups, swaps and `stop`.
         """
         for version in range(self.version, self._until):
-            timer = WaitTimer()
+            timer = PartTimer()
             chosen = await self._wait_for_batch(version, timer)
             if chosen is None:
                 return
-            with timer.waiting_for("device"):
+            with timer.part("device"):
                 await self._take_turn()
             if self.is_stopping:
                 return
@@ -251,7 +248,7 @@ class Controller:
                 result = await self._trainer.step(batch)
             self._progress.version = result.version
             self._progress.loadable.set()
-            self._observer.step_finished(batch, result, timer.waits())
+            self._observer.step_finished(batch, result, StepWaits(**timer.seconds))
             open_attempts = [group.record.attempt for group in self._running.values()]
             self._limits.forget_before(self._problems.oldest([*open_attempts, *self._set_aside()]))
             if self.has_ended():
@@ -259,7 +256,7 @@ class Controller:
             if self._checkpoints.due(self.version):
                 await self._save_beside(tasks)
 
-    async def _wait_for_batch(self, version: int, timer: WaitTimer) -> Counter[int] | None:
+    async def _wait_for_batch(self, version: int, timer: PartTimer) -> Counter[int] | None:
         """Wait until step `version` may start; the deadline counts from the last group that ended.
 
         Returns:
@@ -274,7 +271,7 @@ class Controller:
                 chosen = self._choose_batch(version) if has_enough else None
                 if chosen is not None or self._has_no_more_groups(version):
                     return chosen
-                with timer.waiting_for("bound" if has_enough else "groups"):
+                with timer.part("bound" if has_enough else "groups"):
                     await self._progress.finished.wait()
                 scope.reschedule(now() + timeout)
 
@@ -330,13 +327,9 @@ class Controller:
         """Wait for the device, where engines and trainer share one; without interruptions also for open episodes."""
         if self._segment.lease is None:
             return
-        timeout = self._deadlines.swap_and_restart + (0 if self._interrupts else self._deadlines.step)
+        timeout = self._deadlines.swap_and_restart + (0 if self._segment.drain is None else self._deadlines.step)
         async with outer_deadline(timeout, "controller", "the device lease"):
             await self._segment.lease.acquire()
-
-    @property
-    def _interrupts(self) -> bool:
-        return self._segment.drain is None
 
     # ---- state
 
@@ -367,9 +360,9 @@ class Controller:
             tokens_trained=self._progress.tokens_trained,
             lost=dict(self.ledger.lost),
             restarted_tokens=self.ledger.restarted_tokens,
-            position=self._problems.position,
+            position=self._problems.order.position,
             num_problems=self._problems.num_problems,
-            requeued=self._problems.waiting,
+            requeued=tuple(self._problems.waiting),
             set_aside=self._set_aside(),
             is_long_round=self._tail is not None and self._tail.is_long,
             failures=self._limits.state(),
@@ -388,7 +381,8 @@ class Controller:
             self._tail.restore(state.trained + len(state.buffered), state.is_long_round, state.set_aside)
         for due, group in state.buffered:
             self._buffer.add(group, due)
-        keeps_tokens = self._interrupts or self._engine.loaded_version == state.loaded_version
+        interrupts = self._segment.drain is None
+        keeps_tokens = interrupts or self._engine.loaded_version == state.loaded_version
         for running in state.running:
             record = running
             if not keeps_tokens:  # its episodes begin anew
@@ -407,7 +401,7 @@ class Controller:
             await asyncio.sleep(0)
 
     def _set_aside(self) -> tuple[Attempt, ...]:
-        return () if self._tail is None else self._tail.set_aside
+        return () if self._tail is None else tuple(self._tail.set_aside)
 
     @property
     def open_tokens(self) -> int:

@@ -6,6 +6,7 @@ Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each
 import asyncio
 import hashlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -37,6 +38,7 @@ class Rewards(Protocol):
         """
 
 
+@dataclass(eq=False)
 class Episodes:
     """Open and run the episodes of groups. Implements Groups, see arl.rollout.base.
 
@@ -47,29 +49,18 @@ class Episodes:
         top_p, top_k: see SamplingParams; other than the defaults for evaluations only.
     """
 
-    def __init__(
-        self,
-        engine: Engine,
-        codec: TextCodec,
-        rewards: Rewards,
-        env: Env,
-        rollout: Rollout,
-        seed: int,
-        max_length: int,
-        shaping: Reward = UNSHAPED,
-        top_p: float = 1.0,
-        top_k: int = -1,
-    ) -> None:
-        self._engine = engine
-        self._codec = codec
-        self._rewards = rewards
-        self._env = env
-        self._rollout = rollout
-        self._seed = seed
-        self._max_length = max_length
-        self._shaping = shaping
-        self._top_p = top_p
-        self._top_k = top_k
+    engine: Engine
+    codec: TextCodec
+    rewards: Rewards
+    env: Env
+    rollout: Rollout
+    seed: int
+    max_length: int
+    shaping: Reward = UNSHAPED
+    top_p: float = 1.0
+    top_k: int = -1
+
+    def __post_init__(self) -> None:
         self.gate_meter = GateMeter()
         self.drain = Drain()
         self.reward_wait_seconds = 0.0  # clock seconds from the end of a group's episodes to their grades, summed
@@ -82,29 +73,29 @@ class Episodes:
         Args:
             journals: of the same sessions in the run that is resumed, in their order.
         """
-        prompt_ids = self._codec.encode_problem(problem)
+        prompt_ids = self.codec.encode_problem(problem)
         sessions = []
-        for i in range(self._rollout.group_size):
+        for i in range(self.rollout.group_size):
             episode_id = f"{name}.{i}"
-            digest = hashlib.blake2b(f"{self._seed} {episode_id}".encode(), digest_size=8).digest()
+            digest = hashlib.blake2b(f"{self.seed} {episode_id}".encode(), digest_size=8).digest()
             sampling = SamplingParams(
-                max_new_tokens=self._rollout.max_new_tokens,
-                temperature=self._rollout.temperature,
-                top_p=self._top_p,
-                top_k=self._top_k,
-                stop_token_ids=(*self._codec.stop_token_ids, *self._rollout.stop_token_ids),
+                max_new_tokens=self.rollout.max_new_tokens,
+                temperature=self.rollout.temperature,
+                top_p=self.top_p,
+                top_k=self.top_k,
+                stop_token_ids=(*self.codec.stop_token_ids, *self.rollout.stop_token_ids),
                 seed=int.from_bytes(digest, "big") >> 1,  # fits a signed 64-bit integer
             )
             session = Session(
-                self._engine,
-                self._codec,
+                self.engine,
+                self.codec,
                 sampling=sampling,
                 prompt_ids=prompt_ids,
-                max_length=self._max_length,
+                max_length=self.max_length,
                 episode_id=episode_id,
                 affinity=name,
                 journal=journals[i] if journals else (),
-                stop=self._rollout.stop,
+                stop=self.rollout.stop,
                 meter=self.gate_meter,
             )
             sessions.append(session)
@@ -137,7 +128,7 @@ class Episodes:
         response = session.seen_by_reward()
         if own_reward is None:
             with span("rewards", session.episode_id):
-                grade = await self._rewards.score(problem, response)
+                grade = await self.rewards.score(problem, response)
         else:
             grade = Grade(own_reward)
         return ended_at, self._trajectory(session, response, grade)
@@ -148,15 +139,15 @@ class Episodes:
         mask = trajectory.loss_mask
         return msgspec.structs.replace(
             trajectory,
-            reward=shaped(grade.reward, response, self._shaping),
-            loss_mask=np.zeros_like(mask) if is_masked(response, self._shaping) else mask,
+            reward=shaped(grade.reward, response, self.shaping),
+            loss_mask=np.zeros_like(mask) if is_masked(response, self.shaping) else mask,
         )
 
     async def _drive(self, problem: Problem, session: Session) -> float | None:
         """Run one episode and return the reward that its env gave, if any."""
         try:
             async with self.drain.episode():
-                own = await self._env(problem, session)
+                own = await self.env(problem, session)
             session.end()
             return None if own is None else read_number(own, "the reward that the env gave")
         except NoRewardError as error:

@@ -42,26 +42,16 @@ class ProblemQueue:
     """
 
     def __init__(self, order: ProblemOrder, max_requeues: int) -> None:
-        self._order = order
+        self.order = order
         self._max_requeues = max_requeues
-        self._waiting: deque[Attempt] = deque()
+        self.waiting: deque[Attempt] = deque()  # attempts that were put back
         self.num_problems = 0  # admitted so far: the number of the next new one
-
-    @property
-    def waiting(self) -> tuple[Attempt, ...]:
-        """Return the attempts that were put back, in line."""
-        return tuple(self._waiting)
-
-    @property
-    def position(self) -> int:
-        """Return the place in the order of problems."""
-        return self._order.position
 
     def next(self) -> Attempt:
         """Return the first attempt that waits, or a first attempt at a new problem."""
-        if self._waiting:
-            return self._waiting.popleft()
-        attempt = Attempt(next(self._order), self.num_problems)
+        if self.waiting:
+            return self.waiting.popleft()
+        attempt = Attempt(next(self.order), self.num_problems)
         self.num_problems += 1
         return attempt
 
@@ -69,19 +59,19 @@ class ProblemQueue:
         """Put the problem back in line, before all new ones; return False if it has used up its tries instead."""
         if attempt.requeues >= self._max_requeues:
             return False
-        self._waiting.append(Attempt(attempt.problem, attempt.number, attempt.requeues + 1))
+        self.waiting.append(Attempt(attempt.problem, attempt.number, attempt.requeues + 1))
         return True
 
     def oldest(self, open_attempts: Sequence[Attempt]) -> int:
         """Return the number of the oldest problem that waits or is tried, and may still fail or be rejected."""
-        numbers = [attempt.number for attempt in (*open_attempts, *self._waiting)]
+        numbers = [attempt.number for attempt in (*open_attempts, *self.waiting)]
         return min(numbers, default=self.num_problems)
 
     def restore(self, position: int, num_problems: int, waiting: Sequence[Attempt]) -> None:
         """Go on from a checkpoint."""
-        self._order.restore(position)
+        self.order.restore(position)
         self.num_problems = num_problems
-        self._waiting = deque(waiting)
+        self.waiting = deque(waiting)
 
 
 class TailRounds:
@@ -95,14 +85,9 @@ class TailRounds:
     def __init__(self, problems_per_step: int, oversample: float) -> None:
         self.problems_per_step = problems_per_step
         self._oversample = oversample
-        self._set_aside: deque[Attempt] = deque()
+        self.set_aside: deque[Attempt] = deque()  # attempts that wait for a long round
         self.current = 0  # rounds that are complete: the version that samples the next one
         self.is_long = False
-
-    @property
-    def set_aside(self) -> tuple[Attempt, ...]:
-        """Return the attempts that wait for a long round."""
-        return tuple(self._set_aside)
 
     @property
     def quota(self) -> int:
@@ -113,19 +98,19 @@ class TailRounds:
 
     def next(self) -> Attempt | None:
         """Return what a long round tries next; None: the usual line of problems."""
-        return self._set_aside.popleft() if self.is_long and self._set_aside else None
+        return self.set_aside.popleft() if self.is_long and self.set_aside else None
 
     def end(self, unfinished: Sequence[Attempt]) -> None:
         """End the round, whose P groups have finished, and set the others aside."""
-        self._set_aside.extend(unfinished)
+        self.set_aside.extend(unfinished)
         self.current += 1
-        self.is_long = len(self._set_aside) >= self.problems_per_step
+        self.is_long = len(self.set_aside) >= self.problems_per_step
 
     def restore(self, num_ended: int, is_long: bool, set_aside: Sequence[Attempt]) -> None:
         """Go on from a checkpoint, at which so many groups had finished."""
         self.current = num_ended // self.problems_per_step
         self.is_long = is_long
-        self._set_aside = deque(set_aside)
+        self.set_aside = deque(set_aside)
 
 
 class TailGate(StalenessGate):

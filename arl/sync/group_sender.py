@@ -249,7 +249,7 @@ class GroupSender:
         What an engine says counts only if rank 0 could send everything, because with NCCL an engine answers before its
         GPU has received anything.
         """
-        sending = asyncio.ensure_future(self._trainer.send(name, update.version))
+        sending = self._trainer.send(name, update.version)
         receiving = [self._receive(engine, name, update) for engine in engines]
         unsent, *outcomes = await _outcomes_of([sending, *receiving])
         failures = _failures_of(engines, outcomes)
@@ -351,23 +351,14 @@ async def _outcomes_of(work: Sequence[Awaitable[None]]) -> list[Exception | None
     """Wait for all of `work`, and return the failure of an engine or a group that each of it raises; None: it succeeds.
 
     Raises:
-        TrainerError, ProcessDied: the trainer has failed, which is no failure of an engine. It cancels the rest.
+        TrainerError, ProcessDied: the trainer has failed, which is no failure of an engine.
     """
-    try:
-        async with asyncio.TaskGroup() as tasks:
-            begun = [tasks.create_task(_outcome(one)) for one in work]
-    except BaseExceptionGroup as failures:
-        failure = failures.exceptions[0]
-        raise failure from failure.__cause__  # which says whether a deadline has passed
-    return [task.result() for task in begun]
-
-
-async def _outcome(work: Awaitable[None]) -> Exception | None:
-    try:
-        await work
-    except (EngineError, DeadlineError) as error:
-        return error
-    return None
+    outcomes: list[Exception | None] = []
+    for outcome in await asyncio.gather(*work, return_exceptions=True):
+        if outcome is not None and not isinstance(outcome, EngineError | DeadlineError):
+            raise outcome
+        outcomes.append(outcome)
+    return outcomes
 
 
 def _losses(failures: Failures) -> Failures:

@@ -1,12 +1,13 @@
-"""Define what a published version is written to, so that engines can load it: memory, files.
+"""Define what a published version is written to, so that engines can load it: memory, files, buckets of a broadcast.
 
     snapshot ─► PublicationTarget.write ─► WeightUpdate ─► engines load it ─► PublicationTarget.discard
 
-There is one target for each transport: MemoryTarget and FileTarget here, arl.sync.broadcast and arl.sync.ipc.
+There is one target for each transport: those of this file, and arl.sync.ipc.
 """
 
 import errno
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
@@ -14,6 +15,9 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from arl.files import sync_to_disk, writing
+from arl.sync.buckets import TensorSpec, make_buckets
+from arl.sync.choose import BROADCAST_BUFFERS, BufferPlace
+from arl.sync.version_buffers import LentBuckets, VersionBuffers, allocate_buckets
 from arl.types import WeightUpdate
 
 State = dict[str, Tensor]
@@ -104,6 +108,58 @@ class FileTarget:
             # with the publication directory.
             if error.errno != errno.ENOTEMPTY or not self._for_nodes:
                 raise
+
+
+class BroadcastTarget:
+    """Keep the buckets of the newest version and of the one that engines are sent.
+
+    Args:
+        bucket_bytes: most bytes of a bucket; a larger tensor has a bucket of its own.
+        place: the GPU of this process, or the host's memory.
+    """
+
+    def __init__(self, bucket_bytes: int, place: BufferPlace = "host") -> None:
+        self._bucket_bytes = bucket_bytes
+        self._place: BufferPlace = place
+        self._specs: Sequence[TensorSpec] = ()
+        self.buffers = VersionBuffers(BROADCAST_BUFFERS, self._allocate)
+
+    def reserve(self, version: int, specs: Sequence[TensorSpec], seconds: float) -> list[Tensor]:
+        """Return memory for the buckets of `version`, which the caller fills before `write`.
+
+        Args:
+            specs: of all tensors, the same for every version.
+
+        Raises:
+            TrainerError: no buffer was free within `seconds`.
+        """
+        self._specs = specs
+        return self.buffers.reserve(version, seconds)
+
+    def write(self, version: int, state: State) -> WeightUpdate:
+        """See PublicationTarget. `state` lies in what `reserve` returned."""
+        self.buffers.offer(version)
+        return WeightUpdate(version, transport="broadcast")
+
+    def discard(self, update: WeightUpdate) -> None:
+        """Do nothing, because the memory is used again."""
+
+    def claim(self, version: int, seconds: float) -> int:
+        """Keep the newest version, `version` at least, for engines, and return it; see VersionBuffers.claim."""
+        return self.buffers.claim(version, seconds)
+
+    def flats(self, version: int) -> LentBuckets:
+        """Return the buckets of a version that engines are sent now: (bytes,) uint8 each.
+
+        They are not overwritten while somebody holds this list.
+
+        Raises:
+            KeyError: there is no such version.
+        """
+        return self.buffers.lend(version)
+
+    def _allocate(self) -> list[Tensor]:
+        return allocate_buckets(make_buckets(self._specs, self._bucket_bytes), self._place)
 
 
 def write_state(directory: Path, state: State) -> None:

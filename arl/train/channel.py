@@ -12,7 +12,7 @@ controller (ROUTER, one port)                    rank r (DEALER, one link for al
     Step       MAIN          Stepped: version v + 1 exists, its snapshot is taken
     Copy       MAIN          this rank's share of a checkpoint is copied, so training may continue
     Write      the saver     what was copied is in its file
-    Join       SENDERS       Joined: where a new group of engines finds rank 0 (arl.sync.broadcast)
+    Join       SENDERS       Joined: where a new group of engines finds rank 0 (arl.train.publication)
     Send       its group     the version was broadcast
     Leave      its group     the group is forgotten
     Claim      CLAIMS        Claimed: the version that rank 0 keeps for engines

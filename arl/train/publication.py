@@ -8,6 +8,7 @@ step ─► reserve memory ─► gather into it (collective) ─► [ipc: share
     ipc         the ranks that engines read     their GPUs, two versions; on a CPU mapped files
 """
 
+import contextlib
 import functools
 import threading
 from collections.abc import Sequence
@@ -19,14 +20,14 @@ from torch import Tensor
 
 from arl.launch.network import listening_address
 from arl.models.load import DTYPES
-from arl.sync.broadcast import BroadcastTarget, GroupRequest, start_broadcast_threads
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.choose import FILE_BUFFERS, BufferPlace, buffer_place
-from arl.sync.group_sender import Rendezvous
+from arl.sync.group_sender import GroupBackend
 from arl.sync.ipc import IpcTarget
 from arl.sync.loading import unflatten_all
+from arl.sync.process_group import Group, serve_store
 from arl.sync.publisher import Announce, Publisher
-from arl.sync.targets import FileTarget
+from arl.sync.targets import BroadcastTarget, FileTarget
 from arl.sync.version_buffers import VersionBuffers, allocate_buckets, free_device_bytes
 from arl.train.channel import CLAIMS, SENDERS, Claim, Claimed, Failed, Init, Join, Joined, RankRequest, Send
 from arl.train.learner import Learner
@@ -116,12 +117,12 @@ class Publication:
             return None
         if init.transport == "broadcast":
             target = BroadcastTarget(init.bucket_bytes, _place(self._specs))
-            connect = functools.partial(SenderLink, self._link)
+            seconds = init.broadcast_seconds
             self._link.open(SENDERS)
-            start_broadcast_threads(target, connect, listening_address(), init.broadcast_seconds)
+            arguments = (self._link, target, listening_address(), seconds)
+            threading.Thread(target=_serve_joins, args=arguments, name=SENDERS, daemon=True).start()
             self._link.open(CLAIMS)
-            arguments = (self._link, target, init.broadcast_seconds)
-            threading.Thread(target=_serve_claims, args=arguments, name=CLAIMS, daemon=True).start()
+            threading.Thread(target=_serve_claims, args=(self._link, target, seconds), name=CLAIMS, daemon=True).start()
             return target
         assert init.transport == "file", f"a process cannot publish by {init.transport}"
         allocate = functools.partial(allocate_buckets, self._buckets, "host")
@@ -136,48 +137,50 @@ def _place(specs: Sequence[TensorSpec]) -> BufferPlace:
     return buffer_place(bucket_bytes_of(specs), free_device_bytes())
 
 
-class SenderLink:
-    """Implement BroadcastLink over the link of this process.
+# ---- threads of rank 0 that send weights, while its main thread trains
 
-    Args:
-        group: name of the group that the thread serves; None for the thread that waits for engines to join.
+
+def _serve_joins(link: Link, target: BroadcastTarget, host: str, seconds: float) -> None:
+    """Start a thread for each group of engines.
+
+    Consumes requests for a group; waits for the next; unblocked by it, or by the end of the process.
     """
-
-    def __init__(self, link: Link, group: str | None) -> None:
-        self._link = link
-        self._group = group or SENDERS
-        self._request: RankRequest | None = None  # that is under way
-        self._error = "its thread has ended"
-
-    def next_group(self) -> GroupRequest:
-        """See BroadcastLink. The group's own thread answers the request, which is the first in its inbox."""
-        request = self._link.receive(SENDERS)
+    while True:
+        request = link.receive(SENDERS)
         assert isinstance(request.body, Join)
-        self._link.open(request.body.group, request)
-        return GroupRequest(request.body.group, request.body.world_size)
+        link.open(request.body.group, request)  # its own thread answers
+        arguments = (link, target, request.body, host, seconds)
+        threading.Thread(target=_serve_group, args=arguments, name=request.body.group, daemon=True).start()
 
-    def opened(self, rendezvous: Rendezvous) -> None:
-        join = self._link.receive(self._group)
-        self._link.answer(join, Joined(rendezvous.host, rendezvous.port, rendezvous.backend))
 
-    def next_version(self) -> int | None:
-        self._request = self._link.receive(self._group)
-        body = self._request.body
-        if isinstance(body, Send):
-            return body.version
-        self.sent()  # it was Leave
-        return None
+def _serve_group(link: Link, target: BroadcastTarget, join: Join, host: str, seconds: float) -> None:
+    """Open a group and broadcast in it, until the controller leaves it or it breaks.
 
-    def sent(self, error: str = "") -> None:
-        """See BroadcastLink. A group that broke while nothing was asked of it answers what is asked next."""
-        if error:
-            self._error = error
-        if self._request is not None:
-            self._link.answer(self._request, error=error)
-        self._request = None
+    When an engine of the group is lost, the thread ends, at the latest when the deadline of a broadcast has passed.
+    That closes rank 0's end of the group, so the others end as well.
 
-    def close(self) -> None:
-        self._link.end(self._group, self._error)
+    Consumes versions to send; waits for the next; unblocked by it, by Leave, or by the end of the process.
+    """
+    backend: GroupBackend = "nccl" if torch.cuda.is_available() else "gloo"
+    request = link.receive(join.group)
+    asked: RankRequest | None = request  # what is not answered yet
+    error = ""
+    try:
+        store = serve_store(host, seconds)
+        link.answer(request, Joined(host, store.port, backend))
+        asked = None  # if the group breaks now, what is asked next is answered with the error
+        with contextlib.closing(Group(store, join.group, 0, join.world_size, backend, seconds)) as group:
+            asked = link.receive(join.group)
+            while isinstance(asked.body, Send):
+                for flat in target.flats(asked.body.version):
+                    group.broadcast(flat)
+                link.answer(asked)
+                asked = link.receive(join.group)
+    except Exception as broken:  # whatever it was, it must reach the controller, which waits for an answer
+        error = repr(broken)
+    if asked is not None:
+        link.answer(asked, error=error)
+    link.end(join.group, error or "its thread has ended")
 
 
 def _serve_claims(link: Link, target: BroadcastTarget, seconds: float) -> None:

@@ -7,20 +7,19 @@ import asyncio
 import os
 import subprocess
 import threading
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, PreTrainedModel
 
+from arl.config.capabilities import KvPolicy
 from arl.config.recipe import Recipe, TinyModel
 from arl.engine.backend import ServerSpec, find_backend
 from arl.engine.base import Engine
@@ -31,7 +30,6 @@ from arl.launch.network import LOOPBACK
 from arl.launch.spawn import RUNNER
 from arl.models.load import load_model
 from arl.models.tiny import make_tiny_model
-from arl.sync.group_sender import GroupSender
 from arl.sync.ipc import IpcTarget
 from arl.sync.loading import read_weights
 from arl.sync.targets import MemoryTarget
@@ -43,7 +41,6 @@ from tests.sync.sender import publish as publish_in
 
 os.environ["GLOO_SOCKET_IFNAME"] = "lo"
 T = TypeVar("T")
-KvPolicy = Literal["recompute", "keep"]
 KEY = "a run key"
 VOCAB = len(CHARACTERS) + 3
 EOS = VOCAB - 1
@@ -89,42 +86,33 @@ def new(tmp_path_factory: pytest.TempPathFactory) -> Weights:
 class ServerProcess:
     url: str
     process: subprocess.Popen[str] | Fork
-    seconds: float  # until it was ready
     reader: threading.Thread  # of its output, until nobody holds it open
 
     def end(self) -> int:
         self.process.terminate()
         return self.process.wait(timeout=120)
 
-    def listens_on(self) -> set[str]:
-        """Return the addresses that it and its children listen on."""
-        first = psutil.Process(self.process.pid)
-        addresses = set()
-        for process in (first, *first.children(recursive=True)):
-            for connection in process.net_connections("inet"):
-                if connection.status == psutil.CONN_LISTEN:
-                    addresses.add(connection.laddr.ip)
-        return addresses
-
 
 def start(argv: list[str], env: dict[str, str], log: Path) -> ServerProcess:
     """Start a server and wait until it is ready; the caller ends it."""
-    begin = time.perf_counter()
-    secrets = {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
     with log.open("w") as errors:
         process = subprocess.Popen(
-            [*RUNNER, *argv], stdout=subprocess.PIPE, stderr=errors, text=True, env={**os.environ, **env, **secrets}
+            [*RUNNER, *argv], stdout=subprocess.PIPE, stderr=errors, text=True, env=os.environ | env | secrets()
         )
     assert process.stdout is not None
-    return _ready(process, process.stdout, begin, log)
+    return _ready(process, process.stdout, log)
 
 
-def _ready(process: "subprocess.Popen[str] | Fork", output: IO[str], begin: float, log: Path) -> ServerProcess:
+def secrets() -> dict[str, str]:
+    return {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
+
+
+def _ready(process: "subprocess.Popen[str] | Fork", output: IO[str], log: Path) -> ServerProcess:
     url = next((line[6:].strip() for line in output if line.startswith("ready ")), None)
     assert url is not None, f"it ended with {process.wait(timeout=120)}: {log.read_text()[-2000:]}"
     reader = threading.Thread(target=output.read, daemon=True)
     reader.start()
-    return ServerProcess(url, process, time.perf_counter() - begin, reader)
+    return ServerProcess(url, process, reader)
 
 
 def start_server(model: str, log: Path, broadcast_seconds: float = 30.0) -> ServerProcess:
@@ -132,25 +120,22 @@ def start_server(model: str, log: Path, broadcast_seconds: float = 30.0) -> Serv
     module, arguments = "arl.engine.embedded.server", ["--model", model, "--port", "0"]
     arguments += ["--threads", "1", "--slots", "16", "--stream-interval", "4"]
     arguments += ["--broadcast-seconds", str(broadcast_seconds)]
-    begin = time.perf_counter()
     output, its_output = pipe()
-    secrets = {"ARL_RUN_KEY": KEY, "ARL_PARENT_PID": str(os.getpid())}
-    process = Fork(module, arguments, {**os.environ, **secrets}, output=its_output, errors=log)
-    return _ready(process, output, begin, log)
+    process = Fork(module, arguments, os.environ | secrets(), output=its_output, errors=log)
+    return _ready(process, output, log)
 
 
-def sglang_command(python: str, model: str, host: str = LOOPBACK) -> tuple[list[str], dict[str, str]]:
-    """Return argv and environment of an SGLang server on one CPU thread."""
-    engine = {"kind": "sglang", "python": python, "slots": 16, "stream_interval": 4, "dtype": "float32"}
-    given = {"model": {"path": model}, "data": {"task": "running_checksum"}, "engine": engine}
+def sglang_spec(model: str, resources: Resources, host: str = LOOPBACK, **engine: object) -> ServerSpec:
+    """Describe an SGLang server with the settings `engine`."""
+    given = {"model": {"path": model}, "data": {"task": "running_checksum"}, "engine": {"kind": "sglang", **engine}}
     recipe = Recipe.model_validate(given)
-    server = ServerSpec(
-        recipe=recipe,
-        versions=StartingVersions(model),
-        resources=Resources(1),
-        seed=0,
-        host=host,
-    )
+    versions = StartingVersions(model)
+    return ServerSpec(recipe=recipe, versions=versions, resources=resources, seed=0, host=host)
+
+
+def sglang_command(python: str, model: str) -> tuple[list[str], dict[str, str]]:
+    """Return argv and environment of an SGLang server on one CPU thread."""
+    server = sglang_spec(model, Resources(1), python=python, slots=16, stream_interval=4, dtype="float32")
     command = find_backend("sglang").command(server)
     return list(command.argv), dict(command.environment)
 
@@ -190,32 +175,15 @@ def semaphores_of(place: Path) -> list[Path]:
     return list(Path("/dev/shm").glob(f"sem.{place.name}-*"))
 
 
-def connect(
-    url: str,
-    kv_policy: KvPolicy = "recompute",
-    generate_seconds: float = 30.0,
-    swap_seconds: float = 10.0,
-    sender: GroupSender | None = None,
-    **more: Any,
-) -> HttpEngine:
-    return HttpEngine(
-        url,
-        generate_seconds=generate_seconds,
-        swap_seconds=swap_seconds,
-        kv_policy=kv_policy,
-        **more,
-        key=KEY,
-        vocab_size=VOCAB,
-        context=CONTEXT,
-        sender=sender,
-    )
+def connect(url: str, kv_policy: KvPolicy = "recompute", **more: Any) -> HttpEngine:
+    options = {"generate_seconds": 30.0, "swap_seconds": 10.0} | more
+    return HttpEngine(url, kv_policy=kv_policy, key=KEY, vocab_size=VOCAB, context=CONTEXT, **options)
 
 
 REAL = pytest.param("sglang", marks=pytest.mark.sglang)
 
 
-class Opened(Protocol):
-    def __call__(self, kv_policy: KvPolicy = "recompute", **more: bool) -> AbstractAsyncContextManager[Engine]: ...
+Opened = Callable[..., AbstractAsyncContextManager[Engine]]
 
 
 @pytest.fixture(params=["embedded", "server", REAL])
@@ -240,13 +208,12 @@ CARRIED = [
 ]
 
 
-class Publish(Protocol):
-    def __call__(self, transport: Transport, version: int, model: str) -> WeightUpdate:
-        """Publish the weights of directory `model` in many buckets, so that engines can load them."""
+Publish = Callable[[Transport, int, str], WeightUpdate]
 
 
 @pytest.fixture
 def publish(sender: ThreadSender, tmp_path: Path) -> Publish:
+    """Return what publishes the weights of a directory in many buckets, so that engines can load them."""
     (tmp_path / "ipc").mkdir()
     memory = MemoryTarget(tmp_path, "{}")
     ipc = IpcTarget(tmp_path / "ipc", 100_000)

@@ -16,9 +16,9 @@ Answer = Callable[[dict[str, Any], web.StreamResponse], Awaitable[None]]
 
 @asynccontextmanager
 async def talking_to(
-    answer: Answer, aborted: asyncio.Event | None = None, broken: str = "", version: int = 1, **options: Any
+    answer: Answer, aborted: asyncio.Event | None = None, version: int = 1, **options: Any
 ) -> AsyncIterator[tuple[HttpEngine, list[Any]]]:
-    """Yield a client of a server that accepts every command but the `broken` one and streams what `answer` writes."""
+    """Yield a client of a server that accepts every command and streams what `answer` writes."""
     seen: list[Any] = []
 
     async def generate(request: web.Request) -> web.StreamResponse:
@@ -33,22 +33,16 @@ async def talking_to(
         seen.append(request.path)
         if aborted is not None and request.path == "/abort_request":
             aborted.set()
-        return web.json_response({}, status=500 if request.path == broken else 200)
+        return web.json_response({})
 
     async def info(_: web.Request) -> web.Response:
-        return web.json_response(
-            {"model_path": "m", "weight_version": str(version), "vocab_size": 16, "context_length": 64}
-        )
+        model = {"model_path": "m", "weight_version": str(version)}
+        return web.json_response(model)
 
     app = web.Application()
-    app.add_routes(
-        [
-            web.post("/generate", generate),
-            web.get("/model_info", info),
-            web.get("/v1/loads", command),
-            web.post("/{_}", command),
-        ]
-    )
+    app.router.add_post("/generate", generate)
+    app.router.add_get("/model_info", info)
+    app.router.add_post("/{_}", command)
     runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
     await runner.setup()
     try:
@@ -60,20 +54,12 @@ async def talking_to(
         await runner.cleanup()
 
 
-def event(ids: list[int], finish: str | None = None, total: int | None = None, start: int = 0) -> bytes:
+def event(ids: list[int], finish: str | None = None, total: int | None = None) -> bytes:
     """Return an increment as SGLang sends it: the versions are spans of all output so far."""
     total = len(ids) if total is None else total
-    meta = {
-        "id": "x",
-        "completion_tokens": total,
-        "output_token_logprobs": [[-0.5, i, None] for i in ids],
-        "weight_versions": [
-            {"version": "0", "start": 0, "end": start},
-            {"version": "1", "start": start, "end": total},
-        ],
-        "finish_reason": finish and {"type": finish},
-    }
-    return b"data: " + json.dumps({"output_ids": ids, "meta_info": meta}).encode() + b"\n\n"
+    spans = [{"version": "1", "start": 0, "end": total}]
+    part = {"output_ids": ids, "completion_tokens": total, "weight_versions": spans}
+    return streamed(part, finish_reason=finish and {"type": finish})
 
 
 DONE = b"data: [DONE]\n\n"

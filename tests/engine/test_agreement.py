@@ -37,7 +37,7 @@ def trainers(weights: list[Path]) -> list[ShardedModel]:
 
 @pytest.mark.parametrize(
     ("kind", "transport"),
-    [("embedded", "memory"), ("server", "broadcast"), pytest.param("sglang", "broadcast", marks=pytest.mark.sglang)],
+    [("server", "broadcast"), pytest.param("sglang", "broadcast", marks=pytest.mark.sglang)],
     indirect=["kind"],
 )
 def test_engine_and_trainer_agree_before_and_after_a_swap(

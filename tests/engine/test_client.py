@@ -1,4 +1,4 @@
-"""The client sends what it is asked, and reads from the answers which version sampled each token."""
+"""Check the client of a server against scripted answers: versions of tokens, broken answers, pauses and memory."""
 
 import asyncio
 from typing import Any
@@ -6,22 +6,26 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from arl.errors import EngineError
+from arl.errors import DeadlineError, EngineError
 from arl.types import WeightUpdate
-from tests.engine.conftest import ask, within
-from tests.engine.scripted_server import DONE, SGLANG, streamed, talking_to
+from tests.engine.conftest import ask, complete, within
+from tests.engine.scripted_server import DONE, SGLANG, event, refuse, streamed, talking_to
 
 
-def swapped_in_place(spans: dict[str, Any]) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-    """(ids, versions) of the increments of a call that is open over a swap under keep; `spans` are in the last one."""
+@pytest.mark.parametrize("tells", [True, False])
+def test_under_keep_tokens_after_a_swap_wait_for_the_spans_that_tell_who_sampled_them(tells: bool) -> None:
+    """The increment after the swap holds a token that the old weights had sampled before it."""
+    heard = []
+    spans = [{"version": "0", "start": 0, "end": 3}, {"version": "1", "start": 3, "end": 5}]
+    last = streamed(SGLANG[2], weight_versions=spans) if tells else streamed(SGLANG[2])
 
-    async def scenario() -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
-        swapped, heard = asyncio.Event(), []
+    async def scenario() -> None:
+        swapped = asyncio.Event()
 
         async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
             await response.write(streamed(SGLANG[0]))
             await swapped.wait()
-            await response.write(streamed(SGLANG[1]) + streamed(SGLANG[2], **spans) + DONE)
+            await response.write(streamed(SGLANG[1]) + last + DONE)
 
         async with talking_to(write, version=0, kv_policy="keep") as (engine, seen):
             async for increment in engine.generate(ask("kept", tokens=5)):
@@ -31,17 +35,123 @@ def swapped_in_place(spans: dict[str, Any]) -> list[tuple[tuple[int, ...], tuple
                     swapped.set()
             assert seen[0]["extra_key"] == ["0"], "the prefix cache is keyed by version"
             assert seen[1:] == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
-        return heard
 
-    return within(scenario)
-
-
-def test_under_keep_tokens_after_a_swap_wait_for_the_spans_that_tell_who_sampled_them() -> None:
-    """The increment after the swap holds a token that the old weights had sampled before it."""
-    spans = [{"version": "0", "start": 0, "end": 3}, {"version": "1", "start": 3, "end": 5}]
-    assert swapped_in_place({"weight_versions": spans}) == [((1, 2), (0, 0)), ((3, 4, 5), (0, 1, 1))]
+    if tells:
+        within(scenario)
+        assert heard == [((1, 2), (0, 0)), ((3, 4, 5), (0, 1, 1))]
+    else:
+        with pytest.raises(EngineError, match="keep needs"):
+            within(scenario)
 
 
-def test_keep_is_refused_where_the_server_does_not_tell_which_version_sampled_a_token() -> None:
-    with pytest.raises(EngineError, match="keep needs"):
-        swapped_in_place({})
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (b"<html>hello</html>\n\n", "no server-sent event"),
+        (b'data: {"error": {"message": "out of memory"}}\n\n', "out of memory"),
+        (event([1, 2])[:40], "ended early"),
+        (event([1, 2]) + event([1, 2, 3], total=3), "do not add up"),
+        (event([1], "abort"), "without being asked"),
+        (event([1]).replace(b'"1"', b'"2"'), "version 2 is said to have sampled a token, and 1 is"),
+        (event([1, 2], "length") + DONE, "18 tokens short of its budget: its context or its cache"),
+    ],
+)
+def test_a_wrong_answer_is_an_error_that_names_server_and_request(answer: bytes, message: str) -> None:
+    async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+        await response.write(answer)
+
+    async def scenario() -> None:
+        async with talking_to(write) as (engine, _):
+            with pytest.raises(EngineError, match=f"{engine.url}: request odd: .*{message}"):
+                await complete(engine, ask("odd"))
+
+    within(scenario)
+
+
+def test_silence_ends_at_its_deadline_and_says_who_waits() -> None:
+    async def silent(_: dict[str, Any], __: web.StreamResponse) -> None:
+        await asyncio.Event().wait()
+
+    async def scenario() -> None:
+        async with talking_to(silent, generate_seconds=0.2) as (engine, _):
+            with pytest.raises(DeadlineError, match=f"{engine.url}/generate, request quiet"):
+                await complete(engine, ask("quiet"))
+
+    within(scenario)
+
+
+def test_a_request_aborted_in_the_servers_line_repeats_no_token() -> None:
+    """SGLang sends the last token once more, with the logprobs of all that was said."""
+
+    async def scenario() -> tuple[int, ...]:
+        asked, aborted = asyncio.Event(), asyncio.Event()
+
+        async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+            if asked.is_set():
+                await response.write(streamed({**SGLANG[2], "output_ids": [7], "completion_tokens": 1}) + DONE)
+                return
+            await response.write(streamed(SGLANG[0]))
+            asked.set()
+            await aborted.wait()
+            logprobs = [[-0.5, i, None] for i in (1, 2)]
+            end = {"output_token_logprobs": logprobs, "finish_reason": {"type": "abort"}}
+            await response.write(streamed({"output_ids": [2], "completion_tokens": 2}, **end) + DONE)
+
+        async with talking_to(write, aborted) as (engine, _):
+            call = asyncio.create_task(complete(engine, ask("retracted", tokens=3)))
+            await asked.wait()
+            await engine.pause()
+            await engine.resume()
+            return (await call).token_ids
+
+    assert within(scenario) == (1, 2, 7)
+
+
+@pytest.mark.parametrize("loads", [True, False])
+def test_memory_is_released_when_idle_and_resumed_in_the_order_of_its_use(loads: bool) -> None:
+    """Weights that nobody replaces are loaded again: they come back without content. SGLang dies of any other order."""
+    pause = ["/flush_cache", "/release_memory_occupation"]
+    resume = "/resume_memory_occupation"
+    load = "/update_weights_from_disk"
+
+    async def scenario() -> list[Any]:
+        async with talking_to(answer=refuse, releases_memory=True) as (engine, seen):
+            await engine.pause()
+            await engine.pause()
+            if loads:
+                await engine.update_weights(WeightUpdate(1, "weights"))
+                assert seen == [*pause, resume, load]
+            await engine.resume()
+            await engine.update_weights(WeightUpdate(2, "weights"))
+            return seen
+
+    assert within(scenario) == [*pause, resume, load, resume, "/flush_cache", load]
+
+
+def test_nothing_reaches_a_server_that_a_pause_has_emptied() -> None:
+    """It does not matter how far a call had come when the pause began. SGLang dies if it is not idle then."""
+
+    async def scenario(turns: int) -> None:
+        open_there, aborted = 0, asyncio.Event()
+
+        async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+            nonlocal open_there
+            open_there += 1
+            await aborted.wait()
+            open_there -= 1
+            await response.write(event([], "abort") + DONE)
+
+        async with talking_to(write, aborted) as (engine, seen):
+            call = asyncio.create_task(complete(engine, ask("late")))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await engine.pause()
+            asked = len(seen)
+            await engine._http.command("/later", {})
+            assert open_there == 0
+            assert seen[asked:] == ["/later"]
+            call.cancel()
+            await asyncio.wait([call])
+
+    for turns in range(12):
+        within(lambda turns=turns: scenario(turns))  # type: ignore[misc]

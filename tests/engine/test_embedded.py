@@ -23,23 +23,25 @@ SHAPE = {
     "num_attention_heads": 4,
     "max_position_embeddings": 256,
 }
+ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU: pytest -m gpu")]
 PROMPTS = [tuple((5 * i + j) % 30 for j in range(1 + 9 * i)) for i in range(6)]
 
 
 @pytest.mark.parametrize(
-    ("family", "extra", "dtype", "tolerance"),
+    ("family", "extra", "dtype", "tolerance", "device"),
     [
-        ("llama", {"num_key_value_heads": 2, "tie_word_embeddings": True}, "float32", 1e-4),
-        ("qwen2", {"num_key_value_heads": 1}, "float32", 1e-4),
-        ("qwen3", {"num_key_value_heads": 2, "head_dim": 32}, "float32", 1e-4),
-        ("mistral", {"num_key_value_heads": 4, "sliding_window": None}, "float32", 1e-4),
-        ("gemma", {"num_key_value_heads": 1, "head_dim": 32}, "float32", 1e-4),
-        ("qwen3", {"num_key_value_heads": 2, "head_dim": 32}, "bfloat16", 0.15),
-        ("llama", {"num_key_value_heads": 2}, "float16", 0.02),
+        ("llama", {"num_key_value_heads": 2, "tie_word_embeddings": True}, "float32", 1e-4, "cpu"),
+        ("qwen2", {"num_key_value_heads": 1}, "float32", 1e-4, "cpu"),
+        ("mistral", {"num_key_value_heads": 4, "sliding_window": None}, "float32", 1e-4, "cpu"),
+        ("gemma", {"num_key_value_heads": 1, "head_dim": 32}, "float32", 1e-4, "cpu"),
+        ("qwen3", {"num_key_value_heads": 2, "head_dim": 32}, "bfloat16", 0.15, "cpu"),
+        ("llama", {"num_key_value_heads": 2}, "float16", 0.02, "cpu"),
+        pytest.param("llama", {"num_key_value_heads": 2}, "float32", 1e-3, "cuda", marks=ON_GPU),
+        pytest.param("llama", {"num_key_value_heads": 2}, "bfloat16", 0.15, "cuda", marks=ON_GPU),
     ],
 )
 def test_every_family_agrees_with_stock_transformers(
-    tmp_path: Path, family: str, extra: dict[str, object], dtype: str, tolerance: float
+    tmp_path: Path, family: str, extra: dict[str, object], dtype: str, tolerance: float, device: str
 ) -> None:
     """Grouped heads, ragged prompts, shared prompts, more requests than slots, cache growth, a retraction."""
     torch.manual_seed(0)
@@ -47,13 +49,15 @@ def test_every_family_agrees_with_stock_transformers(
     weights = Weights(tmp_path)
 
     async def scenario() -> list[Completion]:
-        async with EmbeddedEngine(load_model(tmp_path, dtype), slots=5) as engine:
+        async with EmbeddedEngine(load_model(tmp_path, dtype, device), slots=5) as engine:
             requests = [ask(f"r{i}", PROMPTS[i // 2], 30 + 10 * i, seed=i) for i in range(12)]
             answers = asyncio.gather(*(complete(engine, request) for request in requests))
             for _ in range(40):
                 await asyncio.sleep(0)
             await engine.update_weights(WeightUpdate(1, str(tmp_path)))
-            return await answers
+            said = await answers
+            engine.release_cache()
+            return said
 
     for i, answer in enumerate(within(scenario)):
         reference = weights.logprobs(PROMPTS[i // 2], answer.token_ids)

@@ -41,8 +41,7 @@ class World:
             await asyncio.wait(requests)
             for task in background:
                 task.cancel()
-        assert not self.router._homes
-        assert not any(replica.open for replica in self.router._live)
+        assert not any(replica.open or replica.groups for replica in self.router._live)
 
     async def _slot(self, slot: int) -> None:
         """Do what a supervisor does."""

@@ -44,10 +44,3 @@ def test_a_uniform_number_depends_on_seed_and_position_alone(seed: int, position
     assert alone[0] == many[0]
     assert 0 <= many.min() <= many.max() < 1
     assert len(set(many.tolist())) == crowd
-
-
-def test_uniform_numbers_are_uniform_over_seeds_and_positions() -> None:
-    seeds, positions = np.meshgrid(np.arange(200, dtype=np.uint64), np.arange(200))
-    drawn = uniforms(seeds.ravel(), positions.ravel())
-    assert np.abs(np.histogram(drawn, 20, (0, 1))[0] / drawn.size - 0.05).max() < 4 * (0.05 / drawn.size) ** 0.5
-    assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 0.02

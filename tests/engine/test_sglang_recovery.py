@@ -2,7 +2,6 @@
 
 import json
 import re
-import stat
 from pathlib import Path
 
 import psutil
@@ -37,11 +36,7 @@ def test_a_run_whose_sglang_server_is_killed_says_so_and_goes_on_with_another_on
         rf"engine-0 \(pid {victim.pid}\) was killed by SIGKILL.*; restarted in \d+\.\d s at version \d+; \d+ requests"
     )
     assert re.search(line, command.output), command.output
-    steps = [record for record in command.metrics() if "loss" in record]
-    assert [steps[0]["engines/restarts"], steps[-1]["engines/restarts"]] == [0, 1]
     summary = json.loads((command.run / "summary.json").read_text())
     assert summary["groups"] == {"trained": 8 * 32, "in flight": 0}
     assert not survivors(tree)
     assert not command.weights_left()
-    log = command.run / "logs" / "engine-0.log"
-    assert stat.S_IMODE(log.stat().st_mode) == 0o600, "SGLang prints its settings, the key among them"

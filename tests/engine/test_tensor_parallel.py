@@ -8,17 +8,8 @@ import psutil
 import pytest
 
 from arl.types import Transport
-from tests.engine.conftest import (
-    Publish,
-    ServerProcess,
-    Weights,
-    ask,
-    complete,
-    connect,
-    sglang_command,
-    start,
-    within,
-)
+from tests.engine import conftest
+from tests.engine.conftest import Publish, ServerProcess, Weights, ask, complete, connect, within
 from tests.processes import survivors
 from tests.sync.sender import ThreadSender
 
@@ -28,11 +19,11 @@ PROMPT = (1, 2, 3)
 
 @pytest.fixture(scope="module")
 def wide_server(sglang_python: str, old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    argv, env = sglang_command(sglang_python, old.path)
+    argv, env = conftest.sglang_command(sglang_python, old.path)
     argv[argv.index("--tp-size") + 1] = "2"
     cores = sorted(os.sched_getaffinity(0))[:2]  # SGLang needs this where there are fewer NUMA nodes than workers
     env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, cores))
-    running = start(argv, env, tmp_path_factory.mktemp("wide") / "log")
+    running = conftest.start(argv, env, tmp_path_factory.mktemp("wide") / "log")
     yield running
     tree = psutil.Process(running.process.pid).children(recursive=True)
     running.end()
@@ -55,4 +46,6 @@ def test_all_workers_of_a_server_take_the_weights(
 
 
 def test_workers_of_a_server_listen_on_loopback_alone(wide_server: ServerProcess) -> None:
-    assert wide_server.listens_on() == {"127.0.0.1"}
+    first = psutil.Process(wide_server.process.pid)
+    sockets = [one for process in (first, *first.children(True)) for one in process.net_connections("inet")]
+    assert {one.laddr.ip for one in sockets if one.status == psutil.CONN_LISTEN} == {"127.0.0.1"}

@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import itertools
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,23 +37,18 @@ PATIENT = Deadlines(step=6e5, swap=1e5, generate=6e5)
 class CheckedGate(StalenessGate):
     """Holds both inequalities of docs/staleness.md against every event."""
 
-    def restore(self, num_trained: int, loaded_version: int, outstanding: Sequence[tuple[int, int]]) -> None:
-        super().restore(num_trained, loaded_version, outstanding)
-        self._check()
-
     def admit(self, loaded_version: int) -> int:
         deadline = super().admit(loaded_version)
         assert self.num_trained + self.num_outstanding <= (deadline + 1) * self.problems_per_step  # (A)
-        self._check()
         return deadline
 
-    def release(self, deadline: int) -> None:
-        super().release(deadline)
+    def is_open(self, loaded_version: int) -> bool:
         self._check()
+        return super().is_open(loaded_version)
 
-    def train(self, deadline: int) -> None:
-        super().train(deadline)
+    def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
         self._check()
+        return super().first_blocking(version, chosen)
 
     def _check(self) -> None:
         """(S), between two steps."""
@@ -179,6 +175,14 @@ class World:
         if self.lags is not None:
             return LagSchedule(self.lags)
         return CheckedGate(self.rollout.problems_per_step, self.rollout.max_age)
+
+    def check_accounts(self, *earlier: "World") -> None:
+        """Check that no group was trained twice, also by `earlier` runs, and that each is accounted for."""
+        batches = [batch for world in (*earlier, self) for batch in world.trainer.batches]
+        trained = [group.group_id for batch in batches for group in batch.groups]
+        ledger = self.controller.ledger
+        assert len(set(trained)) == len(trained) == ledger.trained
+        assert ledger.admitted == ledger.trained + ledger.lost.total()
 
     def ages(self) -> list[int]:
         """Oldest token age of every trained trajectory."""

@@ -16,15 +16,8 @@ from arl.rollout.failure_window import WindowState
 from arl.rollout.problem_queue import Attempt
 from arl.types import Completion, Problem
 from tests.examples import examples
-from tests.rollout.controller_world import (
-    NEVER_ENDED_BY_FAILURES,
-    World,
-    failing,
-    heavy_tailed,
-    rules,
-    scheduled,
-    schedules,
-)
+from tests.rollout import controller_world
+from tests.rollout.controller_world import World, failing, heavy_tailed, rules, scheduled, schedules
 
 
 @given(schedules, st.floats(0.0, 400.0))
@@ -43,12 +36,8 @@ def test_on_any_schedule_a_stopped_run_has_saved_its_newest_version_and_goes_on_
         return
     _, state = saved
     resumed = scheduled(s, rollout, 6, checkpoint_every=every, restored=state).run()
-    batches = [*stopped.trainer.batches, *resumed.trainer.batches]
-    trained = [group.group_id for batch in batches for group in batch.groups]
-    ledger = resumed.controller.ledger
-    assert [batch.version for batch in batches] == list(range(6))
-    assert len(set(trained)) == len(trained) == ledger.trained
-    assert ledger.admitted == ledger.trained + ledger.lost.total()
+    assert [batch.version for batch in resumed.trainer.batches] == list(range(version, 6))
+    resumed.check_accounts(stopped)
     assert max([*stopped.ages(), *resumed.ages()]) <= rollout.max_age
 
 
@@ -92,7 +81,9 @@ def test_a_resumed_env_that_goes_another_way_generates_anew_from_there() -> None
 @pytest.mark.parametrize("late", ["wait", "drop"])
 def test_a_restored_controller_is_in_the_state_it_was_restored_from(late: Literal["wait", "drop"]) -> None:
     """Whatever a crash interrupts: the state is that of a schedule in which everything happens."""
-    rollout = Rollout(problems_per_step=2, group_size=2, staleness=3, late=late, **NEVER_ENDED_BY_FAILURES)
+    rollout = Rollout(
+        problems_per_step=2, group_size=2, staleness=3, late=late, **controller_world.NEVER_ENDED_BY_FAILURES
+    )
     failures = WindowState(failed=((3, "ValueError: no"),), rejected=((1, "a"), (2, "b")))
     artificial = {
         "set_aside": (),

@@ -1,16 +1,23 @@
-"""Exact lag: every trained token has the age that was drawn for its group, on any schedule."""
+"""Exact lag: every trained token has the age that was drawn for its group; and `rollout.lag` is read as it is meant."""
 
 from collections import Counter
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arl.config.recipe import Rollout
+from arl.config.recipe import Recipe, Rollout
+from arl.config.recipe_file import dump_recipe
+from arl.errors import InputError
+from arl.metrics.trajectory_files import TrajectoryFiles, group_rows
+from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter, keep_all
-from arl.types import Problem, SwapReport, Trajectory, WeightUpdate
+from arl.run.preflight import preflight
+from arl.types import Problem, SwapReport, Trajectory, TrajectoryGroup, WeightUpdate
 from tests.examples import examples
 from tests.fakes import NullObserver, NullTrainer
 from tests.rollout.controller_world import NEVER_ENDED_BY_FAILURES, World, scheduled
@@ -108,10 +115,7 @@ def trained_lags(ran: World) -> list[list[int]]:
 def test_on_any_schedule_every_token_is_exactly_as_old_as_was_drawn(s: dict[str, Any]) -> None:
     ran = world(s, rejecting(s["reject_one_in"])).run()
     assert trained_lags(ran) == np.sort(s["lags"], axis=1).tolist()
-    trained = [group.group_id for batch in ran.trainer.batches for group in batch.groups]
-    ledger = ran.controller.ledger
-    assert len(set(trained)) == len(trained) == ledger.trained
-    assert ledger.admitted == ledger.trained + ledger.lost.total()
+    ran.check_accounts()
     assert ran.engine.loaded_version == STEPS
 
 
@@ -122,5 +126,87 @@ def test_a_run_that_is_cut_and_resumed_anywhere_keeps_every_lag(s: dict[str, Any
     state = first.controller.state()
     second = world(s, rejecting(s["reject_one_in"]), restored=state).run()
     assert trained_lags(first) + trained_lags(second) == np.sort(s["lags"], axis=1).tolist()
-    trained = [group.group_id for ran in (first, second) for batch in ran.trainer.batches for group in batch.groups]
-    assert len(set(trained)) == len(trained)
+    second.check_accounts(first)
+
+
+P = 4
+
+
+def recipe(lag: object = None, **fields: object) -> Recipe:
+    values = {
+        "model": {"tiny": {"hidden_size": 32, "heads": 2}},
+        "data": {"task": "running_checksum", "options": {"size": 100}},
+        "rollout": {"problems_per_step": P, "group_size": 2, "lag": lag, "max_new_tokens": 48},
+        "train": {"steps": STEPS, "minibatches": 2},
+        "eval": {"problems": 0},
+    }
+    return Recipe.model_validate(values | fields)
+
+
+def lags_of(recipe: Recipe) -> np.ndarray:
+    lags = load_lags(recipe)
+    assert lags is not None
+    assert lags.shape == (recipe.train.steps, recipe.rollout.problems_per_step)
+    assert lags.dtype == np.int32
+    return lags
+
+
+def write(tmp_path: Path, text: str) -> str:
+    """Write a file of this text, and return its name."""
+    (tmp_path / "lags.yaml").write_text(text)
+    return str(tmp_path / "lags.yaml")
+
+
+def trajectory(versions: list[int], loss: list[bool]) -> Trajectory:
+    zeros = np.zeros(len(versions), np.float32)
+    ids = np.array(versions, np.int32)
+    return Trajectory(ids, zeros, ids, np.array(loss), 1, reward=0.0, unshaped_reward=0.0, truncated=False)
+
+
+def group(number: int, step: int, lag: int) -> TrajectoryGroup:
+    """Its second trajectory is `lag` old; what is older still has no loss."""
+    first = trajectory([-1, step, step], [False, True, True])
+    second = trajectory([-1, 0, step - lag, step], [False, False, True, True])
+    return TrajectoryGroup(number, Problem("p"), (first, second), 0, 0.0, 0, 0.0)
+
+
+def test_a_distribution_is_drawn_by_seed_and_group(tmp_path: Path) -> None:
+    text = "{0: 0.5, 1: 0.3, 4: 0.2, 9: 0}"
+    train = {"steps": 500, "minibatches": 2}
+    lags = lags_of(recipe({"dist": write(tmp_path, text)}, train=train))
+    shares = [np.mean(lags[4:] == lag) for lag in (0, 1, 4)]
+    assert shares == pytest.approx([0.5, 0.3, 0.2], abs=0.05)
+    assert set(np.unique(lags)) == {0, 1, 2, 3, 4}  # 2 and 3: where 4 is cut
+    assert np.array_equal(lags[:STEPS], lags_of(recipe({"dist": write(tmp_path, "{0: 0.5, 1: 0.3, 4: 0.2}")})))
+    assert not np.array_equal(lags, lags_of(recipe({"dist": write(tmp_path, text)}, train=train, seed=1)))
+
+
+def test_a_trace_has_the_age_of_the_oldest_loss_token_of_each_group_and_is_of_the_same_recipe(tmp_path: Path) -> None:
+    """Group i of step v has lag min(v, i), recorded in falling order; lost groups do not count."""
+    files = TrajectoryFiles(tmp_path / "trajectories", 0)
+    for step in range(STEPS + 1):
+        for i in reversed(range(P)):
+            files.write(group_rows(group(100 * step + i, step, min(step, i)), "trained", step))
+            files.write(group_rows(group(100 * step + i + 50, step, min(step, 9)), "rejected", None))
+        if step == 3:
+            files.flush()
+    files.close()
+    (tmp_path / "recipe.yaml").write_text(dump_recipe(recipe()))
+    (tmp_path / "summary.json").write_text("{}")
+    rows = [[min(step, i) for i in reversed(range(P))] for step in range(STEPS)]
+    assert lags_of(recipe({"trace": str(tmp_path)})).tolist() == rows
+    with pytest.raises(InputError, match=r"is of another recipe: model.tiny.hidden_size is 32 there and 64 here; make"):
+        preflight(recipe({"trace": str(tmp_path)}, model={"tiny": {"hidden_size": 64, "heads": 2}}))
+
+
+@pytest.mark.parametrize(
+    ("text", "rule"),
+    [
+        ("0: 1\n1.5: 1", "lags.yaml: 1.5: Input should be a valid integer"),
+        ("{0: -1}", "lags.yaml: 0: Input should be greater than or equal to 0, and it is -1"),
+        ("{0: 1, 7: 0.1}", "with train.steps 7 a lag of 7 would always be cut to the number of its step"),
+    ],
+)
+def test_a_bad_distribution_is_refused_by_the_rule_it_breaks(tmp_path: Path, text: str, rule: str) -> None:
+    with pytest.raises(InputError, match=f"^rollout.lag.dist .*{rule}"):
+        preflight(recipe({"dist": write(tmp_path, text)}))

@@ -2,25 +2,14 @@
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
 
 import pytest
 
 from arl.config.recipe import Deadlines, Rollout
 from arl.errors import RunError, leaves
 from arl.rollout import failure_window
-from arl.types import FAILED, FAILED_REQUEUED, REJECTED, Problem, Trajectory
+from arl.types import FAILED, FAILED_REQUEUED, Problem
 from tests.rollout.controller_world import World
-
-
-def test_a_filter_decides_what_is_trained_and_its_groups_are_replaced() -> None:
-    def even(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
-        assert all(t.reward == 1.0 for t in trajectories)
-        return int(str(problem.prompt)) % 2 == 0
-
-    world = World(Rollout(problems_per_step=3, group_size=2, staleness=1), 5, keep=even).run()
-    assert {int(str(g.problem.prompt)) % 2 for b in world.trainer.batches for g in b.groups} == {0}
-    assert world.controller.ledger.lost[REJECTED] == len(world.observer.lost) > 0
 
 
 def test_rejects_end_the_run_with_a_diagnosis(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
 """A turn ends with the first token after which its text contains a stop string, however the tokens arrive."""
 
 from collections.abc import AsyncIterator, Sequence
-from typing import ClassVar
+from dataclasses import dataclass
+from typing import Any, ClassVar, cast
 
 import pytest
 from hypothesis import given
@@ -9,14 +10,12 @@ from hypothesis import strategies as st
 from tokenizers import decoders
 
 from arl import clock
-from arl.engine.base import Engine
 from arl.rollout.env import Session
 from arl.types import Completion, GenerateRequest, Increment, Response, SamplingParams, Turn
 from tests.examples import examples
 from tests.fakes import NullCodec
 
 SPECIAL = b""  # a token without text
-END = 10_000  # a stop token
 
 
 class ByteLevelCodec(NullCodec):
@@ -44,26 +43,25 @@ class ByteFallbackCodec(ByteLevelCodec):
         return str(self._decoder.decode(tokens))
 
 
+@dataclass
 class Reciter:
     """An engine that says tokens 0, 1, 2 … in increments of the given sizes; it may be cut off after some of them."""
 
-    def __init__(self, total: int, sizes: Sequence[int], cut_after: int | None = None) -> None:
-        self._total = total
-        self._sizes = list(sizes)
-        self._cut_after = cut_after
-        self.closed = False
+    total: int
+    sizes: Sequence[int]
+    cut_after: int | None = None
+    closed: bool = False
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         said = len(request.input_ids) - 1  # after the prompt's one token
         try:
-            for number, size in enumerate(self._sizes):
-                if number == self._cut_after:
+            for number, size in enumerate(self.sizes):
+                if number == self.cut_after:
                     raise ConnectionError
-                count = min(size, self._total - said)
-                tokens = tuple(range(said, said + count))
-                said += count
-                is_last = said == self._total
-                versions = (number,) * count
+                tokens = tuple(range(said, min(said + size, self.total)))
+                said += len(tokens)
+                is_last = said == self.total
+                versions = (number,) * len(tokens)
                 yield Increment(tokens, tuple(map(float, tokens)), versions, "length" if is_last else None)
                 if is_last:
                     return
@@ -71,19 +69,9 @@ class Reciter:
             self.closed = True
 
 
-def session(codec: NullCodec, stop: Sequence[str], engine: Reciter, total: int, journal: tuple[Turn, ...]) -> Session:
-    served: Engine = engine  # type: ignore[assignment]
-    sampling = SamplingParams(total, stop_token_ids=(END,))
-    return Session(served, codec, sampling, (7,), 1000, "g0.0", "g0", journal, stop)
-
-
-def first_match(codec: NullCodec, total: int, stop: Sequence[str]) -> int | None:
-    """Search by brute force over all cut points."""
-    for end in range(1, total + 1):
-        text = codec.decode(tuple(range(end)))
-        if any(string in text for string in stop):
-            return end
-    return None
+def session(codec: NullCodec, stop: Sequence[str], engine: Reciter, journal: tuple[Turn, ...]) -> Session:
+    sampling = SamplingParams(engine.total)
+    return Session(cast(Any, engine), codec, sampling, (7,), 1000, "g0.0", "g0", journal, stop)
 
 
 @st.composite
@@ -118,20 +106,21 @@ def test_the_cut_is_where_a_brute_force_search_finds_it(codec_class: type[ByteLe
     lost_after = data.draw(st.none() | st.integers(0, total))
 
     async def main() -> tuple[Completion, Response, Reciter]:
-        journal: tuple[Turn, ...] = ()
         engine = Reciter(total, sizes, lost_after)
-        episode = session(codec, stop, engine, total, journal)
+        episode = session(codec, stop, engine, ())
         try:
             completion = await episode.generate()
         except ConnectionError:
             engine = Reciter(total, sizes)
-            episode = session(codec, stop, engine, total, episode.journal())
+            episode = session(codec, stop, engine, episode.journal())
             completion = await episode.generate()
         episode.end()
         return completion, episode.seen_by_reward(), engine
 
     completion, response, engine = clock.run(main, virtual=True)
-    expected = first_match(codec, total, stop)
+    texts = [codec.decode(tuple(range(end))) for end in range(1, total + 1)]
+    matches = (end for end, text in enumerate(texts, 1) if any(string in text for string in stop))
+    expected = next(matches, None)
     assert completion.token_ids == tuple(range(expected or total))
     assert completion.logprobs == tuple(map(float, completion.token_ids))
     assert completion.finish_reason == ("length" if expected is None else "stop")

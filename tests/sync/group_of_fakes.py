@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from arl.errors import EngineError, EngineLost
@@ -9,16 +10,20 @@ from arl.sync.buckets import TensorSpec
 from arl.sync.group_sender import Rendezvous
 
 
+@dataclass
 class Channel:
     """Hold one group: who has joined, and how many buckets of which version rank 0 has sent."""
 
-    def __init__(self, world_size: int) -> None:
-        self.world_size = world_size
-        self.ranks: dict[int, int] = {}  # rank -> server
-        self.broken = asyncio.Event()
-        self.moved = asyncio.Event()  # a bucket was sent, or taken by somebody
-        self.sent: list[int] = []  # the version of each bucket, in order
-        self.taken: dict[int, int] = {}  # server -> buckets
+    world_size: int
+    ranks: dict[int, int] = field(default_factory=dict)  # rank -> server
+    broken: asyncio.Event = field(default_factory=asyncio.Event)
+    moved: asyncio.Event = field(default_factory=asyncio.Event)  # a bucket was sent, or taken by somebody
+    sent: list[int] = field(default_factory=list)  # the version of each bucket, in order
+    taken: dict[int, int] = field(default_factory=dict)  # server -> buckets
+
+    @property
+    def is_complete(self) -> bool:
+        return len(self.ranks) == self.world_size - 1
 
 
 class Network:
@@ -49,13 +54,13 @@ class Network:
             assert 1 <= rank < channel.world_size
             channel.ranks[rank] = server
         channel.moved.set()
-        await self._until(channel, lambda: len(channel.ranks) == channel.world_size - 1)
+        await self._until(channel, lambda: channel.is_complete)
         channel.taken[server] = 0
 
     async def send(self, group: str, version: int, buckets: int) -> None:
         channel = self._channels[group]
         for _ in range(buckets):
-            await self._until(channel, lambda: len(channel.ranks) == channel.world_size - 1)
+            await self._until(channel, lambda: channel.is_complete)
             channel.sent.append(version)
             channel.moved.set()
 

@@ -9,12 +9,12 @@ from torch import Tensor
 
 from arl.errors import EngineError
 from arl.launch.network import LOOPBACK
-from arl.sync.broadcast import BroadcastTarget
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.group_sender import GroupSender, Rendezvous
 from arl.sync.ipc import IpcTarget
 from arl.sync.loading import read_weights, specs_of, unflatten_all
 from arl.sync.process_group import Group, serve_store
+from arl.sync.targets import BroadcastTarget
 from arl.types import WeightUpdate
 
 SECONDS = 60.0

@@ -37,13 +37,11 @@ def collocated(ranks: int = 1, **engine: object) -> Recipe:
     [
         (recipe(), ALL, False, "file"),
         (recipe(), ALL, True, "broadcast"),
-        (recipe(), FILES, True, "file"),
         (recipe(rollout={"lag": 1}), ALL, True, "file"),
         (collocated(), NO_IPC, True, "file"),
         (collocated(), ALL, True, "ipc"),
         (collocated(replicas=2), ALL, True, "file"),
         (collocated(ranks=8, replicas=4, tensor_parallel=2), ALL, True, "ipc"),
-        (collocated(ranks=8, replicas=3, tensor_parallel=4), ALL, True, "file"),
         (recipe(sync={"transport": "broadcast"}), ALL, False, "broadcast"),
         (recipe(sync={"transport": "ipc"}, engine=SGLANG), ALL, False, "ipc"),
     ],
@@ -85,21 +83,6 @@ def test_a_wish_that_these_gpus_cannot_grant_is_refused(given: Recipe, rule: str
     with pytest.raises(InputError, match=rule):
         chosen(given, ALL, on_gpus=True)
     assert chosen(given, ALL, on_gpus=False) == given.sync.transport
-
-
-@pytest.mark.parametrize(
-    ("sections", "rule"),
-    [
-        ({"sync": {"transport": "ipc"}}, "the backend embedded takes weights by broadcast, file, memory; use auto"),
-        (
-            {"sync": {"check": True}, "engine": SGLANG | {"tensor_parallel": 2}},
-            "sync.check true: compares whole weights",
-        ),
-    ],
-)
-def test_what_nothing_could_carry_or_check_is_no_recipe(sections: dict[str, object], rule: str) -> None:
-    with pytest.raises(ValueError, match=rule):
-        recipe(**sections)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """A run is refused only for room that its published weights really take."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,12 +10,6 @@ from arl.errors import InputError
 from arl.models.tiny import make_tiny_model
 from arl.sync import publication_directory as directories
 from arl.types import Transport
-
-
-class Full:
-    """Stand for a file system without room."""
-
-    free = 0
 
 
 @pytest.mark.parametrize(
@@ -30,7 +25,7 @@ def test_only_transports_that_write_weights_to_files_need_room_for_them(
     model = tmp_path / "model"
     make_tiny_model(TinyModel(), "01", 0, model)
     monkeypatch.setattr(directories, "SHARED_MEMORY", tmp_path / "nowhere")
-    monkeypatch.setattr("arl.sync.publication_directory.shutil.disk_usage", lambda _: Full)
+    monkeypatch.setattr("arl.sync.publication_directory.shutil.disk_usage", lambda _: SimpleNamespace(free=0))
     opened = directories.publication_directory(recipe, model, tmp_path, None, transport, on_gpus=on_gpus)
     if is_refused:
         with pytest.raises(InputError, match=r"publishing weights needs 0\.\d\d GB free there"), opened:

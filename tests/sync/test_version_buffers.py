@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from arl.errors import TrainerError
-from arl.sync.broadcast import BroadcastTarget
 from arl.sync.buckets import TensorSpec
+from arl.sync.targets import BroadcastTarget
 from arl.sync.version_buffers import LentBuckets, VersionBuffers
 from tests.examples import examples
 

@@ -20,12 +20,12 @@ from arl.clock import now
 from arl.engine.base import Load, refuse_impossible
 from arl.engine.embedded.model_runner import ModelRunner
 from arl.engine.embedded.request_rows import OpenRequest, Rows, Stream
-from arl.engine.meters import BusyMeter, PauseTimer
+from arl.engine.meters import PartTimer, Stopwatch
 from arl.errors import EngineError
 from arl.models.prefix_tree import PrefixTree, how_many_fit, prefix_tree
 from arl.sync.buckets import checksums, refuse_difference
 from arl.sync.loading import load_state, read_weights
-from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, PauseParts, SwapReport, WeightUpdate
 
 PREFILL_TOKENS = 8192  # of new prompts in one pass, beside the decoding slots; a shared token counts once
 
@@ -72,7 +72,7 @@ class EmbeddedEngine:
         self._paused_since: float | None = None
         self._any_aborted = False
         self._recomputed_tokens = 0  # since the last load
-        self._meter = BusyMeter()
+        self._busy = Stopwatch()
         self._boundary = asyncio.Lock()  # held during a pass, and by methods that change state between two passes
         self._wake = asyncio.Event()
         self._ended: EngineError | None = None
@@ -95,7 +95,7 @@ class EmbeddedEngine:
 
     @property
     def busy_seconds(self) -> float:
-        return self._meter.seconds
+        return self._busy.seconds
 
     @property
     def num_open(self) -> int:
@@ -138,7 +138,7 @@ class EmbeddedEngine:
             stream.requests.append(opened)
             self._open[request.request_id] = opened
             self._waiting.append(opened)
-        self._meter.opened(len(requests))
+        self._count_busy()
         self._wake.set()
         return stream
 
@@ -167,7 +167,7 @@ class EmbeddedEngine:
         async with self._boundary:
             if self._paused_since is None:
                 self._paused_since = now()
-                self._meter.pause(True)
+                self._count_busy()
             rows = self._rows
             for row in range(rows.count):
                 if rows.sent[row] < rows.length[row]:
@@ -179,7 +179,7 @@ class EmbeddedEngine:
         """See Engine.resume."""
         async with self._boundary:
             self._paused_since = None
-            self._meter.pause(False)
+            self._count_busy()
             self._wake.set()
 
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
@@ -189,7 +189,7 @@ class EmbeddedEngine:
             EngineError: the weights are older, incomplete or of another shape; the old ones stay in use.
         """
         start = now()
-        timer = PauseTimer()
+        timer = PartTimer()
         pauses_itself = self._paused_since is None
         with timer.part("drain"):
             await self.pause()
@@ -200,9 +200,8 @@ class EmbeddedEngine:
         finally:
             if pauses_itself:
                 await self.resume()
-        report = SwapReport(
-            update.version, now() - paused_since, now() - start, self._recomputed_tokens, parts=timer.parts
-        )
+        parts = PauseParts(**timer.seconds)
+        report = SwapReport(update.version, now() - paused_since, now() - start, self._recomputed_tokens, parts)
         self._recomputed_tokens = 0
         if update.checksums:
             refuse_difference("the engine", update, self.checksums())
@@ -270,8 +269,11 @@ class EmbeddedEngine:
         self._ended = self._ended or error
         for opened in self._open.values():
             opened.stream.put(opened.index, self._ended)
-        self._meter.opened(-len(self._open))
         self._open.clear()
+        self._count_busy()
+
+    def _count_busy(self) -> None:
+        self._busy.run(len(self._open) > 0 and self._paused_since is None)
 
     async def _turn(self) -> bool:
         """Make one pass, if there is work and no pause; return whether it made one."""
@@ -308,7 +310,7 @@ class EmbeddedEngine:
         for row in np.flatnonzero(gone).tolist():
             opened = self._rows.opened[row]
             del self._open[opened.request.request_id]
-        self._meter.opened(-int(gone.sum()))
+        self._count_busy()
         source, target = self._rows.remove(gone)
         if len(source):
             longest = int(self._rows.length[target].max())
@@ -324,7 +326,7 @@ class EmbeddedEngine:
         for opened in waiting:
             opened.stream.put(opened.index, Increment((), (), (), "abort"))
             del self._open[opened.request.request_id]
-        self._meter.opened(-len(waiting))
+        self._count_busy()
         gone = np.array([opened.aborted for opened in self._rows.opened], bool)
         for row in np.flatnonzero(gone).tolist():
             self._rows.emit(row, "abort")

@@ -7,7 +7,7 @@ from importlib import metadata
 from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
-from arl.engine.backend import HttpBackend, Installation, ServerSpec
+from arl.engine.backend import Backend, Installation, ServerSpec
 from arl.engine.base import ReplicaEngine
 from arl.errors import InputError
 from arl.launch.base import Command
@@ -16,7 +16,7 @@ from arl.types import StartingVersions
 SERVER_MODULE = "arl.engine.embedded.server"
 
 
-class EmbeddedBackend(HttpBackend):
+class EmbeddedBackend(Backend):
     """Serve arl's own engine; see arl.engine.backend."""
 
     capabilities = Capabilities(

@@ -14,7 +14,8 @@ generates: files on slow disks, hosts that do not answer. Weights take effect al
 """
 
 import asyncio
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import msgspec
 from aiohttp import web
@@ -28,8 +29,6 @@ from arl.sync.buckets import TensorSpec
 from arl.sync.loading import read_weights, refuse_foreign_tensors
 from arl.sync.process_group import Receiver
 from arl.types import GenerateRequest, Increment, WeightUpdate
-
-Body = TypeVar("Body")
 
 
 class EngineRoutes:
@@ -50,29 +49,28 @@ class EngineRoutes:
         self._turn = asyncio.Lock()
 
     def routes(self) -> list[web.RouteDef]:
-        """Return what answers each path."""
+        """Return what answers each path. Handlers raise an EngineError or a DecodeError for bad input."""
         return [
             web.post("/generate", self._generate),
-            web.post("/pause_generation", self._pause),
-            web.post("/continue_generation", self._continue),
-            web.post("/abort_request", self._abort),
-            web.post("/flush_cache", self._flush),
-            web.post("/release_memory_occupation", self._release),
-            web.post("/resume_memory_occupation", self._succeed),  # the next pass takes what it needs
+            _post("/pause_generation", dict, lambda _: self._engine.pause()),
+            _post("/continue_generation", dict, lambda _: self._engine.resume()),
+            _post("/abort_request", wire.Abort, self._abort),
+            _post("/flush_cache", dict, self._flush),
+            _post("/release_memory_occupation", dict, self._release),
+            _post("/resume_memory_occupation", dict, self._succeed),  # the next pass takes what it needs
+            _post("/update_weights_from_disk", wire.UpdateFromDisk, self._update),
+            _post("/init_weights_update_group", wire.InitGroup, self._join),
+            _post("/destroy_weights_update_group", wire.LeaveGroup, self._leave),
+            _post("/update_weights_from_distributed", wire.UpdateFromDistributed, self._receive),
+            _post("/weights_checker", dict, self._check_weights),
             web.get("/health", self._succeed),
             web.get("/model_info", self._model_info),
             web.get("/v1/loads", self._loads),
-            web.post("/update_weights_from_disk", self._update),
-            web.post("/init_weights_update_group", self._join),
-            web.post("/destroy_weights_update_group", self._leave),
-            web.post("/update_weights_from_distributed", self._receive),
-            web.post("/weights_checker", self._check_weights),
         ]
 
     async def _generate(self, request: Request) -> StreamResponse:
         """Answer with one event for each increment, until all requests have ended."""
-        body = await _read_body(request, wire.Generate)
-        requests = _requests_of(body)
+        requests = _requests_of(msgspec.json.decode(await request.read(), type=wire.Generate))
         stream = self._engine.submit(requests)
         response = StreamResponse(headers={"Content-Type": "text/event-stream"})
         counts = [0] * len(requests)  # tokens of each request
@@ -108,65 +106,34 @@ class EngineRoutes:
         )
         return wire.Chunk(list(new.token_ids), meta, index)
 
-    async def _pause(self, request: Request) -> Response:
-        await _read_body(request, wire.Pause)
-        await self._engine.pause()
-        return Response()
-
-    async def _continue(self, request: Request) -> Response:
-        await self._engine.resume()
-        return Response()
-
-    async def _abort(self, request: Request) -> Response:
-        body = await _read_body(request, wire.Abort)
+    async def _abort(self, body: wire.Abort) -> None:
         self._engine.abort(None if body.abort_all else body.rid)
-        return Response()
 
-    async def _flush(self, request: Request) -> Response:
+    async def _flush(self, _: Any) -> None:
         """Succeed if nothing is open, because nothing else is cached; SGLang refuses as well while something is."""
-        self._refuse_open()
-        return Response()
-
-    async def _release(self, request: Request) -> Response:
-        """Free the cache's memory. The weights stay, because new ones are copied into them."""
-        self._refuse_open()
-        self._engine.release_cache()
-        return Response()
-
-    def _refuse_open(self) -> None:
         if self._engine.num_open:
             raise EngineError(f"{self._engine.num_open} requests are open: their cache cannot be dropped")
 
-    async def _succeed(self, request: Request) -> Response:
+    async def _release(self, _: Any) -> None:
+        """Free the cache's memory. The weights stay, because new ones are copied into them."""
+        await self._flush(_)
+        self._engine.release_cache()
+
+    async def _succeed(self, _: Any) -> Response:
         return Response()
 
-    async def _update(self, request: Request) -> Response:
-        body = await _read_body(request, wire.UpdateFromDisk)
+    async def _update(self, body: wire.UpdateFromDisk) -> None:
         async with self._turn:
             state = await in_thread(read_weights, body.model_path, self._engine.model)
             await self._engine.load(WeightUpdate(int(body.weight_version), body.model_path, state=state))
-        return Response()
 
-    async def _join(self, request: Request) -> Response:
-        body = await _read_body(request, wire.InitGroup)
-        await in_thread(
-            self._receiver.join,
-            body.group_name,
-            body.master_address,
-            body.master_port,
-            body.rank_offset,
-            body.world_size,
-            body.backend,
-        )
-        return Response()
+    async def _join(self, body: wire.InitGroup) -> None:
+        await in_thread(self._receiver.join, *msgspec.structs.astuple(body))
 
-    async def _leave(self, request: Request) -> Response:
-        body = await _read_body(request, wire.LeaveGroup)
+    async def _leave(self, body: wire.LeaveGroup) -> None:
         await in_thread(self._receiver.leave, body.group_name)
-        return Response()
 
-    async def _receive(self, request: Request) -> Response:
-        body = await _read_body(request, wire.UpdateFromDistributed)
+    async def _receive(self, body: wire.UpdateFromDistributed) -> None:
         columns = zip(body.names, body.dtypes, body.shapes, strict=True)
         bucket = [TensorSpec(name, dtype, shape) for name, dtype, shape in columns]
         shapes = {spec.name: spec.shape for spec in bucket}
@@ -176,45 +143,33 @@ class EngineRoutes:
             async with self._turn:
                 state = self._receiver.take(body.group_name)
                 await self._engine.load(WeightUpdate(int(body.weight_version), state=state))
-        return Response()
 
-    async def _check_weights(self, request: Request) -> Response:
+    async def _check_weights(self, _: Any) -> Response:
         async with self._turn:
             found = await in_thread(self._engine.checksums)
         return _json_answer(wire.Checked([wire.Checksums(found)]))
 
-    async def _loads(self, request: Request) -> Response:
+    async def _loads(self, _: Request) -> Response:
         load = await self._engine.report()
-        own = wire.RankLoad(
-            num_running_reqs=load.running,
-            num_waiting_reqs=load.waiting,
-            max_running_requests=load.slots,
-            num_total_tokens=load.tokens,
-            max_total_num_tokens=load.capacity,
-        )
-        return _json_answer(wire.Loads([own]))
+        return _json_answer(wire.Loads([wire.RankLoad(*msgspec.structs.astuple(load))]))
 
-    async def _model_info(self, request: Request) -> Response:
-        info = wire.ModelInfo(
-            model_path=self._model_path,
-            weight_version=str(self._engine.loaded_version),
-            vocab_size=self._engine.vocab_size,
-            context_length=self._engine.context,
-        )
-        return _json_answer(info)
+    async def _model_info(self, _: Request) -> Response:
+        return _json_answer(wire.ModelInfo(self._model_path, str(self._engine.loaded_version)))
 
 
-async def _read_body(request: Request, kind: type[Body]) -> Body:
-    """Read and decode the body.
+def _post(path: str, kind: type[Any], work: Callable[[Any], Awaitable[Response | None]]) -> web.RouteDef:
+    """Answer POSTs of `path`, whose body is a message of `kind`, with what `work` returns of it, or with nothing."""
 
-    Raises:
-        msgspec.DecodeError: it is not of this kind.
-    """
-    return msgspec.json.decode(await request.read(), type=kind)
+    async def handler(request: Request) -> Response:
+        body = msgspec.json.decode(await request.read() or b"{}", type=kind)
+        answer = await work(body)
+        return Response() if answer is None else answer
+
+    return web.post(path, handler)
 
 
-def _json_answer(value: Any) -> web.Response:
-    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+def _json_answer(value: Any) -> Response:
+    return Response(body=msgspec.json.encode(value), content_type="application/json")
 
 
 def _event(data: bytes) -> bytes:
@@ -230,9 +185,6 @@ def _requests_of(body: wire.Generate) -> list[GenerateRequest]:
     if not (body.stream and body.return_logprob):
         raise EngineError("answers are streams with logprobs: give stream and return_logprob as true")
     if not len(body.input_ids) == len(body.rid) == len(body.sampling_params):
-        counts = f"{len(body.input_ids)} input_ids, {len(body.rid)} rid and {len(body.sampling_params)} sampling_params"
-        raise EngineError(f"{counts} do not belong together: give one of each for every request")
-    requests = []
-    for name, input_ids, sampling in zip(body.rid, body.input_ids, body.sampling_params, strict=True):
-        requests.append(GenerateRequest(name, input_ids, sampling.params))
-    return requests
+        raise EngineError("give one of input_ids, rid and sampling_params for every request")
+    parts = zip(body.rid, body.input_ids, body.sampling_params, strict=True)
+    return [GenerateRequest(name, input_ids, sampling.params) for name, input_ids, sampling in parts]

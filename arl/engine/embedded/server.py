@@ -12,7 +12,7 @@ import signal
 import socket
 import ssl
 import sys
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -87,7 +87,13 @@ def serve_model(options: ServerOptions) -> None:
         version=options.version,
     )
     routes = EngineRoutes(engine, options.model, options.broadcast_seconds)
-    asyncio.run(_serve(routes, engine, listener, key, tls))
+    made = new_key()
+    runner = _make_runner(routes, key or made)
+    address, port = listener.getsockname()[:2]
+    name = f"[{address}]" if ":" in address else address  # of IPv6
+    scheme = "http" if tls is None else "https"
+    shown = "" if key else f" with Authorization: Bearer {made}"
+    asyncio.run(_serve(engine, runner, listener, tls, f"ready {scheme}://{name}:{port}{shown}"))
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -103,12 +109,8 @@ def _listen(host: str, port: int) -> socket.socket:
         raise InputError(f"cannot listen on {host}:{port}: {error}; choose another --port, or --host") from error
 
 
-def _make_runner(routes: Iterable[web.RouteDef], key: str) -> web.AppRunner:
-    """Return what serves `routes`, whose handlers raise an EngineError or a DecodeError for bad input.
-
-    Args:
-        key: which every request must show as a bearer token
-    """
+def _make_runner(routes: EngineRoutes, key: str) -> web.AppRunner:
+    """Return what serves `routes`. Every request must show the key as a bearer token."""
     token = f"Bearer {key}".encode()
 
     @web.middleware
@@ -122,31 +124,24 @@ def _make_runner(routes: Iterable[web.RouteDef], key: str) -> web.AppRunner:
             return web.Response(status=400, text=short_message(str(error)))
 
     app = web.Application(middlewares=[guard], client_max_size=MAX_BYTES)
-    app.add_routes(routes)
+    app.add_routes(routes.routes())
     # A handler ends when its caller has gone.
     return web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
 
 
 async def _serve(
-    routes: EngineRoutes, engine: EmbeddedEngine, listener: socket.socket, key: str | None, tls: ssl.SSLContext | None
+    engine: EmbeddedEngine, runner: web.AppRunner, listener: socket.socket, tls: ssl.SSLContext | None, ready: str
 ) -> None:
-    """Serve until SIGTERM or SIGINT, or until the engine fails. Without a `key`, make one and print it when ready."""
+    """Serve until SIGTERM or SIGINT, or until the engine fails; print `ready` as soon as requests are answered."""
     ended = asyncio.Event()
-    loop = asyncio.get_running_loop()
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, ended.set)
-    address, port = listener.getsockname()[:2]
-    made = new_key()
-    runner = _make_runner(routes.routes(), key or made)
+        asyncio.get_running_loop().add_signal_handler(number, ended.set)
     await runner.setup()
     try:
         async with asyncio.TaskGroup() as group:
             running = group.create_task(engine.run())
             await web.SockSite(runner, listener, ssl_context=tls, backlog=BACKLOG).start()
-            host = f"[{address}]" if ":" in address else address  # of IPv6
-            scheme = "http" if tls is None else "https"
-            shown = "" if key else f" with Authorization: Bearer {made}"
-            print(f"ready {scheme}://{host}:{port}{shown}", flush=True)
+            print(ready, flush=True)
             await ended.wait()
             engine.abort()
             running.cancel()

@@ -11,7 +11,6 @@ import asyncio
 import contextlib
 import itertools
 import secrets
-from collections import deque
 from collections.abc import Coroutine, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -30,22 +29,16 @@ class Call:
     continuation: Continuation
     serial: int  # in order of arrival
     name: str = ""  # at the server; new each time it is sent, because a server may still hold the last one
+    is_sent: bool = False  # the server knows it by this name
     is_known: bool = False  # the server has computed tokens for it since it was last sent
     unsettled_ids: list[int] = field(default_factory=list)  # sampled by a version that is not known yet
     unsettled_logprobs: list[float] = field(default_factory=list)
-    events: deque[Increment | RunError] = field(default_factory=deque)
-    arrived: asyncio.Event = field(default_factory=asyncio.Event)
-    sent: asyncio.Event = field(default_factory=asyncio.Event)  # the server knows of it, or never will
+    events: asyncio.Queue[Increment | RunError] = field(default_factory=asyncio.Queue)  # an error ends the call
     closed: bool = False  # by the caller
 
     @property
     def request_id(self) -> str:
         return self.continuation.request.request_id
-
-    def put(self, event: Increment | RunError) -> None:
-        """Hand an increment, or the error that ends the call, to the caller."""
-        self.events.append(event)
-        self.arrived.set()
 
     def fail(self, url: str, error: Exception) -> None:
         """End the call with an error that names the server and the request."""
@@ -53,7 +46,7 @@ class Call:
             kind = EngineLost if isinstance(error, EngineLost) else EngineError
             reason = str(error) if isinstance(error, EngineError) else repr(error)
             error = kind(f"{url}: request {self.request_id}: {short_message(reason)}")
-        self.put(error)
+        self.events.put_nowait(error)
 
     def take(self, piece: Piece, paused: bool, swapped: bool, newest: int) -> bool:
         """Take one increment; return whether a pause cut the call short, so that the rest is to be asked for.
@@ -80,15 +73,12 @@ class Call:
                 f"the server ended it {budget} tokens short of its budget: its context or its cache "
                 "(--context-length, --max-total-tokens) is too small"
             )
-        ends = reason is not None and reason != "abort"
+        is_cut = reason == "abort"
         if piece.is_exact or not swapped or reason is not None:
-            self._settle(piece, swapped, newest, reason if ends else None)
-        if reason is None or ends or self.closed:
-            return False
-        if not paused:
+            self._settle(piece, swapped, newest, None if is_cut else reason)
+        if is_cut and not paused and not self.closed:
             raise EngineError(f"the server aborted it without being asked to: {piece.message}")
-        self.sent.clear()
-        return True
+        return is_cut and not self.closed
 
     def _settle(self, piece: Piece, swapped: bool, newest: int, reason: FinishReason | None) -> None:
         """Hand on the unsettled tokens with the versions that `piece` names, and why the request has ended.
@@ -107,7 +97,7 @@ class Call:
         versions = _last_versions(piece.versions, len(ids))
         if versions and max(versions) > newest:
             raise EngineError(f"version {max(versions)} is said to have sampled a token, and {newest} is the newest")
-        self.put(Increment(tuple(ids), tuple(logprobs), versions, reason))
+        self.events.put_nowait(Increment(tuple(ids), tuple(logprobs), versions, reason))
 
 
 def _last_versions(runs: Sequence[tuple[int, int]], count: int) -> tuple[int, ...]:
@@ -135,14 +125,15 @@ class BatchSender:
         silence_seconds: longest silence of a server that has open calls, while not paused
         keys_cache: name the version with each call, so that the server's prefix cache, which a swap keeps, never
             serves a prefix of other weights
+        version: that the server has loaded
     """
 
-    def __init__(self, protocol: SGLangProtocol, silence_seconds: float, keys_cache: bool) -> None:
+    def __init__(self, protocol: SGLangProtocol, silence_seconds: float, keys_cache: bool, version: int) -> None:
         self._protocol = protocol
         self._silence_seconds = silence_seconds
         self._keys_cache = keys_cache
-        self.version = 0  # that the server has loaded
-        self.newest_version = 0  # that it was given, before it answers that it is loaded
+        self.version = version  # that the server has loaded
+        self.newest_version = version  # that it was given, before it answers that it is loaded
         self.idle = asyncio.Event()  # no POST is in flight
         self.idle.set()
         self.recomputed_tokens = 0  # by the server, because pauses have cut calls short
@@ -160,14 +151,15 @@ class BatchSender:
     def open(self, request: GenerateRequest) -> Call:
         """Open a call, which is sent with the others of this event-loop iteration."""
         call = Call(Continuation(request), next(self._serials))
-        self._enqueue(call)
+        self._enqueue([call])
         return call
 
     def abandon(self, call: Call) -> None:
-        """Take back a call whose caller has gone, or abort it once the server knows of it."""
+        """Take back a call whose caller has gone; have the server end it, if it knows of it, or else once it does."""
+        call.closed = True
         if call in self._pending:
             self._pending.remove(call)
-        elif not self._is_closed:
+        elif call.is_sent and not self._is_closed:
             self._spawn(self._abort(call))
 
     def pause(self) -> None:
@@ -180,7 +172,7 @@ class BatchSender:
         """Send again, first what the pause handed back."""
         self._is_paused = False
         self._move_silences()
-        self._schedule()
+        self._enqueue([])
 
     async def close(self) -> None:
         """Cancel what is in flight."""
@@ -190,13 +182,9 @@ class BatchSender:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    def _enqueue(self, call: Call) -> None:
-        """Have the call sent, for the first time or for what is left of it."""
-        self._pending.append(call)
-        self._schedule()
-
-    def _schedule(self) -> None:
-        """Send what is pending once all tasks that are ready to run now have added to it."""
+    def _enqueue(self, calls: Sequence[Call]) -> None:
+        """Have calls sent, or what is left of them, once all tasks that are ready to run now have added to them."""
+        self._pending += calls
         if self._pending and not self._is_scheduled and not self._is_paused:
             self._is_scheduled = True
             asyncio.get_running_loop().call_soon(self._send_pending)
@@ -215,11 +203,8 @@ class BatchSender:
         task.add_done_callback(self._tasks.discard)
 
     async def _abort(self, call: Call) -> None:
-        """Have the server end a call once it knows of it."""
-        await call.sent.wait()  # set by _post, whose deadline bounds it
-        if call.name:  # else it was never sent
-            with contextlib.suppress(EngineLost, DeadlineError):  # dead or hanging, it answers no other call either
-                await self._protocol.abort(call.name)
+        with contextlib.suppress(EngineLost, DeadlineError):  # dead or hanging, it answers no other call either
+            await self._protocol.abort(call.name)
 
     async def _post(self, calls: list[Call], num_pauses: int) -> None:
         """Send one batch and read its stream to the end; every call that it leaves open has failed.
@@ -230,11 +215,7 @@ class BatchSender:
             num_pauses: pauses there had been when the batch was put together
         """
         if num_pauses != self._num_pauses:  # nothing may reach a server that is being emptied
-            for call in calls:
-                if call.closed:
-                    call.sent.set()
-                else:
-                    self._enqueue(call)
+            self._enqueue([call for call in calls if not call.closed])
             return
         left = dict(enumerate(calls))
         url = self._protocol.url
@@ -247,9 +228,6 @@ class BatchSender:
         except Exception as error:  # whatever it was, every caller that waits needs an answer
             for call in left.values():
                 call.fail(url, error)
-        finally:
-            for call in left.values():
-                call.sent.set()
 
     async def _converse(self, calls: list[Call], left: dict[int, Call], silence: asyncio.Timeout) -> None:
         """Send the batch, and hand each increment to its call until the server has sent all of them.
@@ -266,6 +244,7 @@ class BatchSender:
         num_pauses = self._num_pauses
         for call in calls:  # an abort ends every name that begins with its own, so none may begin another
             call.name = f"{call.request_id}#{self._prefix}.{next(self._serials)};"
+            call.is_sent = False
             call.is_known = False
         names = [call.name for call in calls]
         rests = [call.continuation.rest() for call in calls]
@@ -276,7 +255,9 @@ class BatchSender:
             self._move_silences()
             async with self._protocol.generate(names, rests, cache_key) as answers:
                 for call in calls:
-                    call.sent.set()
+                    call.is_sent = True
+                    if call.closed:
+                        self._spawn(self._abort(call))
                 async for pieces in answers:
                     self._hear()
                     for piece in pieces:
@@ -303,7 +284,7 @@ class BatchSender:
         if cut_short:
             if call.is_known:
                 self.recomputed_tokens += call.continuation.num_tokens
-            self._enqueue(call)
+            self._enqueue([call])
 
     def _hear(self) -> None:
         """Move every silence deadline, because a server that sends anything is alive: other calls may wait in it."""

@@ -13,7 +13,6 @@ from arl.errors import EngineError, EngineLost, short_message
 from arl.launch.network import client_context, is_loopback
 
 KEEPALIVE_SECONDS = 2.0  # below the server's (SGLang: 5), so that it never closes a connection about to be used
-QUOTED = 500  # bytes of an answer that an error shows
 PREFIX = b"data: "  # of an event
 SEPARATOR = b"\n\n"  # between events
 
@@ -23,7 +22,7 @@ class Http:
 
     Args:
         url: like http://127.0.0.1:30000
-        key: sent as a bearer token; None: no token
+        key: sent as a bearer token
         seconds: deadline of every command
         certificate: file of the only one that the server may show; None: the server is on loopback, and has none
 
@@ -31,28 +30,25 @@ class Http:
         EngineError: the key would cross a network in the clear.
     """
 
-    def __init__(self, url: str, key: str | None, seconds: float, certificate: str | None = None) -> None:
+    def __init__(self, url: str, key: str, seconds: float, certificate: str | None = None) -> None:
         self.url = url.rstrip("/")
         self._seconds = seconds
         place = urlsplit(self.url)
         is_encrypted = place.scheme == "https"
         if is_encrypted and certificate is None:
             raise EngineError(f"{url}: its certificate is not known, so anybody may answer there; give the run's own")
-        if key and not is_encrypted and not is_loopback(place.hostname or ""):
+        if not is_encrypted and not is_loopback(place.hostname or ""):
             raise EngineError(
                 f"{url}: the run's key would cross the network in the clear; a server beyond loopback must serve TLS "
                 "with the certificate in the directory ARL_TLS, and print its address with https"
             )
-        headers = {"Content-Type": "application/json"}
-        if key:
-            headers["Authorization"] = f"Bearer {key}"
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,
                 keepalive_timeout=KEEPALIVE_SECONDS,
                 ssl=client_context(certificate) if certificate and is_encrypted else True,
             ),
-            headers=headers,
+            headers={"Content-Type": "application/json", "Authorization": f"Bearer {key}"},
             timeout=aiohttp.ClientTimeout(total=None),  # arl's deadlines instead, whose messages say who waits
         )
 
@@ -117,7 +113,7 @@ class Http:
 
 def _quote(answer: bytes) -> str:
     """Return the beginning of an answer, as an error shows it."""
-    return short_message(answer[:QUOTED].decode(errors="replace"))
+    return short_message(answer[:500].decode(errors="replace"))
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[list[bytes]]:

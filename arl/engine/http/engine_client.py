@@ -21,11 +21,11 @@ from arl.engine.base import Load, refuse_impossible
 from arl.engine.http.batch_sender import BatchSender, Call
 from arl.engine.http.connection import Http
 from arl.engine.http.sglang_protocol import SGLangProtocol
-from arl.engine.meters import BusyMeter, PauseTimer
+from arl.engine.meters import PartTimer, Stopwatch
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError
 from arl.sync.group_sender import GroupSender
 from arl.sync.weight_loader import WeightLoader
-from arl.types import GenerateRequest, Increment, SwapReport, WeightUpdate
+from arl.types import GenerateRequest, Increment, PauseParts, SwapReport, WeightUpdate
 
 ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just behind the abort
 FLUSH_AGAIN_SECONDS = 0.01  # SGLang's own wait, /flush_cache?timeout=, may take a second more than it needs
@@ -59,11 +59,11 @@ class HttpEngine:
         url: like http://127.0.0.1:30000
         generate_seconds: longest silence of open requests while not paused
         swap_seconds: longest wait for one command (pause, update, continue)
+        key: sent as a bearer token
+        vocab_size, context: of the model
+        certificate: file of the only one that a server with TLS may show
         kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
         releases_memory: from pause() to resume(), for the trainer that uses the device meanwhile; only with recompute
-        key: sent as a bearer token
-        certificate: file of the only one that a server with TLS may show
-        vocab_size, context: of the model; 0 asks the server, which SGLang does not answer
         sender: of weights that are broadcast, shared by the engines of a run
         workers: processes of the server that hold a part of the weights
         first_rank: the trainer's rank on the device of the first worker; the others follow
@@ -73,12 +73,12 @@ class HttpEngine:
     _: KW_ONLY
     generate_seconds: float
     swap_seconds: float
+    key: str
+    vocab_size: int
+    context: int
+    certificate: str | None = None
     kv_policy: KvPolicy = "recompute"
     releases_memory: bool = False
-    key: str | None = None
-    certificate: str | None = None
-    vocab_size: int = 0
-    context: int = 0
     sender: GroupSender | None = None
     workers: int = 1
     first_rank: int = 0
@@ -89,8 +89,8 @@ class HttpEngine:
         self._closed = False
         self._lock = asyncio.Lock()  # one of pause, resume and update at a time
         self._paused_since: float | None = None
-        self._meter = BusyMeter()
-        self._timer = PauseTimer()  # of the last pause
+        self._busy = Stopwatch()
+        self._timer = PartTimer()  # of the last pause
 
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self.key, self.swap_seconds, self.certificate)
@@ -100,18 +100,12 @@ class HttpEngine:
         except BaseException:
             await self._http.close()
             raise
-        self.vocab_size = self.vocab_size or model.vocab_size
-        self.context = self.context or model.context_length
-        self._batches = BatchSender(self._protocol, self.generate_seconds, keys_cache=self.kv_policy == "keep")
+        self._batches = BatchSender(self._protocol, self.generate_seconds, self.kv_policy == "keep", version)
         self._loader = WeightLoader(self._protocol, self.sender, self.workers, self.first_rank)
         self._loader.loaded = WeightUpdate(version, model.model_path)
-        self._set_version(version)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self.aclose()
-
-    async def aclose(self) -> None:
         """End every task and fail every open call."""
         self._closed = True
         try:
@@ -128,7 +122,7 @@ class HttpEngine:
 
     @property
     def busy_seconds(self) -> float:
-        return self._meter.seconds
+        return self._busy.seconds
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         """See Engine.generate.
@@ -145,22 +139,18 @@ class HttpEngine:
             raise EngineError(f"request {request.request_id}: this id is open already: ids must be unique")
         call = self._batches.open(request)
         self._calls[request.request_id] = call
-        self._meter.opened(1)
+        self._count_busy()
         finished = False
         try:
             while not finished:
-                await call.arrived.wait()  # whoever holds the call has a deadline and puts an event
-                call.arrived.clear()
-                while call.events:
-                    event = call.events.popleft()
-                    finished = isinstance(event, RunError) or event.finish_reason is not None
-                    if isinstance(event, RunError):
-                        raise event
-                    yield event
+                event = await call.events.get()  # who holds the call has a deadline and puts an event
+                finished = isinstance(event, RunError) or event.finish_reason is not None
+                if isinstance(event, RunError):
+                    raise event
+                yield event
         finally:
-            call.closed = True
             del self._calls[request.request_id]
-            self._meter.opened(-1)
+            self._count_busy()
             if not finished:
                 self._batches.abandon(call)
 
@@ -197,7 +187,7 @@ class HttpEngine:
             try:
                 with self._timer.part("transfer" if update.transport == "broadcast" else "load"):
                     await self._loader.load(update)
-                self._set_version(update.version)
+                self._batches.version = update.version
             except (EngineLost, DeadlineError):
                 raise  # nobody is there to resume
             except BaseException:
@@ -208,7 +198,8 @@ class HttpEngine:
                 await self._resume()
             recomputed = self._batches.recomputed_tokens
             self._batches.recomputed_tokens = 0
-            report = SwapReport(update.version, now() - since, now() - start, recomputed, parts=self._timer.parts)
+            parts = PauseParts(**self._timer.seconds)
+            report = SwapReport(update.version, now() - since, now() - start, recomputed, parts)
             await self._loader.check(update)
             return report
 
@@ -216,18 +207,16 @@ class HttpEngine:
         """See ReplicaEngine.report."""
         return await self._protocol.load()
 
-    def _set_version(self, version: int) -> None:
-        """Remember the version that the server has loaded."""
-        self._batches.version = version
-        self._batches.newest_version = version
+    def _count_busy(self) -> None:
+        self._busy.run(len(self._calls) > 0 and self._paused_since is None)
 
     async def _pause(self) -> None:
         """Have the server stop generating: with its open requests in place, or by handing all of them back."""
         if self._paused_since is not None:
             return
         self._paused_since = now()
-        self._timer = PauseTimer()
-        self._meter.pause(True)
+        self._timer = PartTimer()
+        self._count_busy()
         self._batches.pause()
         if self.kv_policy == "keep":
             with self._timer.part("drain"):
@@ -257,5 +246,5 @@ class HttpEngine:
             if self.kv_policy == "keep":
                 await self._protocol.continue_in_place()
         self._paused_since = None
-        self._meter.pause(False)
+        self._count_busy()
         self._batches.resume()

@@ -53,10 +53,11 @@ class SGLangProtocol:
 
     async def introduce(self) -> tuple[wire.ModelInfo, int]:
         """Ask for its model and its version."""
-        info = await self._ask("/model_info", None, wire.ModelInfo)
+        path = "/model_info"
+        info = self._decode(path, await self._http.command(path), wire.ModelInfo)
         if not info.weight_version.isdecimal():
             raise EngineError(
-                f"{self.url}/model_info: version {info.weight_version[:40]!r} must be an integer, as a string; start "
+                f"{self.url}{path}: version {info.weight_version[:40]!r} must be an integer, as a string; start "
                 "SGLang with --weight-version 0"
             )
         return info, int(info.weight_version)
@@ -100,7 +101,7 @@ class SGLangProtocol:
 
     async def pause_in_place(self) -> None:
         """Stop between two passes; open requests keep their cache."""
-        await self._http.command("/pause_generation", wire.Pause())
+        await self._http.command("/pause_generation", {"mode": "in_place"})
 
     async def continue_in_place(self) -> None:
         """End `pause_in_place`."""
@@ -121,8 +122,8 @@ class SGLangProtocol:
 
     async def map_bucket(self, handles: Sequence[bytes], version: int | None) -> None:
         """Map one bucket of shared memory; `handles` are those for each worker."""
-        body = wire.UpdateFromTensor(list(handles), _text(version))
-        await self._http.command("/update_weights_from_tensor", body)
+        body = {"serialized_named_tensors": handles, "weight_version": _text(version), "flush_cache": False}
+        await self._http.command("/update_weights_from_tensor", body)  # msgspec writes bytes as base64
 
     async def join_group(self, name: str, at: Rendezvous, first_rank: int, world_size: int) -> None:
         """Join a process group whose rank 0 is the trainer's; the first worker is `first_rank`."""
@@ -146,19 +147,17 @@ class SGLangProtocol:
 
     async def release_memory(self, tags: Sequence[MemoryTag]) -> None:
         """Release memory. SGLang dies if it is not idle."""
-        await self._http.command("/release_memory_occupation", wire.Memory(list(tags)))
+        await self._http.command("/release_memory_occupation", {"tags": tags})
 
     async def resume_memory(self, tag: MemoryTag) -> None:
         """Take memory back. SGLang dies when asked for what it has."""
-        await self._http.command("/resume_memory_occupation", wire.Memory([tag]))
+        await self._http.command("/resume_memory_occupation", {"tags": [tag]})
 
     async def checksums(self) -> dict[str, str]:
         """Return the sha256 of every weight, which only a server with one worker knows."""
-        checked = await self._ask("/weights_checker", wire.CheckWeights(), wire.Checked)
-        return checked.ranks[0].checksums
-
-    async def _ask(self, path: str, body: Struct | None, kind: type[T]) -> T:
-        return self._decode(path, await self._http.command(path, body), kind)
+        path = "/weights_checker"
+        answer = await self._http.command(path, {"action": "checksum"})
+        return self._decode(path, answer, wire.Checked).ranks[0].checksums
 
     def _decode(self, path: str, answer: bytes, kind: type[T]) -> T:
         try:

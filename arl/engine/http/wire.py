@@ -11,24 +11,25 @@ Fields that arl never sets have the one value that arl needs; of answers there a
 from itertools import groupby
 from typing import Any, Literal
 
+import msgspec
 from msgspec import Struct
+from msgspec.structs import asdict, astuple
 
 from arl.engine.base import IDLE, Load
-from arl.sync.weight_loader import MemoryTag
 from arl.types import SamplingParams
 
 DONE = b"[DONE]"
 
 
-class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """Hold sampling parameters under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there.
+class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True, rename={"seed": "sampling_seed"}):
+    """Hold SamplingParams under SGLang's names. `ignore_eos` also ignores stop_token_ids, as it does there.
 
-    `sampling_seed` has no default, because a default is left out of the message: under
-    --enable-deterministic-inference SGLang then takes 42, and a whole group samples alike.
+    `seed` has no default, because a default is left out of the message: under --enable-deterministic-inference SGLang
+    then takes 42, and a whole group samples alike.
     """
 
     max_new_tokens: int
-    sampling_seed: int
+    seed: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
@@ -38,27 +39,12 @@ class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True):
     @property
     def params(self) -> SamplingParams:
         """Return them as arl's own type."""
-        return SamplingParams(
-            max_new_tokens=self.max_new_tokens,
-            temperature=self.temperature,
-            top_p=self.top_p,
-            top_k=self.top_k,
-            stop_token_ids=self.stop_token_ids,
-            seed=self.sampling_seed,
-        )
+        return msgspec.convert(self, SamplingParams, from_attributes=True)
 
 
 def sampling_of(params: SamplingParams) -> Sampling:
     """Translate arl's sampling parameters; a request without stop tokens ignores those of the model as well."""
-    return Sampling(
-        max_new_tokens=params.max_new_tokens,
-        sampling_seed=params.seed,
-        temperature=params.temperature,
-        top_p=params.top_p,
-        top_k=params.top_k,
-        stop_token_ids=params.stop_token_ids,
-        ignore_eos=not params.stop_token_ids,
-    )
+    return Sampling(**asdict(params), ignore_eos=not params.stop_token_ids)
 
 
 class Generate(Struct, forbid_unknown_fields=True):
@@ -108,12 +94,6 @@ class Chunk(Struct):
     index: int = 0
 
 
-class Pause(Struct):
-    """Stop generating between two passes; open requests keep their cache."""
-
-    mode: Literal["in_place"] = "in_place"
-
-
 class Abort(Struct):
     """End one request, or all. SGLang ends every request whose id begins with `rid`."""
 
@@ -122,16 +102,14 @@ class Abort(Struct):
 
 
 class ModelInfo(Struct):
-    """Describe the server's model. The last two fields are ours; SGLang leaves them out."""
+    """Say where the server's weights began, and their version."""
 
     model_path: str
     weight_version: str
-    vocab_size: int = 0
-    context_length: int = 0
 
 
 class RankLoad(Struct):
-    """Report the load of one scheduler. SGLang sends more fields, and has several schedulers with data parallelism."""
+    """Report the load of one scheduler, in the order of Load. SGLang sends more fields."""
 
     num_running_reqs: int
     num_waiting_reqs: int
@@ -141,7 +119,7 @@ class RankLoad(Struct):
 
 
 class Loads(Struct):
-    """Report the loads of all schedulers."""
+    """Report the loads of all schedulers; with data parallelism SGLang has several."""
 
     loads: list[RankLoad]
 
@@ -156,13 +134,8 @@ class Loads(Struct):
         """
         if not self.loads:
             return IDLE
-        return Load(
-            running=sum(rank.num_running_reqs for rank in self.loads),
-            waiting=sum(rank.num_waiting_reqs for rank in self.loads),
-            slots=sum(rank.max_running_requests for rank in self.loads),
-            tokens=sum(rank.num_total_tokens for rank in self.loads),
-            capacity=sum(rank.max_total_num_tokens for rank in self.loads),
-        )
+        fields = zip(*(astuple(rank) for rank in self.loads), strict=True)
+        return Load(*(sum(field) for field in fields))
 
 
 def spans(versions: tuple[int, ...]) -> list[Span]:
@@ -181,12 +154,6 @@ def spans(versions: tuple[int, ...]) -> list[Span]:
 
 
 # ---- weights
-
-
-class Memory(Struct):
-    """Name the memory that a server releases, or takes again."""
-
-    tags: list[MemoryTag]
 
 
 class UpdateFromDisk(Struct):
@@ -226,20 +193,6 @@ class UpdateFromDistributed(Struct):
     flush_cache: bool = False
 
 
-class UpdateFromTensor(Struct):
-    """Map one bucket of shared memory. Only SGLang understands it."""
-
-    serialized_named_tensors: list[bytes]  # base64 in JSON; one for each of the server's workers
-    weight_version: str | None
-    flush_cache: bool = False
-
-
-class CheckWeights(Struct):
-    """Ask for the checksums of all weights."""
-
-    action: Literal["checksum"] = "checksum"
-
-
 class Checksums(Struct):
     """Hold the checksums of one worker: name -> sha256."""
 
@@ -247,6 +200,6 @@ class Checksums(Struct):
 
 
 class Checked(Struct):
-    """Answer CheckWeights, with one entry for each worker."""
+    """Hold the checksums of each worker."""
 
     ranks: list[Checksums]

@@ -25,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -45,22 +46,19 @@ FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj
 def announce(host: str, port: int, certificate: Path | None) -> None:
     """Ask for the server's health until it is good, then print the ready line. The parent has the deadline."""
     scheme = "http" if certificate is None else "https"
+    url = f"{scheme}://{host}:{port}"
+    context = None if certificate is None else NETWORK["client_context"](certificate)
+    no_proxies = urllib.request.ProxyHandler({})
+    opener = urllib.request.build_opener(no_proxies, urllib.request.HTTPSHandler(context=context))
     while True:
-        connection = http.client.HTTPConnection(host, port, timeout=10)  # knows no proxies
-        if certificate is not None:
-            context = NETWORK["client_context"](certificate)
-            connection = http.client.HTTPSConnection(host, port, timeout=10, context=context)
         try:
-            connection.request("GET", "/health")
-            if connection.getresponse().status == 200:
-                # A line of its own in one write: SGLang's processes print to the same pipe, text and newline apart.
-                os.write(1, f"\nready {scheme}://{host}:{port}\n".encode())
-                return
-        except (OSError, http.client.HTTPException):
-            pass  # not listening yet, or it broke off in the middle of an answer
-        finally:
-            connection.close()
-        time.sleep(HEALTH_SECONDS)
+            opener.open(f"{url}/health", timeout=10).close()  # raises unless the answer is good
+        except (OSError, http.client.HTTPException):  # not listening yet, or it broke off in the middle of an answer
+            time.sleep(HEALTH_SECONDS)
+        else:
+            # A line of its own in one write: SGLang's processes print to the same pipe, text and newline apart.
+            os.write(1, f"\nready {url}\n".encode())
+            return
 
 
 def guard(place: Path) -> None:

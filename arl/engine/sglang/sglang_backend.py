@@ -13,7 +13,7 @@ from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
 from arl.data.model_limits import model_config
-from arl.engine.backend import HttpBackend, Installation, ServerSpec
+from arl.engine.backend import Backend, Installation, ServerSpec
 from arl.engine.sglang import server_command
 from arl.errors import InputError
 from arl.launch.base import Command
@@ -81,7 +81,7 @@ def find_sglang(python: str | None) -> Installation:
     return Installation("SGLang", version, path, SGLangBackend.capabilities, note, tuple(lacking))
 
 
-class SGLangBackend(HttpBackend):
+class SGLangBackend(Backend):
     """Serve SGLang; see arl.engine.backend."""
 
     capabilities = Capabilities(
