@@ -7,10 +7,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from arl.train.learner import Learner
-from arl.train.micro_batch import MicroBatch
-from arl.train.packing import LossSequence, Minibatch
+from arl.train.packing import LossSequence, MicroBatch, Minibatch
 from arl.train.sharding import local_part
-from arl.train.step_metrics import StepTotals
 from tests.train.columns import loss_sequence
 
 
@@ -36,9 +34,8 @@ def _sequence(prompt: list[int], rng: random.Random) -> LossSequence:
 def gradient_of(learner: Learner, minibatch: Minibatch[MicroBatch]) -> tuple[float, dict[str, torch.Tensor]]:
     """Summed over ranks; the weights stay as they are. Collective."""
     sharded, total = learner.policy, torch.zeros(())
-    totals = StepTotals(sharded.device, learner.objective)
     for i, batch in enumerate(minibatch.micro_batches):
-        loss = learner._policy_loss(batch, {}, minibatch, totals)
+        loss = learner._policy_loss(batch, {}, minibatch)
         sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))
         total += loss.detach()
     gradient = {

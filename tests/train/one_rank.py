@@ -11,8 +11,7 @@ from arl.config.recipe import Train
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.objective import Objective
 from arl.train.learner import Learner
-from arl.train.micro_batch import MicroBatch, pack_groups
-from arl.train.packing import LossSequence, Shard
+from arl.train.packing import LossSequence, MicroBatch, Shard, pack_groups
 from arl.types import Batch, Trajectory
 from tests.train.synthetic import packed
 

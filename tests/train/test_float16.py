@@ -9,9 +9,8 @@ import torch
 from arl.config.recipe import Train
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.learner import MAX_SKIPPED, Learner
-from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import FIRST
-from arl.train.packing import Shard
+from arl.train.packing import MicroBatch, Shard
 from tests.train.synthetic import batch, packed
 
 pytestmark = pytest.mark.usefixtures("alone")

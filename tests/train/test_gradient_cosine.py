@@ -10,8 +10,7 @@ from arl.metrics.names import number
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.objective import Objective
 from arl.train.learner import Learner
-from arl.train.micro_batch import MicroBatch
-from arl.train.packing import Shard
+from arl.train.packing import MicroBatch, Shard
 from tests.train.gradients import gradient_of
 from tests.train.synthetic import batch, packed
 

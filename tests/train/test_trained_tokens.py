@@ -8,12 +8,13 @@ from hypothesis import strategies as st
 from arl.config.recipe import Train
 from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.micro_batch import MicroBatch, join_shard
 from arl.train.packing import (
     PLACES,
+    MicroBatch,
     Packing,
     Shard,
     TokenLogprobs,
+    join_shard,
     loss_sequences,
     pack_batch,
     trained_tokens,
@@ -45,7 +46,7 @@ def echoed(shard: Shard[MicroBatch]) -> TokenLogprobs | None:
     if not pairs:
         return None
     places, logprobs = map(np.concatenate, zip(*pairs, strict=True))
-    return TokenLogprobs(places, logprobs)
+    return TokenLogprobs(places, {"current_logprobs": logprobs})
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(60, 400), st.integers(1, 4))

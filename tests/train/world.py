@@ -16,7 +16,7 @@ from arl.train import sharding
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.micro_batch import pack_groups
+from arl.train.packing import pack_groups
 from arl.train.sharding import init_ranks
 from arl.types import MetricValue
 from tests.train.gradients import sequences
