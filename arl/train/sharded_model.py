@@ -154,7 +154,7 @@ class ShardedModel(ShardedWeights):
             if update.grad_norm > self.clip_norm:
                 scale = self.clip_norm / (update.grad_norm + 1e-6)
                 torch._foreach_mul_(grads, scale)
-            for local, grad in zip(self._local, grads, strict=True):
+            for local, grad in zip(self._local.values(), grads, strict=True):
                 local.grad = grad
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -175,7 +175,7 @@ class ShardedModel(ShardedWeights):
 
     def _reduced(self, grads: list[Tensor], loss: Tensor) -> Update:
         """Sum the loss and the products of gradient and first moment over the ranks. Collective."""
-        means = [self._optimizer.state[local]["exp_avg"] for local in self._local]
+        means = [self._optimizer.state[local]["exp_avg"] for local in self._local.values()]
         products = self._products(grads, means)
         squared, squared_mean, dot, total = self._summed(torch.cat([products, loss[None]]))
         return Update(loss=total, grad_norm=math.sqrt(squared), cosine=_cosine(squared, squared_mean, dot))

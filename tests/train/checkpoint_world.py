@@ -40,7 +40,8 @@ def learner(path: str, train: dict[str, Any], resumed: bool) -> Learner:
 def places(held: Learner) -> dict[str, tuple[Tensor, Tensor]]:
     """Return for every weight and moment this rank's rows, and what they are to be."""
     found = {}
-    for name, sharded, local in held.policy._parameters():
+    for name, local in held.policy._local.items():
+        sharded = held.policy._shards[name]
         first, end = own_rows(sharded)
         shape = tuple(sharded.shape)
         found[name] = (local.detach(), drawn(name, shape)[first:end])

@@ -35,7 +35,7 @@ def test_the_cosine_to_the_previous_updates_is_that_of_the_gradient_and_adams_de
     trained = learner(tiny, minibatches=1)
     first, second = shard_of(4, 1), shard_of(5, 1)
     assert "grad_cosine/previous" not in trained.step(first)  # there is no earlier gradient
-    mean = torch.cat([trained.policy._optimizer.state[p]["exp_avg"].flatten() for p in trained.policy._local])
+    mean = torch.cat([trained.policy._optimizer.state[p]["exp_avg"].flatten() for p in trained.policy._local.values()])
     _, gradient = gradient_of(trained, second.minibatches[0])
     expected = torch.cosine_similarity(flat(gradient).double(), mean.double(), dim=0)
     assert number(trained.step(second), "grad_cosine/previous") == pytest.approx(expected.item(), abs=1e-5)
