@@ -30,7 +30,7 @@ from arl.models.load import DTYPES
 from arl.models.packed import PackedContext
 from arl.train.packing import MicroBatch
 from arl.train.sharded_weights import ShardedWeights
-from arl.train.sharding import copies, local_part
+from arl.train.sharding import local_part
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class ShardedModel(ShardedWeights):
         self.attention = choose_flash(device, self.dtype)
         self._world = dist.get_world_size()
         self._reshard = train.reshard
-        self._copies = copies(train)
+        self._copies = self._world // train.shard_ranks if train.shard_ranks else 1  # of the weights
         self.model.scored = types.MethodType(_scored, self.model)
         register_fsdp_forward_method(self.model, "scored")
         self._logits_dtype = torch.float32 if train.head == "float32" else self.dtype
@@ -134,9 +134,8 @@ class ShardedModel(ShardedWeights):
         self._root.set_requires_all_reduce(last)
         self._root.set_reshard_after_backward(last or self._reshard)
         self._root.set_is_last_backward(last)
-        if self._world > 1:
-            loss = loss * self._world  # FSDP2 averages the gradient over ranks; here it is a sum
-        loss.backward()  # type: ignore[no-untyped-call]
+        summed = loss * self._world  # FSDP2 averages the gradient over ranks; here it is a sum
+        summed.backward()  # type: ignore[no-untyped-call]
 
     def update(self, learning_rate: float, loss: Tensor) -> Update:
         """Clip the gradient, update the weights, clear the gradient. Collective.
