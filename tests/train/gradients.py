@@ -4,11 +4,9 @@ import random
 
 import numpy as np
 import torch
-from torch.distributed.tensor import DTensor
 
 from arl.train.learner import Learner
 from arl.train.packing import LossSequence, MicroBatch, Minibatch
-from arl.train.sharding import local_part
 from tests.train.columns import loss_sequence
 
 
@@ -32,27 +30,7 @@ def _sequence(prompt: list[int], rng: random.Random) -> LossSequence:
 
 
 def gradient_of(learner: Learner, minibatch: Minibatch[MicroBatch]) -> tuple[float, dict[str, torch.Tensor]]:
-    """Summed over ranks; the weights stay as they are. Collective."""
-    sharded, total = learner.policy, torch.zeros(())
-    for i, batch in enumerate(minibatch.micro_batches):
-        loss = learner._policy_loss(batch, {}, minibatch)
-        sharded.backward(loss, last=i + 1 == len(minibatch.micro_batches))
-        total += loss.detach()
-    gradient = {
-        name: whole_tensor(local_part(p.grad), p).clone() for name, p in sharded._shards.items() if p.grad is not None
-    }
-    for parameter in sharded._shards.values():
-        parameter.grad = None
-    if sharded._world > 1:
-        torch.distributed.all_reduce(total)
-    return float(total), gradient
-
-
-def whole_tensor(local: torch.Tensor, sharded: torch.Tensor) -> torch.Tensor:
-    """Gather by torch the tensor of which every rank has a part, `local`, sharded as the parameter is. Collective."""
-    assert isinstance(sharded, DTensor)
-    part = DTensor.from_local(
-        local, sharded.device_mesh, sharded.placements, shape=sharded.shape, stride=sharded.stride()
-    )
-    whole: torch.Tensor = part.full_tensor()
-    return whole
+    """Return loss and gradient of one rank; the weights stay as they are."""
+    sharded = learner.policy
+    loss = learner._backward(minibatch, [{}] * len(minibatch.micro_batches))
+    return float(loss), dict(zip(sharded._shards, sharded.take_gradient(), strict=True))

@@ -16,7 +16,6 @@ from tests.train.families import make_family
 
 SECONDS = 600
 TOLERANCE = 1e-5
-LAYERS = 2
 TRAINED: dict[int, dict[str, dict[str, Any]]] = {
     2: {
         "two": {"ranks": 2},
@@ -38,11 +37,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def ran(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
     """A world of so many processes, after all its cases: told.json, and tensors by the case's name."""
     ranks, directory = request.param, tmp_path_factory.mktemp("world")
-    cases: dict[str, Any] = {
-        name: {"kind": "trained", "model": str(model), "train": train} for name, train in TRAINED[ranks].items()
-    }
-    for name, reshard in (("held", False), ("cut", True)):
-        cases[name] = {"kind": "collectives", "model": str(model), "train": {"ranks": ranks, "reshard": reshard}}
+    cases = {name: {"model": str(model), "train": train} for name, train in TRAINED[ranks].items()}
     (directory / "cases.json").write_text(json.dumps(cases))
     with workers.world("tests.train.world", [str(directory)], ranks, {"OMP_NUM_THREADS": "1"}) as processes:
         assert [process.wait(SECONDS) for process in processes] == [0] * ranks
@@ -70,10 +65,3 @@ def test_every_world_trains_to_the_losses_and_weights_of_one_process(ran: tuple[
         assert found.keys() == weights.keys()
         for key, weight in weights.items():
             torch.testing.assert_close(found[key], weight, rtol=0, atol=TOLERANCE, msg=f"{name}: {key}")
-
-
-def test_an_update_gathers_and_reduces_each_unit_once_however_many_micro_batches_it_has(ran: tuple[int, Path]) -> None:
-    told = json.loads((ran[1] / "told.json").read_text())
-    units, micro_batches = LAYERS + 1, 3
-    assert told["held"] == {"gather": units, "scatter": units}
-    assert told["cut"] == {"gather": micro_batches * (2 * LAYERS + 1), "scatter": micro_batches * units}
