@@ -7,8 +7,7 @@ import torch
 
 from arl.metrics.names import number
 from arl.train.packing import MicroBatch, Shard
-from tests.train.gradients import gradient_of
-from tests.train.one_rank import learner, shard_of
+from tests.train.one_rank import gradient_of, learner, shard_of
 from tests.train.synthetic import batch
 
 pytestmark = pytest.mark.usefixtures("alone")

@@ -20,18 +20,14 @@ pytestmark = pytest.mark.usefixtures("alone")
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
 
 
-@pytest.fixture
-def pairs(tmp_path: Path) -> Path:
-    rng, path = random.Random(0), tmp_path / "pairs.jsonl"
+def test_a_model_is_tuned_on_pairs_and_each_line_is_json(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = random.Random(0)
     problems = [running_checksum.draw_problem(rng) for _ in range(40)]
     rows = [{"prompt": p.prompt, "response": running_checksum.demonstrate(p, rng)} for p in problems]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
-
-
-def test_a_model_is_tuned_on_pairs_and_each_line_is_json(
-    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("\n".join(map(json.dumps, rows)))
     out = tmp_path / "out"
     job = {"model": str(tiny), "data": str(pairs), "output": str(out), "steps": 60, "batch_size": 16}
     tune(job | {"learning_rate": 1e-2})
