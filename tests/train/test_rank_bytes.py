@@ -53,7 +53,8 @@ def most_live_bytes(trace: profile) -> int:
     assert results is not None
     calls = [event for event in results.events() if event.name() == "[memory]"]
     calls.sort(key=lambda event: event.start_ns())
-    return max(itertools.accumulate(event.nbytes() for event in calls))  # type: ignore[attr-defined]
+    sizes = [int(event.nbytes()) for event in calls]  # type: ignore[attr-defined]  # negative: freed
+    return max(itertools.accumulate(sizes))
 
 
 def minibatch(micro_batches: int) -> Minibatch[MicroBatch]:

@@ -13,6 +13,7 @@ from arl.train.algorithms.ppo import PPO
 from arl.train.sharded_model import Update
 from arl.train.sharding import init_ranks
 from arl.train.step_metrics import ENTROPY, StepTotals
+from arl.types import MetricValue
 from tests.train.columns import comparable
 
 pytestmark = pytest.mark.usefixtures("alone")
@@ -52,7 +53,7 @@ def test_every_reduction_is_its_definition_however_the_step_is_cut(num_parts: in
     found = step.metrics()
     ends = (*FIRST_AGES[1:], math.inf)
     buckets = [[t for t in tokens if a <= t[0] < b] for a, b in zip(FIRST_AGES, ends, strict=True)]
-    for name, expected in {
+    definitions: dict[str, MetricValue | None] = {
         "by_age/tokens": [float(len(bucket)) for bucket in buckets],
         "mean": mean(tokens),
         "max": max(weight for _, weight, _ in tokens),
@@ -60,6 +61,7 @@ def test_every_reduction_is_its_definition_however_the_step_is_cut(num_parts: in
         "mean_by_age": [mean(bucket) for bucket in buckets],
         "size_by_age": [size(bucket) for bucket in buckets],
         "entropy": sum(entropy for _, _, entropy in tokens) / len(tokens),
-    }.items():
+    }
+    for name, expected in definitions.items():
         assert expected is not None
         assert comparable(found[name]) == pytest.approx(comparable(expected), rel=1e-5), name
