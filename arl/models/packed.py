@@ -122,79 +122,41 @@ class _Gathered:
         keys = np.diff(layout.key_offsets)
         assert (queries > 0).all()
         assert (queries <= keys).all()
+        self._large = [_large(int(i), layout, q.device) for i in np.flatnonzero(queries * keys > LARGE)]
         groups: dict[tuple[int, int], list[int]] = {}
-        self._large: list[_Bucket] = []  # each of one segment, without padding
-        for segment, (num_queries, num_keys) in enumerate(zip(queries.tolist(), keys.tolist(), strict=True)):
-            if num_queries * num_keys > LARGE:
-                self._large.append(_bucket([segment], layout, q.device))
-            else:
-                size = (_round_up(num_queries, 16), _round_up(num_keys, 64))
-                groups.setdefault(size, []).append(segment)
-        self._gathers = []
-        for members in groups.values():
-            bucket = _bucket(members, layout, q.device)
-            self._gathers.append(_gather(bucket, heads=q.shape[1], kv_heads=k.shape[1], num_tokens=len(q)))
+        for segment in np.flatnonzero(queries * keys <= LARGE).tolist():
+            size = (_round_up(int(queries[segment]), 16), _round_up(int(keys[segment]), 64))
+            groups.setdefault(size, []).append(segment)
+        heads = q.shape[1]
+        kv_heads = k.shape[1]
+        self._gathers = [_gather(members, layout, heads, kv_heads, q.device) for members in groups.values()]
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor, scale: float) -> Tensor:
         """Attend: q (T, H, D), k and v (T, H_kv, D) ─► (T, H, D)."""
         out: Tensor = _GatheredAttention.apply(q, k, v, scale, self._gathers)  # type: ignore[no-untyped-call]
-        for bucket in self._large:
-            segment = _fused(q, k, v, scale, bucket)
-            out = out.index_copy(0, bucket.query_rows[0], segment)
+        for rows, key_rows, mask in self._large:
+            queries = _heads_first(q, rows)
+            attended = _attention(queries, _heads_first(k, key_rows), _heads_first(v, key_rows), scale, mask)
+            out = out.index_copy(0, rows, attended[0].transpose(0, 1))
         return out
 
 
-@dataclass(frozen=True)
-class _Bucket:
-    """Hold N segments, padded to Q queries and K keys."""
+def _large(segment: int, layout: _Layout, device: torch.device) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return the pack indices of a segment's n queries and m keys, and what may be seen, (1, 1, n, m) bool.
 
-    query_rows: Tensor  # (N, Q) int64 pack index of each query, T where padded
-    key_rows: Tensor  # (N, K) int64 pack index of each key, 0 where padded
-    hidden: Tensor  # (N, 1, Q, K) bool, True where a query may not look
+    Without a mask it sees only itself, and the plain causal one is faster.
+    """
+    rows = torch.arange(*layout.query_offsets[segment : segment + 2].tolist(), device=device)
+    first, end = layout.key_offsets[segment : segment + 2].tolist()
+    key_rows = torch.from_numpy(layout.key_indices[first:end]).to(device)
+    num_earlier = len(key_rows) - len(rows)
+    if not num_earlier:
+        return rows, key_rows, None
+    return rows, key_rows, torch.ones(1, 1, len(rows), len(key_rows), dtype=torch.bool, device=device).tril(num_earlier)
 
 
 def _round_up(size: int, least: int) -> int:
     return max(least, 1 << (size - 1).bit_length())
-
-
-def _bucket(segments: list[int], layout: _Layout, device: torch.device) -> _Bucket:
-    """Pad N segments to the longest of them."""
-    members = np.array(segments)
-    first_query = layout.query_offsets[members][:, None]  # (N, 1)
-    first_key = layout.key_offsets[members][:, None]
-    num_queries = layout.query_offsets[members + 1][:, None] - first_query
-    num_keys = layout.key_offsets[members + 1][:, None] - first_key
-    i = np.arange(num_queries.max())[None]  # (1, Q)
-    j = np.arange(num_keys.max())[None]  # (1, K)
-
-    query_rows = np.where(i < num_queries, first_query + i, layout.num_tokens)
-    is_key = j < num_keys
-    places = np.where(is_key, first_key + j, 0)
-    key_rows = np.where(is_key, layout.key_indices[places], 0)
-
-    last_seen = num_keys - num_queries + i  # (N, Q)
-    last_seen = np.minimum(last_seen, num_keys - 1)  # a padded query sees what its segment's last query sees
-    hidden = j[:, None] > last_seen[:, :, None]  # (N, Q, K)
-    return _Bucket(
-        query_rows=torch.from_numpy(query_rows.astype(np.int64)).to(device),
-        key_rows=torch.from_numpy(key_rows.astype(np.int64)).to(device),
-        hidden=torch.from_numpy(hidden)[:, None].to(device),
-    )
-
-
-def _fused(q: Tensor, k: Tensor, v: Tensor, scale: float, bucket: _Bucket) -> Tensor:
-    """Compute one large segment, (n, H, D), without storing its scores."""
-    query_rows = bucket.query_rows[0]
-    key_rows = bucket.key_rows[0]
-    sees_only_itself = len(query_rows) == len(key_rows)  # then the plain causal mask is faster
-    out = _attention(
-        _heads_first(q, query_rows),
-        _heads_first(k, key_rows),
-        _heads_first(v, key_rows),
-        scale,
-        mask=None if sees_only_itself else ~bucket.hidden,
-    )
-    return out[0].transpose(0, 1)
 
 
 def _heads_first(x: Tensor, rows: Tensor) -> Tensor:
@@ -217,30 +179,47 @@ def _attention(q: Tensor, k: Tensor, v: Tensor, scale: float, mask: Tensor | Non
 
 @dataclass(frozen=True)
 class _Gather:
-    """Hold a bucket as rows of (T·H, D) queries and (T·H_kv, D) keys, in the order of one batched product each."""
+    """Hold N segments, padded to Q queries and K keys, as rows of (T·H, D) queries and (T·H_kv, D) keys.
+
+    The rows are in the order of one batched product each.
+    """
 
     queries: Tensor  # (N·H·Q,) int64, ≥ T·H where padded
     safe_queries: Tensor  # (N·H·Q,) the same, any row where padded
     keys: Tensor  # (N·H_kv·K,) int64
-    hidden: Tensor  # (N, 1, Q, K) bool
+    hidden: Tensor  # (N, 1, Q, K) bool, True where a query may not look
     batch: int  # N·H_kv
 
 
-def _gather(bucket: _Bucket, heads: int, kv_heads: int, num_tokens: int) -> _Gather:
-    queries = _rows_of_heads(bucket.query_rows, heads)
+def _gather(segments: list[int], layout: _Layout, heads: int, kv_heads: int, device: torch.device) -> _Gather:
+    """Pad N segments to the longest of them."""
+    members = np.array(segments)
+    first_query = layout.query_offsets[members][:, None]  # (N, 1)
+    first_key = layout.key_offsets[members][:, None]
+    num_queries = layout.query_offsets[members + 1][:, None] - first_query
+    num_keys = layout.key_offsets[members + 1][:, None] - first_key
+    i = np.arange(num_queries.max())[None]  # (1, Q)
+    j = np.arange(num_keys.max())[None]  # (1, K)
+    query_tokens = np.where(i < num_queries, first_query + i, layout.num_tokens)  # (N, Q)
+    is_key = j < num_keys
+    key_tokens = np.where(is_key, layout.key_indices[np.where(is_key, first_key + j, 0)], 0)  # (N, K)
+    # A padded query sees what its segment's last query sees.
+    last_seen = np.minimum(num_keys - num_queries + i, num_keys - 1)  # (N, Q)
+    hidden = j[:, None] > last_seen[:, :, None]  # (N, Q, K)
+    queries = torch.from_numpy(_rows_of_heads(query_tokens, heads)).to(device)
     return _Gather(
         queries=queries,
-        safe_queries=queries.clamp(max=num_tokens * heads - 1),
-        keys=_rows_of_heads(bucket.key_rows, kv_heads),
-        hidden=bucket.hidden,
-        batch=len(bucket.query_rows) * kv_heads,
+        safe_queries=queries.clamp(max=layout.num_tokens * heads - 1),
+        keys=torch.from_numpy(_rows_of_heads(key_tokens, kv_heads)).to(device),
+        hidden=torch.from_numpy(hidden)[:, None].to(device),
+        batch=len(members) * kv_heads,
     )
 
 
-def _rows_of_heads(tokens: Tensor, heads: int) -> Tensor:
+def _rows_of_heads(tokens: np.ndarray, heads: int) -> np.ndarray:
     """Return the row of each head of each token, (N·heads·n,), of tokens (N, n) in a pack whose heads are rows."""
-    head = torch.arange(heads, device=tokens.device)[:, None]
-    return (tokens[:, None, :] * heads + head).flatten()
+    of_head = np.arange(heads, dtype=np.int64)[:, None]
+    return (tokens[:, None, :] * heads + of_head).reshape(-1)
 
 
 class _GatheredAttention(torch.autograd.Function):

@@ -49,12 +49,7 @@ class SlotCache:
         self._limit: int = config.max_position_embeddings
         self.clear()
         self._heads = torch.arange(self._kv_heads, device=device)
-        self._planned: _Plan | None = None
-
-    @property
-    def _plan(self) -> _Plan:
-        assert self._planned is not None, "plan() comes before the forward pass"
-        return self._planned
+        self._plan: _Plan  # of the current pass
 
     def _empty(self) -> Tensor:
         """Make (2, slots, H_kv, capacity, D): keys, then values. Zeros, since 0 × a NaN left in memory is NaN."""
@@ -87,7 +82,7 @@ class SlotCache:
         write = slot_heads * self._capacity + lengths[:, None]  # the row behind the cached tokens
         is_seen = torch.arange(longest, device=self._device) <= lengths[:, None]
         bias = torch.zeros(is_seen.shape, device=self._device).masked_fill_(~is_seen, -torch.inf)
-        self._planned = _Plan(
+        self._plan = _Plan(
             decode=n,
             span=longest,
             write=write.flatten(),
@@ -121,11 +116,8 @@ class SlotCache:
         n = plan.decode
         if plan.prompts is None:
             return self._decode(layer, query[0], key[0], value[0], scale)
-        new_query = query[:, :, n:]
-        new_key = key[:, :, n:]
-        new_value = value[:, :, n:]
-        self._keep(layer, new_key[0], new_value[0])
-        prefill = plan.prompts.attend(layer, new_query, new_key, new_value, scale)
+        self._keep(layer, key[0, :, n:], value[0, :, n:])
+        prefill = plan.prompts.attend(layer, query[:, :, n:], key[:, :, n:], value[:, :, n:], scale)
         if not n:
             return prefill
         decode = self._decode(layer, query[0, :, :n], key[0, :, :n], value[0, :, :n], scale)
@@ -135,12 +127,11 @@ class SlotCache:
         """Attend with one token of each slot: query (H, n, D), key and value (H_kv, n, D) ─► (1, n, H, D)."""
         plan = self._plan
         n = plan.decode
-        keys, values = self._layers[layer]
-        for cached, new in ((keys, key), (values, value)):
+        for cached, new in zip(self._layers[layer], (key, value), strict=True):
             new_rows = new.transpose(0, 1).flatten(0, 1)  # (n · H_kv, D)
             cached.view(-1, self._head_dim).index_copy_(0, plan.write, new_rows)
-        keys = keys[:n, :, : plan.span].flatten(0, 1)  # a view: slots and heads are adjacent in memory
-        values = values[:n, :, : plan.span].flatten(0, 1)  # (n · H_kv, span, D)
+        # Views (n · H_kv, span, D): slots and heads are adjacent in memory.
+        keys, values = self._layers[layer][:, :n, :, : plan.span].flatten(1, 2)
         # The H / H_kv query heads that share a key head are the rows of one small matrix product.
         scaled = query.transpose(0, 1) * scale
         queries = scaled.reshape(n * self._kv_heads, -1, self._head_dim)
@@ -153,11 +144,9 @@ class SlotCache:
     def _keep(self, layer: int, key: Tensor, value: Tensor) -> None:
         """Write the prefilled tokens' key and value, (H_kv, T, D), to the new slots."""
         plan = self._plan
-        first = plan.decode
         m, width = plan.paths.shape
         tokens = plan.paths.flatten()
-        keys, values = self._layers[layer]
-        for cached, new in ((keys, key), (values, value)):
+        for cached, new in zip(self._layers[layer], (key, value), strict=True):
             rows = new.transpose(0, 1).index_select(0, tokens)  # (m · width, H_kv, D)
             slots = rows.view(m, width, self._kv_heads, self._head_dim)
-            cached[first : first + m, :, :width].copy_(slots.transpose(1, 2))
+            cached[plan.decode : plan.decode + m, :, :width].copy_(slots.transpose(1, 2))

@@ -6,13 +6,12 @@ empty_model (meta) ─► shard ─► fill_model: empty shards on the device �
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Shard
 from transformers import PreTrainedModel
 
-from arl.errors import DataError
 from arl.models.model_files import stored_tensors
 
 
@@ -20,23 +19,18 @@ from arl.models.model_files import stored_tensors
 def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:
     """Allocate a model of the meta device, sharded or not, on `device`, and read the weights of `path` into it, cast.
 
-    Raises:
-        DataError: a file cannot be read. arl.models.load.check_weights has compared the files with the model.
+    arl.models.load.check_weights has compared the files with the model.
     """
     model.to_empty(device=device)
     model.tie_weights()  # to_empty has given tied weights a tensor each
     _make_buffers(model)
     stored = stored_tensors(path)
     for name, parameter in model.named_parameters():
-        file = stored[name].file
         first, end = own_rows(parameter)
         if first == end:
             continue
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        try:
-            rows = rows_of(file, name, first, end)
-        except (OSError, SafetensorError) as error:
-            raise DataError(f"model.path {path}: {file.name} cannot be read ({error})") from error
+        rows = rows_of(stored[name].file, name, first, end)
         local.copy_(rows, non_blocking=True)  # so that a GPU casts it rather than the CPU
 
 

@@ -43,8 +43,7 @@ def balance(tokens: np.ndarray, flops: np.ndarray, capacity: int, ranks: int) ->
     """
     largest_first = np.lexsort((-flops, -tokens))
     items = _Items(tokens[largest_first].tolist(), flops[largest_first].tolist(), capacity)
-    least = least_micro_batches(tokens, capacity, ranks)
-    bins = _pack(items, ranks, least)
+    bins = _pack(items, ranks, least_micro_batches(tokens, capacity, ranks))
     shares = deal(bins, items.work, ranks)
     return [[largest_first[members].tolist() for members in share] for share in shares]
 
@@ -96,10 +95,8 @@ def _pack(items: _Items, ranks: int, least: int) -> Bins:
     fitted = _first_fit(items)
     count = max(least, math.ceil(len(fitted) / ranks) * ranks)
     fitted += [[] for _ in range(count - len(fitted))]
-    ways = [spread, _respread(fitted, items, ranks)]
-    if count > least:
-        ways.insert(1, _spread(everything, items, count, ranks))
-    found = [way for way in ways if way is not None]
+    wider = _spread(everything, items, count, ranks) if count > least else None
+    found = [way for way in (spread, wider, _respread(fitted, items, ranks)) if way is not None]
     if ranks == 1:  # it waits for no other, and the first way has the fewest micro-batches, and the most equal ones
         return found[0]
     return min(found, key=lambda way: (len(way), _time(way, items.work, ranks)))

@@ -18,9 +18,7 @@ from arl.sync.choose import kept_versions
 from arl.sync.targets import FileTarget, MemoryTarget
 from arl.sync.virtual_publisher import VirtualPublisher
 from arl.train.learner import Learner
-from arl.train.micro_batch import join_shard, pack_sizes, packing_report
-from arl.train.packing import Packing, pack_batch, trained_tokens
-from arl.train.policy_loss import TokenLog
+from arl.train.packing import Packing, join_shard, pack_batch, pack_sizes, packing_report, trained_tokens
 from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
 
 
@@ -85,8 +83,7 @@ class InProcessTrainer:
         shard = join_shard(shards[0])
         sizes = pack_sizes(shard, self._packing.flops)
         packing |= packing_report(batch, [sizes], self._packing)
-        log = TokenLog()
-        computed = self._learner.step(shard, log)
+        computed = self._learner.step(shard)
         version = self._learner.version
         state = self._learner.snapshot()
         seconds = costs.train_step + costs.trained_token * packing["tokens/trained"]
@@ -96,7 +93,7 @@ class InProcessTrainer:
         metrics = packing | {name: value for name, value in computed.items() if name not in MEASURED}
         metrics["time/train_s"] = seconds
         metrics["sync/blocking_seconds"] = costs.snapshot + (now() - written)
-        tokens = trained_tokens(batch, shards, [log.logprobs()], self._packing)
+        tokens = trained_tokens(batch, shards, [self._learner.log.logprobs()], self._packing)
         return StepResult(version, metrics, tokens)
 
     async def weights(self, version: int) -> WeightUpdate:

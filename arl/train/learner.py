@@ -1,34 +1,79 @@
 """Run the training steps of one rank.
 
     Shard ─► proximal pass (no gradient, minibatches 1…) ─► for each minibatch: objective, backward, update ─► metrics
+    rows of scores ─► the tokens whose score is among them ─► their columns ─► Objective.loss ─► loss
+                                                                                           └► TokenLog, StepTotals
 
 The first minibatch needs no proximal pass. Its weights are still those before the step, so its proximal_logprobs are
 its own current_logprobs. An objective that does not need proximal_logprobs has no proximal pass at all.
+
+The gradient of a half of a minibatch, its stale or its fresh tokens, is the part that flows through the
+log-probabilities and entropies of these tokens. So the two sum up to the minibatch's, under any objective: ratios,
+weights and clips are those of the whole.
 """
 
 import copy
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
+import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
 from arl.sync.buckets import TensorSpec
-from arl.train.algorithms.objective import Objective
-from arl.train.micro_batch import MicroBatch
+from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.optimizer import schedule_of
-from arl.train.packing import PLACES, Minibatch, Shard
-from arl.train.policy_loss import CURRENT, PROXIMAL, Half, RankColumns, RowLoss, TokenLog, halves
+from arl.train.packing import PLACES, MicroBatch, Minibatch, Shard, TokenLogprobs
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import compute_deterministically, init_ranks
 from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics
 from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
+CURRENT = "current_logprobs"
+PROXIMAL = "proximal_logprobs"
+# Columns that ranks compute with models of their own, by name: (M,) float32, of a micro-batch's scores. They never
+# travel, and reach the objective beside those of the batch.
+RankColumns = dict[str, Tensor]
+
+
+class TokenLog:
+    """Collect what one rank computes in a step of the loss tokens whose places are known."""
+
+    def __init__(self) -> None:
+        self._places: list[np.ndarray] = []
+        self._columns: dict[str, list[Tensor]] = {}
+
+    def add(self, places: np.ndarray, columns: Mapping[str, Tensor]) -> None:
+        """Add columns of a micro-batch's loss tokens, (N,) each without gradient."""
+        self._places.append(places)
+        for name, column in columns.items():
+            self._columns.setdefault(name, []).append(column)
+
+    def logprobs(self) -> TokenLogprobs | None:
+        """Return what was collected, on the CPU; None if that is nothing. Waits for the device."""
+        if not self._places:
+            return None
+        columns = {name: torch.cat(parts).to("cpu", torch.float32).numpy() for name, parts in self._columns.items()}
+        return TokenLogprobs(np.concatenate(self._places), columns)
+
+
+class Half(NamedTuple):
+    """Name the tokens of one half of a minibatch."""
+
+    oldest_fresh: int  # age; stale tokens are older
+    is_stale: bool
+
+    def only(self, column: Tensor, ages: Tensor) -> Tensor:
+        """Return a column (N,) through which no gradient flows but at the tokens of this half."""
+        is_own = (ages > self.oldest_fresh) == self.is_stale
+        return column.where(is_own, column.detach())
 
 
 class Learner:
@@ -67,15 +112,18 @@ class Learner:
         self._updates = version * train.minibatches
         self._halves_every = train.halves_every
         self._skipped_in_a_row = 0
+        self._uses_proximal = PROXIMAL in objective.needed_columns
+        self._logged = (CURRENT, PROXIMAL) if self._uses_proximal else (CURRENT,)
+        self._measured = tuple(sorted({statistic.value for statistic in objective.statistics.values()}))
+        self._begin()
         self.flops = model_flops(str(path))
         if resumed:
             self.policy.load_optimizer(Path(path))
 
-    def step(self, shard: Shard[MicroBatch], log: TokenLog | None = None) -> dict[str, MetricValue]:
+    def step(self, shard: Shard[MicroBatch]) -> dict[str, MetricValue]:
         """Train on `shard` and become version + 1. Every rank calls it with its own shard of one step.
 
-        Args:
-            log: receives the log-probabilities of every loss token whose place the shard knows.
+        Afterwards `log` has the log-probabilities of every loss token whose place the shard knows.
 
         Returns:
             Metrics reduced over ranks, the same on each rank except for the times. The objective's metrics are over
@@ -86,13 +134,16 @@ class Learner:
         """
         assert shard.version == self.version, f"a shard for version {shard.version} at version {self.version}"
         start = time.perf_counter()
+        self._begin()
         computed = self._rank_columns(shard.minibatches)
         if self.policy.device.type == "cuda":  # the pass was only launched
             torch.cuda.synchronize(self.policy.device)
         middle = time.perf_counter()
         stale_fresh = self._stale_fresh_cosine(shard.minibatches[0])
         begin = time.perf_counter()
-        metrics = self._train(shard, computed, log)
+        for minibatch, columns in zip(shard.minibatches, computed, strict=True):
+            self._update(minibatch, columns)
+        metrics = self._totals.metrics()
         seconds = time.perf_counter() - begin  # reading the metrics has waited for the last update on a GPU
         self.version += 1
         if self.policy.loss_scale.is_dynamic:
@@ -105,27 +156,26 @@ class Learner:
         packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
         return metrics | hardware_metrics(packs, self.flops, seconds, self.policy.device, self.policy.dtype)
 
-    def _train(
-        self, shard: Shard[MicroBatch], computed: Sequence[Sequence[RankColumns]], log: TokenLog | None
-    ) -> dict[str, MetricValue]:
-        """Make one update for each minibatch: forward and backward of every micro-batch, then AdamW. Collective."""
-        totals = StepTotals(self.policy.device, self.objective)
-        for minibatch, columns in zip(shard.minibatches, computed, strict=True):
-            loss_sum = self._backward(minibatch, columns, totals, log)
-            rate = self._schedule.rate(self._updates)
-            update = self.policy.update(rate, loss_sum)
-            totals.close_update(update, rate)
-            self._updates += 1
-            if update.is_finite:
-                self._skipped_in_a_row = 0
-            elif not self.policy.loss_scale.absorbs(update.has_overflowed):
-                self._skipped_in_a_row += 1
-            if self._skipped_in_a_row == MAX_SKIPPED:
-                raise TrainerError(
-                    f"{update} in the step of version {self.version}, and {MAX_SKIPPED} updates in a row were skipped "
-                    "for such numbers: the weights are as before them; lower train.learning_rate"
-                )
-        return totals.metrics()
+    def _begin(self) -> None:
+        self.log = TokenLog()
+        self._totals = StepTotals(self.policy.device, self.objective)
+
+    def _update(self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns]) -> None:
+        """Make one update: forward and backward of every micro-batch, then AdamW. Collective."""
+        loss_sum = self._backward(minibatch, computed)
+        rate = self._schedule.rate(self._updates)
+        update = self.policy.update(rate, loss_sum)
+        self._totals.close_update(update, rate)
+        self._updates += 1
+        if update.is_finite:
+            self._skipped_in_a_row = 0
+        elif not self.policy.loss_scale.absorbs(update.has_overflowed):
+            self._skipped_in_a_row += 1
+        if self._skipped_in_a_row == MAX_SKIPPED:
+            raise TrainerError(
+                f"{update} in the step of version {self.version}, and {MAX_SKIPPED} updates in a row were skipped "
+                "for such numbers: the weights are as before them; lower train.learning_rate"
+            )
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
@@ -143,12 +193,12 @@ class Learner:
 
     def first_minibatch(self, num_minibatches: int) -> int:
         """Return the minibatch of a step that is computed first: 0, or 1 if a proximal pass comes before it."""
-        return int(PROXIMAL in self.objective.needed_columns and num_minibatches > 1)
+        return int(self._uses_proximal and num_minibatches > 1)
 
     def _rank_columns(self, minibatches: Sequence[Minibatch[MicroBatch]]) -> list[list[RankColumns]]:
         """Compute the columns that come from models of the ranks: for each micro-batch of each minibatch."""
-        found = [_no_columns(minibatch) for minibatch in minibatches]
-        if PROXIMAL not in self.objective.needed_columns:
+        found: list[list[RankColumns]] = [[{} for _ in range(len(m.micro_batches))] for m in minibatches]
+        if not self._uses_proximal:
             return found
         with torch.no_grad():
             for columns, minibatch in zip(found[1:], minibatches[1:], strict=True):
@@ -157,18 +207,18 @@ class Learner:
         return found
 
     def _backward(
-        self,
-        minibatch: Minibatch[MicroBatch],
-        computed: Sequence[RankColumns],
-        totals: StepTotals,
-        log: TokenLog | None = None,
-        half: Half | None = None,
+        self, minibatch: Minibatch[MicroBatch], computed: Sequence[RankColumns], half: Half | None = None
     ) -> Tensor:
-        """Run forward and backward of every micro-batch; return this rank's loss, (). Collective."""
+        """Run forward and backward of every micro-batch; return this rank's loss, (). Collective.
+
+        Args:
+            computed: what ranks computed, of each micro-batch.
+            half: gives the loss the gradient of these tokens alone, and reports none of them; None: of all.
+        """
         loss_sum = torch.zeros((), device=self.policy.device)
         num_micro_batches = len(minibatch.micro_batches)
         for i, batch in enumerate(minibatch.micro_batches):
-            loss = self._policy_loss(batch, computed[i], minibatch, totals, log, half)
+            loss = self._policy_loss(batch, computed[i], minibatch, half)
             self.policy.backward(loss, last=i + 1 == num_micro_batches)
             loss_sum += loss.detach() / self.policy.loss_scale.value
         return loss_sum
@@ -184,70 +234,80 @@ class Learner:
         every = self._halves_every
         if not every or (self.version + 1) % every:
             return None
-        device = self.policy.device
-        both = halves(first.micro_batches, self.version, device)
-        if both is None:
+        cut = self._even_cut(first)
+        if cut is None:
             return None
         gradients = []
-        for half in both:
-            self._backward(first, _no_columns(first), StepTotals(device, self.objective), half=half)
+        for is_stale in (True, False):
+            self._backward(first, [{}] * len(first.micro_batches), Half(cut, is_stale))
             gradients.append(self.policy.take_gradient())
         stale, fresh = gradients
         return self.policy.cosine(stale, fresh)
 
+    def _even_cut(self, minibatch: Minibatch[MicroBatch]) -> int | None:
+        """Return the age after which the tokens of all ranks are cut into halves as equal as possible. Collective.
+
+        Returns:
+            None if all of them have one age.
+        """
+        ages = np.concatenate([self.version - batch.columns["policy_versions"] for batch in minibatch.micro_batches])
+        oldest = torch.tensor(ages.max(initial=0), device=self.policy.device)
+        dist.all_reduce(oldest, dist.ReduceOp.MAX)
+        counts = torch.from_numpy(np.bincount(ages, minlength=int(oldest) + 1)).to(self.policy.device)
+        dist.all_reduce(counts)
+        *fresh_tokens, num_tokens = counts.cumsum(0).tolist()  # if the cut comes after age 0, 1, …
+        cuts = [age for age, fresh in enumerate(fresh_tokens) if fresh]
+        return min(cuts, key=lambda age: abs(num_tokens - 2 * fresh_tokens[age]), default=None)
+
     def _policy_loss(
-        self,
-        batch: MicroBatch,
-        computed: RankColumns,
-        minibatch: Minibatch[MicroBatch],
-        totals: StepTotals,
-        log: TokenLog | None = None,
-        half: Half | None = None,
+        self, batch: MicroBatch, computed: RankColumns, minibatch: Minibatch[MicroBatch], half: Half | None = None
     ) -> Tensor:
-        """Compute the loss of a micro-batch, () and scaled, and add its token statistics to `totals` and `log`.
+        """Compute the loss of a micro-batch, () and scaled, and count its tokens in the step's totals and log.
 
         Args:
             computed: what ranks computed of its scored positions.
-            half: gives the loss the gradient of these tokens alone; None: of all.
+            half: see _backward.
         """
-        score_of = self.policy.tensor(batch.loss_scores)
+        score_of = self.policy.tensor(batch.loss_scores)  # (N,) equal continuations share a score
         columns = {name: self.policy.tensor(array) for name, array in batch.columns.items() if name != PLACES}
         columns["sequences"] = self.policy.tensor(batch.sequences)
-        names = self._kept_names(with_log=PLACES in batch.columns)
+        ages = self.version - columns["policy_versions"]
         by_tokens = self.objective.normalizer == "tokens"
         num_terms = minibatch.loss_tokens if by_tokens else minibatch.loss_sequences
-        row_loss = RowLoss(
-            objective=self.objective,
-            version=self.version,
-            loss_scores=batch.loss_scores,
-            score_of=score_of,
-            columns=columns,
-            computed=computed,
-            half=half,
-            kept=names,
-            scale=self.policy.loss_scale.value / max(1, num_terms),
-        )
+        scale = self.policy.loss_scale.value / max(1, num_terms)
+        kept_names = self._measured + self._logged
+
+        def row_loss(logprob: Tensor, entropy: Tensor, rows: slice) -> tuple[Tensor, tuple[Tensor, ...]]:
+            """Compute the loss of the tokens whose score is among `rows`, and their values that are kept, (n,) each.
+
+            The fused head calls it for one block of rows after another, with logprob and entropy (rows,) float32.
+            """
+            first, end = np.searchsorted(batch.loss_scores, (rows.start, rows.stop)).tolist()
+            own = score_of[first:end] - rows.start
+            current = logprob.index_select(0, own)
+            entropy_of = entropy.index_select(0, own)
+            given = {name: column[first:end] for name, column in columns.items()}
+            for name, column in computed.items():
+                given[name] = column[rows].index_select(0, own)
+            if self._uses_proximal and PROXIMAL not in given:
+                given[PROXIMAL] = current.detach()  # the weights are still those before the step
+            if half is not None:
+                current = half.only(current, ages[first:end])
+                entropy_of = half.only(entropy_of, ages[first:end])
+            tokens = TokenColumns(current_logprobs=current, entropy=entropy_of, version=self.version, **given)
+            loss, per_token = self.objective.loss(tokens)
+            found = {**given, CURRENT: current.detach(), **per_token}
+            return loss * scale, tuple(found[name] for name in kept_names)
+
         if self.objective.scope == "sequence":
             logprob, entropy = self.policy.score(batch)
             loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)))
-            entropy = entropy.detach()
         else:
             loss, entropy, kept = self.policy.policy_loss(batch, row_loss)
-        per_token = dict(zip(names, kept, strict=True))
-        of_tokens = per_token | {ENTROPY: entropy.index_select(0, score_of)}
-        totals.add(of_tokens, ages=self.version - columns["policy_versions"])
-        if log is not None:
-            log.add(batch, per_token)
+        if half is None:
+            values = dict(zip(kept_names, kept, strict=True))
+            measured = {name: values[name] for name in self._measured}
+            self._totals.add({**measured, ENTROPY: entropy.detach().index_select(0, score_of)}, ages)
+            if PLACES in batch.columns:
+                self.log.add(batch.columns[PLACES], {name: values[name] for name in self._logged})
         return loss
-
-    def _kept_names(self, with_log: bool) -> tuple[str, ...]:
-        """Name what is kept of each token: what metrics are made of and, `with_log`, its log-probabilities."""
-        values = sorted({statistic.value for statistic in self.objective.statistics.values()})
-        if with_log:
-            values += [CURRENT, PROXIMAL] if PROXIMAL in self.objective.needed_columns else [CURRENT]
-        return tuple(values)
-
-
-def _no_columns(minibatch: Minibatch[MicroBatch]) -> list[RankColumns]:
-    """Return an empty record for each micro-batch, none of which need be joined yet."""
-    return [{} for _ in range(len(minibatch.micro_batches))]

@@ -52,7 +52,17 @@ class Publication:
         self._buckets = make_buckets(self._specs, init.bucket_bytes)
         self._file_buffers: VersionBuffers | None = None
         self._target = self._open_target()
-        self._publisher = self._open_publisher(announce) if link.rank == 0 else None
+        self._publisher: Publisher | None = None
+        if link.rank == 0:
+            assert self._target is not None
+            self._publisher = Publisher(
+                self._target,
+                init.kept_versions,
+                announce=announce,
+                every_version=init.every_version,
+                checked_as=DTYPES[init.checked_as] if init.checked_as else None,
+                buffers=self._file_buffers if isinstance(self._target, FileTarget) else self._target.buffers,
+            )
 
     def publish(self) -> None:
         """Take a snapshot of the present weights and hand it to the publisher. Collective.
@@ -62,13 +72,11 @@ class Publication:
         """
         version = self._learner.version
         flats = self._reserve(version)
-        is_ipc = self._init.transport == "ipc"
-        self._learner.policy.gather(self._buckets, flats, everywhere=is_ipc)
-        if is_ipc:
-            if isinstance(self._target, IpcTarget) and flats is not None:
-                self._target.share(version, flats)
-            if dist.get_world_size() > 1:
-                dist.barrier()  # a version is announced only when every rank has shared its own
+        self._learner.policy.gather(self._buckets, flats, everywhere=self._init.transport == "ipc")
+        if isinstance(self._target, IpcTarget) and flats is not None:
+            self._target.share(version, flats)
+        if self._init.transport == "ipc":
+            dist.barrier()  # a version is announced only when every rank has shared its own
         if self._publisher is not None:
             assert flats is not None
             self._publisher.publish(version, unflatten_all(flats, self._buckets))
@@ -93,18 +101,6 @@ class Publication:
             return self._target.reserve(version, self._specs, seconds)
         return None if self._file_buffers is None else self._file_buffers.reserve(version, seconds)
 
-    def _open_publisher(self, announce: Announce) -> Publisher:
-        assert self._target is not None
-        dtype = self._init.checked_as
-        return Publisher(
-            self._target,
-            self._init.kept_versions,
-            announce=announce,
-            every_version=self._init.every_version,
-            checked_as=None if dtype is None else DTYPES[dtype],
-            buffers=self._file_buffers if isinstance(self._target, FileTarget) else self._target.buffers,
-        )
-
     def _open_target(self) -> BroadcastTarget | IpcTarget | FileTarget | None:
         """Open what this rank writes to; None: it only takes part in the collective."""
         init = self._init
@@ -116,25 +112,21 @@ class Publication:
         if self._link.rank != 0:
             return None
         if init.transport == "broadcast":
-            target = BroadcastTarget(init.bucket_bytes, _place(self._specs))
+            place: BufferPlace = "host"
+            if torch.cuda.is_available():
+                place = buffer_place(bucket_bytes_of(self._specs), free_device_bytes())
+            target = BroadcastTarget(init.bucket_bytes, place)
             seconds = init.broadcast_seconds
             self._link.open(SENDERS)
+            self._link.open(CLAIMS)
             arguments = (self._link, target, listening_address(), seconds)
             threading.Thread(target=_serve_joins, args=arguments, name=SENDERS, daemon=True).start()
-            self._link.open(CLAIMS)
             threading.Thread(target=_serve_claims, args=(self._link, target, seconds), name=CLAIMS, daemon=True).start()
             return target
         assert init.transport == "file", f"a process cannot publish by {init.transport}"
         allocate = functools.partial(allocate_buckets, self._buckets, "host")
         self._file_buffers = VersionBuffers(FILE_BUFFERS, allocate, keeps_waiting=init.every_version)
         return FileTarget(directory, self._learner.config_json(), init.for_nodes)
-
-
-def _place(specs: Sequence[TensorSpec]) -> BufferPlace:
-    """Choose where the buckets of a broadcast lie."""
-    if not torch.cuda.is_available():
-        return "host"
-    return buffer_place(bucket_bytes_of(specs), free_device_bytes())
 
 
 # ---- threads of rank 0 that send weights, while its main thread trains

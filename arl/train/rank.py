@@ -20,7 +20,7 @@ from arl.launch.network import held_rendezvous
 from arl.train import channel
 from arl.train.channel import MAIN, Failed, RankRequest
 from arl.train.link import Link
-from arl.train.micro_batch import join_ahead, pack_sizes
+from arl.train.packing import join_ahead, pack_sizes
 from arl.types import WeightUpdate
 
 
@@ -79,13 +79,10 @@ class Rank:
         print(f"{clock} {who} at version {self.learner.version}: {what}", flush=True)
 
     def _step(self, message: channel.Step) -> channel.Stepped:
-        from arl.train.policy_loss import TokenLog
-
-        log = TokenLog()
         first = self.learner.first_minibatch(len(message.shard.minibatches))
         shard = join_ahead(message.shard, self._joiner, first)
         began = time.perf_counter()
-        metrics = self.learner.step(shard, log)
+        metrics = self.learner.step(shard)
         start = time.perf_counter()
         self._publication.publish()
         self._give_back()
@@ -95,7 +92,7 @@ class Rank:
             metrics=metrics,
             sizes=pack_sizes(shard, self.learner.flops),
             busy_seconds=time.perf_counter() - began,
-            logprobs=log.logprobs(),
+            logprobs=self.learner.log.logprobs(),
         )
 
     def _give_back(self) -> None:

@@ -15,9 +15,11 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 import torch
 import torch.distributed as dist
+from msgspec import Struct
 from pydantic import ValidationError
 
 from arl.config.recipe import Train
@@ -25,17 +27,17 @@ from arl.config.section import NonNegative, Positive, PositiveFloat, Section
 from arl.data.hub import check_model_source
 from arl.data.model_limits import model_flops
 from arl.data.row_problems import MalformedRow, prompt_of
-from arl.data.table_rows import Row, read_rows
+from arl.data.table_rows import read_rows
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import DataError, InputError, TrainerError
-from arl.train.micro_batch import pack_groups
 from arl.train.optimizer import Schedule
-from arl.train.packing import COLUMNS, LossSequence
+from arl.train.packing import COLUMNS, LossSequence, pack_groups
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import init_ranks
 from arl.types import Problem
 
 COLLECTIVE_SECONDS = 600.0
+CAPACITY = 16_384  # packed tokens of a micro-batch, or the longest pair
 RAMP = 50  # optimizer steps
 FLOOR = 0.1  # the learning rate at the end of the schedule, as a share of the peak
 SAY_EVERY = 10  # steps between progress lines
@@ -57,8 +59,6 @@ class PairsJob(Section):
     """Pairs per optimizer step."""
     learning_rate: PositiveFloat = 1e-5
     """Peak; 50 steps of ramp, then linear to 10 % at the last step."""
-    capacity: Positive = 16_384
-    """Packed tokens per micro-batch."""
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Compute type; auto: bfloat16 on a GPU, float32 on the CPU."""
     seed: NonNegative = 0
@@ -81,18 +81,17 @@ class Tuner:
         section = Train(betas=(0.9, 0.98), weight_decay=0.01, ranks=int(os.environ.get("WORLD_SIZE", "1")), **train)
         torch.set_num_threads(train["threads"])
         self.policy = ShardedModel(path, section, 1.0, init_ranks(COLLECTIVE_SECONDS))
-        self._capacity = section.capacity
         self._flops = model_flops(str(path))
 
     def step(self, pairs: Sequence[Pair], learning_rate: float) -> float:
         """Make one update, on the same pairs on every rank; return −logprob, the mean over their response tokens.
 
         Raises:
-            InputError: a pair longer than the capacity.
             TrainerError: a loss or gradient that is not finite; the weights are as before.
         """
         groups = [[_loss_sequence(prompt, response)] for prompt, response in pairs]
-        own = pack_groups(groups, self._capacity, dist.get_world_size(), self._flops)[dist.get_rank()]
+        longest = max(len(prompt) + len(response) for prompt, response in pairs)
+        own = pack_groups(groups, max(CAPACITY, longest), dist.get_world_size(), self._flops)[dist.get_rank()]
         num_tokens = sum(len(response) for _, response in pairs)
         total = torch.zeros((), device=self.policy.device)
         for i, batch in enumerate(own):
@@ -125,24 +124,19 @@ def say(**progress: Any) -> None:
         print(json.dumps(progress), flush=True)
 
 
-def refuse_existing(output: str) -> None:
-    """Raise InputError if the output exists already."""
-    if os.path.exists(output):
-        raise InputError(f"output {output} exists already: remove it or choose another")
-
-
 def tune(fields: dict[str, Any]) -> None:
     """Train on the pairs of a file, and write the model. Args: the fields of a PairsJob.
 
     Raises:
-        InputError: a field is missing, unknown or out of range, the output exists, or a pair exceeds the capacity.
+        InputError: a field is missing, unknown or out of range, or the output exists.
         DataError: a line of the file is not a pair, there is none, or the model is not supported.
     """
     try:
         job = PairsJob.model_validate(fields)
     except ValidationError as error:
         raise InputError(str(error)) from error
-    refuse_existing(job.output)
+    if os.path.exists(job.output):
+        raise InputError(f"output {job.output} exists already: remove it or choose another")
     note = check_model_source(job.model)
     if note is not None:
         print(note, file=sys.stderr)
@@ -150,17 +144,11 @@ def tune(fields: dict[str, Any]) -> None:
     pairs = [encode(codec, prompt, response) for prompt, response in read_pairs(Path(job.data))]
     if not pairs:
         raise DataError(f"data {job.data}: there is no pair in it; give one JSON object a line")
-    longest = max(len(prompt) + len(response) for prompt, response in pairs)
-    if longest > job.capacity:
-        raise InputError(
-            f"capacity {job.capacity}: {job.data} has a pair of {longest} tokens, which a micro-batch must hold: raise "
-            "the capacity, or shorten the pair"
-        )
     dtype = job.dtype
     if dtype == "auto":
         dtype = "bfloat16" if torch.cuda.is_available() else "float32"
     schedule = Schedule(peak=job.learning_rate, ramp=RAMP, decay_from=RAMP - 1, last=job.steps - 1, decay_to=FLOOR)
-    tuner = Tuner(job.model, dtype=dtype, capacity=job.capacity, threads=job.threads)
+    tuner = Tuner(job.model, dtype=dtype, threads=job.threads)
     batches = _batches(pairs, job)
     start = time.perf_counter()
     for step in range(1, job.steps + 1):
@@ -183,6 +171,11 @@ def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:
         del waiting[: job.batch_size]
 
 
+class _Line(Struct):
+    prompt: Any  # text, or messages
+    response: str
+
+
 def read_pairs(path: Path) -> Iterator[tuple[Prompt, str]]:
     """Yield prompt and response of each line of a jsonl file.
 
@@ -191,20 +184,10 @@ def read_pairs(path: Path) -> Iterator[tuple[Prompt, str]]:
     """
     for row in read_rows(path, field="data"):
         try:
-            yield _pair(row)
-        except MalformedRow as error:
-            raise DataError(f"{row.place}: {error}") from error
-
-
-def _pair(row: Row) -> tuple[Prompt, str]:
-    if row.malformed:
-        raise MalformedRow(row.malformed)
-    missing = {"prompt", "response"} - row.values.keys()
-    if missing:
-        raise MalformedRow(
-            f"a line is {{'prompt': …, 'response': …}}, and this one lacks {' and '.join(sorted(missing))}"
-        )
-    response = row.values["response"]
-    if not isinstance(response, str):
-        raise MalformedRow(f"column response is {type(response).__name__}, and must be text")
-    return prompt_of(row.values["prompt"], "prompt"), response
+            if row.malformed:
+                raise MalformedRow(row.malformed)
+            line = msgspec.convert(row.values, _Line)
+            prompt = prompt_of(line.prompt, "prompt")
+        except (MalformedRow, msgspec.ValidationError) as error:
+            raise DataError(f"{row.place}: {error}; a line is {{'prompt': …, 'response': …}}") from error
+        yield prompt, line.response

@@ -28,9 +28,9 @@ from arl.kernels.rows import tune_rows
 from arl.models.flash import choose_flash
 from arl.models.load import DTYPES
 from arl.models.packed import PackedContext
-from arl.train.micro_batch import MicroBatch
+from arl.train.packing import MicroBatch
 from arl.train.sharded_weights import ShardedWeights
-from arl.train.sharding import copies, local_part
+from arl.train.sharding import local_part
 
 T = TypeVar("T")
 
@@ -73,7 +73,7 @@ class ShardedModel(ShardedWeights):
         self.attention = choose_flash(device, self.dtype)
         self._world = dist.get_world_size()
         self._reshard = train.reshard
-        self._copies = copies(train)
+        self._copies = self._world // train.shard_ranks if train.shard_ranks else 1  # of the weights
         self.model.scored = types.MethodType(_scored, self.model)
         register_fsdp_forward_method(self.model, "scored")
         self._logits_dtype = torch.float32 if train.head == "float32" else self.dtype
@@ -134,9 +134,8 @@ class ShardedModel(ShardedWeights):
         self._root.set_requires_all_reduce(last)
         self._root.set_reshard_after_backward(last or self._reshard)
         self._root.set_is_last_backward(last)
-        if self._world > 1:
-            loss = loss * self._world  # FSDP2 averages the gradient over ranks; here it is a sum
-        loss.backward()  # type: ignore[no-untyped-call]
+        summed = loss * self._world  # FSDP2 averages the gradient over ranks; here it is a sum
+        summed.backward()  # type: ignore[no-untyped-call]
 
     def update(self, learning_rate: float, loss: Tensor) -> Update:
         """Clip the gradient, update the weights, clear the gradient. Collective.
@@ -154,7 +153,7 @@ class ShardedModel(ShardedWeights):
             if update.grad_norm > self.clip_norm:
                 scale = self.clip_norm / (update.grad_norm + 1e-6)
                 torch._foreach_mul_(grads, scale)
-            for local, grad in zip(self._local, grads, strict=True):
+            for local, grad in zip(self._local.values(), grads, strict=True):
                 local.grad = grad
             for group in self._optimizer.param_groups:
                 group["lr"] = learning_rate
@@ -175,7 +174,7 @@ class ShardedModel(ShardedWeights):
 
     def _reduced(self, grads: list[Tensor], loss: Tensor) -> Update:
         """Sum the loss and the products of gradient and first moment over the ranks. Collective."""
-        means = [self._optimizer.state[local]["exp_avg"] for local in self._local]
+        means = [self._optimizer.state[local]["exp_avg"] for local in self._local.values()]
         products = self._products(grads, means)
         squared, squared_mean, dot, total = self._summed(torch.cat([products, loss[None]]))
         return Update(loss=total, grad_norm=math.sqrt(squared), cosine=_cosine(squared, squared_mean, dot))

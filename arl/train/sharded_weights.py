@@ -12,9 +12,9 @@ Ranks share the work of a checkpoint. Each writes whole weights, those of its sh
 them; and its rows of AdamW's state as they are, because no rank needs them but through this module.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -64,7 +64,7 @@ class ShardedWeights:
         self._root = shard(self.model, train, device)
         fill_model(self.model, path, device)
         self._shards = dict(self.model.named_parameters())
-        self._local = [torch.nn.Parameter(local_part(p.detach())) for p in self._shards.values()]
+        self._local = {name: torch.nn.Parameter(local_part(p.detach())) for name, p in self._shards.items()}
         self._optimizer = self._make_optimizer(train)
         self.loss_scale = LossScale.of(train.dtype)
         self._group = shard_group(next(iter(self._shards.values())))
@@ -73,13 +73,12 @@ class ShardedWeights:
     def _make_optimizer(self, train: Train) -> torch.optim.Optimizer:
         """Make AdamW with moments of zero: a checkpoint may come before the first update that is not skipped."""
         decaying = self._shards.keys() if train.decayed == "all" else matrices(self.model)
-        decayed = [local for name, _, local in self._parameters() if name in decaying]
-        others = [local for name, _, local in self._parameters() if name not in decaying]
-        groups: list[dict[str, Any]] = [{"params": decayed, "weight_decay": train.weight_decay}]
-        if others:
-            groups.append({"params": others, "weight_decay": 0.0})
-        optimizer = torch.optim.AdamW(groups, betas=train.betas, eps=train.eps, fused=True)
-        for local in self._local:
+        decayed = [local for name, local in self._local.items() if name in decaying]
+        others = [local for name, local in self._local.items() if name not in decaying]
+        groups = [{"params": decayed, "weight_decay": train.weight_decay}, {"params": others, "weight_decay": 0.0}]
+        used = [group for group in groups if group["params"]]
+        optimizer = torch.optim.AdamW(used, betas=train.betas, eps=train.eps, fused=True)
+        for local in self._local.values():
             state = {moment: torch.zeros_like(local, requires_grad=False) for moment in MOMENTS}
             optimizer.state[local] = {"step": torch.zeros((), device=self.device), **state}
         return optimizer
@@ -131,17 +130,16 @@ class ShardedWeights:
 
         Later steps do not change the copy, and the next call does: it uses the same memory.
         """
-        weights = self._copy.copy_weights(self._local_weights())
-        rows = self._copy.copy_rows(self._optimizer_state())
+        copied = self._copy.take(self._local_weights(), self._optimizer_state())
         self._wait_for_copies()
-        return TrainingState(weights, rows)
+        return copied
 
     def _optimizer_state(self) -> dict[str, Tensor]:
         """Return this rank's rows of AdamW's state by the names that they have in a file, and the loss scale."""
-        any_state = self._optimizer.state[self._local[0]]
-        found = {"step": any_state["step"], LOSS_SCALE: torch.tensor([self.loss_scale.value, self.loss_scale.num_good])}
-        for name, _, local in self._parameters():
+        found = {LOSS_SCALE: torch.tensor([self.loss_scale.value, self.loss_scale.num_good])}
+        for name, local in self._local.items():
             state = self._optimizer.state[local]
+            found["step"] = state["step"]  # every parameter has the same
             for moment in MOMENTS:
                 found[f"{moment}.{name}"] = state[moment]
         return found
@@ -167,31 +165,42 @@ class ShardedWeights:
 
     def load_optimizer(self, path: Path) -> None:
         """Continue with the AdamW state of a checkpoint, which any number of ranks may have written."""
-        files = OptimizerFiles(path)
-        step = files.whole("step")
-        for name, sharded, local in self._parameters():
+        files = sorted(path.glob(f"{OPTIMIZER}*.safetensors"))  # in the order of the ranks
+        with safe_open(files[0], framework="pt") as first_file:
+            step = first_file.get_tensor("step")
+            loss_scale, num_good = first_file.get_tensor(LOSS_SCALE).tolist()
+        for name, local in self._local.items():
             state = self._optimizer.state[local]
             state["step"].copy_(step)
-            first, _ = own_rows(sharded)
             for moment in MOMENTS:
-                files.read_rows(f"{moment}.{name}", len(sharded), first, state[moment])
+                _read_rows(files, f"{moment}.{name}", self._shards[name], state[moment])
         if self.loss_scale.is_dynamic:
-            value, num_good = files.whole(LOSS_SCALE).tolist()
-            self.loss_scale.value = value
+            self.loss_scale.value = loss_scale
             self.loss_scale.num_good = int(num_good)
 
     def _local_weights(self) -> dict[str, Tensor]:
-        return {name: local.detach() for name, _, local in self._parameters()}
+        return {name: local.detach() for name, local in self._local.items()}
 
     def _wait_for_copies(self) -> None:
         """Wait until what was copied to host memory is there."""
         if self.device.type == "cuda":
             torch.cuda.current_stream(self.device).synchronize()
 
-    def _parameters(self) -> Iterator[tuple[str, Tensor, Tensor]]:
-        """Yield of each parameter its name, the parameter of the model, and the shard that the optimizer updates."""
-        for (name, sharded), local in zip(self._shards.items(), self._local, strict=True):
-            yield name, sharded, local
+
+def _read_rows(files: Sequence[Path], name: str, parameter: Tensor, place: Tensor) -> None:
+    """Read this rank's rows of a tensor, which is sharded as `parameter` is, into `place`, (rows, …), cast.
+
+    Args:
+        files: those of the ranks that have written it; each holds its rows.
+    """
+    first, end = own_rows(parameter)
+    for part, file in enumerate(files):
+        stored_first, stored_end = rows_of_part(len(parameter), len(files), part)
+        begin = max(first, stored_first)
+        stop = min(end, stored_end)
+        if begin < stop:
+            rows = rows_of(file, name, begin - stored_first, stop - stored_first)
+            place[begin - first : stop - first].copy_(rows)
 
 
 class TrainingState(NamedTuple):
@@ -213,31 +222,27 @@ class TrainingCopy:
         self._group = group
         self._shares = deal(specs, group.parts)
         self._buckets = [make_buckets(share, BUCKET_BYTES) for share in self._shares]
-        self._own_buckets = self._buckets[group.part] if group.has_rank_0 else []
-        self._whole: list[Tensor] | None = None
-        self._rows: Tensor | None = None
+        self._memory: list[Tensor] = []  # of the buckets of this rank's share, then of the optimizer's rows
 
-    def copy_weights(self, shards: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copy whole tensors, those of this rank's share, from the shards of all ranks. Collective.
+    def take(self, shards: Mapping[str, Tensor], optimizer: Mapping[str, Tensor]) -> TrainingState:
+        """Copy whole weights, those of this rank's share, from the shards of all ranks, and `optimizer`. Collective.
 
         On a GPU they are here when its current stream has come to this point.
-        """
-        if self._whole is None:
-            self._whole = allocate_buckets(self._own_buckets, "host")
-        collect_share(shards, self._buckets, self._whole, self._group)
-        return unflatten_all(self._whole, self._own_buckets)
 
-    def copy_rows(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Copy `tensors`, float32, the same names and shapes every time; on a GPU like copy_weights."""
+        Args:
+            optimizer: float32, the same names and shapes every time.
+        """
         if not self._group.has_rank_0:
-            return {}
-        specs = specs_of(tensors)
-        if self._rows is None:
-            (self._rows,) = allocate_buckets([specs], "host")
-        copied = unflatten(self._rows, specs)
+            return TrainingState({}, {})
+        buckets = self._buckets[self._group.part]
+        rows = specs_of(optimizer)
+        self._memory = self._memory or allocate_buckets([*buckets, rows], "host")
+        *whole, for_rows = self._memory
+        collect_share(shards, self._buckets, whole, self._group)
+        copied = unflatten(for_rows, rows)
         for name, place in copied.items():
-            place.copy_(tensors[name], non_blocking=True)
-        return copied
+            place.copy_(optimizer[name], non_blocking=True)
+        return TrainingState(unflatten_all(whole, buckets), copied)
 
     def write(self, state: TrainingState, path: Path) -> None:
         """Write this rank's files of a checkpoint; rank 0 says in an index which file holds which weight."""
@@ -247,37 +252,8 @@ class TrainingCopy:
             names: dict[str, str] = {}
             for number, share in enumerate(self._shares):
                 names |= dict.fromkeys((spec.name for spec in share), file_of_part("model", number, parts))
-            write_index(path, names, sum(bucket_bytes_of(share) for share in self._shares))
+            write_index(path, names, sum(map(bucket_bytes_of, self._shares)))
         if state.weights:
             save_file(state.weights, path / file_of_part("model", part, parts), metadata={"format": "pt"})
         held = {name: tensor for name, tensor in state.optimizer.items() if tensor.numel()}
         save_file(held, path / file_of_part(OPTIMIZER, part, parts))
-
-
-class OptimizerFiles:
-    """Read rows of the tensors that the optimizer's files of a checkpoint hold together.
-
-    files = OptimizerFiles(checkpoint)
-    files.whole("step")
-    files.read_rows("exp_avg.lm_head.weight", num_rows, first, place)
-    """
-
-    def __init__(self, checkpoint: Path) -> None:
-        self._files = sorted(checkpoint.glob(f"{OPTIMIZER}*.safetensors"))  # in the order of the ranks
-
-    def whole(self, name: str) -> Tensor:
-        """Return a tensor that every file holds as a whole."""
-        with safe_open(self._files[0], framework="pt") as file:
-            tensor: Tensor = file.get_tensor(name)
-        return tensor
-
-    def read_rows(self, name: str, num_rows: int, first: int, place: Tensor) -> None:
-        """Read rows of a tensor of `num_rows` rows from number `first` on into `place`, (rows, …), cast."""
-        end = first + len(place)
-        for part, file in enumerate(self._files):
-            stored_first, stored_end = rows_of_part(num_rows, len(self._files), part)
-            begin = max(first, stored_first)
-            stop = min(end, stored_end)
-            if begin < stop:
-                rows = rows_of(file, name, begin - stored_first, stop - stored_first)
-                place[begin - first : stop - first].copy_(rows)

@@ -50,11 +50,6 @@ def shard(model: PreTrainedModel, train: Train, device: torch.device) -> FSDPMod
     return model
 
 
-def copies(train: Train) -> int:
-    """Return the number of copies of the weights: groups of ranks that together hold all of them."""
-    return dist.get_world_size() // train.shard_ranks if train.shard_ranks else 1
-
-
 def local_part(tensor: Tensor) -> Tensor:
     """Return this rank's part of a tensor, or all of one that is not sharded."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -1,4 +1,4 @@
-"""Sum the token statistics of one training step on the device, and reduce them over ranks once.
+"""Sum the token statistics of one training step on the device, and reduce them over ranks at its end.
 
 micro-batch ─► add ┐
 micro-batch ─► add ┴► close_update (drops what belongs to a skipped update) ─► … ─► metrics (collective)
@@ -18,7 +18,7 @@ from arl.config.objective_section import ObjectiveSection, Statistic
 from arl.data.model_limits import Flops
 from arl.launch.devices import peak_resident
 from arl.metrics.names import AGE_BUCKETS, FIRST_AGES
-from arl.train.micro_batch import MicroBatch, forward_flops
+from arl.train.packing import MicroBatch, forward_flops
 from arl.train.sharded_model import Update
 from arl.types import MetricValue
 
@@ -104,12 +104,13 @@ class StepTotals:
 
     def _token_metrics(self) -> dict[str, MetricValue]:
         """Compute every metric of tokens; none if no token was computed. Collective."""
-        all_sums, all_largest = self._over_ranks()
-        tokens, *rows = all_sums.tolist()
+        dist.all_reduce(self._sums)
+        dist.all_reduce(self._largest, dist.ReduceOp.MAX)
+        tokens, *rows = self._sums.tolist()
         if not sum(tokens):
             return {}
         sums: dict[tuple[str, bool], list[float]] = dict(zip(self._rows, rows, strict=True))
-        maxima = dict(zip(self._maxima, all_largest.tolist(), strict=True))
+        maxima = dict(zip(self._maxima, self._largest.tolist(), strict=True))
         metrics: dict[str, MetricValue] = {TOKENS_BY_AGE: list(tokens)}
         for name, (value, reduction, by_age) in self._statistics.items():
             if reduction == "max":
@@ -125,18 +126,6 @@ class StepTotals:
             if of_all is not None:
                 metrics[name] = of_all
         return metrics
-
-    def _over_ranks(self) -> tuple[Tensor, Tensor]:
-        """Reduce sums and maxima over the ranks, by one collective: each rank has places of its own for its maxima."""
-        world_size = dist.get_world_size()
-        if world_size == 1:
-            return self._sums, self._largest
-        places = self._largest.new_zeros(world_size, len(self._maxima))
-        places[dist.get_rank()] = self._largest
-        both = torch.cat([self._sums.flatten(), places.flatten()])
-        dist.all_reduce(both)
-        sums, largest = torch.split(both, [self._sums.numel(), places.numel()])
-        return sums.view_as(self._sums), largest.view_as(places).amax(0)
 
 
 def _quotient(tokens: float, total: float, squares: float | None = None) -> float | None:
@@ -172,11 +161,9 @@ def hardware_metrics(
     done = sum(3 * forward_flops(pack, flops) for pack in packs)
     used = torch.cuda.max_memory_allocated(device) if is_cuda else peak_resident()
     total, memory = torch.tensor([done, float(used)], dtype=torch.float64, device=device)
-    world_size = dist.get_world_size()
-    if world_size > 1:
-        dist.all_reduce(total)
-        dist.all_reduce(memory, dist.ReduceOp.MAX)
-    per_rank = float(total) / world_size / seconds
+    dist.all_reduce(total)
+    dist.all_reduce(memory, dist.ReduceOp.MAX)
+    per_rank = float(total) / dist.get_world_size() / seconds
     metrics = {"hardware/tflops": per_rank / 1e12, "hardware/memory_gb": float(memory) / 1e9}
     device_name = torch.cuda.get_device_name(device) if is_cuda and dtype != torch.float32 else ""
     peaks = [peak for known, peak in PEAKS.items() if known in device_name]

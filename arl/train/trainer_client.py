@@ -8,8 +8,7 @@ wait, present and future. A rank that hangs is named when the deadline of the wa
 """
 
 import asyncio
-import contextlib
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, Self
 
@@ -28,8 +27,7 @@ from arl.sync.publication_directory import PublishedVersions
 from arl.train import channel
 from arl.train.channel import CLAIMS, MAIN, SENDERS, Body, Failed, RankAnswer, RankRequest
 from arl.train.link import RankConnections
-from arl.train.micro_batch import packing_report
-from arl.train.packing import Packing, pack_batch, trained_tokens
+from arl.train.packing import Packing, pack_batch, packing_report, trained_tokens
 from arl.types import Batch, StepResult, WeightUpdate
 
 MAX_TRACE = 3000  # characters of a rank's traceback that an error shows; all of it is in the rank's log
@@ -181,10 +179,9 @@ class TrainerClient:
 
     async def _at_least(self, version: int) -> WeightUpdate:
         """Wait until `version` or a newer one is published."""
-        async with self._rank_0_deadline(f"to publish the weights of version {version}"):
-            while (update := self._published.find(version)) is None:
-                await self._unless_failed(self._news)
-            return update
+        while (update := self._published.find(version)) is None:
+            await self._collect({0: self._news}, self._deadlines.swap, f"to publish the weights of version {version}")
+        return update
 
     async def save(self, path: Path) -> None:
         """See Trainer. First waits until the previous save is written, because a rank keeps one copy at a time.
@@ -258,10 +255,9 @@ class TrainerClient:
 
     async def _ask_rank_0(self, thread: str, body: Body) -> Any:
         """Send a request to a thread of rank 0, and return its answer."""
-        async with self._rank_0_deadline(f"to answer {body}"):
-            answered = await self._request(0, thread, body)
-            await self._unless_failed(answered)
-            return answered.result()
+        answers = {0: await self._request(0, thread, body)}
+        (answer,) = await self._collect(answers, self._deadlines.swap, f"to answer {body}")
+        return answer
 
     async def _send(self, bodies: Sequence[Body]) -> Answers:
         """Send request r to the main thread of rank r."""
@@ -277,63 +273,37 @@ class TrainerClient:
         return answered
 
     async def _collect(self, answers: Answers, seconds: float, what: str) -> list[Any]:
-        """Wait for every answer."""
+        """Wait for every answer. An answer outlives a wait that is given up.
 
-        def missing() -> set[int]:
-            return {rank for rank, answered in answers.items() if not answered.done()}
-
-        def progress() -> str:
-            num_answered = len(answers) - len(missing())
-            return f"at version {self._version} {what}; {num_answered} of {len(answers)} ranks have answered"
-
-        async with self._deadline(seconds, missing, progress):
-            for answered in answers.values():
-                await self._unless_failed(answered)
-        return [answered.result() for answered in answers.values()]
-
-    def _rank_0_deadline(self, what: str) -> contextlib.AbstractAsyncContextManager[None]:
-        """Bound a wait for something that rank 0 alone does."""
-        return self._deadline(self._deadlines.swap, lambda: {0}, lambda: f"at version {self._version} {what}")
-
-    async def _unless_failed(self, awaited: asyncio.Future[Any]) -> None:
-        """Wait until `awaited` is done, which outlives a wait that is given up.
+        Args:
+            what: the ranks are to do, as in "to answer Step".
 
         Raises:
             RunError: the trainer has failed, before or meanwhile.
+            DeadlineError: names the ranks that have not answered, and shows the ends of their logs.
         """
-        await asyncio.wait([awaited, self._failed], return_when=asyncio.FIRST_COMPLETED)
-        if self._failed.done():
-            self._failed.result()
 
-    @contextlib.asynccontextmanager
-    async def _deadline(
-        self, seconds: float, ranks: Callable[[], Collection[int]], what: Callable[[], str]
-    ) -> AsyncIterator[None]:
-        """Bound a wait for ranks by `seconds`.
-
-        Args:
-            ranks: the ranks that are waited for, asked when a message is written.
-            what: what they are to do, as in "to publish version 3".
-
-        Raises:
-            DeadlineError: names the ranks that are waited for, and shows the ends of their logs.
-        """
+        def missing() -> list[int]:
+            return [rank for rank, answered in answers.items() if not answered.done()]
 
         def awaited() -> str:
-            names = " and ".join(self._describe(rank) for rank in sorted(ranks()))
-            return f"{names or 'no trainer rank'} {what()}"
+            late = missing()
+            hellos = self._connections.hellos
+            names = " and ".join(str(hellos.get(rank, f"trainer rank {rank} (not connected)")) for rank in late)
+            num_answered = len(answers) - len(late)
+            return f"{names} at version {self._version} {what}; {num_answered} of {len(answers)} ranks have answered"
 
         try:
             async with deadline(seconds, "controller", awaited):
-                yield
+                for answered in answers.values():
+                    await asyncio.wait([answered, self._failed], return_when=asyncio.FIRST_COMPLETED)
+                    if self._failed.done():
+                        self._failed.result()
         except DeadlineError as error:
-            processes = [self._processes[rank] for rank in sorted(ranks()) if rank in self._processes]
-            logs = "".join(f"\n{process.log_tail()}" for process in processes)
+            late = [self._processes[rank] for rank in missing() if rank in self._processes]
+            logs = "".join(f"\n{process.log_tail()}" for process in late)
             raise DeadlineError(f"{error}{logs}") from error
-
-    def _describe(self, rank: int) -> str:
-        """Name a rank, as in "trainer rank 1 (pid 17 on node-3)"."""
-        return str(self._connections.hellos.get(rank, f"trainer rank {rank} (not connected)"))
+        return [answered.result() for answered in answers.values()]
 
     # ---- receiving
 

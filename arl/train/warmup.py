@@ -24,7 +24,7 @@ from arl.config.recipe import Data, TinyModel
 from arl.config.section import NonNegative, Positive, Section
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.embedded.batching import EmbeddedEngine
-from arl.errors import ArlError, EngineError, InputError, TrainerError
+from arl.errors import ArlError, EngineError, TrainerError
 from arl.launch.child import exit_immediately
 from arl.launch.scratch_directory import removed_with_us
 from arl.models.load import load_model
@@ -33,7 +33,7 @@ from arl.reward.grading import accuracy_of, make_grade
 from arl.tasks.base import RewardFunction, WarmupStage
 from arl.tasks.registry import open_task
 from arl.train.optimizer import Schedule
-from arl.train.sft import FLOOR, RAMP, Pair, Tuner, encode, refuse_existing, say
+from arl.train.sft import FLOOR, RAMP, Pair, Tuner, encode, say
 from arl.types import GenerateRequest, Problem, Response, SamplingParams
 
 
@@ -66,20 +66,16 @@ def warm_up(job: WarmupJob) -> None:
     """Make, teach and write the model.
 
     Raises:
-        InputError: the task declares no stages, or the output exists.
         TrainerError: a stage did not reach its accuracy.
     """
-    refuse_existing(job.output)
     task = open_task(Data(task=job.task, options=job.options))
-    stages = task.warmup()
-    if not stages or task.characters is None:
-        raise InputError(f"warmup: task {job.task} declares no stages, or no characters for a tiny model; leave it out")
+    assert task.characters is not None, "the run has checked the recipe's task"
     directory = Path(tempfile.mkdtemp(prefix="arl-warm-up-"))
     with removed_with_us(directory):
         path = directory / "model"
         make_tiny_model(job.model, task.characters, job.seed, path)
         teacher = _Teacher(job, task.reward, path)
-        for stage in stages:
+        for stage in task.warmup():
             teacher.teach(stage)
         teacher.tuner.policy.save(Path(job.output), tokenizer_path=path)
     say(output=job.output)

@@ -11,8 +11,7 @@ from arl.config.recipe import Train
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.objective import Objective
 from arl.train.learner import Learner
-from arl.train.micro_batch import MicroBatch, pack_groups
-from arl.train.packing import LossSequence, Shard
+from arl.train.packing import LossSequence, MicroBatch, Minibatch, Shard, pack_groups
 from arl.types import Batch, Trajectory
 from tests.train.synthetic import packed
 
@@ -71,3 +70,10 @@ def on_policy(trained: Learner, given: Batch) -> Batch:
             trajectories.append(msgspec.structs.replace(t, behavior_logprobs=recorded, policy_versions=versions))
         groups.append(msgspec.structs.replace(g, trajectories=tuple(trajectories)))
     return Batch(given.version, tuple(groups))
+
+
+def gradient_of(learner: Learner, minibatch: Minibatch[MicroBatch]) -> tuple[float, dict[str, torch.Tensor]]:
+    """Return loss and gradient of one rank; the weights stay as they are."""
+    sharded = learner.policy
+    loss = learner._backward(minibatch, [{}] * len(minibatch.micro_batches))
+    return float(loss), dict(zip(sharded._shards, sharded.take_gradient(), strict=True))

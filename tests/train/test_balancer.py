@@ -1,7 +1,5 @@
 """Micro-batches fit, are as few as can be promised, and keep the ranks in step."""
 
-import random
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -20,12 +18,9 @@ def arrays(some: Items) -> tuple[np.ndarray, np.ndarray]:
     return np.array([t for t, _ in some], np.int64), np.array([f for _, f in some], np.float64)
 
 
-def contents(shares: list[list[list[int]]], some: Items) -> list[list[Items]]:
-    return [[sorted(some[i] for i in members) for members in share] for share in shares]
-
-
 @given(items, st.integers(1, 9))
-def test_every_item_is_dealt_once_into_bins_that_fit_and_every_rank_has_as_many(some: Items, ranks: int) -> None:
+def test_every_item_is_dealt_once_into_few_bins_that_fit_and_every_rank_has_as_many(some: Items, ranks: int) -> None:
+    """They are at most half as many again as the bound."""
     tokens, flops = arrays(some)
     shares = balance(tokens, flops, CAPACITY, ranks)
     assert len(shares) == ranks
@@ -36,24 +31,8 @@ def test_every_item_is_dealt_once_into_bins_that_fit_and_every_rank_has_as_many(
     for share in shares:
         loads = [flops[members].sum() for members in share]
         assert loads == sorted(loads, reverse=True), "each begins with its heaviest"
-
-
-@given(items, st.integers(1, 9))
-def test_micro_batches_are_at_most_half_as_many_again_as_the_bound(some: Items, ranks: int) -> None:
-    tokens, flops = arrays(some)
-    count = sum(map(len, balance(tokens, flops, CAPACITY, ranks)))
-    bound = martello_toth(tokens, CAPACITY)
-    assert least_micro_batches(tokens, CAPACITY, ranks) <= count <= max(1, -(-(3 * bound // 2) // ranks)) * ranks
-
-
-@given(items, st.integers(1, 9), st.randoms(use_true_random=False))
-def test_the_same_items_in_any_order_give_the_same_micro_batches(
-    some: Items, ranks: int, shuffler: random.Random
-) -> None:
-    shuffled = list(some)
-    shuffler.shuffle(shuffled)
-    given_, again = (contents(balance(*arrays(x), CAPACITY, ranks), x) for x in (some, shuffled))
-    assert given_ == again
+    most = max(1, -(-(3 * martello_toth(tokens, CAPACITY) // 2) // ranks)) * ranks
+    assert least_micro_batches(tokens, CAPACITY, ranks) <= sum(map(len, shares)) <= most
 
 
 @given(lengths, st.integers(50, 120), st.integers(1, 9))

@@ -1,17 +1,12 @@
 """The trainer's channel takes nothing of strangers, answers by id, and names whoever ends the run."""
 
 import asyncio
-import contextlib
 import os
-import socket
-from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import zmq
 import zmq.asyncio
-from hypothesis import given
-from hypothesis import strategies as st
 
 from arl.errors import ProcessDied, RunError, TrainerError
 from arl.launch.network import LOOPBACK
@@ -26,21 +21,6 @@ from tests.train.workers import DEADLINES, init
 TRUST = RunSecrets("the run's key")
 SECONDS = 30
 HELLO = Hello(0, "node-3", os.getpid())
-MECHANISMS = [b"", b"NULL", b"PLAIN", b"CURVE"]
-
-
-@contextlib.asynccontextmanager
-async def listening() -> AsyncIterator[tuple[RankConnections, zmq.asyncio.Context]]:
-    connections = RankConnections(TRUST, LOOPBACK)
-    admitting = asyncio.create_task(connections.admit())
-    peers = zmq.asyncio.Context()
-    try:
-        yield connections, peers
-        assert not admitting.done()
-    finally:
-        admitting.cancel()
-        peers.destroy(linger=0)
-        connections.close()
 
 
 async def say(peers: zmq.asyncio.Context, address: str, *messages: bytes, key: str = TRUST.key) -> None:
@@ -50,42 +30,25 @@ async def say(peers: zmq.asyncio.Context, address: str, *messages: bytes, key: s
         await made.send(message)  # type: ignore[misc]
 
 
-def send(address: str, pieces: list[bytes]) -> None:
-    """Send bytes to the port, as anybody can."""
-    _, _, port = address.rpartition(":")
-    with socket.create_connection((LOOPBACK, int(port)), SECONDS) as anybody, contextlib.suppress(ConnectionError):
-        for piece in pieces:
-            anybody.sendall(piece)
-
-
-@given(st.sampled_from(MECHANISMS), st.lists(st.binary(max_size=100), max_size=8))
-def test_whatever_a_stranger_sends_the_next_rank_is_admitted(mechanism: bytes, pieces: list[bytes]) -> None:
-    greeting = b"\xff\0\0\0\0\0\0\0\x01\x7f\x03\x01" + mechanism.ljust(20, b"\0") + b"\0" * 32
-    begin = [greeting] if mechanism else []
-    hello = channel.encode(HELLO)
-
-    async def scene() -> None:
-        async with listening() as (connections, peers):
-            await asyncio.to_thread(send, connections.address, [*begin, *pieces, b"\0" + bytes([len(hello)]) + hello])
-            await say(peers, connections.address, hello)
-            assert await asyncio.wait_for(connections.receive(), SECONDS) == (0, HELLO)
-
-    asyncio.run(scene())
-
-
 def test_a_client_without_the_key_of_the_run_never_gets_through(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(link, "LINGER_SECONDS", 0)
 
     async def scene() -> None:
-        async with listening() as (connections, peers):
-            await say(peers, connections.address, channel.encode(HELLO), key="the key of another run")
-            knows_the_server = connect(peers, "tcp://127.0.0.1:1", TRUST.key, rank=0)  # type: ignore[arg-type]
-            knows_the_server.curve_publickey, knows_the_server.curve_secretkey = zmq.curve_keypair()
-            refused = knows_the_server.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
-            knows_the_server.connect(connections.address)
-            await asyncio.wait_for(refused.recv_multipart(), SECONDS)  # type: ignore[arg-type]
-            with pytest.raises(TimeoutError):
-                await asyncio.wait_for(connections.receive(), 0.5)
+        connections = RankConnections(TRUST, LOOPBACK)
+        admitting = asyncio.create_task(connections.admit())
+        peers = zmq.asyncio.Context()
+        await say(peers, connections.address, channel.encode(HELLO), key="the key of another run")
+        knows_the_server = connect(peers, "tcp://127.0.0.1:1", TRUST.key, rank=0)  # type: ignore[arg-type]
+        knows_the_server.curve_publickey, knows_the_server.curve_secretkey = zmq.curve_keypair()
+        refused = knows_the_server.get_monitor_socket(zmq.EVENT_HANDSHAKE_FAILED_AUTH)
+        knows_the_server.connect(connections.address)
+        await asyncio.wait_for(refused.recv_multipart(), SECONDS)  # type: ignore[arg-type]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(connections.receive(), 0.5)
+        assert not admitting.done()
+        admitting.cancel()
+        peers.destroy(linger=0)
+        connections.close()
 
     asyncio.run(scene())
 

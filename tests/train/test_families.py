@@ -1,8 +1,10 @@
 """Every family is filled from safetensors, sharded and scored as transformers would; others are refused by name."""
 
+import random
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
@@ -23,13 +25,13 @@ from arl.models.load import empty_model
 from arl.models.weights import fill_model
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.micro_batch import pack_groups
-from arl.train.packing import LossSequence, Minibatch
+from arl.train.packing import LossSequence, Minibatch, pack_groups
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import init_ranks
 from tests.examples import examples
+from tests.train.columns import loss_sequence
 from tests.train.families import FAMILIES, make_family
-from tests.train.gradients import gradient_of, sequences
+from tests.train.one_rank import gradient_of
 
 pytestmark = pytest.mark.usefixtures("alone")
 
@@ -48,6 +50,25 @@ def learners(models: dict[str, Path]) -> dict[str, Learner]:
         name: Learner(path, Train(dtype="float32", learning_rate=1.5e-4, minibatches=1), PPO())
         for name, path in models.items()
     }
+
+
+def sequences(seed: int) -> list[list[LossSequence]]:
+    """Groups that share a prompt, with tokens outside the loss, ties, and behavior logprobs of another policy."""
+    rng = random.Random(seed)
+    groups = []
+    for _ in range(rng.randint(1, 4)):
+        prompt = [rng.randrange(14) for _ in range(rng.randint(1, 12))]
+        groups.append([_sequence(prompt, rng) for _ in range(rng.randint(1, 4))])
+    return groups
+
+
+def _sequence(prompt: list[int], rng: random.Random) -> LossSequence:
+    tokens = np.array(prompt + [rng.randrange(3) for _ in range(rng.randint(1, 18))], np.int32)
+    after = range(len(prompt), len(tokens))
+    at = np.array(sorted(rng.sample(after, max(1, len(after) - 2))))
+    behavior = np.array([-rng.uniform(1, 4) for _ in at], np.float32)
+    advantages = np.full(len(at), rng.choice([-1.5, 0.25, 1.0]), np.float32)
+    return loss_sequence(tokens, at, advantages, behavior)
 
 
 @pytest.mark.parametrize("name", FAMILIES)

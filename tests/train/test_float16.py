@@ -1,35 +1,26 @@
 """Training in float16 takes the steps of float32, and an overflow costs an update, not the run."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 
-from arl.config.recipe import Train
-from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.learner import MAX_SKIPPED, Learner
-from arl.train.micro_batch import MicroBatch
+from arl.train.learner import MAX_SKIPPED
 from arl.train.optimizer import FIRST
-from arl.train.packing import Shard
-from tests.train.synthetic import batch, packed
+from arl.train.packing import MicroBatch, Shard
+from tests.train.one_rank import learner, shard_of, weights
+from tests.train.synthetic import batch
 
 pytestmark = pytest.mark.usefixtures("alone")
 
 
-def learner(model: Path, **train: Any) -> Learner:
-    settings = {"minibatches": 2, "dtype": "float16", "learning_rate": 1e-3, "eps": 1e-3} | train
-    return Learner(model, Train.model_validate(settings), DecoupledPPO(), version=4)
-
-
 def shard(version: int = 4) -> Shard[MicroBatch]:
-    (made,), _ = packed(batch(version, groups=8, size=4, seed=version), 2, 200)
-    return made
+    return shard_of(batch(version, groups=8, size=4, seed=version), capacity=200)
 
 
 def test_float16_takes_nearly_the_step_of_float32(tiny: Path) -> None:
-    exact = learner(tiny, dtype="float32")
-    half = learner(tiny)
+    exact = learner(tiny, learning_rate=1e-3, eps=1e-3)
+    half = learner(tiny, dtype="float16", learning_rate=1e-3, eps=1e-3)
     for version in (4, 5):
         expected = exact.step(shard(version))
         metrics = half.step(shard(version))
@@ -39,13 +30,13 @@ def test_float16_takes_nearly_the_step_of_float32(tiny: Path) -> None:
     assert metrics["train/loss_scale"] == FIRST
     assert "train/loss_scale" not in expected
     assert {w.dtype for w in half.snapshot().values()} == {torch.float16}
-    theirs = exact.policy.full_state(torch.float32)
-    for name, weight in half.policy.full_state(torch.float32).items():
+    theirs = weights(exact)
+    for name, weight in weights(half).items():
         assert (weight - theirs[name]).norm() <= 0.01 * theirs[name].norm(), name
 
 
 def test_an_overflow_skips_updates_and_halves_the_scale_until_it_fits(tiny: Path) -> None:
-    half = learner(tiny)
+    half = learner(tiny, dtype="float16")
     half.policy.loss_scale.value = 2.0**40
     skipped = 0.0
     for version in range(4, 40):

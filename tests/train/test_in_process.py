@@ -16,29 +16,23 @@ from tests.train.workers import forked, init
 STEPS = range(3)
 
 
-def recipe_for(model: Path, lag: int | None = None, transport: str = "auto", **virtual: float) -> Recipe:
-    return Recipe.model_validate(
+async def in_process(model: Path, directory: Path) -> list[StepResult]:
+    recipe = Recipe.model_validate(
         {
             "world": "virtual",
             "model": {"path": str(model)},
             "data": {"task": "running_checksum"},
-            "rollout": {"lag": lag},
-            "train": {"minibatches": 2, "threads": 1, "dtype": "float32", "learning_rate": 1.5e-4},
+            "train": {"minibatches": 2, "dtype": "float32", "learning_rate": 1.5e-4},
             "engine": {"dtype": "float32"},
-            "virtual": virtual,
-            "sync": {"transport": transport},
         }
     )
-
-
-async def in_process(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
     trainer = InProcessTrainer(recipe, StartingVersions(str(model)), directory)
     results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
     await trainer.save(directory / "saved")
     return results
 
 
-async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepResult]:
+async def in_a_rank(model: Path, directory: Path) -> list[StepResult]:
     first = msgspec.structs.replace(init(model, directory), version=0)
     async with forked(first, 1) as (trainer, (rank,)):
         results = [await trainer.step(batch(v, groups=8, size=4, seed=v)) for v in STEPS]
@@ -50,10 +44,9 @@ async def in_a_rank(recipe: Recipe, model: Path, directory: Path) -> list[StepRe
 
 
 def test_the_same_batches_give_the_same_weights_as_a_trainer_process(tiny: Path, tmp_path: Path) -> None:
-    recipe = recipe_for(tiny)
     (tmp_path / "virtual").mkdir()
-    ours = clock.run(lambda: in_process(recipe, tiny, tmp_path / "virtual"), virtual=True)
-    theirs = asyncio.run(in_a_rank(recipe, tiny, tmp_path / "real"))
+    ours = clock.run(lambda: in_process(tiny, tmp_path / "virtual"), virtual=True)
+    theirs = asyncio.run(in_a_rank(tiny, tmp_path / "real"))
     assert weights_sha256(tmp_path / "virtual" / "saved") == weights_sha256(tmp_path / "real" / "saved")
     for a, b in zip(ours, theirs, strict=True):
         for name in ("loss", "grad_norm", "entropy", "tokens/trained"):

@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
-from transformers import (
-    AutoModelForCausalLM,
-)
+from transformers import AutoModelForCausalLM
 
 from arl.config.recipe import Train
 from arl.data.model_limits import ModelShape
@@ -19,9 +17,8 @@ from arl.models.load import empty_model
 from arl.train import sharding
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.micro_batch import pack_groups
-from arl.train.packing import LossSequence, Minibatch, Shard
-from arl.train.rank_bytes import ParameterCounts, RankBytes, Workload, rank_bytes
+from arl.train.packing import MicroBatch, Minibatch, Shard, pack_groups
+from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes
 from tests.train.columns import loss_sequence
 from tests.train.families import FAMILIES, configs
 
@@ -49,47 +46,26 @@ def _blocks_are_units(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sharding, "WORTH_A_COLLECTIVE", 1 << 14)
 
 
-def sequence() -> LossSequence:
-    """One sequence of which a pack holds TOKENS tokens: its last token is only a target."""
-    length = TOKENS + 1
-    rng = np.random.default_rng(0)
-    loss_at = np.arange(PROMPT, length)
-    return loss_sequence(
-        rng.integers(0, SIZES["vocab_size"], length).astype(np.int32),
-        loss_at,
-        advantages=np.ones(len(loss_at), np.float32),
-        behavior=np.full(len(loss_at), -5.0, np.float32),
-    )
-
-
-def live_bytes(trace: profile) -> list[int]:
-    """What torch's allocator held after each of its calls, in their order."""
+def most_live_bytes(trace: profile) -> int:
+    """Return the most that torch's allocator held after one of its calls."""
     assert trace.profiler is not None
     results = trace.profiler.kineto_results
     assert results is not None
     calls = [event for event in results.events() if event.name() == "[memory]"]
     calls.sort(key=lambda event: event.start_ns())
-    sizes = [event.nbytes() for event in calls]  # type: ignore[attr-defined]  # negative: freed
-    return list(itertools.accumulate(sizes))
+    sizes = [int(event.nbytes()) for event in calls]  # type: ignore[attr-defined]  # negative: freed
+    return max(itertools.accumulate(sizes))
 
 
-def measured_peak(path: Path, train: Train, micro_batches: int) -> int:
-    """The most that the allocator held at once, from the loading of the model to the end of a step."""
-    packs = pack_groups([[sequence()] for _ in range(micro_batches)], TOKENS, ranks=1)[0]
+def minibatch(micro_batches: int) -> Minibatch[MicroBatch]:
+    """Micro-batches of one sequence each, of which a pack holds TOKENS tokens: its last token is only a target."""
+    tokens = np.random.default_rng(0).integers(0, SIZES["vocab_size"], TOKENS + 1).astype(np.int32)
+    loss_at = np.arange(PROMPT, TOKENS + 1)
+    ones = np.ones(len(loss_at), np.float32)
+    sequence = loss_sequence(tokens, loss_at, advantages=ones, behavior=-5 * ones)
+    packs = pack_groups([[sequence] for _ in range(micro_batches)], TOKENS, ranks=1)[0]
     assert [len(pack.token_ids) for pack in packs] == [TOKENS] * micro_batches
-    scored = sum(len(pack.loss_scores) for pack in packs)
-    minibatch = Minibatch(tuple(packs), loss_tokens=scored, loss_sequences=micro_batches)
-    gc.collect()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
-        learner = Learner(path, train, PPO())
-        learner.step(Shard(0, (minibatch,)))
-    return max(live_bytes(trace))
-
-
-def planned(path: Path, train: Train, micro_batches: int) -> RankBytes:
-    model = empty_model(path)
-    work = Workload(TOKENS, accumulates=micro_batches > 1, device="cpu")
-    return rank_bytes(ParameterCounts.of(model), ModelShape.of(model.config), train, work)
+    return Minibatch(packs, loss_tokens=micro_batches * len(loss_at), loss_sequences=micro_batches)
 
 
 @pytest.mark.parametrize(
@@ -106,5 +82,11 @@ def test_the_planned_peak_is_the_allocators(
     torch.manual_seed(0)
     AutoModelForCausalLM.from_config(configs(SIZES)[family]).save_pretrained(tmp_path)
     train = Train(minibatches=1, learning_rate=1e-4, threads=1, dtype="float32", **settings)
-    measured = measured_peak(tmp_path, train, micro_batches)
-    assert planned(tmp_path, train, micro_batches).peak == pytest.approx(measured, rel=TOLERANCE)
+    model = empty_model(tmp_path)
+    work = Workload(TOKENS, accumulates=micro_batches > 1, device="cpu")
+    planned = rank_bytes(ParameterCounts.of(model), ModelShape.of(model.config), train, work)
+    given = minibatch(micro_batches)
+    gc.collect()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as trace:
+        Learner(tmp_path, train, PPO()).step(Shard(0, (given,)))
+    assert planned.peak == pytest.approx(most_live_bytes(trace), rel=TOLERANCE)

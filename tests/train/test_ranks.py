@@ -61,5 +61,6 @@ def test_two_launched_ranks_train_publish_and_save_and_one_that_hangs_or_dies_is
             for wait in (trainer.save(tmp_path / "never"), trainer.weights(6)):
                 with pytest.raises(ProcessDied, match=said):
                     await wait
+            os.kill(ranks[0].pid, signal.SIGKILL)  # frozen, it would not end when the launcher asks
 
     asyncio.run(scene())

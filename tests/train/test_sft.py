@@ -20,18 +20,14 @@ pytestmark = pytest.mark.usefixtures("alone")
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=32)
 
 
-@pytest.fixture
-def pairs(tmp_path: Path) -> Path:
-    rng, path = random.Random(0), tmp_path / "pairs.jsonl"
+def test_a_model_is_tuned_on_pairs_and_each_line_is_json(
+    tiny: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rng = random.Random(0)
     problems = [running_checksum.draw_problem(rng) for _ in range(40)]
     rows = [{"prompt": p.prompt, "response": running_checksum.demonstrate(p, rng)} for p in problems]
-    path.write_text("\n".join(map(json.dumps, rows)))
-    return path
-
-
-def test_a_model_is_tuned_on_pairs_and_each_line_is_json(
-    tiny: Path, pairs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text("\n".join(map(json.dumps, rows)))
     out = tmp_path / "out"
     job = {"model": str(tiny), "data": str(pairs), "output": str(out), "steps": 60, "batch_size": 16}
     tune(job | {"learning_rate": 1e-2})
@@ -40,12 +36,8 @@ def test_a_model_is_tuned_on_pairs_and_each_line_is_json(
     assert lines[-1] == {"output": str(out)}
     assert AutoModelForCausalLM.from_pretrained(out).dtype == torch.float32
     assert len(AutoTokenizer.from_pretrained(out)) == 16
-    for wrong, rule in (
-        ({}, "exists already"),
-        ({"output": "new", "capacity": 10}, r"capacity 10: .* pair of \d+ tok"),
-    ):
-        with pytest.raises(InputError, match=rule):
-            tune(job | wrong)
+    with pytest.raises(InputError, match="exists already"):
+        tune(job)
 
 
 def warmup_job(directory: Path) -> WarmupJob:
@@ -91,8 +83,8 @@ def test_a_line_that_is_no_pair_is_named(tiny: Path, tmp_path: Path) -> None:
     fields = {"model": str(tiny), "data": str(data), "steps": 1, "output": str(tmp_path / "out")}
     good = '{"prompt": "0=", "response": "0#0"}'
     for bad, complaint in (
-        ('{"prompt": "1="}', "lacks response"),
-        ('{"prompt": "1=", "response": 1}', "column response is int"),
+        ('{"prompt": "1="}', "missing required field `response`"),
+        ('{"prompt": "1=", "response": 1}', "Expected `str`, got `int`"),
     ):
         data.write_text(f"{good}\n{bad}")
         with pytest.raises(DataError, match=f"bad.jsonl:2: .*{complaint}"):

@@ -1,8 +1,6 @@
 """A checkpoint is written by all ranks, each its share, and read by any number of them to the last bit."""
 
-import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,12 +8,11 @@ import torch
 
 from arl.metrics.summary import weights_sha256
 from arl.models.load import load_model
-from tests.train import workers
-from tests.train.checkpoint_world import drawn
 from tests.train.families import make_family
 from tests.train.saved import saved_optimizer, saved_weights
+from tests.train.workers import run_world
+from tests.train.world import drawn
 
-SECONDS = 600
 WORLDS: dict[str, dict[str, int]] = {
     "one": {"ranks": 1},
     "three": {"ranks": 3},
@@ -24,23 +21,15 @@ WORLDS: dict[str, dict[str, int]] = {
 FILES = {"one": 1, "three": 3, "two copies of two": 2}
 
 
-def run(case: dict[str, Any], ranks: int, directory: Path) -> None:
-    """Start a world for `case` and wait for it; an assertion that fails in a rank is one here."""
-    file = directory / "case.json"
-    file.write_text(json.dumps(case))
-    with workers.world("tests.train.checkpoint_world", [str(file)], ranks, {"OMP_NUM_THREADS": "1"}) as processes:
-        assert [process.wait(SECONDS) for process in processes] == [0] * ranks
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The same state, saved by worlds of every kind."""
     model = make_family("qwen2-tied", tmp_path_factory.mktemp("model"))
     found = {}
     for name, train in WORLDS.items():
-        directory = tmp_path_factory.mktemp("world")
-        found[name] = directory / "saved"
-        run({"save": {"model": str(model), "directory": str(found[name]), "train": train}}, train["ranks"], directory)
+        found[name] = tmp_path_factory.mktemp("world") / "saved"
+        case = {"model": str(model), "directory": str(found[name]), "train": train}
+        run_world([("save", case)], train["ranks"], found[name].parent)
     return found
 
 
@@ -65,6 +54,6 @@ def test_each_rank_of_one_copy_writes_a_file_and_together_they_are_the_model(sav
 def test_any_world_resumes_what_any_other_has_saved_to_the_last_bit(
     saved: dict[str, Path], tmp_path: Path, name: str
 ) -> None:
-    directories = [str(directory) for directory in saved.values()]
     train = WORLDS[name]
-    run({"resume": {"directories": directories, "train": train}}, train["ranks"], tmp_path)
+    cases = [("resume", {"directory": str(directory), "train": train}) for directory in saved.values()]
+    run_world(cases, train["ranks"], tmp_path)

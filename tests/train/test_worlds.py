@@ -10,13 +10,12 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import load_file
 
-from tests.train import workers, world
+from tests.train import world
 from tests.train.columns import comparable
 from tests.train.families import make_family
+from tests.train.workers import run_world
 
-SECONDS = 600
 TOLERANCE = 1e-5
-LAYERS = 2
 TRAINED: dict[int, dict[str, dict[str, Any]]] = {
     2: {
         "two": {"ranks": 2},
@@ -34,21 +33,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_family("qwen2-tied", tmp_path_factory.mktemp("model"))
 
 
-@pytest.fixture(scope="module", params=[2, 4])
-def ran(request: pytest.FixtureRequest, model: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[int, Path]:
-    """A world of so many processes, after all its cases: told.json, and tensors by the case's name."""
-    ranks, directory = request.param, tmp_path_factory.mktemp("world")
-    cases: dict[str, Any] = {
-        name: {"kind": "trained", "model": str(model), "train": train} for name, train in TRAINED[ranks].items()
-    }
-    for name, reshard in (("held", False), ("cut", True)):
-        cases[name] = {"kind": "collectives", "model": str(model), "train": {"ranks": ranks, "reshard": reshard}}
-    (directory / "cases.json").write_text(json.dumps(cases))
-    with workers.world("tests.train.world", [str(directory)], ranks, {"OMP_NUM_THREADS": "1"}) as processes:
-        assert [process.wait(SECONDS) for process in processes] == [0] * ranks
-    return ranks, directory
-
-
 @pytest.fixture(scope="module")
 def alone(model: Path) -> Iterator[tuple[Any, Any]]:
     """Train in this process."""
@@ -56,24 +40,24 @@ def alone(model: Path) -> Iterator[tuple[Any, Any]]:
     dist.destroy_process_group()
 
 
-def test_every_world_trains_to_the_losses_and_weights_of_one_process(ran: tuple[int, Path], alone: Any) -> None:
-    (ranks, directory), (metrics, weights) = ran, alone
-    told = json.loads((directory / "told.json").read_text())
+@pytest.mark.parametrize("ranks", TRAINED)
+def test_every_world_trains_to_the_losses_and_weights_of_one_process(
+    ranks: int, model: Path, alone: Any, tmp_path: Path
+) -> None:
+    metrics, weights = alone
+    cases = []
+    for name, train in TRAINED[ranks].items():
+        cases.append(("train", {"model": str(model), "train": train, "directory": str(tmp_path / name)}))
+    run_world(cases, ranks, tmp_path)
     for name in TRAINED[ranks]:
-        for ours, theirs in zip(metrics, told[name], strict=True):
+        told = json.loads((tmp_path / name / "metrics.json").read_text())
+        for ours, theirs in zip(metrics, told, strict=True):
             compared = {metric for metric in ours if not metric.startswith(("time/", "hardware/"))}
             assert compared == {metric for metric in theirs if not metric.startswith(("time/", "hardware/"))}
             for metric in compared:
                 expected = pytest.approx(comparable(ours[metric]), rel=TOLERANCE, abs=TOLERANCE)
                 assert comparable(theirs[metric]) == expected, (name, metric)
-        found = load_file(directory / f"{name}.safetensors")
+        found = load_file(tmp_path / name / "weights")
         assert found.keys() == weights.keys()
         for key, weight in weights.items():
             torch.testing.assert_close(found[key], weight, rtol=0, atol=TOLERANCE, msg=f"{name}: {key}")
-
-
-def test_an_update_gathers_and_reduces_each_unit_once_however_many_micro_batches_it_has(ran: tuple[int, Path]) -> None:
-    told = json.loads((ran[1] / "told.json").read_text())
-    units, micro_batches = LAYERS + 1, 3
-    assert told["held"] == {"gather": units, "scatter": units}
-    assert told["cut"] == {"gather": micro_batches * (2 * LAYERS + 1), "scatter": micro_batches * units}

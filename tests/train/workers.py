@@ -1,9 +1,11 @@
 """Start real trainer ranks: as a run does, by a launcher, or as forks, which need not import torch anew."""
 
 import contextlib
+import json
 import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 from arl.config.recipe import Deadlines, Train
 from arl.launch.base import Process, Resources
@@ -60,16 +62,17 @@ async def launched(
 async def forked(first: Init, ranks: int) -> AsyncIterator[tuple[TrainerClient, list[Fork]]]:
     """Start `ranks` forks and connect a client; they are ready. The client does not see their deaths."""
     async with TrainerClient(first, GRPO(), ranks, RunSecrets(KEY), DEADLINES, host=LOOPBACK) as trainer:
-        with started({**trainer.environment, **trainer.secrets}, ranks) as processes:
+        with world("arl.train.rank", [], ranks, {**trainer.environment, **trainer.secrets}) as processes:
             await trainer.ready()
             yield trainer, processes
 
 
-@contextlib.contextmanager
-def started(environment: dict[str, str], ranks: int) -> Iterator[list[Fork]]:
-    """Start `ranks` forks without a client; they are killed at the end if they still run."""
-    with world("arl.train.rank", [], ranks, environment) as processes:
-        yield processes
+def run_world(cases: list[tuple[str, dict[str, Any]]], ranks: int, directory: Path) -> None:
+    """Do cases of tests.train.world in so many ranks; an assertion that fails in a rank is one here."""
+    file = directory / "cases.json"
+    file.write_text(json.dumps(cases))
+    with world("tests.train.world", [str(file)], ranks, {"OMP_NUM_THREADS": "1"}) as processes:
+        assert [process.wait(600) for process in processes] == [0] * ranks
 
 
 @contextlib.contextmanager

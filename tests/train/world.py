@@ -1,86 +1,116 @@
-"""One rank of a gloo world, as torchrun would start it: `python -m tests.train.world DIRECTORY`; see test_worlds."""
+"""Do cases in one rank of a gloo world: `python -m tests.train.world CASES`, a file of JSON; see workers.run_world.
+
+A checkpoint's weights and moments are drawn by name, so that every world knows what a whole tensor is without asking
+another.
+"""
 
 import json
 import sys
+import zlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor
 
 from arl.config.recipe import Train
 from arl.launch.child import exit_immediately
-from arl.train import sharding
+from arl.models.weights import own_rows
+from arl.train import sharded_weights, sharding
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
-from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.micro_batch import pack_groups
+from arl.train.optimizer import LossScale
+from arl.train.sharded_weights import MOMENTS
 from arl.train.sharding import init_ranks
 from arl.types import MetricValue
-from tests.train.gradients import sequences
 from tests.train.synthetic import batch, packed
 
 STEPS = 3
-NAIVE = PPO()
+ADAMS_STEP = 7.0
+SCALE = LossScale(1024.0, is_dynamic=True, num_good=5)
 
 
-def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricValue]], dict[str, torch.Tensor]]:
-    """Metrics of a few steps, and the weights after them."""
-    learner = Learner(
-        model,
-        Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, capacity=64, halves_every=1, **train),
-        DecoupledPPO(),
-    )
-    shards = [
-        packed(batch(v, groups=8, size=4, seed=v), 2, 64, dist.get_world_size())[0][dist.get_rank()]
-        for v in range(STEPS)
-    ]
-    metrics = [learner.step(shard) for shard in shards]
+def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricValue]], dict[str, Tensor]]:
+    """Return metrics of a few steps, and the weights after them."""
+    section = Train(dtype="float32", learning_rate=1.5e-4, minibatches=2, capacity=64, halves_every=1, **train)
+    learner = Learner(model, section, DecoupledPPO())
+    metrics = []
+    for version in range(STEPS):
+        shards, _ = packed(batch(version, groups=8, size=4, seed=version), 2, 64, dist.get_world_size())
+        metrics.append(learner.step(shards[dist.get_rank()]))
     return metrics, learner.policy.full_state(torch.float32)
 
 
-class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts gathers and scatters of torch.distributed."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.counts: dict[str, int] = {"gather": 0, "scatter": 0}
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func.namespace == "c10d":
-            for name in self.counts:
-                self.counts[name] += name in func.name()
-        return func(*args, **(kwargs or {}))
+def write_trained(model: str, train: dict[str, Any], directory: str) -> None:
+    """Write what `trained` returns."""
+    sharding.WORTH_A_COLLECTIVE = 1  # every block is a unit of its own, as in a real model
+    metrics, weights = trained(model, train)
+    if dist.get_rank() == 0:
+        Path(directory).mkdir()
+        Path(directory, "metrics.json").write_text(json.dumps(metrics))
+        save_file({name: weight.contiguous() for name, weight in weights.items()}, Path(directory, "weights"))
 
 
-def collectives(model: str, train: dict[str, Any]) -> dict[str, int]:
-    """Of one minibatch of three micro-batches, forward and backward."""
-    learner = Learner(model, Train(dtype="float32", learning_rate=1.5e-4, minibatches=1, **train), NAIVE)
-    pack = pack_groups(sequences(1), 200, ranks=1)[0][0]
-    counted = Counted()
-    with counted:
-        for last in (False, False, True):
-            learner.policy.backward(learner.policy.score(pack)[0].sum(), last)
-    return counted.counts
+def drawn(name: str, shape: tuple[int, ...]) -> Tensor:
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return torch.randn(shape, generator=generator)
+
+
+def checkpointed(path: str, train: dict[str, Any], resumed: bool) -> Learner:
+    return Learner(path, Train(dtype="float16", minibatches=1, **train), DecoupledPPO(), version=4, resumed=resumed)
+
+
+def places(held: Learner) -> dict[str, tuple[Tensor, Tensor]]:
+    """Return for every weight and moment this rank's rows, and what they are to be."""
+    found = {}
+    for name, local in held.policy._local.items():
+        sharded = held.policy._shards[name]
+        first, end = own_rows(sharded)
+        shape = tuple(sharded.shape)
+        found[name] = (local.detach(), drawn(name, shape)[first:end])
+        for moment in MOMENTS:
+            key = f"{moment}.{name}"
+            found[key] = (held.policy._optimizer.state[local][moment], drawn(key, shape)[first:end])
+    return found
+
+
+def save(model: str, directory: str, train: dict[str, Any]) -> None:
+    sharded_weights.BUCKET_BYTES = 2000  # so that there are several rounds, and ranks have unequal numbers
+    held = checkpointed(model, train, resumed=False)
+    for place, value in places(held).values():
+        place.copy_(value)
+    for state in held.policy._optimizer.state.values():
+        state["step"].fill_(ADAMS_STEP)
+    held.policy.loss_scale = SCALE
+    copied = held.policy.training_state()
+    for place, _ in places(held).values():
+        place.zero_()  # as a later step would, while a thread writes
+    held.policy.write(copied, Path(directory), tokenizer_path=model)
+
+
+def resume(directory: str, train: dict[str, Any]) -> None:
+    held = checkpointed(directory, train, resumed=True)
+    for name, (place, value) in places(held).items():
+        assert torch.equal(place, value), f"{directory}: {name}"
+    for state in held.policy._optimizer.state.values():
+        assert state["step"].item() == ADAMS_STEP, directory
+    assert held.policy.loss_scale == SCALE, directory
+
+
+CASES: dict[str, Callable[..., None]] = {"train": write_trained, "save": save, "resume": resume}
 
 
 def main() -> None:
-    directory = Path(sys.argv[1])
     torch.set_num_threads(1)
     init_ranks(deadline_seconds=300)
-    sharding.WORTH_A_COLLECTIVE = 1  # every block is a unit of its own, as in a real model
-    told: dict[str, Any] = {}
-    for name, case in json.loads((directory / "cases.json").read_text()).items():
-        if case.pop("kind") == "collectives":
-            told[name] = collectives(**case)
-            continue
-        told[name], tensors = trained(**case)
-        if dist.get_rank() == 0:
-            dense = {key: tensor.contiguous() for key, tensor in tensors.items()}
-            save_file(dense, directory / f"{name}.safetensors")
-    if dist.get_rank() == 0:
-        (directory / "told.json").write_text(json.dumps(told))
+    for name, arguments in json.loads(Path(sys.argv[1]).read_text()):
+        CASES[name](**arguments)
     dist.barrier()
     exit_immediately(0)
+
+
+if __name__ == "__main__":
+    main()
