@@ -24,16 +24,14 @@ from arl.errors import ProcessDied, printable
 from arl.files import writing
 from arl.launch.process import open_log
 from arl.launch.spawn import describe_exit, describe_state, kill_session, spawn
-from arl.reward.frames import FrameReader, decode, frame
-from arl.reward.grading import NO_WEIGHTS, Verdict
-from arl.reward.scorer import OnError, Scorer, UngradedLog
-from arl.reward.worker import READ_BYTES, READY, Answer, RewardCall, Settings
+from arl.reward.grading import Verdict
+from arl.reward.scorer import UngradedLog
+from arl.reward.worker import READ_BYTES, READY, Answer, FrameReader, RewardCall, Settings, frame
 from arl.types import Problem, Response
 
 TRIES = 2  # of a call
 GRACE = 10.0  # seconds beyond the deadlines of a call, after which a silent zygote is lost
 END_SECONDS = 10.0  # for a zygote to kill what it has started, and exit
-CANNOT_SEND = "it cannot be sent to a reward worker"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # else all cores, each
 
 
@@ -50,7 +48,7 @@ class RewardPool:
     """Keep a zygote that has imported the functions of its settings, and its workers.
 
         async with RewardPool(Settings(("my_rewards:score",), workers=4, timeout=10.0, memory_gb=4.0), …) as pool:
-            grade = await pool.scorer("my_rewards:score").score(problem, response)
+            verdict = await pool.call("my_rewards:score", problem, response)
 
     Args:
         settings: what may be called, by how many workers, and within which bounds.
@@ -78,7 +76,7 @@ class RewardPool:
         self._startup = startup
         self._log = log
         self._environment = {**ONE_THREAD, **environment}
-        self._ungraded = ungraded
+        self.ungraded = ungraded
         self._ids = itertools.count(READY + 1)
         self._open: dict[int, _OpenCall] = {}
         self._failure: Exception | None = None  # why the zygote could not be replaced
@@ -92,10 +90,6 @@ class RewardPool:
         self._task.cancel()
         await asyncio.wait([self._task])
         await self._end(END_SECONDS)
-
-    def scorer(self, function: str, weights: Mapping[str, float] = NO_WEIGHTS, on_error: OnError = "zero") -> Scorer:
-        """Make a scorer of one of the functions; see Scorer."""
-        return Scorer(self, function, weights, on_error, self._ungraded)
 
     @property
     def pid(self) -> int:
@@ -116,7 +110,7 @@ class RewardPool:
         try:
             framed = frame(call)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            return Verdict(error=f"{CANNOT_SEND} ({printable(str(error))[:300]})")
+            return Verdict(error=f"it cannot be sent to a reward worker ({printable(str(error))[:300]})")
         if self._failure is not None:
             raise self._failure
         opened = _OpenCall(framed, asyncio.get_running_loop().create_future())
@@ -137,7 +131,7 @@ class RewardPool:
                 why = await self._settle_calls()
                 code = await self._end(0.0 if why else END_SECONDS)
                 lost = f"the reward process (pid {self.pid}) {why or describe_exit(code)}"
-                self._ungraded.note(f"{lost}; it is started again, and makes its {self.num_open} calls again")
+                self.ungraded.note(f"{lost}; it is started again, and makes its {self.num_open} calls again")
                 await self._start()
                 for opened in self._open.values():
                     opened.tries += 1
@@ -174,7 +168,7 @@ class RewardPool:
             if not data:
                 return ""
             for body in frames.feed(data):
-                answer = decode(body, Answer)
+                answer = msgspec.msgpack.decode(body, type=Answer)
                 opened = self._open.get(answer.id)  # None: the call was canceled
                 if opened is not None and not opened.verdict.done():
                     opened.verdict.set_result(answer.verdict)

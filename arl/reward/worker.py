@@ -22,7 +22,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -32,10 +32,10 @@ from msgspec import Struct
 from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, die_with, exit_immediately, outlive_parent
 from arl.launch.spawn import describe_exit
-from arl.reward.frames import FrameReader, decode, frame, standard_input_socket
 from arl.reward.grading import RewardCallable, Verdict, judge
 from arl.types import Problem, Response
 
+_HEADER = 4  # bytes of a frame's length
 READ_BYTES = 1 << 16  # at once from a connection
 READY = 0  # id of the answer of a zygote that has imported its functions; calls count from 1
 END_SECONDS = 5.0  # for killed processes to end; one that waits for a disk ends later, by itself
@@ -66,6 +66,33 @@ class Answer(Struct, frozen=True):
 
     id: int
     verdict: Verdict = Verdict()
+
+
+class FrameReader:
+    """Cut a stream of bytes into frames, each of which is its length in 4 bytes and a message."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Add what has arrived, and yield the messages that it completes."""
+        self._bytes += data
+        while len(self._bytes) >= _HEADER:
+            end = _HEADER + int.from_bytes(self._bytes[:_HEADER], "big")
+            if len(self._bytes) < end:
+                return
+            body = bytes(self._bytes[_HEADER:end])
+            del self._bytes[:end]
+            yield body
+
+
+def frame(message: Struct) -> bytes:
+    """Encode a message behind its length."""
+    return _framed(msgspec.msgpack.encode(message))
+
+
+def _framed(body: bytes) -> bytes:
+    return len(body).to_bytes(_HEADER, "big") + body
 
 
 @dataclass(eq=False)
@@ -133,7 +160,7 @@ class Zygote:
             worker.call = self._waiting.popleft()
             worker.end = time.monotonic() + self._settings.timeout
             with contextlib.suppress(OSError):  # it has died, or was stopped: reading, or the deadline, finds that
-                worker.connection.sendall(len(worker.call).to_bytes(4, "big") + worker.call)
+                worker.connection.sendall(_framed(worker.call))
 
     def _take_answer(self, worker: _Worker) -> None:
         """Pass the answer of a worker on, if it is one, and no error."""
@@ -141,7 +168,7 @@ class Zygote:
         if not data:
             return self._lose(worker, Verdict(error=_how_it_ended(worker.keeper)))
         for body in worker.frames.feed(data):
-            answer = decode(body, Answer)
+            answer = msgspec.msgpack.decode(body, type=Answer)
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
             worker.call = b""
@@ -299,7 +326,8 @@ def _children(pid: int) -> list[int]:
 def main() -> None:
     """Serve the functions that the command line names."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
-    controller = standard_input_socket()
+    controller = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is started from here does not inherit the socket
     functions = [import_function(name, "reward.function") for name in settings.functions]
     for function in functions:
         if prepare := getattr(function, "prepare", None):

@@ -72,7 +72,7 @@ def inline_rewards(
 
 def training_scorer(recipe: Recipe, rewards: RewardPool | InlineRewards) -> Scorer:
     """Return the scorer of training episodes."""
-    return rewards.scorer(reward_name(recipe), reward_weights(recipe), recipe.reward.on_error)
+    return Scorer(rewards, reward_name(recipe), reward_weights(recipe), recipe.reward.on_error)
 
 
 def evaluation_scorer(recipe: Recipe, rewards: RewardPool | InlineRewards) -> Scorer:
@@ -81,4 +81,4 @@ def evaluation_scorer(recipe: Recipe, rewards: RewardPool | InlineRewards) -> Sc
     With reward.on_error drop an episode without a grade counts 0, because an evaluation has every problem in its mean.
     """
     on_error: OnError = "zero" if recipe.reward.on_error == "drop" else recipe.reward.on_error
-    return rewards.scorer(reward_name(recipe), reward_weights(recipe), on_error)
+    return Scorer(rewards, reward_name(recipe), reward_weights(recipe), on_error)

@@ -11,8 +11,7 @@ import pytest
 
 from arl.config.recipe import Data
 from arl.data.problems import load_problems
-from arl.reward.frames import FrameReader, frame
-from arl.reward.worker import RewardCall
+from arl.reward.worker import FrameReader, RewardCall, frame
 from arl.types import Problem, Response
 
 ROW: dict[str, Any] = {

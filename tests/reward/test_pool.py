@@ -13,7 +13,7 @@ import pytest
 
 from arl.errors import DeadlineError, ProcessDied
 from arl.reward.pool import RewardPool
-from arl.reward.scorer import UngradedLog
+from arl.reward.scorer import Scorer, UngradedLog
 from arl.reward.worker import Settings
 from arl.types import Grade, Problem, Response
 from tests.forks import ROOT
@@ -72,7 +72,7 @@ def with_pool(pool: RewardPool, work: Callable[[RewardPool], Coroutine[None, Non
 async def grade_all(pool: RewardPool, directory: Path, *texts: str) -> list[Grade]:
     """Ask for all grades at once, in the order of the texts."""
     problem = Problem("?", metadata={"directory": str(directory)})
-    return await asyncio.gather(*(pool.scorer(OBEY).score(problem, Response(text)) for text in texts))
+    return await asyncio.gather(*(Scorer(pool, OBEY).score(problem, Response(text)) for text in texts))
 
 
 def obey(pool: RewardPool, directory: Path, *texts: str) -> list[Grade]:

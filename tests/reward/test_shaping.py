@@ -7,7 +7,7 @@ import pytest
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError
-from arl.reward.shaping import is_masked, overlong_penalty, scaled, shaped
+from arl.reward.scorer import is_masked, overlong_penalty, scaled, shaped
 from arl.types import Response
 
 
