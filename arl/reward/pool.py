@@ -1,4 +1,4 @@
-"""Have reward functions called in processes of their own, one response a call, with a deadline for each call.
+"""Have a reward function called in processes of its own, one response a call, with a deadline for each call.
 
     Scorer ─► call(function, problem, response) ─► zygote ─► a worker (arl.reward.worker) ─► Verdict
                                                      └─ lost: another one is started, and its calls are made again
@@ -45,20 +45,20 @@ class _OpenCall:
 
 
 class RewardPool:
-    """Keep a zygote that has imported the functions of its settings, and its workers.
+    """Keep a zygote that has imported the function of its settings, and its workers.
 
-        async with RewardPool(Settings(("my_rewards:score",), workers=4, timeout=10.0, memory_gb=4.0), …) as pool:
+        async with RewardPool(Settings("my_rewards:score", workers=4, timeout=10.0, memory_gb=4.0), …) as pool:
             verdict = await pool.call("my_rewards:score", problem, response)
 
     Args:
         settings: what may be called, by how many workers, and within which bounds.
-        startup: seconds to import the functions.
+        startup: seconds to import the function.
         log: file for the output of all processes.
         environment: variables that are added to those of this process.
         ungraded: keeps a record of episodes without a grade.
 
     Raises (from entering it, and from every call once a lost zygote cannot be replaced):
-        ProcessDied: the zygote died while it imported the functions.
+        ProcessDied: the zygote died while it imported the function.
         DeadlineError: it did not import them in time.
     """
 
@@ -102,11 +102,11 @@ class RewardPool:
         return len(self._open)
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
-        """Call `function`, which is one of the settings, and return its verdict.
+        """Call `function`, which is that of the settings, and return its verdict.
 
         A problem that no message can hold, such as one that an env has changed, is an error of its verdict.
         """
-        call = RewardCall(next(self._ids), self._settings.functions.index(function), problem, response)
+        call = RewardCall(next(self._ids), problem, response)
         try:
             framed = frame(call)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -174,8 +174,8 @@ class RewardPool:
                     opened.verdict.set_result(answer.verdict)
 
     async def _start(self) -> None:
-        """Start a zygote, and wait until it has imported the functions. Raises what the class says."""
-        names = ", ".join(self._settings.functions)
+        """Start a zygote, and wait until it has imported the function. Raises what the class says."""
+        name = self._settings.function
         command = (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(self._settings).decode())
         ours, theirs = socket.socketpair()
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
@@ -183,11 +183,11 @@ class RewardPool:
             self._process = await spawn(command, self._environment, stdin=theirs.fileno(), output=log.fileno())
         who = f"the reward process (pid {self.pid})"
         try:
-            async with deadline(self._startup, "reward pool", f"{who} to import {names}"):
+            async with deadline(self._startup, "reward pool", f"{who} to import {name}"):
                 await self._reader.readexactly(len(frame(Answer(READY))))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             how = describe_exit(await self._end(END_SECONDS))
-            raise ProcessDied(f"{who} {how} while it imported {names}; see {self._log}") from error
+            raise ProcessDied(f"{who} {how} while it imported {name}; see {self._log}") from error
         except BaseException:  # also a cancellation
             await self._end(0.0)
             raise

@@ -47,7 +47,7 @@ def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -
     """
     log = directory / LOG
     settings = Settings(
-        functions=(reward_name(recipe),),
+        function=reward_name(recipe),
         workers=recipe.reward.workers,
         timeout=recipe.deadlines.reward,
         memory_gb=recipe.reward.memory_gb,

@@ -20,10 +20,6 @@ from arl.types import Problem, Response
 HANG = 613.0  # seconds, longer than any test
 
 
-def length(problem: Problem, response: Response) -> float:
-    return float(len(response.text))
-
-
 def parts(problem: Problem, response: Response) -> dict[str, float]:
     return {"correct": float(response.text == problem.answer), "format": 1.0}
 

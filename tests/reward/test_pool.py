@@ -23,7 +23,6 @@ from tests.reward.hostile import HALVES, NO_NUMBERS
 
 T = TypeVar("T")
 OBEY = f"{hostile.__name__}:obey"
-LENGTH = f"{hostile.__name__}:length"
 PATIENT = 60.0  # seconds; a deadline that no honest call meets, however busy the machine
 CAUSES = {  # why there is no grade
     "raise": "ValueError: cannot judge this (_raise, line ",
@@ -44,7 +43,7 @@ CAUSES = {  # why there is no grade
 
 def pool_of(
     directory: Path,
-    *functions: str,
+    function: str = OBEY,
     workers: int = 1,
     timeout: float = PATIENT,
     startup: float = PATIENT,
@@ -53,7 +52,7 @@ def pool_of(
 ) -> RewardPool:
     log = directory / "reward.log"
     return RewardPool(
-        Settings(functions or (OBEY, LENGTH), workers, timeout, memory_gb=0.5),
+        Settings(function, workers, timeout, memory_gb=0.5),
         startup=startup,
         log=log,
         environment=environment or {},

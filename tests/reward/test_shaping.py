@@ -6,14 +6,15 @@ import pytest
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
+from arl.config.scoring_sections import Overlong, Reward
 from arl.errors import RecipeError
-from arl.reward.scorer import is_masked, overlong_penalty, scaled, shaped
+from arl.reward.scorer import is_masked, shaped
 from arl.types import Response
 
 
-@pytest.mark.parametrize(("raw", "shaped"), [(1.0, 5.0), (0.0, -5.0), (0.5, 0.0), (9.0, 20.0), (-9.0, -20.0)])
-def test_areals_math_recipe_gives_its_numbers(raw: float, shaped: float) -> None:
-    assert scaled(raw, scale=10.0, bias=-0.5, low=-20.0, high=20.0) == shaped
+@pytest.mark.parametrize(("raw", "expected"), [(1.0, 5.0), (0.0, -5.0), (0.5, 0.0), (9.0, 20.0), (-9.0, -20.0)])
+def test_areals_math_recipe_gives_its_numbers(raw: float, expected: float) -> None:
+    assert shaped(raw, Response(""), Reward(scale=10.0, bias=-0.5, clip=(-20.0, 20.0))) == expected
 
 
 @pytest.mark.parametrize(
@@ -22,7 +23,8 @@ def test_areals_math_recipe_gives_its_numbers(raw: float, shaped: float) -> None
 )
 def test_the_overlong_penalty_of_dapo_with_its_lengths(num_tokens: int, penalty: float) -> None:
     """Its experiments expect 16,384 tokens and allow 4,096 more, §4.1."""
-    assert overlong_penalty(num_tokens, budget=20_480, buffer=4_096, penalty=1.0) == penalty
+    response = Response("", num_tokens=num_tokens, budget=20_480)
+    assert shaped(0.0, response, Reward(overlong=Overlong(buffer=4_096))) == penalty
 
 
 RECIPE = """\

@@ -53,10 +53,8 @@ def same_answer(gold: Form, answer: Form) -> bool:
     kinds = {gold.kind, answer.kind}
     if "named" in kinds:
         return _same_named(gold, answer)
-    if kinds == {"relation"} and gold.text == answer.text == ":":
-        return same_value(Form("/", gold.items), Form("/", answer.items))
-    if "relation" in kinds:
-        return gold.kind == answer.kind and same_relation(gold, answer)
+    if kinds == {"relation"}:
+        return same_relation(gold, answer)
     words = _words(gold)
     if words and words == _words(answer):
         return True

@@ -150,8 +150,6 @@ def _stated(text: str) -> str | None:
         if formula:
             return _inside(formula)
         sentence = _SENTENCE_END.split(rest, maxsplit=1)[0].strip(" *_`\"'")
-        if sentence.count("$") == 1 and not sentence.startswith("$"):
-            sentence = sentence.removesuffix("$")  # it closes a formula before the sentence
         is_short = len(sentence.split()) <= _MAX_WORDS
         if sentence and (is_short or _FORMULA_SIGN.search(sentence)):
             return _narrowed(sentence)

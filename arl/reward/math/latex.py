@@ -42,7 +42,7 @@ def read(text: str) -> Form | None:
                 form = _both(form, _Parser(tokens, _LOWER).answer())
             if _depth(form) <= MAX_DEPTH:
                 return form
-    is_formula = any(token.kind == "command" or token.text[0] in "\\{}_^" for token in tokens) or r"\begin" in text
+    is_formula = any(token.text[0] in "\\{}_^" for token in tokens) or r"\begin" in text
     return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
 
 
@@ -175,12 +175,10 @@ class _Parser:
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
             right = Form("/", (right, self._power()))
-        texts = [item.text for item in (left, *right.items)]
-        is_fraction = right.kind == "/" and token.text in {r"\frac", texts[1]}
-        if is_fraction and all(text.isdigit() for text in texts):  # a mixed number
-            if int(texts[1]) >= int(texts[2]):
-                raise Unreadable("a mixed number has a fraction above 1")
-            return Form("+", (left, right))
+        if left.kind == "number" and right.kind == "/" and token.kind != "sign":
+            above, below = (item.text for item in right.items)
+            if above.isdigit() and below.isdigit() and int(above) < int(below):  # a mixed number
+                return Form("+", (left, right))
         is_call = token.text == "(" and left.kind == "symbol"
         if is_call and (left.text[0] in _FUNCTIONS or right.kind in {"symbol", "list", "()"}):
             return Form("apply", (left, right), left.text)
@@ -224,7 +222,7 @@ class _Parser:
                 return _words(" ".join(words))
             case "function":
                 return self._function(token.text)
-            case "symbol" | "command":
+            case "symbol":
                 return self._command(token.text)
         if token.text in _CLOSING:
             return self._group(token.text)
@@ -258,7 +256,7 @@ class _Parser:
 
     def _plain_product(self) -> Form:
         node = self._power()
-        while self._now.kind in {"number", "symbol", "command"}:
+        while self._now.kind in {"number", "symbol"}:
             node = self._beside(node)
         if self._is("/") and self._tokens[self._at + 1].kind == "number":
             self._next()

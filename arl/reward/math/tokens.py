@@ -79,7 +79,7 @@ _SIGNS = {"times": "*", "begin": "( (", "row": ") , (", "end": ") )"}
 
 
 class Token(NamedTuple):
-    """Hold one token. The kinds are number, symbol, words, function, command and sign."""
+    """Hold one token. The kinds are number, symbol, words, function and sign."""
 
     kind: str
     text: str
@@ -156,7 +156,7 @@ def _macro(name: str) -> Token:
     if _FUNCTIONS.fullmatch(name):
         return Token("function", text)
     is_sign = not text[1:].isalpha() or _SIGN_MACROS.fullmatch(text[1:])
-    return Token("sign" if is_sign else "command", text)
+    return Token("sign" if is_sign else "symbol", text)
 
 
 def _to_ascii(text: str) -> str:

@@ -76,6 +76,8 @@ def same_relation(gold: Form, answer: Form) -> bool:
     """Tell whether two equations or inequalities say the same: their differences have a constant ratio."""
     if len(gold.items) != 2 or gold.text != answer.text:
         return False
+    if gold.text == ":":  # 3:2 is 6:4
+        return same_value(Form("/", gold.items), Form("/", answer.items))
     differences = [Form("+", (each.items[0], Form("-", each.items[1:]))) for each in (gold, answer)]
     ratios = [one * (1 / other) for one, other in _values_at_points(*differences) if other]
     if len(ratios) < NUM_POINTS or ratios[0] == 0 or not all(_agree(ratio, ratios[0]) for ratio in ratios):
