@@ -189,7 +189,7 @@ def test_a_function_that_cannot_be_imported_is_told_at_the_start(
     (marked / f"{name}.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(marked), prepend=os.pathsep)
     with pytest.raises(error, match=message):
-        obey(pool_of(marked, f"{name}:score", startup=PATIENT if error is ProcessDied else 3.0), marked)
+        obey(pool_of(marked, f"{name}:score", startup=PATIENT if error is ProcessDied else 1.0), marked)
     assert not left_behind(str(marked))
     log = (marked / "reward.log").read_text()
     assert ("no weights" if name == "fails" else "") in log
