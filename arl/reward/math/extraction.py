@@ -69,6 +69,7 @@ _QUANTITIES = (
     re.compile(rf"{_NUMBER_BEGINS}{_DECIMAL}(?:\s?(?:\\times|\\cdot|[×·*])\s?{_DECIMAL})*\^\{{?[-+]?\d+\}}?"),
     _NUMBER,
 )
+_DIGIT = re.compile(r"\d")
 _OPERATOR_BEFORE = re.compile(r"(?:[+*/×÷^]|\\cdot|\\times)\s*$")
 
 Mark = tuple[int, str]  # where in the response an answer begins that is marked as one, and what it is
@@ -171,14 +172,10 @@ def _narrowed(sentence: str) -> str:
 def _last_quantity(text: str) -> str | None:
     """Return the last formula with a digit, or the last number, whichever ends later; else the last formula."""
     found = [match for pattern in _QUANTITIES for match in pattern.finditer(text)]
-    with_digit = [match for match in found if any(map(str.isdecimal, match[0]))]
-    last = max(
-        with_digit or [match for match in found if match.re is _MATH],
-        key=lambda match: (match.end(), len(match[0])),
-        default=None,
-    )
-    if last is None:
+    quantities = [match for match in found if match.re is _MATH or _DIGIT.search(match[0])]
+    if not quantities:
         return None
+    last = max(quantities, key=lambda match: (bool(_DIGIT.search(match[0])), match.end(), len(match[0])))
     if _OPERATOR_BEFORE.search(text, max(0, last.start() - 20), last.start()):
         return None  # the last part of a computation without a result
     return _inside(last) if last.re is _MATH else last[0].strip()

@@ -6,8 +6,6 @@ r"""Grade answers to math problems: find the answer in the response, and compare
 docs/rewards.md says which answers count as equal. Nothing here imports torch.
 """
 
-from functools import lru_cache
-
 from arl.reward.math.compare import LABEL, canonical_form, choice_of, compare_choices, same_answer
 from arl.reward.math.extraction import MAX_ANSWER, extract_answer, find_answer, gold_answer
 from arl.reward.math.forms import spell
@@ -41,15 +39,8 @@ def equal(gold: str, answer: str) -> bool:
     Raises:
         TimeoutError: no verdict within a second of the CPU.
     """
-    gold = gold.strip()
-    answer = answer.strip()
     if max(len(gold), len(answer)) > MAX_ANSWER:
-        return gold == answer
-    return _equal(gold, answer)
-
-
-@lru_cache(maxsize=4096)
-def _equal(gold: str, answer: str) -> bool:
+        return gold.strip() == answer.strip()
     verdict = compare_choices(gold, answer)
     if verdict is not None:
         return verdict

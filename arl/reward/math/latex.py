@@ -95,11 +95,8 @@ class _Parser:
         return self._tokens[self._at]
 
     def _next(self) -> Token:
-        token = self._now
-        if token.kind == "end":
-            raise Unreadable("it ends too early")
         self._at += 1
-        return token
+        return self._tokens[self._at - 1]
 
     def _is(self, *texts: str) -> bool:
         return self._now.kind == "sign" and self._now.text in texts

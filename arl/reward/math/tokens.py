@@ -161,8 +161,6 @@ def _macro(name: str) -> Token:
 
 def _to_ascii(text: str) -> str:
     """Spell raised and lowered digits, and digits of other scripts; remove control and format characters."""
-    if text.isascii() and text.isprintable():
-        return text
     text = _SCRIPTS.sub(_spell_script, text.replace("¢", r"\text{cents}"))
     return "".join(map(_to_ascii_character, unicodedata.normalize("NFKC", text)))
 
@@ -188,13 +186,3 @@ def read_unit(words: str) -> tuple[str, int]:
     known.sort(key="unit".__eq__)  # of "square inches" it is the inch
     scale = _SCALES.get(parts[0], 0) if parts else 0
     return known[0] if known else " ".join(parts), scale
-
-
-def may_differ(gold: str, answer: str) -> bool:
-    """Tell whether an answer with unit `answer` can be right where the gold one has the unit `gold`.
-
-    A unit is not asked for: "5" is right where "5 cm" is gold. Only two units of the table that differ are wrong.
-    """
-    if "unit" in (gold, answer):  # of any kind, or the square of one
-        return True
-    return gold not in UNITS or answer not in UNITS or gold == answer

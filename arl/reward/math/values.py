@@ -25,7 +25,6 @@ from arl.reward.math.forms import CONSTANTS, Form
 
 SECONDS = 1.0  # of the CPU, for the algebra of one comparison
 MAX_BITS = 100_000  # of a number, and of its binary exponent: honest problems ask for 2^{2008}
-MAX_SPELLED_BITS = 4000  # Python writes up to 4,300 digits
 MAX_FACTORIAL = 3000  # honest problems ask for 2008!
 MIN_DIGITS = 6  # significant ones that a decimal needs to stand for a number without a finite decimal
 DIGITS = 150  # of the values; e^{π√163} differs from an integer only in its 31st digit
@@ -50,11 +49,11 @@ def limit_time() -> None:
 
 @functools.lru_cache(maxsize=4096)
 def rational(node: Form) -> Fraction | None:
-    """Return the rational number that a form is; None: it is something else, or too large to write out."""
+    """Return the rational number that a form is; None: it is something else, or too large."""
     if node.names():
         return None
     value = _value_or_nan(node, {})
-    return value if isinstance(value, Fraction) and _bits(value) < MAX_SPELLED_BITS else None
+    return value if isinstance(value, Fraction) else None
 
 
 # ---- comparisons
@@ -174,16 +173,13 @@ def _bounded(value: Value) -> Value:
     """Return a value that is not too large to go on with, if there is time to go on."""
     if time.thread_time() > _end.get():
         raise TimeoutError(f"no verdict within {SECONDS:g} s")
-    if _bits(value) > MAX_BITS:
+    if isinstance(value, Fraction):
+        bits = value.numerator.bit_length() + value.denominator.bit_length()
+    else:
+        bits = abs(mp.mag(value)) if mp.isnormal(value) else 0
+    if bits > MAX_BITS:
         raise ArithmeticError("it is too large")
     return value
-
-
-def _bits(value: Value) -> int:
-    """Return the bits of a fraction, or of the exponent of another number."""
-    if isinstance(value, Fraction):
-        return value.numerator.bit_length() + value.denominator.bit_length()
-    return int(abs(mp.mag(value))) if mp.isnormal(value) else 0
 
 
 def _power(base: Value, exponent: Value) -> Value:
