@@ -15,6 +15,7 @@ from arl.data.hub import description_of
 from arl.errors import DataError
 
 SIZES = {
+    "model_type",
     "vocab_size",
     "max_position_embeddings",
     "hidden_size",
@@ -61,17 +62,13 @@ def model_flops(path: str) -> Flops:
     Raises:
         DataError: no model there.
     """
-    config = _sizes(path)
-    width = config.hidden_size
-    layers = config.num_hidden_layers
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or width // heads
-    attention = 2 * width * head_dim * (heads + config.num_key_value_heads)  # q and o, k and v
-    mlp = 3 * width * config.intermediate_size
+    shape = ModelShape.of(_sizes(path))
+    attention = 2 * shape.width * (shape.query_width + shape.key_width)  # q and o, k and v
+    mlp = 3 * shape.width * shape.mlp_width
     return Flops(
-        token=2.0 * layers * (attention + mlp),
-        key=4.0 * layers * heads * head_dim,
-        score=2.0 * width * config.vocab_size,
+        token=2.0 * shape.layers * (attention + mlp),
+        key=4.0 * shape.layers * shape.query_width,
+        score=2.0 * shape.width * shape.vocab_size,
     )
 
 

@@ -46,7 +46,13 @@ def load_problems(
     Raises:
         DataError: no such file, a row that is no problem, nothing to train on, or an overlap that is to be refused.
     """
-    training, held_out, notes = _of_task(data, seed) if data.task is not None else _of_files(data)
+    notes: list[str] = []
+    if data.task is not None:
+        task = open_task(data)
+        training = as_candidates(task.problems("training", seed), data.task)
+        held_out = as_candidates(task.problems("evaluation", seed), data.task)
+    else:
+        training, held_out = _of_files(data, notes)
     evaluations = {"the problems of the evaluation": held_out}
     for name, problems in suites.items():
         evaluations[f"the suite {name}"] = as_candidates(problems, name)
@@ -55,7 +61,11 @@ def load_problems(
     training = without_overlap(training, evaluations, notes, drop=data.overlap == "drop")
     if data.max_prompt_tokens is not None:
         assert count_tokens is not None
-        training = _without_long_prompts(training, data.max_prompt_tokens, count_tokens, notes)
+        longest = data.max_prompt_tokens
+        short = [candidate for candidate in training if count_tokens(candidate.problem) <= longest]
+        if left_out := len(training) - len(short):
+            notes.append(f"{left_out:,} prompts longer than data.max_prompt_tokens {longest:,} left out")
+        training = short
     if data.pass_rate is not None:
         training = _by_pass_rate(training, data.pass_rate, notes)
     if not training:
@@ -72,29 +82,19 @@ def load_problems(
     )
 
 
-Sides = tuple[list[Candidate], list[Candidate], list[str]]  # training, held out, and notes
-
-
-def _of_task(data: Data, seed: int) -> Sides:
-    assert data.task is not None
-    task = open_task(data)
-    training = as_candidates(task.problems("training", seed), data.task)
-    return training, as_candidates(task.problems("evaluation", seed), data.task), []
-
-
-def _of_files(data: Data) -> Sides:
+def _of_files(data: Data, notes: list[str]) -> tuple[list[Candidate], list[Candidate]]:
+    """Return the problems for training, and those that are held out."""
     assert data.path is not None
-    notes: list[str] = []
     candidates = _read(data, data.path, "data.path", notes)
     if data.eval_path is not None:
-        return candidates, _read(data, data.eval_path, "data.eval_path", notes), notes
+        return candidates, _read(data, data.eval_path, "data.eval_path", notes)
     assert data.eval_fraction is not None
     if data.deduplicate:  # before the split, which could put one question on both sides
         candidates = without_repeats(candidates, notes)
     sides: tuple[list[Candidate], list[Candidate]] = ([], [])
     for candidate in candidates:
         sides[is_held_out(candidate.problem, data.eval_fraction)].append(candidate)
-    return *sides, notes
+    return sides
 
 
 def _read(data: Data, spec: str, field: str, notes: list[str]) -> list[Candidate]:
@@ -175,15 +175,6 @@ def without_overlap(
             )
         notes.append(f"{what}: left out (data.overlap: drop)")
         kept = [candidate for candidate in kept if candidate.key not in keys]
-    return kept
-
-
-def _without_long_prompts(
-    candidates: Sequence[Candidate], longest: int, count: Callable[[Problem], int], notes: list[str]
-) -> list[Candidate]:
-    kept = [candidate for candidate in candidates if count(candidate.problem) <= longest]
-    if len(kept) < len(candidates):
-        notes.append(f"{len(candidates) - len(kept):,} prompts longer than data.max_prompt_tokens {longest:,} left out")
     return kept
 
 

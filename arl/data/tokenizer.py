@@ -88,15 +88,10 @@ class PromptRenderer:
 
     def describe(self) -> str:
         """Say which template is used, or why none is."""
-        settings = [
-            f"system prompt {self._format.system!r}" if self._format.system else "no system prompt",
-            f"suffix {self._format.suffix!r}" if self._format.suffix else "no suffix",
-        ]
-        if self.uses_template:
-            template = f"chat template of the model ({len(str(self._tokenizer.chat_template)):,} characters)"
-        else:
-            template = f"plain text: {self._why_none()}"
-        return "; ".join([template, *settings])
+        parts = ["chat template of the model" if self.uses_template else f"plain text: {self._why_none()}"]
+        added = {"system prompt": self._format.system, "suffix": self._format.suffix}
+        parts += [f"{name} {text!r}" for name, text in added.items() if text]
+        return "; ".join(parts)
 
     def _why_none(self) -> str:
         if self._tokenizer.chat_template is None:

@@ -1,6 +1,6 @@
 """Turn what a reward function returned into a verdict, and a verdict into a Grade.
 
-a number, or named parts ─► Verdict ─► weighted sum ─► Grade ─► (arl.reward.shaping, in training)
+a number, or named parts ─► Verdict ─► weighted sum ─► Grade ─► (shaped, in training)
 """
 
 import contextlib
@@ -9,7 +9,6 @@ import numbers
 import traceback
 from collections.abc import Callable, Mapping
 from decimal import Decimal
-from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
@@ -20,7 +19,6 @@ from arl.types import CORRECT, LARGEST_REWARD, Grade, Problem, Response
 # A RewardFunction of arl.tasks.base, whose import would double the time that a worker takes to start.
 RewardCallable = Callable[[Problem, Response], float | dict[str, float]]
 
-NO_WEIGHTS: Mapping[str, float] = MappingProxyType({})
 MAX_CAUSE = 300  # characters
 MAX_TRACEBACK = 3000
 MAX_FRAMES = 20  # of a traceback, the innermost
@@ -40,7 +38,7 @@ class NoRewardError(ValueError):
     """Report that a reward function returned something else than a reward."""
 
 
-def make_grade(result: object, weights: Mapping[str, float] = NO_WEIGHTS) -> Grade:
+def make_grade(result: object, weights: Mapping[str, float] = {}) -> Grade:
     """Build the grade of one episode from what the reward function returned: a number, or numbers by name.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Have reward functions called in processes of their own, one response a call, with a deadline for each call.
+"""Have a reward function called in processes of its own, one response a call, with a deadline for each call.
 
     Scorer ─► call(function, problem, response) ─► zygote ─► a worker (arl.reward.worker) ─► Verdict
                                                      └─ lost: another one is started, and its calls are made again
@@ -25,16 +25,14 @@ from arl.errors import ProcessDied, printable
 from arl.files import writing
 from arl.launch.process import open_log
 from arl.launch.spawn import describe_exit, describe_state, signal_all, spawn
-from arl.reward.frames import FrameReader, decode, frame
-from arl.reward.grading import NO_WEIGHTS, Verdict
-from arl.reward.scorer import OnError, Scorer, UngradedLog
-from arl.reward.worker import READ_BYTES, READY, Answer, RewardCall, Settings
+from arl.reward.grading import Verdict
+from arl.reward.scorer import UngradedLog
+from arl.reward.worker import READ_BYTES, READY, Answer, FrameReader, RewardCall, Settings, frame
 from arl.types import Problem, Response
 
 TRIES = 2  # of a call
 GRACE = 10.0  # seconds beyond the deadlines of a call, after which a silent zygote is lost
 END_SECONDS = 10.0  # for a zygote to kill what it has started, and exit
-CANNOT_SEND = "it cannot be sent to a reward worker"
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # else all cores, each
 
 
@@ -48,20 +46,20 @@ class _OpenCall:
 
 
 class RewardPool:
-    """Keep a zygote that has imported the functions of its settings, and its workers.
+    """Keep a zygote that has imported the function of its settings, and its workers.
 
-        async with RewardPool(Settings(("my_rewards:score",), workers=4, timeout=10.0, memory_gb=4.0), …) as pool:
-            grade = await pool.scorer("my_rewards:score").score(problem, response)
+        async with RewardPool(Settings("my_rewards:score", workers=4, timeout=10.0, memory_gb=4.0), …) as pool:
+            verdict = await pool.call("my_rewards:score", problem, response)
 
     Args:
         settings: what may be called, by how many workers, and within which bounds.
-        startup: seconds to import the functions.
+        startup: seconds to import the function.
         log: file for the output of all processes.
         environment: variables that are added to those of this process.
         ungraded: keeps a record of episodes without a grade.
 
     Raises (from entering it, and from every call once a lost zygote cannot be replaced):
-        ProcessDied: the zygote died while it imported the functions.
+        ProcessDied: the zygote died while it imported the function.
         DeadlineError: it did not import them in time.
     """
 
@@ -79,7 +77,7 @@ class RewardPool:
         self._startup = startup
         self._log = log
         self._environment = {**ONE_THREAD, **environment}
-        self._ungraded = ungraded
+        self.ungraded = ungraded
         self._ids = itertools.count(READY + 1)
         self._open: dict[int, _OpenCall] = {}
         self._failure: Exception | None = None  # why the zygote could not be replaced
@@ -94,10 +92,6 @@ class RewardPool:
         await asyncio.wait([self._task])
         await self._end(END_SECONDS)
 
-    def scorer(self, function: str, weights: Mapping[str, float] = NO_WEIGHTS, on_error: OnError = "zero") -> Scorer:
-        """Make a scorer of one of the functions; see Scorer."""
-        return Scorer(self, function, weights, on_error, self._ungraded)
-
     @property
     def pid(self) -> int:
         """Return the process id of the zygote."""
@@ -109,15 +103,15 @@ class RewardPool:
         return len(self._open)
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
-        """Call `function`, which is one of the settings, and return its verdict.
+        """Call `function`, which is that of the settings, and return its verdict.
 
         A problem that no message can hold, such as one that an env has changed, is an error of its verdict.
         """
-        call = RewardCall(next(self._ids), self._settings.functions.index(function), problem, response)
+        call = RewardCall(next(self._ids), problem, response)
         try:
             framed = frame(call)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            return Verdict(error=f"{CANNOT_SEND} ({printable(str(error))[:300]})")
+            return Verdict(error=f"it cannot be sent to a reward worker ({printable(str(error))[:300]})")
         if self._failure is not None:
             raise self._failure
         opened = _OpenCall(framed, asyncio.get_running_loop().create_future())
@@ -138,7 +132,7 @@ class RewardPool:
                 why = await self._settle_calls()
                 code = await self._end(0.0 if why else END_SECONDS)
                 lost = f"the reward process (pid {self.pid}) {why or describe_exit(code)}"
-                self._ungraded.note(f"{lost}; it is started again, and makes its {self.num_open} calls again")
+                self.ungraded.note(f"{lost}; it is started again, and makes its {self.num_open} calls again")
                 await self._start()
                 for opened in self._open.values():
                     opened.tries += 1
@@ -175,14 +169,14 @@ class RewardPool:
             if not data:
                 return ""
             for body in frames.feed(data):
-                answer = decode(body, Answer)
+                answer = msgspec.msgpack.decode(body, type=Answer)
                 opened = self._open.get(answer.id)  # None: the call was canceled
                 if opened is not None and not opened.verdict.done():
                     opened.verdict.set_result(answer.verdict)
 
     async def _start(self) -> None:
-        """Start a zygote, and wait until it has imported the functions. Raises what the class says."""
-        names = ", ".join(self._settings.functions)
+        """Start a zygote, and wait until it has imported the function. Raises what the class says."""
+        name = self._settings.function
         command = (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(self._settings).decode())
         ours, theirs = socket.socketpair()
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
@@ -190,11 +184,11 @@ class RewardPool:
             self._process = await spawn(command, self._environment, stdin=theirs.fileno(), output=log.fileno())
         who = f"the reward process (pid {self.pid})"
         try:
-            async with deadline(self._startup, "reward pool", f"{who} to import {names}"):
+            async with deadline(self._startup, "reward pool", f"{who} to import {name}"):
                 await self._reader.readexactly(len(frame(Answer(READY))))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             how = describe_exit(await self._end(END_SECONDS))
-            raise ProcessDied(f"{who} {how} while it imported {names}; see {self._log}") from error
+            raise ProcessDied(f"{who} {how} while it imported {name}; see {self._log}") from error
         except BaseException:  # also a cancellation
             await self._end(0.0)
             raise

@@ -1,30 +1,30 @@
-"""Grade episodes by one reward function, and decide what an episode without a grade means.
+"""Grade episodes by one reward function, decide what an episode without a grade means, and shape rewards for training.
 
-problem, response ─► Calls: worker processes, or this process ─► verdict ─► weights ─► grade
+problem, response ─► Calls: worker processes, or this process ─► verdict ─► weights ─► grade ─► shaped
                                                                    └─► no grade: reward.on_error, UngradedLog
+
+    shaped = clip((raw + bias) · scale, low, high) + overlong penalty
+
+Scale, bias and clip are those of AReaL (arXiv 2505.24298), whose math recipes use bias −0.5, scale 10 and clip 20. The
+penalty is DAPO's (arXiv 2503.14476, equation 13). An evaluation never shapes.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
+from arl.config.scoring_sections import Overlong, Reward
 from arl.errors import GradingError, RewardError
 from arl.files import writing
 from arl.launch.process import open_log
-from arl.reward.grading import NO_WEIGHTS, RewardCallable, Verdict, judge, weigh
+from arl.reward.grading import RewardCallable, Verdict, judge, weigh
 from arl.types import Grade, Problem, Response
 
 OnError = Literal["zero", "drop", "stop"]
 
 SHOWN = 60  # characters of the answer, in the log
 MAX_UNGRADED_PROBLEMS = 16  # problems, from one grade to the next
-
-
-class Calls(Protocol):
-    """Call reward functions by name. See arl.reward.pool.RewardPool."""
-
-    async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
-        """Call `function`, once more if that fails, and return the verdict."""
 
 
 class UngradedLog:
@@ -60,6 +60,15 @@ class UngradedLog:
             )
 
 
+class Calls(Protocol):
+    """Call reward functions by name: RewardPool, or InlineRewards."""
+
+    ungraded: UngradedLog
+
+    async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
+        """Call `function`, once more if that fails, and return the verdict."""
+
+
 class Scorer:
     """Implement the Rewards of arl.rollout.episodes for one function.
 
@@ -69,17 +78,16 @@ class Scorer:
         weights: of the named parts; a part without one counts 1.
         on_error: what becomes of an episode that two calls did not grade. zero: it is graded 0; drop: its group is
             lost; stop: the run ends.
-        ungraded: keeps a record of such episodes.
     """
 
     def __init__(
-        self, calls: Calls, function: str, weights: Mapping[str, float], on_error: OnError, ungraded: UngradedLog
+        self, calls: Calls, function: str, weights: Mapping[str, float] = {}, on_error: OnError = "zero"
     ) -> None:
         self._calls = calls
         self._function = function
         self._weights = weights
         self._on_error = on_error
-        self._ungraded = ungraded
+        self._ungraded = calls.ungraded
         self._without_grade: set[str] = set()  # ids of problems that were not graded since the last grade
         self._has_reported = False
 
@@ -130,7 +138,7 @@ class Scorer:
 
 
 class InlineRewards:
-    """Implement Calls in this process, without deadlines: for virtual time, where there are no other processes.
+    """Call reward functions in this process, without deadlines: for virtual time, where there are no other processes.
 
     Args:
         functions: by name.
@@ -139,11 +147,7 @@ class InlineRewards:
 
     def __init__(self, functions: Mapping[str, RewardCallable], ungraded: UngradedLog) -> None:
         self._functions = functions
-        self._ungraded = ungraded
-
-    def scorer(self, function: str, weights: Mapping[str, float] = NO_WEIGHTS, on_error: OnError = "zero") -> Scorer:
-        """Make a scorer of one of the functions; see Scorer."""
-        return Scorer(self, function, weights, on_error, self._ungraded)
+        self.ungraded = ungraded
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
         """See Calls."""
@@ -151,3 +155,39 @@ class InlineRewards:
         if verdict.error:
             verdict = judge(self._functions[function], problem, response)
         return verdict
+
+
+# ---- shaped rewards, for training
+
+UNSHAPED = Reward()
+
+
+def shaped(raw: float, response: Response, section: Reward) -> float:
+    """Return the reward that training learns from.
+
+    An episode without a grade has the raw reward 0 and is shaped like every other one. So an answer that makes the
+    grader fail is never better off than a wrong answer that is graded 0.
+
+    >>> shaped(1.0, Response("It is 2."), Reward(scale=10.0, bias=-0.5))
+    5.0
+    """
+    low, high = section.clip or (-math.inf, math.inf)
+    reward = min(max((raw + section.bias) * section.scale, low), high)
+    return reward if section.overlong is None else reward + overlong_penalty(response, section.overlong)
+
+
+def overlong_penalty(response: Response, section: Overlong) -> float:
+    """Return DAPO's soft penalty of long responses, in [−penalty, 0]; arXiv 2503.14476, equation 13.
+
+    0 up to budget − buffer tokens, then falling linearly, to −penalty at the whole budget:
+
+        penalty · (budget − buffer − num_tokens) / buffer
+    """
+    over = response.num_tokens - (response.budget - section.buffer)
+    share = min(max(over / section.buffer, 0.0), 1.0)
+    return -section.penalty * share if share else 0.0
+
+
+def is_masked(response: Response, section: Reward) -> bool:
+    """Return whether the episode's tokens are left out of the loss. Its reward still counts in its group."""
+    return section.mask_truncated and response.truncated

@@ -1,4 +1,4 @@
-"""Run reward functions in processes that may hang or die: one zygote imports the functions and forks the workers.
+"""Run reward functions in processes that may hang or die: one zygote imports the function and forks the workers.
 
     python -m arl.reward.worker SETTINGS            the socket to the controller is file descriptor 0
 
@@ -22,7 +22,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -32,12 +32,12 @@ from msgspec import Struct
 from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, die_with, exit_immediately, outlive_parent
 from arl.launch.spawn import describe_exit
-from arl.reward.frames import FrameReader, decode, frame, standard_input_socket
 from arl.reward.grading import RewardCallable, Verdict, judge
 from arl.types import Problem, Response
 
+_HEADER = 4  # bytes of a frame's length
 READ_BYTES = 1 << 16  # at once from a connection
-READY = 0  # id of the answer of a zygote that has imported its functions; calls count from 1
+READY = 0  # id of the answer of a zygote that has imported its function; calls count from 1
 END_SECONDS = 5.0  # for killed processes to end; one that waits for a disk ends later, by itself
 EXIT_SECONDS = 0.5  # for a worker that has closed its connection to exit
 PAUSE = 0.001  # seconds between two looks at them
@@ -46,7 +46,7 @@ PAUSE = 0.001  # seconds between two looks at them
 class Settings(Struct, frozen=True):
     """Hold what a zygote is started with."""
 
-    functions: tuple[str, ...]  # module:function
+    function: str  # module:function
     workers: int
     timeout: float  # seconds of one call
     memory_gb: float  # that a worker may allocate beyond what the zygote holds
@@ -56,7 +56,6 @@ class RewardCall(Struct, frozen=True):
     """Ask for the grade of one response."""
 
     id: int
-    function: int  # index in Settings.functions
     problem: Problem
     response: Response
 
@@ -66,6 +65,33 @@ class Answer(Struct, frozen=True):
 
     id: int
     verdict: Verdict = Verdict()
+
+
+class FrameReader:
+    """Cut a stream of bytes into frames, each of which is its length in 4 bytes and a message."""
+
+    def __init__(self) -> None:
+        self._bytes = bytearray()
+
+    def feed(self, data: bytes) -> Iterator[bytes]:
+        """Add what has arrived, and yield the messages that it completes."""
+        self._bytes += data
+        while len(self._bytes) >= _HEADER:
+            end = _HEADER + int.from_bytes(self._bytes[:_HEADER], "big")
+            if len(self._bytes) < end:
+                return
+            body = bytes(self._bytes[_HEADER:end])
+            del self._bytes[:end]
+            yield body
+
+
+def frame(message: Struct) -> bytes:
+    """Encode a message behind its length."""
+    return _framed(msgspec.msgpack.encode(message))
+
+
+def _framed(body: bytes) -> bytes:
+    return len(body).to_bytes(_HEADER, "big") + body
 
 
 @dataclass(eq=False)
@@ -83,12 +109,12 @@ class Zygote:
     """Distribute the calls of one controller over workers.
 
     Args:
-        functions: by the index in Settings.functions.
+        function: is called.
         controller: the socket on which calls arrive.
     """
 
-    def __init__(self, functions: Sequence[RewardCallable], settings: Settings, controller: socket.socket) -> None:
-        self._functions = functions
+    def __init__(self, function: RewardCallable, settings: Settings, controller: socket.socket) -> None:
+        self._function = function
         self._settings = settings
         self._controller = controller
         self._waiting: deque[bytes] = deque()
@@ -133,7 +159,7 @@ class Zygote:
             worker.call = self._waiting.popleft()
             worker.end = time.monotonic() + self._settings.timeout
             with contextlib.suppress(OSError):  # it has died, or was stopped: reading, or the deadline, finds that
-                worker.connection.sendall(len(worker.call).to_bytes(4, "big") + worker.call)
+                worker.connection.sendall(_framed(worker.call))
 
     def _take_answer(self, worker: _Worker) -> None:
         """Pass the answer of a worker on, if it is one, and no error."""
@@ -141,7 +167,7 @@ class Zygote:
         if not data:
             return self._lose(worker, Verdict(error=_how_it_ended(worker.keeper)))
         for body in worker.frames.feed(data):
-            answer = decode(body, Answer)
+            answer = msgspec.msgpack.decode(body, type=Answer)
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
             worker.call = b""
@@ -175,7 +201,7 @@ class Zygote:
                 self._selector.close()
                 for each in (ours, self._controller, *(worker.connection for worker in self._workers)):
                     each.close()
-                _keep(self._functions, theirs, zygote, self._settings.memory_gb)
+                _keep(self._function, theirs, zygote, self._settings.memory_gb)
         ours.settimeout(END_SECONDS)
         worker = _Worker(keeper, ours)
         self._workers.append(worker)
@@ -190,7 +216,7 @@ def _receive(connection: socket.socket) -> bytes:
     return b""
 
 
-def _keep(functions: Sequence[RewardCallable], connection: socket.socket, zygote: int, memory_gb: float) -> NoReturn:
+def _keep(function: RewardCallable, connection: socket.socket, zygote: int, memory_gb: float) -> NoReturn:
     """Be the keeper of a worker, which this forks: reap its orphans, and end as it does, with all that it has left."""
     try:
         die_with(zygote)
@@ -200,7 +226,7 @@ def _keep(functions: Sequence[RewardCallable], connection: socket.socket, zygote
         keeper = os.getpid()
         worker = os.fork()
         if worker == 0:
-            _work(functions, connection, keeper, memory_gb)
+            _work(function, connection, keeper, memory_gb)
         connection.close()
         ended, status = 0, 0
         while ended != worker:
@@ -217,7 +243,7 @@ def _keep(functions: Sequence[RewardCallable], connection: socket.socket, zygote
         os._exit(1)
 
 
-def _work(functions: Sequence[RewardCallable], connection: socket.socket, keeper: int, memory_gb: float) -> None:
+def _work(function: RewardCallable, connection: socket.socket, keeper: int, memory_gb: float) -> None:
     """Make call after call, until the connection ends, or a call fails: then this process is not used again."""
     os.setpgid(0, 0)
     die_with(keeper)
@@ -231,7 +257,7 @@ def _work(functions: Sequence[RewardCallable], connection: socket.socket, keeper
     while data := connection.recv(READ_BYTES):
         for body in frames.feed(data):
             call = msgspec.msgpack.decode(body, type=RewardCall)
-            verdict = judge(functions[call.function], call.problem, call.response)
+            verdict = judge(function, call.problem, call.response)
             if os.getpid() != worker:
                 os._exit(0)  # a copy of this process, which the function has forked
             signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function has left behind
@@ -297,18 +323,18 @@ def _children(pid: int) -> list[int]:
 
 
 def main() -> None:
-    """Serve the functions that the command line names."""
+    """Serve the function that the command line names."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
-    controller = standard_input_socket()
-    functions = [import_function(name, "reward.function") for name in settings.functions]
-    for function in functions:
-        if prepare := getattr(function, "prepare", None):
-            prepare()
+    controller = socket.socket(fileno=os.dup(0))
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is started from here does not inherit the socket
+    function = import_function(settings.function, "reward.function")
+    if prepare := getattr(function, "prepare", None):
+        prepare()
     gc.collect()
     gc.freeze()  # so that the collector of a worker does not touch, and so copy, what is imported
     adopt_orphans()
     outlive_parent()  # the end of the connection ends this process, which then kills what it has started
-    Zygote(functions, settings, controller).serve()
+    Zygote(function, settings, controller).serve()
     exit_immediately(0)
 
 

@@ -19,7 +19,7 @@ from arl.engine.base import Engine
 from arl.errors import RewardError
 from arl.metrics.spans import span
 from arl.reward.grading import NoRewardError, read_number
-from arl.reward.shaping import UNSHAPED, is_masked, shaped
+from arl.reward.scorer import UNSHAPED, is_masked, shaped
 from arl.rollout.base import Drain
 from arl.rollout.env import Env, Session
 from arl.rollout.ledger import GateMeter

@@ -47,8 +47,14 @@ def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -
     """
     reward = recipe.reward
     log = directory / LOG
+    settings = Settings(
+        function=reward_name(recipe),
+        workers=reward.workers,
+        timeout=recipe.deadlines.reward,
+        memory_gb=reward.memory_gb,
+    )
     return RewardPool(
-        Settings((reward_name(recipe),), reward.workers, recipe.deadlines.reward, reward.memory_gb),
+        settings,
         startup=recipe.deadlines.startup,
         log=log,
         environment=reward.environment,
@@ -67,7 +73,7 @@ def inline_rewards(
 
 def training_scorer(recipe: Recipe, rewards: RewardPool | InlineRewards) -> Scorer:
     """Return the scorer of training episodes."""
-    return rewards.scorer(reward_name(recipe), reward_weights(recipe), recipe.reward.on_error)
+    return Scorer(rewards, reward_name(recipe), reward_weights(recipe), recipe.reward.on_error)
 
 
 def evaluation_scorer(recipe: Recipe, rewards: RewardPool | InlineRewards) -> Scorer:
@@ -76,4 +82,4 @@ def evaluation_scorer(recipe: Recipe, rewards: RewardPool | InlineRewards) -> Sc
     With reward.on_error drop an episode without a grade counts 0, because an evaluation has every problem in its mean.
     """
     on_error: OnError = "zero" if recipe.reward.on_error == "drop" else recipe.reward.on_error
-    return rewards.scorer(reward_name(recipe), reward_weights(recipe), on_error)
+    return Scorer(rewards, reward_name(recipe), reward_weights(recipe), on_error)

@@ -11,8 +11,7 @@ import pytest
 
 from arl.config.recipe import Data
 from arl.data.problems import load_problems
-from arl.reward.frames import FrameReader, frame
-from arl.reward.worker import RewardCall
+from arl.reward.worker import FrameReader, RewardCall, frame
 from arl.types import Problem, Response
 
 ROW: dict[str, Any] = {
@@ -66,5 +65,5 @@ def test_values_that_json_lacks_come_from_parquet_as_text_and_maps_as_lists(tmp_
 
 def sent(problem: Problem) -> Problem:
     """Return a problem as the reward function gets it."""
-    (body,) = FrameReader().feed(frame(RewardCall(1, 0, problem, Response("x"))))
+    (body,) = FrameReader().feed(frame(RewardCall(1, problem, Response("x"))))
     return msgspec.msgpack.decode(body, type=RewardCall).problem

@@ -1,6 +1,5 @@
 """Reward functions for tests: `obey` does what the first word of the response says, honest or not."""
 
-import array
 import decimal
 import functools
 import os
@@ -18,10 +17,6 @@ import numpy as np
 from arl.types import Problem, Response
 
 HANG = 613.0  # seconds, longer than any test
-
-
-def length(problem: Problem, response: Response) -> float:
-    return float(len(response.text))
 
 
 def parts(problem: Problem, response: Response) -> dict[str, float]:
@@ -97,13 +92,9 @@ def _memory(problem: Problem, response: Response) -> float:
         hoard.append(bytearray(1 << 24))
 
 
-def _start_sleeper(new_session: bool) -> None:
-    command = [sys.executable, "-S", "-c", f"import time; time.sleep({HANG})"]
-    subprocess.Popen(command, start_new_session=new_session)
-
-
 def _leave_and_hang(problem: Problem, response: Response) -> float:
-    _start_sleeper(new_session=True)
+    command = [sys.executable, "-S", "-c", f"import time; time.sleep({HANG})"]
+    subprocess.Popen(command, start_new_session=True)
     return _hang(problem, response)
 
 
@@ -151,7 +142,6 @@ NO_NUMBERS: dict[str, Any] = {
     "nan": float("nan"),
     "text": "0.5",
     "nothing": None,
-    "array-of-text": array.array("b", b"12"),
     "two-numbers": np.array([0.5, 0.5]),
     "no-parts": {},
     "nan-part": {"correct": 1.0, "format": float("nan")},

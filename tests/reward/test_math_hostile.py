@@ -12,7 +12,7 @@ import pytest
 from arl.reward.math import values
 from arl.reward.math.grader import equal
 from arl.reward.pool import RewardPool
-from arl.reward.scorer import UngradedLog
+from arl.reward.scorer import Scorer, UngradedLog
 from arl.reward.worker import Settings
 from arl.types import Grade, Problem, Response
 
@@ -79,14 +79,14 @@ def test_hostile_answers_end_by_themselves(tmp_path: Path) -> None:
 
     async def main() -> list[Grade]:
         pool = RewardPool(
-            Settings((FUNCTION,), workers=2, timeout=DEADLINE, memory_gb=1.0),
+            Settings(FUNCTION, workers=2, timeout=DEADLINE, memory_gb=1.0),
             startup=DEADLINE,
             log=log,
             environment={},
             ungraded=UngradedLog(log, lambda text: None),
         )
         async with pool:
-            scorer = pool.scorer(FUNCTION)
+            scorer = Scorer(pool, FUNCTION)
             hostile = map(scorer.score, problems, responses)
             return await asyncio.gather(*hostile, *(scorer.score(*HONEST) for _ in answers))
 
@@ -103,40 +103,7 @@ def test_a_verification_that_runs_out_of_time_says_so_and_is_not_wrong(monkeypat
         equal("+".join(terms), "+".join(reversed(terms)))
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        "9^{9^{9^9}}",
-        "2^{2^{40}}",
-        "(10^9)!",
-        "10^{9}!",
-        "5!!!!",
-        "(" * 30 + "1" + ")" * 30,
-        r"\binom{10^9}{5}",
-        "1" * 500,
-        "2^" * 300 + "2",
-        "x/" * 300 + "x",
-    ],
-)
-def test_what_is_too_hard_is_wrong_at_once_unless_it_is_written_as_the_gold_one(answer: str) -> None:
+@pytest.mark.parametrize("answer", ["(" * 30 + "1" + ")" * 30, "1" * 500, "2^" * 300 + "2", "x/" * 300 + "x"])
+def test_what_is_too_long_is_wrong_at_once_unless_it_is_written_as_the_gold_one(answer: str) -> None:
     assert not equal("2", answer)
-    assert not equal(r"\sqrt{2}", answer)
     assert equal(answer, f"${answer}$")
-
-
-HONEST_POWERS = {
-    "2^{2008}": "4^{1004}",
-    "10^{100}": "100^{50}",
-    "2008!": r"2008\cdot 2007!",
-    "2^{2^{3}}": "256",
-    "(n+1)!": r"n!\cdot(n+1)",
-    "x^{99}": r"x\cdot x^{98}",
-    r"\binom{49}{6}": "13983816",
-    "e^{x^2}": r"(e^x)^x",
-}
-
-
-@pytest.mark.parametrize("gold", HONEST_POWERS)
-def test_what_honest_problems_ask_for_is_not_too_hard(gold: str) -> None:
-    assert equal(gold, HONEST_POWERS[gold])
-    assert not equal(gold, HONEST_POWERS[gold] + "+1")

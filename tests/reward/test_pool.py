@@ -13,7 +13,7 @@ import pytest
 
 from arl.errors import DeadlineError, ProcessDied
 from arl.reward.pool import RewardPool
-from arl.reward.scorer import UngradedLog
+from arl.reward.scorer import Scorer, UngradedLog
 from arl.reward.worker import Settings
 from arl.types import Grade, Problem, Response
 from tests.forks import ROOT
@@ -23,7 +23,6 @@ from tests.reward.hostile import HALVES, NO_NUMBERS
 
 T = TypeVar("T")
 OBEY = f"{hostile.__name__}:obey"
-LENGTH = f"{hostile.__name__}:length"
 PATIENT = 60.0  # seconds; a deadline that no honest call meets, however busy the machine
 CAUSES = {  # why there is no grade
     "raise": "ValueError: cannot judge this (_raise, line ",
@@ -44,7 +43,7 @@ CAUSES = {  # why there is no grade
 
 def pool_of(
     directory: Path,
-    *functions: str,
+    function: str = OBEY,
     workers: int = 1,
     timeout: float = PATIENT,
     startup: float = PATIENT,
@@ -53,7 +52,7 @@ def pool_of(
 ) -> RewardPool:
     log = directory / "reward.log"
     return RewardPool(
-        Settings(functions or (OBEY, LENGTH), workers, timeout, memory_gb=0.5),
+        Settings(function, workers, timeout, memory_gb=0.5),
         startup=startup,
         log=log,
         environment=environment or {},
@@ -72,7 +71,7 @@ def with_pool(pool: RewardPool, work: Callable[[RewardPool], Coroutine[None, Non
 async def grade_all(pool: RewardPool, directory: Path, *texts: str) -> list[Grade]:
     """Ask for all grades at once, in the order of the texts."""
     problem = Problem("?", metadata={"directory": str(directory)})
-    return await asyncio.gather(*(pool.scorer(OBEY).score(problem, Response(text)) for text in texts))
+    return await asyncio.gather(*(Scorer(pool, OBEY).score(problem, Response(text)) for text in texts))
 
 
 def obey(pool: RewardPool, directory: Path, *texts: str) -> list[Grade]:
@@ -190,7 +189,7 @@ def test_a_function_that_cannot_be_imported_is_told_at_the_start(
     (marked / f"{name}.py").write_text(code)
     monkeypatch.setenv("PYTHONPATH", str(marked), prepend=os.pathsep)
     with pytest.raises(error, match=message):
-        obey(pool_of(marked, f"{name}:score", startup=PATIENT if error is ProcessDied else 3.0), marked)
+        obey(pool_of(marked, f"{name}:score", startup=PATIENT if error is ProcessDied else 1.0), marked)
     assert not left_behind(str(marked))
     log = (marked / "reward.log").read_text()
     assert ("no weights" if name == "fails" else "") in log

@@ -23,7 +23,7 @@ def scorer(
     note: Callable[[str], None] = lambda text: None,
 ) -> Scorer:
     rewards = InlineRewards({"mine:score": function}, UngradedLog(directory / "logs" / "reward.log", note))
-    return rewards.scorer("mine:score", weights or {}, on_error)
+    return Scorer(rewards, "mine:score", weights or {}, on_error)
 
 
 def grades(given: Scorer, *texts: str, problem: Problem = PROBLEM) -> list[Grade]:

@@ -1,19 +1,19 @@
 """Shaping: golden numbers of the papers' formulas, bounds for any input, and settings that are refused."""
 
-from pathlib import Path
+import math
+from typing import Any
 
 import pytest
 
 from arl.config.recipe import Recipe
-from arl.config.recipe_file import load_recipe
-from arl.errors import RecipeError
-from arl.reward.shaping import is_masked, overlong_penalty, scaled, shaped
+from arl.config.scoring_sections import Overlong, Reward
+from arl.reward.scorer import is_masked, shaped
 from arl.types import Response
 
 
-@pytest.mark.parametrize(("raw", "shaped"), [(1.0, 5.0), (0.0, -5.0), (0.5, 0.0), (9.0, 20.0), (-9.0, -20.0)])
-def test_areals_math_recipe_gives_its_numbers(raw: float, shaped: float) -> None:
-    assert scaled(raw, scale=10.0, bias=-0.5, low=-20.0, high=20.0) == shaped
+@pytest.mark.parametrize(("raw", "expected"), [(1.0, 5.0), (0.0, -5.0), (0.5, 0.0), (9.0, 20.0), (-9.0, -20.0)])
+def test_areals_math_recipe_gives_its_numbers(raw: float, expected: float) -> None:
+    assert shaped(raw, Response(""), Reward(scale=10.0, bias=-0.5, clip=(-20.0, 20.0))) == expected
 
 
 @pytest.mark.parametrize(
@@ -22,26 +22,13 @@ def test_areals_math_recipe_gives_its_numbers(raw: float, shaped: float) -> None
 )
 def test_the_overlong_penalty_of_dapo_with_its_lengths(num_tokens: int, penalty: float) -> None:
     """Its experiments expect 16,384 tokens and allow 4,096 more, §4.1."""
-    assert overlong_penalty(num_tokens, budget=20_480, buffer=4_096, penalty=1.0) == penalty
+    response = Response("", num_tokens=num_tokens, budget=20_480)
+    assert shaped(0.0, response, Reward(overlong=Overlong(buffer=4_096))) == penalty
 
 
-RECIPE = """\
-model: {tiny: {}}
-data: {task: running_checksum}
-rollout: {max_new_tokens: 48}
-reward: %s
-"""
-
-
-def load(directory: Path, reward: str) -> Recipe:
-    path = directory / "recipe.yaml"
-    path.write_text(RECIPE % reward)
-    return load_recipe(path)
-
-
-def test_the_recipe_sets_all_of_it(tmp_path: Path) -> None:
-    fields = "{scale: 10, bias: -0.5, clip: [-20, 4], overlong: {buffer: 16, penalty: 0.5}, mask_truncated: true}"
-    section = load(tmp_path, fields).reward
+def test_the_recipe_sets_all_of_it() -> None:
+    fields = {"scale": 10, "bias": -0.5, "clip": [-20, 4], "overlong": {"buffer": 16, "penalty": 0.5}}
+    section = Reward.model_validate({**fields, "mask_truncated": True})
     long = Response("", truncated=True, num_tokens=48, budget=48)
     assert shaped(1.0, long, section) == 4.0 - 0.5
     assert is_masked(long, section)
@@ -50,13 +37,13 @@ def test_the_recipe_sets_all_of_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("reward", "complaint"),
     [
-        ("{clip: [1, 1]}", "reward.clip [1.0, 1.0]: give [low, high] with low < high"),
-        ("{scale: -1}", "reward.scale"),
-        ("{overlong: {buffer: 48}}", "must be less than rollout.max_new_tokens 48"),
-        ("{weights: {correct: .inf}}", "reward.weights"),
+        ({"clip": [1, 1]}, r"reward.clip \[1.0, 1.0\]: give \[low, high\] with low < high"),
+        ({"scale": -1}, "reward.scale"),
+        ({"overlong": {"buffer": 48}}, "must be less than rollout.max_new_tokens 48"),
+        ({"weights": {"correct": math.inf}}, "reward.weights"),
     ],
 )
-def test_impossible_settings_are_refused(tmp_path: Path, reward: str, complaint: str) -> None:
-    with pytest.raises(RecipeError) as caught:
-        load(tmp_path, reward)
-    assert complaint in str(caught.value)
+def test_impossible_settings_are_refused(reward: dict[str, Any], complaint: str) -> None:
+    fields = {"data": {"task": "running_checksum"}, "rollout": {"max_new_tokens": 48}}
+    with pytest.raises(ValueError, match=complaint):
+        Recipe.model_validate({"model": {"tiny": {}}, "reward": reward, **fields})

@@ -2,13 +2,13 @@ r"""Define the parts of an answer, and build statements of them: named values, i
 
 x \in [2,\infty)   ─►   named(x, [2,\infty))
 2 \leq x           ─►   the same: an inequality in one name is the interval that it describes
+2+3 = 5            ─►   5
 x+y = 3            ─►   relation(x+y, 3)
 """
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-_BELOW = {"<", r"\leq"}
 _TURNED = {">": "<", r"\geq": r"\leq"}
 CONSTANTS = {r"\pi", "e", "i", r"\infty"}
 
@@ -21,8 +21,8 @@ class Form(NamedTuple):
     """Hold one part of an answer.
 
     Values: number, symbol, unit, based, call and the operations + - * / ^ !; `text` is the name. Collections: list,
-    set, union, row, matrix, plus-minus, and brackets as in "()" or "[)". Statements: named (name, value, the whole) and
-    relation (sides; `text` is the signs). Else words, or tokens that are no formula.
+    set, union, and brackets as in "()" or "[)". Statements: named (name, value, the whole) and relation (sides; `text`
+    is the signs). Else words, or tokens that are no formula.
     """
 
     kind: str
@@ -37,7 +37,53 @@ class Form(NamedTuple):
 
 
 INFINITY = Form("symbol", text=r"\infty")
-REAL_LINE = Form("()", (Form("-", (INFINITY,)), INFINITY))
+MINUS_INFINITY = Form("-", (INFINITY,))
+REAL_LINE = Form("()", (MINUS_INFINITY, INFINITY))
+
+
+def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
+    r"""Build what sides and the signs between them say: a named value, an interval of a name, or a relation."""
+    if set(signs) <= set(_TURNED):
+        return relation(sides[::-1], [_TURNED[sign] for sign in reversed(signs)])
+    if r"\approx" in signs[1:]:  # x=1/3\approx0.33 is 1/3
+        at = signs.index(r"\approx", 1)
+        return relation(sides[: at + 1], signs[:at])
+    whole = Form("relation", tuple(sides), " ".join(signs))
+    first = sides[0]
+    last = sides[-1]
+    if set(signs) <= {"=", r"\in", r"\approx"}:
+        if _is_name(first):
+            return Form("named", (first, last, whole))
+        if signs[0] == r"\approx":
+            return first
+        if len(sides) == 2 and _is_name(last):
+            return Form("named", (last, first, whole))
+        return whole if whole.names() - CONSTANTS else last
+    if signs == [r"\neq"] and _is_variable(first):
+        beside = Form("union", (Form("()", (MINUS_INFINITY, last)), Form("()", (last, INFINITY))))
+        return Form("named", (first, beside, whole))
+    return _interval([*sides], [*signs], whole)
+
+
+def _interval(sides: list[Form], signs: list[str], whole: Form) -> Form:
+    """Return the interval that an inequality describes; the whole where it bounds no name by values, as x<y."""
+    if len(sides) == 2 and _is_variable(sides[1]):
+        sides.append(INFINITY)
+        signs.append("<")
+    elif len(sides) == 2:
+        sides.insert(0, MINUS_INFINITY)
+        signs.insert(0, "<")
+    if [_is_variable(side) for side in sides] != [False, True, False] or not set(signs) <= {"<", r"\leq"}:
+        return whole
+    low, name, high = sides
+    if name.text == "|":  # |x|<2
+        return _interval([Form("-", (high,)), name.items[0], high], [signs[1], signs[1]], whole)
+    brackets = ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
+    return Form("named", (name, Form(brackets, (low, high)), whole))
+
+
+def _is_variable(node: Form) -> bool:
+    return node.text == "|" or (node.kind in {"symbol", "apply"} and node != INFINITY)
 
 
 def _is_name(node: Form) -> bool:
@@ -49,59 +95,12 @@ def _is_name(node: Form) -> bool:
     return (node.kind in {"()", "/"} or node.text == "|") and all(map(_is_name, node.items))
 
 
-def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
-    r"""Build what sides and the signs between them say: a named value, an interval of a name, or a relation."""
-    if set(signs) <= set(_TURNED):
-        return relation(sides[::-1], [_TURNED[sign] for sign in reversed(signs)])
-    whole = Form("relation", tuple(sides), " ".join(signs))
-    first = sides[0]
-    last = sides[-1]
-    if r"\approx" in signs:  # x=1/3\approx0.33 is 1/3
-        at = signs.index(r"\approx")
-        if at > 0:
-            return relation(sides[: at + 1], signs[:at])
-        if not _is_name(first):
-            return Form("named", (Form("words"), first, whole))
-    if set(signs) <= {"=", r"\in", r"\approx"}:
-        if _is_name(first):
-            return Form("named", (first, last, whole))
-        if len(sides) == 2 and _is_name(last):
-            return Form("named", (last, first, whole))
-        return whole if whole.names() - CONSTANTS else Form("named", (Form("words"), last, whole))  # 2+3=5
-    if signs == [r"\neq"] and _is_variable(first):
-        below = Form("()", (REAL_LINE.items[0], last))
-        above = Form("()", (last, INFINITY))
-        return Form("named", (first, Form("union", (below, above)), whole))
-    return _as_interval(sides, signs, whole)
-
-
-def _as_interval(sides: Sequence[Form], signs: Sequence[str], whole: Form) -> Form:
-    """Return an inequality in one name as the interval that it describes, and any other as it is."""
-    if len(sides) == 2:
-        sides = [*sides, INFINITY] if _is_variable(last := sides[1]) else [REAL_LINE.items[0], *sides]
-        signs = [*signs, "<"] if _is_variable(last) else ["<", *signs]
-    is_interval = [_is_variable(side) for side in sides] == [False, True, False]
-    if not is_interval or not set(signs) <= _BELOW:
-        return whole  # x<y bounds neither by a number
-    low, name, high = sides
-    if name.kind == "call":  # |x|<2
-        low = Form("-", (high,))
-        name = name.items[0]
-        signs = [signs[1]] * 2
-    brackets = ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
-    return Form("named", (name, Form(brackets, (low, high)), whole))
-
-
-def _is_variable(node: Form) -> bool:
-    return node.text == "|" or (node.kind in {"symbol", "apply"} and node != INFINITY)
-
-
 def spell(form: Form) -> str:
     """Return one spelling of a form."""
     parts = list(map(spell, form.items))
-    inner = ",".join(parts)
     if form.kind in {"+", "*", "/", "^"}:
         return f"({form.kind.join(parts)})"
+    inner = ",".join(parts)
     if len(form.kind) == 2:
         return form.kind[0] + inner + form.kind[1]
     return f"{form.text or form.kind}({inner})" if form.items else form.text

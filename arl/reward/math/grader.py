@@ -6,13 +6,11 @@ r"""Grade answers to math problems: find the answer in the response, and compare
 docs/rewards.md says which answers count as equal. Nothing here imports torch.
 """
 
-from functools import lru_cache
-
-from arl.reward.math.compare import canonical_form, choice_of, compare_choices, same_answer, without_label
-from arl.reward.math.extraction import MAX_ANSWER, extract_answer, gold_answer, has_form
+from arl.reward.math.compare import LABEL, canonical_form, choice_of, compare_choices, same_answer
+from arl.reward.math.extraction import MAX_ANSWER, extract_answer, find_answer, gold_answer
 from arl.reward.math.forms import spell
 from arl.reward.math.latex import read
-from arl.reward.math.values import bounded_algebra
+from arl.reward.math.values import limit_time
 from arl.types import Problem, Response
 
 __all__ = ["canonical", "equal", "extract_answer", "gold_answer", "score", "vote"]
@@ -27,12 +25,9 @@ def score(problem: Problem, response: Response) -> dict[str, float]:
     Raises:
         TimeoutError: no verdict within a second of the CPU.
     """
-    answer = extract_answer(response.text, response.truncated)
-    gold = gold_answer(problem.answer)
-    return {
-        "correct": float(answer is not None and equal(gold, answer)),
-        "format": float(has_form(response.text, response.truncated)),
-    }
+    answer, is_marked = find_answer(response.text, response.truncated)
+    is_correct = answer is not None and equal(gold_answer(problem.answer), answer)
+    return {"correct": float(is_correct), "format": float(is_marked)}
 
 
 def equal(gold: str, answer: str) -> bool:
@@ -44,24 +39,17 @@ def equal(gold: str, answer: str) -> bool:
     Raises:
         TimeoutError: no verdict within a second of the CPU.
     """
-    gold = gold.strip()
-    answer = answer.strip()
     if max(len(gold), len(answer)) > MAX_ANSWER:
-        return gold == answer
-    return _equal(gold, answer)
-
-
-@lru_cache(maxsize=4096)
-def _equal(gold: str, answer: str) -> bool:
+        return gold.strip() == answer.strip()
     verdict = compare_choices(gold, answer)
     if verdict is not None:
         return verdict
-    ours = read(without_label(gold))
-    theirs = read(without_label(answer))
+    ours = read(LABEL.sub("", gold))
+    theirs = read(LABEL.sub("", answer))
     if ours is None or theirs is None:
         return False  # an empty answer equals nothing
-    with bounded_algebra():
-        return same_answer(ours, theirs)
+    limit_time()
+    return same_answer(ours, theirs)
 
 
 def canonical(answer: str) -> str:
@@ -73,6 +61,7 @@ def canonical(answer: str) -> str:
     if len(answer) > MAX_ANSWER:
         return answer.strip()
     form = read(answer.strip())
+    limit_time()
     return choice_of(answer) or ("" if form is None else spell(canonical_form(form)))
 
 

@@ -8,7 +8,6 @@ The parser is a recursive descent, lowest first: lists, unions, relations, sums,
 """
 
 import contextlib
-import itertools
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
@@ -27,7 +26,6 @@ _BRACKETS = {"()", "[)", "(]", "[]"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
 _MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle")
 _NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, **dict.fromkeys(_MARKS, 1)}
-_REPEATING = (r"\overline", r"\bar", r"\dot")
 _FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
 
@@ -44,20 +42,15 @@ def read(text: str) -> Form | None:
                 form = _both(form, _Parser(tokens, _LOWER).answer())
             if _depth(form) <= MAX_DEPTH:
                 return form
-    is_formula = any(token.kind == "command" or token.text[0] in "\\{}_^" for token in tokens)
+    is_formula = any(token.text[0] in "\\{}_^" for token in tokens) or r"\begin" in text
     return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
 
 
 def _both(upper: Form, lower: Form) -> Form:
     r"""Return both values of 1\pm\sqrt5, beside the others of a list."""
-    if upper == lower:
-        return upper
-    if upper.kind == "named":
-        name, value, whole = upper.items
-        return Form("named", (name, _both(value, lower.items[1]), whole))
-    if upper.kind in {"list", "set"}:
-        return Form(upper.kind, tuple(dict.fromkeys(upper.items + lower.items)))
-    return Form("plus-minus", (upper, lower))
+    is_list = upper.kind in {"list", "set"}
+    items = upper.items + lower.items if is_list else (upper, lower)
+    return Form("set", tuple(dict.fromkeys(items)))
 
 
 def _depth(form: Form) -> int:
@@ -102,11 +95,8 @@ class _Parser:
         return self._tokens[self._at]
 
     def _next(self) -> Token:
-        token = self._now
-        if token.kind == "end":
-            raise Unreadable("it ends too early")
         self._at += 1
-        return token
+        return self._tokens[self._at - 1]
 
     def _is(self, *texts: str) -> bool:
         return self._now.kind == "sign" and self._now.text in texts
@@ -182,12 +172,10 @@ class _Parser:
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
             right = Form("/", (right, self._power()))
-        texts = [item.text for item in (left, *right.items)]
-        is_fraction = right.kind == "/" and token.text in {r"\frac", texts[1]}
-        if is_fraction and all(text.isdigit() for text in texts):  # a mixed number
-            if int(texts[1]) >= int(texts[2]):
-                raise Unreadable("a mixed number has a fraction above 1")
-            return Form("+", (left, right))
+        if left.kind == "number" and right.kind == "/" and token.kind != "sign":
+            above, below = (item.text for item in right.items)
+            if above.isdigit() and below.isdigit() and int(above) < int(below):  # a mixed number
+                return Form("+", (left, right))
         is_call = token.text == "(" and left.kind == "symbol"
         if is_call and (left.text[0] in _FUNCTIONS or right.kind in {"symbol", "list", "()"}):
             return Form("apply", (left, right), left.text)
@@ -222,9 +210,6 @@ class _Parser:
 
     def _single(self, token: Token) -> Form:
         match token.kind:
-            case "number" if "." in token.text and self._now.text in _REPEATING:
-                self._next()
-                return _repeating(token.text, self._argument(whole_numbers=True).text)
             case "number":
                 return _number(token.text)
             case "words":
@@ -234,12 +219,10 @@ class _Parser:
                 return _words(" ".join(words))
             case "function":
                 return self._function(token.text)
-            case "symbol" | "command":
+            case "symbol":
                 return self._command(token.text)
         if token.text in _CLOSING:
             return self._group(token.text)
-        if token.text == r"\begin":
-            return self._matrix()
         raise Unreadable(f"{token.text} is in the way")
 
     def _command(self, name: str) -> Form:
@@ -270,7 +253,7 @@ class _Parser:
 
     def _plain_product(self) -> Form:
         node = self._power()
-        while self._now.kind in {"number", "symbol", "command"}:
+        while self._now.kind in {"number", "symbol"}:
             node = self._beside(node)
         if self._is("/") and self._tokens[self._at + 1].kind == "number":
             self._next()
@@ -310,31 +293,3 @@ class _Parser:
         if opening in {r"\{", "|"}:
             return Form("call", items, "|") if opening == "|" else Form("set", items)
         return inner if opening == "{" or inner.kind != "list" else Form(opening + closing, items)
-
-    def _matrix(self) -> Form:
-        """Read a matrix; one of a single row or column is a tuple."""
-        rows: list[tuple[Form, ...]] = []
-        cells: list[Form] = []
-        separator = ""
-        while separator != r"\end":
-            if not self._is("&", r"\\", r"\end"):
-                cells.append(self._list())
-            separator = self._next().text
-            if separator not in {"&", r"\\", r"\end"}:
-                raise Unreadable("a matrix does not end")
-            if separator != "&" and cells:
-                rows.append(tuple(cells))
-                cells = []
-        if len(rows) == 1 or all(len(row) == 1 for row in rows):
-            return Form("()", tuple(itertools.chain.from_iterable(rows)))
-        return Form("matrix", tuple(Form("row", row) for row in rows))
-
-
-def _repeating(start: str, period: str) -> Form:
-    r"""Read 0.1\overline{6}, which is 0.1666…, as (16 − 1) / 90."""
-    whole, _, places = start.partition(".")
-    if not period.isdigit():
-        raise Unreadable("a period has digits")
-    through = int(whole + places + period)
-    nines = (10 ** len(period) - 1) * 10 ** len(places)
-    return Form("/", (_number(through - int(whole + places or 0)), _number(nines)))

@@ -2,7 +2,8 @@ r"""Cut an answer into tokens: numbers, letters, words, macros and signs, in any
 
     "$\left(3,\tfrac{π}2\right).$"   ─►   (  3  ,  \frac  {  \pi  }  2  )
 
-Left out are math delimiters, spaces, sizes, fonts, currency signs, and punctuation at the ends.
+Left out are math delimiters, spaces, sizes, fonts, currency signs, and punctuation at the ends. A matrix becomes a
+tuple of its rows, each of which is a tuple of its cells.
 """
 
 import re
@@ -11,26 +12,23 @@ from typing import NamedTuple
 
 MAX_DIGITS = 2000  # of a number; Python converts up to 4,300
 
-_TYPED = r"""
-    × \cdot · \cdot ⋅ \cdot ∗ \cdot ÷ / ⁄ / ∕ / ‐ - ‑ - ‒ - – - — - − - ﹣ - ≤ \leq ⩽ \leq ≥ \geq ⩾ \geq ≠ \neq
-    ≈ \approx ° ^{\circ} ℝ \mathbb{R} ’ ' € $ £ $ ¥ $ ₹ $ ¢ \text{cents} √ \sqrt ∞ \infty ± \pm ∓ \mp ∪ \cup ∩ \cap
-    ∈ \in ∅ \emptyset π \pi θ \theta α \alpha β \beta γ \gamma λ \lambda μ \mu ω \omega φ \phi
-"""
-_TABLE = str.maketrans(dict(re.findall(r"(\S) (\S+ )", " ".join(_TYPED.split()) + " ")))
-_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
-_SCRIPTS = re.compile(f"[{_RAISED}]+|[₀₁₂₃₄₅₆₇₈₉]+|[¼-¾⅐-⅞]")  # and vulgar fractions
-
 _SAME = r"""
-    \frac dfrac tfrac cfrac ; \binom dbinom tbinom ; \log lg ; \emptyset varnothing ; \infty infin infinity inf oo ;
-    * cdot times ast bullet ; / div ; ^ ** ; \leq leq le leqslant <= =< ; \geq geq ge geqslant >= ; \neq neq ne != ;
-    \approx approx approxeq simeq ; = equiv coloneqq == ; < lt ; > gt ; , lor land and or ; : colon ;
-    | lvert rvert vert mid lVert rVert Vert | ; [ lbrack ; ] rbrack ; ( langle ; ) rangle ; \{ lbrace { ; \} rbrace }
+    \frac dfrac tfrac cfrac ; \binom dbinom tbinom ; \log lg ; \sqrt √ ; \emptyset varnothing ∅ ; \degree ° ;
+    \infty infin infinity inf oo ∞ ; * cdot times ast bullet × · ⋅ ∗ ; / div ÷ ⁄ ∕ ; - ‐ ‑ ‒ – — − ; ^ ** ; ' ’ ;
+    \leq leq le leqslant <= =< ≤ ⩽ ; \geq geq ge geqslant >= ≥ ⩾ ; \neq neq ne != ≠ ; \approx approx approxeq simeq ≈ ;
+    = equiv coloneqq == ; < lt ; > gt ; , lor land and or & ; : colon ; \pm ± ; \mp ∓ ; \cup ∪ ; \cap ∩ ; \in ∈ ;
+    | lvert rvert vert mid lVert rVert Vert | ; [ lbrack ; ] rbrack ; ( langle ; ) rangle ; \{ lbrace { ; \} rbrace } ;
+    \pi π ; \theta θ ; \alpha α ; \beta β ; \gamma γ ; \lambda λ ; \mu μ ; \omega ω ; \phi φ
 """
 _SPELLINGS = {  # of one macro or sign, which comes first in its group
     spelling: group.split()[0] for group in _SAME.split(" ;") for spelling in group.split()[1:]
 }
+_RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
+_SCRIPTS = re.compile(f"[{_RAISED}]+|[₀₁₂₃₄₅₆₇₈₉]+|[¼-¾⅐-⅞]")  # and vulgar fractions
+
 _FUNCTIONS = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|lg|exp|det|gcd|lcm|max|min")
-_TYPED_MACROS = re.compile(r"pi|sqrt|theta|alpha|beta|gamma|lambda|infty|infin(?:ity)?|inf|oo")
+_WORDS = re.compile(rf"(?!\s*(?:[eid]|and|or|{_FUNCTIONS.pattern})\s*$).*[^\W\d_]", re.DOTALL)  # what \text holds
+_TYPED_MACROS = re.compile(r"pi|sqrt|theta|alpha|beta|gamma|lambda|infty|infin(?:ity)?|inf|oo|and|or")
 # Macros that stand for no value: signs of the grammar, and what it does not know.
 _SIGN_MACROS = re.compile(
     r"[^A-Za-z]|in|cup|pm|mp|degree|leq|geq|neq|approx|sum|prod|i*o*int|lim|[bp]?mod|[lc]?dots|to|cap|setminus"
@@ -58,29 +56,30 @@ _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 
 _TOKEN = re.compile(
     r"""
     (?P<times> (?<=\d)\s?[xX]\s?(?=\d) )
-  | (?P<row> \\\\ )
+  | (?P<row> \\\\(?!\s*\\end) )
   | (?P<begin> \\begin\s*\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\s*\{[lcr|\s]*\})? )
   | (?P<end> \\end\s*\{[^{}]*\} )
-  | (?P<space> \s+ | ~ | \\[,;:!>\ ()\[\]$] | [$] | \\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?
+  | (?P<space> \s+ | ~ | \\[\\,;:!>\ ()\[\]$] | [$€£¥₹] | \\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?
       | \\(?:quad|qquad|thinspace|enspace|medspace|displaystyle|textstyle|scriptstyle|limits|nolimits|boldmath|rm|bf
-            |it|boxed|fbox|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|underline|hline)(?![A-Za-z])
+            |it|boxed|fbox|mathbb|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|underline|hline)(?![A-Za-z])
       | \\(?:[hv]space\*?|phantom|color|textcolor)\s*\{[^{}]*\} )
   | \\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph|mathrm|operatorname\*?)\s*\{(?P<text> [^{}]* )\}
   | (?P<thousands> [1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)? | \d{1,3}(?:[ ]\d{3})+(?!\d)(?![ ]?[\d/])(?:\.\d+)? )
+  | (?P<clock> \d{1,2}\s?:\s?\d\d(?!\d) )
+  | (?P<period> \d*\.\d*\\(?:overline|bar|dot)\s*\{?\s*\d+\s*\}? )
   | (?P<number> \d{1,3}(?:\s?(?:\{\s?,\s?\}|,?\s?\\[!,])\s*\d{3})+(?!\d)(?:\.\d+)?
       | (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4}(?![\w.]))? )
   | (?P<letters> [A-Za-z]+ )
-  | \\mathbb\s*\{?(?P<blackboard> [A-Z] )\}?
   | \\(?P<macro> [A-Za-z]+ | . )
   | (?P<sign> <= | =< | >= | != | == | \*\* | . )
     """,
     re.VERBOSE | re.DOTALL,
 )
-_FIXED = {"times": "*", "row": r"\\", "begin": r"\begin", "end": r"\end"}
+_SIGNS = {"times": "*", "begin": "( (", "row": ") , (", "end": ") )"}
 
 
 class Token(NamedTuple):
-    """Hold one token. The kinds are number, symbol, words, function, command and sign."""
+    """Hold one token. The kinds are number, symbol, words, function and sign."""
 
     kind: str
     text: str
@@ -107,39 +106,44 @@ def _add_tokens(text: str, tokens: list[Token]) -> None:
         if kind == "thousands" and depth:  # (1,234) is a pair
             found = found[: found.index("," if "," in found else " ")]
             at = match.start() + len(found)
-        if kind in {"number", "thousands"}:
-            digits = re.sub(r"[^\d.eE+-]", "", found)
-            tokens.append(Token("number" if len(digits) <= MAX_DIGITS else "sign", digits))
-        elif kind == "text":
-            _add_text(found.strip(), tokens)
-        elif kind == "letters":
-            _add_letters(found, tokens)
-        elif kind == "macro":
-            tokens.append(_macro(found))
-        elif kind == "blackboard":
-            tokens.append(Token("command", rf"\mathbb{{{found}}}"))
-        elif kind != "space":
-            text_of_sign = _SPELLINGS.get(found, found) if len(found) > 1 else found
-            tokens.append(Token("sign", _FIXED.get(kind, text_of_sign)))
+        match kind:
+            case "number" | "thousands":
+                digits = re.sub(r"[^\d.eE+-]", "", found)
+                tokens.append(Token("number" if len(digits) <= MAX_DIGITS else "sign", digits))
+            case "period":
+                tokens.append(Token("number", _fraction(*re.findall(r"[\d.]+", found))))
+            case "clock":
+                tokens.append(Token("symbol", found.replace(" ", "")))
+            case "text" if _WORDS.match(found):
+                tokens.append(Token("words", found.strip()))
+            case "text":
+                _add_tokens(found, tokens)
+            case "letters":
+                _add_letters(found, tokens)
+            case "macro":
+                tokens.append(_macro(found))
+            case "sign":
+                is_other_spelling = found in _SPELLINGS and found not in "{}"
+                tokens.append(_macro(found) if is_other_spelling else Token("sign", found))
+            case "times" | "begin" | "row" | "end":
+                tokens += [Token("sign", sign) for sign in _SIGNS[kind].split()]
 
 
-def _add_text(inner: str, tokens: list[Token]) -> None:
-    """Add the content of a text macro: words, unless it holds the name of a function, or no word at all."""
-    is_word = any(character.isalpha() for character in inner) and inner not in {"e", "i", "d", "and", "or"}
-    if is_word and not _FUNCTIONS.fullmatch(inner):
-        tokens.append(Token("words", inner))
-    else:
-        _add_tokens(inner, tokens)
+def _fraction(start: str, period: str) -> str:
+    r"""Return 0.1\overline{6}, which is 0.1666…, as the fraction (16 − 1) / 90."""
+    whole, _, places = start.partition(".")
+    nines = (10 ** len(period) - 1) * 10 ** len(places)
+    return f"{int(whole + places + period) - int(whole + places or 0)}/{nines}"
 
 
 def _add_letters(letters: str, tokens: list[Token]) -> None:
     """Add a run of letters as a function, as a word, or as variables, each of one letter."""
     lower = letters.lower()
     last = tokens[-1] if tokens else Token("sign", "")
-    is_unit = lower in UNITS and len(letters) > 1
-    is_unit &= len(letters) > 2 or last.kind == "number" or last.text in {"}", r"\pi", ")"}
+    is_behind_value = last.kind == "number" or last.text in {"}", r"\pi", ")"}
+    is_unit = lower in UNITS and (len(letters) > 2 or (len(letters) == 2 and is_behind_value))
     is_function = _FUNCTIONS.fullmatch(letters) and lower not in UNITS
-    if is_function or _TYPED_MACROS.fullmatch(letters) or lower in {"and", "or"}:
+    if is_function or _TYPED_MACROS.fullmatch(lower):
         tokens.append(_macro(lower))
     elif len(letters) > 3 or lower in _SHORT_WORDS.split() or is_unit or last.kind == "words":
         tokens.append(Token("words", letters))
@@ -152,23 +156,19 @@ def _macro(name: str) -> Token:
     if _FUNCTIONS.fullmatch(name):
         return Token("function", text)
     is_sign = not text[1:].isalpha() or _SIGN_MACROS.fullmatch(text[1:])
-    return Token("sign" if is_sign else "command", text)
+    return Token("sign" if is_sign else "symbol", text)
 
 
 def _to_ascii(text: str) -> str:
-    """Replace symbols, digits of other scripts, raised and lowered digits; remove control and format characters."""
-    if text.isascii() and text.isprintable():
-        return text
-    text = _SCRIPTS.sub(_spell_script, text)
-    text = unicodedata.normalize("NFKC", text.translate(_TABLE)).translate(_TABLE)
-    return "".join(map(_to_ascii_character, text))
+    """Spell raised and lowered digits, and digits of other scripts; remove control and format characters."""
+    text = _SCRIPTS.sub(_spell_script, text.replace("¢", r"\text{cents}"))
+    return "".join(map(_to_ascii_character, unicodedata.normalize("NFKC", text)))
 
 
 def _spell_script(match: re.Match[str]) -> str:
-    plain = unicodedata.normalize("NFKC", match[0]).replace("−", "-")
-    numerator, slash, denominator = plain.partition("⁄")
-    if slash:
-        return rf"\frac{{{numerator}}}{{{denominator}}}"
+    plain = unicodedata.normalize("NFKC", match[0])
+    if "⁄" in plain:
+        return rf"\frac{{{plain.replace('⁄', '}{')}}}"
     return ("^" if match[0][0] in _RAISED else "_") + f"{{{plain}}}"
 
 
@@ -186,13 +186,3 @@ def read_unit(words: str) -> tuple[str, int]:
     known.sort(key="unit".__eq__)  # of "square inches" it is the inch
     scale = _SCALES.get(parts[0], 0) if parts else 0
     return known[0] if known else " ".join(parts), scale
-
-
-def may_differ(gold: str, answer: str) -> bool:
-    """Tell whether an answer with unit `answer` can be right where the gold one has the unit `gold`.
-
-    A unit is not asked for: "5" is right where "5 cm" is gold. Only two units of the table that differ are wrong.
-    """
-    if "unit" in (gold, answer):  # of any kind, or the square of one
-        return True
-    return gold not in UNITS or answer not in UNITS or gold == answer
