@@ -27,7 +27,7 @@ def test_train_help_fits_one_screen() -> None:
 
 
 def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
-    settings = ("--verbose", "--check-weights", "--set", "seed=7")
+    settings = ("--verbose", "--set", "sync.check=true", "--set", "seed=7")
     done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     page, _, whole = done.stdout.partition("\n\n")

@@ -35,9 +35,6 @@ Gpus = Annotated[
     typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.", callback=not_empty),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
-CheckWeights = Annotated[
-    bool, typer.Option("--check-weights", help="Compare every weight after each swap: --set sync.check=true.")
-]
 # Options that --help names with another one are hidden, so that it fits one screen.
 LauncherName = Annotated[
     str | None,
