@@ -300,7 +300,7 @@ class SegmentRun:
         is_all = self.context.recipe.eval.only_held_out
         if board is not None and is_all and not board.measured(after.version):
             board.add(self.context.directory / CHECKPOINTS / f"step_{after.version}", [after])
-        elif not recorder.has_evaluated(after):
+        else:
             recorder.evaluated(after)
         return after
 
