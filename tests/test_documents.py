@@ -20,23 +20,15 @@ FIELD = re.compile(rf"`((?:{SECTIONS})\.[a-z_]+)(?![\w.]|\()")
 SUFFIXES = {"json", "jsonl", "py", "md", "yaml", "parquet", "msgpack", "safetensors"}
 
 
-def ids(path: Path) -> str:
-    return str(path.relative_to(ROOT))
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
-def test_every_file_and_metric_that_a_document_names_exists(document: Path) -> None:
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_every_file_metric_and_field_that_a_document_names_exists(document: Path) -> None:
     text = document.read_text()
     for name in FILE.findall(text):
         places = (ROOT / name, ROOT / "arl" / name)
         assert name in METRICS or any(place.exists() for place in places), name
     for link in LINK.findall(text):
         assert (document.parent / link).exists(), link
-
-
-@pytest.mark.parametrize("document", DOCUMENTS, ids=ids)
-def test_every_recipe_field_that_a_document_names_exists(document: Path) -> None:
-    for name in FIELD.findall(document.read_text()):
+    for name in FIELD.findall(text):
         if name.rpartition(".")[2] not in SUFFIXES:
             assert name in FIELDS or any(field.startswith(f"{name}.") for field in FIELDS), name
 

@@ -66,14 +66,6 @@ def test_another_task_does_not_inherit_the_options_of_the_files_task(recipe_file
     assert other.data.options == {"size": 7}
 
 
-@pytest.mark.parametrize("word", ["off", "'off'"])
-def test_off_is_a_word_as_in_yaml_1_2(recipe_file: Path, word: str) -> None:
-    recipe_file.write_text(f"{GOOD}output: {{wandb: {word}}}\n")
-    assert load_recipe(recipe_file).output.wandb == "off"
-    assert load_recipe(recipe_file, [f"output.wandb={word}"]).output.wandb == "off"
-    assert "output.wandb = False" in refusal(recipe_file, f"{GOOD}output: {{wandb: false}}\n")
-
-
 def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> None:
     task = "data: {task: running_checksum}"
     options = "data:\n  task: running_checksum\n  options:\n    "
@@ -125,11 +117,6 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
 )
 def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file: Path, extra: str, rule: str) -> None:
     assert rule in refusal(recipe_file, GOOD + extra)
-
-
-def test_only_a_tiny_model_is_warmed_up(recipe_file: Path) -> None:
-    text = GOOD.replace("tiny: {}", "path: m") + "warmup: true\n"
-    assert ":7: warmup: teaches a model.tiny its task" in refusal(recipe_file, text)
 
 
 def test_a_missing_file_and_broken_yaml_are_told_apart(recipe_file: Path, tmp_path: Path) -> None:

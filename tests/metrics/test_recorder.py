@@ -9,7 +9,6 @@ from types import SimpleNamespace
 
 import msgspec
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 from arl import clock
@@ -143,17 +142,6 @@ def test_a_record_follows_the_formulas(run: Path) -> None:
     }
     assert {name: record[name] for name in expected} == pytest.approx(expected)
     assert METRICS.keys() >= evaluation.keys() >= EVALUATION
-
-
-def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
-    every = pq.read_table(run / "trajectories").to_pylist()
-    assert [(row["fate"], row["trained_at"]) for row in every] == [(FAILED, None)] * 2 + [("trained", 3)] * 4
-    assert every[2]["policy_versions"] == [-1, -1, 1, 1, 2]
-    assert every[5]["truncated"]
-    assert [row["reward"] for row in every[:2]] == [None, 0.5]
-    times = ("dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
-    assert [every[0][name] for name in times] == [2, 1.5, 3, 2.5]
-    assert every[1]["loss_mask"] == [False, False, True, True, True, True]
 
 
 def graded(group_id: int, *correct: float, error: str = "") -> TrajectoryGroup:
