@@ -245,7 +245,8 @@ def serve(
     serve_embedded(arguments)
 
 
-for function in (options.tasks, *options.EVALUATION_COMMANDS, sweep, report, top, logs):
+others: tuple[Callable[..., None], ...] = (options.tasks, *options.EVALUATION_COMMANDS, sweep, report, top, logs)
+for function in others:
     command(app)(function)
 for name, about, functions in (
     ("engines", "Change the engines of a run that goes on.", options.ENGINES_COMMANDS),

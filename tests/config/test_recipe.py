@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
-from arl.config.recipe import LagFile, Recipe
+from arl.config.recipe import LagFile
 from arl.config.recipe_file import dump_recipe, load_recipe
-from arl.config.section import inner_sections
 from arl.errors import RecipeError
 
 GOOD = """\
@@ -124,17 +122,3 @@ def test_a_missing_file_and_broken_yaml_are_told_apart(recipe_file: Path, tmp_pa
         load_recipe(tmp_path / "absent.yaml")
     assert "not valid YAML" in refusal(recipe_file, "train: [1")
     assert "a recipe is a mapping" in refusal(recipe_file, "just words")
-
-
-def test_every_field_has_a_docstring_and_only_sources_and_sizes_have_no_default() -> None:
-    sections: list[type[BaseModel]] = [Recipe]
-    required = set()
-    for section in sections:
-        for name, field in section.model_fields.items():
-            inner = inner_sections(field.annotation)
-            sections.extend(inner)
-            assert inner or field.description, f"{section.__name__}.{name} has no docstring"
-            if field.is_required():
-                required.add(name)
-    # file: of data.pass_rate; buffer: of reward.overlong
-    assert required == {"model", "data", "file", "buffer"}

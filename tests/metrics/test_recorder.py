@@ -1,6 +1,7 @@
 """Metrics say what their definitions say."""
 
 import contextlib
+import io
 import json
 import math
 from collections.abc import Iterator
@@ -10,9 +11,10 @@ from types import SimpleNamespace
 import msgspec
 import numpy as np
 import pytest
+from rich.console import Console
 
 from arl import clock
-from arl.metrics.console import step_line
+from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import METRICS, Record
 from arl.metrics.recorder import Meters, Recorder
 from arl.metrics.sampled_episode import SampledEpisode
@@ -65,24 +67,14 @@ FAILED_GROUP = TrajectoryGroup(
 )
 
 
-class Silent:
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def step(self, record: Record) -> None:
-        assert step_line(record)
-
-    def lost(self, text: str) -> None:
-        self.notes.append(text)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+def silent() -> ConsoleDisplay:
+    return ConsoleDisplay(Console(file=io.StringIO()))
 
 
 @contextlib.contextmanager
 def idle_recorder(directory: Path, admitted: int = 9, open_tokens: int = 0) -> Iterator[Recorder]:
     """Record engines that are never busy and never lost."""
-    with Recorder(directory, True, [], Silent()) as recorder:
+    with Recorder(directory, True, [], silent()) as recorder:
         recorder.watch(lambda: Meters(admitted=admitted, open_tokens=open_tokens, epochs=0.25))
         yield recorder
 
@@ -189,7 +181,7 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
 
     async def main() -> None:
         trackers = [tracker_thread(lambda _: tracker)]
-        with Recorder(tmp_path, False, trackers, Silent(), codec=NullCodec(), samples_every=2) as recorder:
+        with Recorder(tmp_path, False, trackers, silent(), codec=NullCodec(), samples_every=2) as recorder:
             recorder.watch(Meters)
             for version in (3, 4, 5):
                 batch = msgspec.structs.replace(BATCH, version=version)

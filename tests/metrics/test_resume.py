@@ -12,7 +12,7 @@ import pytest
 from arl import clock
 from arl.metrics.recorder import Meters, Recorder, RecorderState
 from arl.types import FAILED, StepResult, StepWaits, SwapReport
-from tests.metrics.test_recorder import BATCH, FAILED_GROUP, Silent
+from tests.metrics.test_recorder import BATCH, FAILED_GROUP, silent
 
 AFTER_STEP = 0.2  # seconds
 
@@ -22,7 +22,7 @@ class Process:
 
     def __init__(self, directory: Path, restored: RecorderState | None) -> None:
         self._meters = Meters(admitted=100, open_tokens=3)
-        self.recorder = Recorder(directory, True, [], Silent(), restored=restored)
+        self.recorder = Recorder(directory, True, [], silent(), restored=restored)
         self.recorder.watch(lambda: self._meters)
 
     def _count(self, busy: float, tokens: int, waited: float, held_back: float) -> None:
