@@ -1,4 +1,4 @@
-"""A user's launcher: every process of the run has the lowest priority, and is written down."""
+"""A user's launcher that lacks what the seam needs."""
 
 from arl.launch.base import Command, Process, Resources
 from arl.launch.local import LocalLauncher
