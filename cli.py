@@ -18,10 +18,10 @@ import typer
 
 from arl.bench.commands import COMMANDS
 from arl.config.command_options import Model, Overrides, RecipePath, not_empty
-from arl.report.commands import COMMANDS as REPORT_COMMANDS
+from arl.report.commands import report
 from arl.run import commands as options
-from arl.sweep.commands import COMMANDS as SWEEP_COMMANDS
-from arl.watch.commands import COMMANDS as WATCH_COMMANDS
+from arl.sweep.commands import sweep
+from arl.watch.commands import logs, top
 
 P = ParamSpec("P")
 
@@ -139,9 +139,7 @@ def replay(
 @command(app)
 def samples(
     run: Annotated[Path, typer.Argument(help="Directory of a run, living, finished or killed.", metavar="RUN")],
-    step: Annotated[
-        int | None, typer.Option(help="As in metrics.jsonl. Default: the newest in a complete file.")
-    ] = None,
+    step: Annotated[int | None, typer.Option(help="As in metrics.jsonl. [the newest in a complete file]")] = None,
     count: Annotated[int, typer.Option(min=1, help="Episodes to show.")] = 4,
     right: Annotated[bool, typer.Option("--right", help="Only those that are right.")] = False,
     wrong: Annotated[bool, typer.Option("--wrong", help="Only those that are wrong.")] = False,
@@ -168,16 +166,10 @@ def samples(
 
 @command(app)
 def doctor(
-    recipe: Annotated[
-        Path | None, typer.Argument(help="Also check whether this one can start.", metavar="RECIPE")
-    ] = None,
+    recipe: Annotated[Path | None, typer.Argument(help="Also check whether it can start.", metavar="RECIPE")] = None,
     set_: Overrides = None,
-    python: Annotated[
-        str | None, typer.Option(help="Also look for SGLang in this interpreter.", callback=not_empty)
-    ] = None,
-    smoke: Annotated[
-        bool, typer.Option("--smoke", help="Train a small model with each engine, dtype and transport.")
-    ] = False,
+    python: Annotated[str | None, typer.Option(help="Look for SGLang in it.", callback=not_empty)] = None,
+    smoke: Annotated[bool, typer.Option("--smoke", help="Train with each engine, dtype and transport.")] = False,
 ) -> None:
     """Check this machine and its environments.
 
@@ -221,17 +213,15 @@ def sft(
     from arl.launch.devices import visible_cores
     from arl.train.sft import tune
 
-    paths = {"data": str(data), "output": str(output)}
     numbers = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
-    tune({"model": model, "dtype": dtype, "threads": visible_cores(), **paths, **numbers})
+    where = {"model": model, "data": str(data), "output": str(output)}
+    tune({"dtype": dtype, "threads": visible_cores(), **where, **numbers})
 
 
 @command(app)
 def serve(
     model: Model,
-    host: Annotated[
-        str | None, typer.Option(help="Default: loopback. Beyond it, the key must be given in ARL_RUN_KEY.")
-    ] = None,
+    host: Annotated[str | None, typer.Option(help="[loopback] Beyond it, the key must be in ARL_RUN_KEY.")] = None,
     port: Annotated[int, typer.Option(help="0: any free one.", min=0, max=65535)] = 30000,
     slots: Annotated[int, typer.Option(help="Requests decoded together.", min=1)] = 32,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, or auto: bfloat16 on a GPU.")] = "auto",
@@ -248,7 +238,8 @@ def serve(
     serve_embedded(arguments)
 
 
-for function in (options.tasks, *options.EVALUATION_COMMANDS, *SWEEP_COMMANDS, *REPORT_COMMANDS, *WATCH_COMMANDS):
+others: tuple[Callable[..., None], ...] = (options.tasks, *options.EVALUATION_COMMANDS, sweep, report, top, logs)
+for function in others:
     command(app)(function)
 for name, about, functions in (
     ("engines", "Change the engines of a run that goes on.", options.ENGINES_COMMANDS),

@@ -20,15 +20,13 @@ from typing import BinaryIO
 from arl.errors import DiskError, InputError
 
 FULL = {errno.ENOSPC, errno.EDQUOT}
-IN_THE_WAY = {errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ELOOP, errno.ENOENT}
-BROKEN = {errno.EIO, errno.EROFS, errno.EFBIG, errno.EACCES, errno.EPERM, errno.ESTALE}
 NO_LOCKS = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP}
 CODE_IN_TEXT = re.compile(r"os error (\d+)")  # safetensors raises an error of its own
 
 
 @contextlib.contextmanager
 def writing(path: Path) -> Iterator[None]:
-    """Turn a failure to write `path`, or a file that the error names, into a DiskError. What is not of the disk passes.
+    """Turn a failure to write `path`, or a file that the error names, into a DiskError. Other errors pass.
 
     Raises:
         DiskError: it cannot be written; says what is free, and what helps.
@@ -37,7 +35,7 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except Exception as error:
         code = disk_code(error)
-        if code not in FULL | IN_THE_WAY | BROKEN:
+        if code is None:
             raise
         named = getattr(error, "filename", None)
         raise DiskError(explain_disk(Path(named) if isinstance(named, str) else path, code)) from error

@@ -1,8 +1,8 @@
-"""Measure how dense the code is: tokens per line of code, and tuple assignments per 1,000 lines.
+"""Measure how dense the code is: tokens per line of code.
 
     python -m tests.air [NUMBER]      or `just air`
 
-prints both for all of arl/, kernels/ and cli.py, beside what we aim at, and the NUMBER files with the most tokens a
+prints it for all of arl/, kernels/ and cli.py, beside what we aim at, and the NUMBER files with the most tokens a
 line. Blank lines, comments and docstrings do not count.
 """
 
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from tests.test_architecture import ROOT, sources
 
 TOKENS_PER_LINE = 7.5
-TUPLES_PER_1000 = 2.0
 NOISE = {
     tokenize.COMMENT,
     tokenize.NL,
@@ -32,18 +31,13 @@ class Air:
 
     lines: int
     tokens: int
-    tuples: int
 
     @property
     def tokens_per_line(self) -> float:
         return self.tokens / max(1, self.lines)
 
-    @property
-    def tuples_per_1000(self) -> float:
-        return 1000 * self.tuples / max(1, self.lines)
-
     def __str__(self) -> str:
-        return f"{self.tokens_per_line:6.1f} {self.tuples_per_1000:8.1f} {self.lines:7d}"
+        return f"{self.tokens_per_line:6.1f} {self.lines:12d}"
 
 
 def measure(text: str) -> Air:
@@ -58,8 +52,7 @@ def measure(text: str) -> Air:
         if token.type not in NOISE and first not in docstrings:
             tokens += 1
             lines.update(range(first, last + 1))
-    tuples = sum(_packs_several(node) for node in ast.walk(tree))
-    return Air(len(lines), tokens, tuples)
+    return Air(len(lines), tokens)
 
 
 def _docstring_lines(tree: ast.AST) -> set[int]:
@@ -73,23 +66,14 @@ def _docstring_lines(tree: ast.AST) -> set[int]:
     return lines
 
 
-def _packs_several(node: ast.AST) -> bool:
-    """Tell whether a statement is `a, b = c, d`. Taking apart one value, as in `a, b = pair`, is no packing."""
-    if not isinstance(node, ast.Assign) or not isinstance(node.value, ast.Tuple):
-        return False
-    return any(isinstance(target, ast.Tuple) for target in node.targets)
-
-
 def main(number: int) -> None:
     files = {path: measure(path.read_text()) for path in [*sources(), ROOT / "cli.py"]}
-    counts = files.values()
     whole = Air(
-        lines=sum(count.lines for count in counts),
-        tokens=sum(count.tokens for count in counts),
-        tuples=sum(count.tuples for count in counts),
+        lines=sum(count.lines for count in files.values()),
+        tokens=sum(count.tokens for count in files.values()),
     )
-    print("tokens/line  tuples/1000 lines  lines of code")
-    print(f"{whole}  in all; aim: {TOKENS_PER_LINE} and {TUPLES_PER_1000}")
+    print("tokens/line  lines of code")
+    print(f"{whole}  in all; aim: {TOKENS_PER_LINE}")
     worst = sorted(files, key=lambda path: files[path].tokens_per_line, reverse=True)
     for path in worst[:number]:
         print(f"{files[path]}  {path.relative_to(ROOT)}")

@@ -14,7 +14,6 @@ import torch
 from hypothesis import settings
 
 from arl.engine.sglang.sglang_backend import find_sglang
-from arl.errors import InputError
 from tests import examples
 
 assert examples.__doc__, "importing it registers the profiles"
@@ -47,7 +46,6 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """GPUs are there for `pytest -m gpu`, and for a `test_gpu.py` that is named; other tests compute on the CPU."""
-    _refuse_without_sglang(config)
     torch.set_num_threads(1)  # sums are added in one order, whichever tests run
     named = [Path(argument.partition("::")[0]).name for argument in config.args]
     if not _is_gpu_alone(config) and set(named) != {"test_gpu.py"}:
@@ -88,16 +86,6 @@ def _takes_long(item: pytest.Item) -> tuple[bool, bool]:
     """Return what `item` is sorted by: slow tests begin, then those of LONG_ROOMS."""
     is_slow = item.get_closest_marker("slow") or item.get_closest_marker("sglang")
     return bool(is_slow), any(room in item.nodeid for room in LONG_ROOMS)
-
-
-def _refuse_without_sglang(config: pytest.Config) -> None:
-    """Raise UsageError where -m asks for the tests of a real SGLang, and there is none."""
-    expression = config.option.markexpr
-    if "sglang" in expression and "not sglang" not in expression:
-        try:
-            find_sglang(None)
-        except InputError as error:
-            raise pytest.UsageError(str(error)) from error
 
 
 def pytest_collection_finish() -> None:

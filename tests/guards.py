@@ -1,8 +1,7 @@
-"""Hold a change to what the code before it did: the same bits, and the strongest promises.
+"""Hold a change to what the code before it did: the same bits.
 
     just guards --record          before a change: write what this tree computes to runs/guards.json
     just guards                   after it: compute it again, and name each difference
-    just guards --signals 24      also send so many signals to processes of real runs, which takes minutes more
 
 Bits depend on the processor and on the versions of torch and numpy, so a record holds for one machine. Everything is
 computed through the command line, whose meaning a change inside leaves alone.
@@ -10,7 +9,6 @@ computed through the command line, whose meaning a change inside leaves alone.
 
 import argparse
 import json
-import os
 import random
 import shutil
 import signal
@@ -49,18 +47,6 @@ VARIANTS = [
     "train.minibatches=2 train.decay=cosine train.ramp_steps=3 train.weight_decay=0.1 train.decayed=matrices",
     "reward.mask_truncated=true reward.scale=2 rollout.max_new_tokens=44 train.packing=fixed train.packing_count=4",
 ]
-PROMISES = [
-    "tests/rollout/test_staleness_bound.py",
-    "tests/rollout/test_exact_lag.py",
-    "tests/rollout/test_elastic.py",
-    "tests/engine/test_contract.py",
-    "tests/train/test_packed.py",
-    "tests/train/test_worlds.py",
-    "tests/reward/test_math_equal.py",
-    "tests/tasks/test_math_sets.py",
-    "tests/config/test_mistakes.py",
-]
-SGLANG = ["tests/engine/test_contract.py", "tests/engine/test_sglang_recovery.py"]
 
 
 def main() -> None:
@@ -69,7 +55,6 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="write the record instead of comparing with it")
     parser.add_argument("--file", type=Path, default=ROOT / "runs" / "guards.json", help="where the record is")
     parser.add_argument("--only", nargs="*", default=list(GUARDS), choices=list(GUARDS))
-    parser.add_argument("--signals", type=int, default=0, help="signals to processes of real runs")
     options = parser.parse_args()
     work = Path(tempfile.mkdtemp(prefix="arl-guards-"))
     computed: dict[str, Any] = {}
@@ -77,9 +62,6 @@ def main() -> None:
         began = time.monotonic()
         computed[name] = GUARDS[name](work)
         print(f"{name}: {time.monotonic() - began:.0f} s", flush=True)
-    if options.signals:
-        storm = [sys.executable, "-m", "tests.storm", "--patience=3", "--seed=5", f"--trials={options.signals}"]
-        run([*storm, f"--out={work / 'signals.json'}"])
     shutil.rmtree(work)
     if options.record:
         options.file.parent.mkdir(exist_ok=True)
@@ -185,15 +167,6 @@ def report(work: Path) -> Any:
     return json.loads(output.replace(str(work), "WORK"))
 
 
-def promises(_: Path) -> str:
-    """Run the property tests and the contracts, on a real SGLang as well where its environment is."""
-    pytest = [sys.executable, "-m", "pytest", "-n", "2", "-p", "no:randomly"]
-    run([*pytest, *PROMISES])
-    if os.environ.get("ARL_SGLANG_PYTHON"):
-        run([*pytest, "-m", "sglang", *SGLANG])
-    return "kept"
-
-
 def quickstart(work: Path) -> str:
     """Let the quickstart learn."""
     run([*ARL, "train", "recipes/quickstart.yaml", "--set", f"output.directory={work / 'quickstart'}"])
@@ -222,7 +195,6 @@ GUARDS: dict[str, Callable[[Path], Any]] = {
     "replays": replays,
     "kills": kills,
     "report": report,
-    "promises": promises,
     "quickstart": quickstart,
 }
 

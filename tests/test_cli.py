@@ -1,12 +1,13 @@
 """Check what a newcomer types, and what arl answers if it is wrong."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.forks import ROOT, arl
+from tests.forks import ROOT, ForkedCommand, arl
 
 HEAVY = {"torch", "transformers", "wandb", "pyarrow", "aiohttp", "pydantic", "rich"}
 
@@ -33,17 +34,15 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     page, _, whole = done.stdout.partition("\n\n")
     assert {"seed: 7", "  check: true", "  behavior_weight: capped"} < set(whole.splitlines())
     plan = dict(line.split(maxsplit=1) for line in page.splitlines())
-    assert plan["run"] == "quickstart, written to runs/quickstart"
-    assert plan["world"] == "wall, disaggregated"
-    assert plan["problems"].startswith("running_checksum: 17,")
-    assert "1,024 held out" in plan["problems"]
-    assert plan["steps"].startswith("60 of 32 problems, 0.1")
+    expected = {
+        "run": "quickstart, written to runs/quickstart",
+        "world": "wall, disaggregated",
+        "staleness": "at most 4 versions; up to 160 groups in flight",
+        "weights": "travel by transport file",
+    }
+    assert expected.items() <= plan.items()
     assert plan["tokens"].startswith("at most 12,288 sampled a step (256 episodes of 48)")
-    assert plan["staleness"] == "at most 4 versions; up to 160 groups in flight"
-    assert plan["engines"].startswith("1 process with ")
-    assert plan["trainer"].startswith("1 process with ")
-    assert plan["weights"] == "travel by transport file"
-    assert {"model", "rewards", "memory"} < plan.keys()
+    assert {"model", "problems", "steps", "engines", "trainer", "rewards", "memory"} < plan.keys()
     assert not list(tmp_path.iterdir())
 
 
@@ -51,10 +50,8 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     ("override", "complaint"),
     [
         ("rollout.stalenes=1", "did you mean staleness?"),
-        ("train.steps=none", "train.steps = 'none'"),
         ("data.task=gms8k", "data.task 'gms8k': did you mean gsm8k?"),
         ("reward.function=nowhere:score", "cannot import nowhere"),
-        ("rollout.env=json", "write it as module:attribute"),
         ("train.capacity=20", "rollout.max_new_tokens 48, 74 in all: raise train.capacity to 74 or more"),
     ],
 )
@@ -68,23 +65,17 @@ def test_bad_input_is_refused_with_exit_code_2_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize(
-    ("options", "complaint"),
-    [
-        (("--set", "output.directory=/proc/nowhere"), "output.directory /proc/nowhere: nothing can be written there"),
-        (("--nodes", ""), "arl: --nodes '': must not be empty; give a value, or leave the option out\n"),
-    ],
-)
-def test_a_dry_run_refuses_what_a_run_would(tmp_path: Path, options: tuple[str, str], complaint: str) -> None:
-    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), *options, "--dry-run", cwd=tmp_path)
+def test_a_dry_run_refuses_what_a_run_would(tmp_path: Path) -> None:
+    options = ("--set", "output.directory=/proc/nowhere", "--dry-run")
+    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), *options, cwd=tmp_path)
     assert done.returncode == 2
-    assert complaint in done.stderr
+    assert "output.directory /proc/nowhere: nothing can be written there" in done.stderr
 
 
-IN_THE_BACKGROUND = """
+COMMAND = """
 import signal, time
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # as a shell does for what a script starts with &
-import typer, arl.cli
+import typer, arl.cli, arl.errors
 
 group = typer.Typer()
 
@@ -92,21 +83,6 @@ group = typer.Typer()
 def wait() -> None:
     signal.raise_signal(signal.SIGTERM)
     time.sleep(60)
-
-group()
-"""
-
-
-def test_sigterm_ends_a_command_that_a_script_has_started_in_the_background() -> None:
-    done = subprocess.run([sys.executable, "-c", IN_THE_BACKGROUND], check=False, timeout=30, capture_output=True)
-    assert done.returncode == 130
-    assert b"everything it had started has ended" in done.stderr
-
-
-AFTER_A_LIBRARY = """
-import typer, arl.cli, arl.errors
-
-group = typer.Typer()
 
 @arl.cli.command(group)
 def fail() -> None:
@@ -119,14 +95,19 @@ group()
 """
 
 
-def test_a_failure_is_shown_with_its_notes_and_nothing_that_a_library_has_printed_follows_it() -> None:
-    command = [sys.executable, "-c", AFTER_A_LIBRARY]
+@pytest.mark.parametrize(
+    ("name", "code", "said"),
+    [
+        ("wait", 130, ["arl: interrupted; everything it had started has ended"]),
+        ("fail", 3, ["(raylet) what a library prints", "arl: trainer-0 was lost", "status.json: cannot be written"]),
+    ],
+)
+def test_sigterm_in_the_background_and_a_failure_end_a_command_with_its_code_and_its_notes_last(
+    name: str, code: int, said: list[str]
+) -> None:
+    command = [sys.executable, "-c", COMMAND, name]
     done = subprocess.run(command, check=False, timeout=30, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert done.stdout.splitlines() == [
-        "(raylet) what a library prints",
-        "arl: trainer-0 was lost",
-        "status.json: cannot be written",
-    ]
+    assert (done.returncode, done.stdout.splitlines()) == (code, said)
 
 
 RECIPE = """\
@@ -141,19 +122,13 @@ eval: {problems: 0}
 """
 
 
-def started(arguments: str, redirection: str) -> subprocess.CompletedProcess[str]:
-    """Run the real command as a shell starts it, with one of its streams changed."""
-    command = ["bash", "-c", f'"$0" -m arl.cli {arguments} {redirection}; exit ${{PIPESTATUS[0]}}', sys.executable]
-    return subprocess.run(command, check=False, timeout=300, capture_output=True, text=True, cwd=ROOT)
-
-
-def test_a_command_ends_without_a_word_if_nobody_reads_its_output() -> None:
-    done = started("tasks", "| true")
-    assert (done.returncode, done.stderr) in {(1, ""), (0, "")}  # it may have written all of it before
-
-
-def test_a_run_goes_on_to_its_end_if_nobody_can_read_its_output(tmp_path: Path) -> None:
+def test_commands_go_on_to_their_end_without_a_word_if_nobody_can_read_their_output(tmp_path: Path) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
-    done = started(f"train {tmp_path}/recipe.yaml --set output.directory={tmp_path}/runs", "| true")
-    assert (done.returncode, done.stderr) == (0, "")
+    train = ["train", f"{tmp_path}/recipe.yaml", "--set", f"output.directory={tmp_path}/runs"]
+    for arguments, codes in ((["tasks"], {0, 1}), (train, {0})):  # it may have written all of it before
+        command = ForkedCommand(arguments, tmp_path, os.environ, is_apart=True)
+        command.stdout.close()
+        assert command.stderr is not None
+        assert command.stderr.read() == ""
+        assert command.wait(60.0) in codes
     assert list(tmp_path.glob("runs/*/summary.json"))

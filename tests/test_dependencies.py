@@ -5,14 +5,11 @@ import importlib.metadata
 import re
 import sys
 import tomllib
-from collections.abc import Iterator
-from pathlib import Path
 
 from packaging.requirements import Requirement
 
-from tests.test_architecture import sources
+from tests.test_architecture import ROOT, modules_of, sources
 
-ROOT = Path(__file__).parent.parent
 NOT_FROM_PYPI = {"arl", "tests", "kernels"}
 OF_OTHER_ENVIRONMENTS = {"sglang", "liger_kernel", "cut_cross_entropy"}  # SGLang's own, and peers of a benchmark
 
@@ -29,30 +26,15 @@ def requirements() -> list[Requirement]:
     return [Requirement(text) for text in texts]
 
 
-def declared() -> set[str]:
-    """Return the names of the distributions that pyproject.toml declares."""
-    return {canonical(requirement.name) for requirement in requirements()}
-
-
-def imported() -> Iterator[tuple[str, Path]]:
-    """Yield the first part of each module that is imported anywhere, and where."""
-    for path in [*sources(), *(ROOT / "tests").rglob("*.py"), ROOT / "cli.py"]:
-        for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Import):
-                yield from ((alias.name.split(".")[0], path) for alias in node.names)
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                yield node.module.split(".")[0], path
-
-
 def test_every_import_is_of_a_declared_package() -> None:
     distributions = importlib.metadata.packages_distributions()
-    names = declared()
+    names = {canonical(requirement.name) for requirement in requirements()}
     known = sys.stdlib_module_names | NOT_FROM_PYPI | OF_OTHER_ENVIRONMENTS
-    for module, path in imported():
-        if module in known:
-            continue
-        found = {canonical(name) for name in distributions.get(module, [module])}  # an extra may not be installed
-        assert found & names, f"{path} imports {module}, of {sorted(found)}: declare it in pyproject.toml"
+    for path in [*sources(), *(ROOT / "tests").rglob("*.py"), ROOT / "cli.py"]:
+        modules = {name.partition(".")[0] for name in modules_of(ast.walk(ast.parse(path.read_text())))}
+        for module in modules - known:
+            found = {canonical(name) for name in distributions.get(module, [module])}  # an extra may not be installed
+            assert found & names, f"{path} imports {module}, of {sorted(found)}: declare it in pyproject.toml"
 
 
 def test_the_lock_has_every_declared_package_in_a_version_of_its_range() -> None:

@@ -38,9 +38,7 @@ def async_(
 
 
 def controller(
-    concurrent: Annotated[
-        int, typer.Option(min=8, help="Open episodes; also an eighth and eight times as many.")
-    ] = 4096,
+    concurrent: Annotated[int, typer.Option(min=8, help="Open episodes; also an eighth and eight times.")] = 4096,
     episodes: Annotated[int, typer.Option(min=1, help="Of the long run, which also watches the memory.")] = 1_000_000,
     repeats: Annotated[int, typer.Option(min=1, help="Of the shorter runs, interleaved.")] = 3,
 ) -> None:
@@ -53,9 +51,7 @@ def controller(
 def kernels(
     rows: Annotated[int | None, typer.Option(min=1, help="Tokens. 32768 on a GPU, 1024 on CPU.")] = None,
     vocab: Annotated[int | None, typer.Option(min=2, help="151936 on a GPU, 32768 on CPU.")] = None,
-    width: Annotated[
-        list[int] | None, typer.Option(min=1, help="Of the head; repeatable. 1536 and 4096, or 512.")
-    ] = None,
+    width: Annotated[list[int] | None, typer.Option(min=1, help="Of the head. 1536 and 4096, or 512.")] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Of every contestant, interleaved, after a warm-up.")] = 5,
 ) -> None:
     """Measure log-probability and policy loss beside PyTorch and the machine's ceilings."""
@@ -78,9 +74,7 @@ def trainer(
 
 def sync(
     repeats: Annotated[int, typer.Option(min=1, help="Of every swap, interleaved, after one warm-up.")] = 9,
-    size: Annotated[
-        list[str] | None, typer.Option(help="Parameters of the model: 0.4M, 25M or 135M; several times. Default: all.")
-    ] = None,
+    size: Annotated[list[str] | None, typer.Option(help="Of the model: 0.4M, 25M or 135M. [all]")] = None,
 ) -> None:
     """Measure weight transports: GB/s, and the pause of a swap."""
     from arl.bench.sync_bench import bench_sync

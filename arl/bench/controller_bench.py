@@ -44,7 +44,7 @@ class Run(Struct, frozen=True):
     episodes: int
     wall_seconds: float
     cpu_seconds: float  # of this process
-    resident: list[tuple[int, int]]  # (episodes trained so far, bytes)
+    resident: list[int]  # bytes, at even distances of steps
 
     @property
     def cpu_us_per_group(self) -> float:
@@ -68,12 +68,21 @@ def bench_controller(concurrent: int, episodes: int, repeats: int) -> dict[str, 
             for size in sizes:
                 display.note(f"repeat {repeat}: {size} open")
                 runs[size].append(_run(size, 4 * sizes[-1]))
+    mib = [round(size / 2**20, 2) for size in long.resident]
     return {
         "group_size": GROUP_SIZE,
         "staleness": STALENESS,
-        "throughput": _throughput(long),
+        "throughput": {
+            "concurrent_episodes": long.concurrent,
+            "mean_open_episodes": round(long.mean_open),
+            "episodes": long.episodes,
+            "wall_seconds": round(long.wall_seconds, 2),
+            "cpu_seconds": round(long.cpu_seconds, 2),
+            "episodes_per_s": round(long.episodes / long.wall_seconds),
+            "episodes_per_cpu_s": round(long.episodes / long.cpu_seconds),
+        },
         "groups": _groups(runs),
-        "memory": _memory(long.resident),
+        "memory": {"warm_mib": mib[int(WARM * len(mib))], "end_mib": mib[-1], "resident_mib": mib},
     }
 
 
@@ -87,7 +96,7 @@ def _run(concurrent: int, episodes: int) -> Run:
     steps = -(-episodes // per_step)
     world = NullWorld()
     context = _make_context(problems_per_step, steps)
-    sampler = _Sampler(per_step, steps)
+    sampler = _Sampler(steps)
 
     async def main() -> None:
         async with world.open(context) as parts:
@@ -135,38 +144,13 @@ def _make_context(problems_per_step: int, steps: int) -> RunContext:
 class _Sampler(NullObserver):
     """Records the memory of this process about NUM_SAMPLES times in a run."""
 
-    def __init__(self, episodes_per_step: int, steps: int) -> None:
-        self._per_step = episodes_per_step
+    def __init__(self, steps: int) -> None:
         self._interval = max(steps // NUM_SAMPLES, 1)
-        self.resident: list[tuple[int, int]] = []
+        self.resident: list[int] = []
 
     def step_finished(self, batch: Batch, result: StepResult, waits: StepWaits) -> None:
         if result.version % self._interval == 0:
-            self.resident.append((result.version * self._per_step, psutil.Process().memory_info().rss))
-
-
-def _throughput(run: Run) -> dict[str, Any]:
-    return {
-        "concurrent_episodes": run.concurrent,
-        "mean_open_episodes": round(run.mean_open),
-        "episodes": run.episodes,
-        "wall_seconds": round(run.wall_seconds, 2),
-        "cpu_seconds": round(run.cpu_seconds, 2),
-        "episodes_per_s": round(run.episodes / run.wall_seconds),
-        "episodes_per_cpu_s": round(run.episodes / run.cpu_seconds),
-    }
-
-
-def _memory(resident: list[tuple[int, int]]) -> dict[str, Any]:
-    """Report the memory after the run is warm, and at its end."""
-    warm = int(WARM * len(resident))
-    mib = [round(size / 2**20, 2) for _, size in resident]
-    return {
-        "warm_after_episodes": resident[warm][0],
-        "warm_mib": mib[warm],
-        "end_mib": mib[-1],
-        "resident_mib": mib,
-    }
+            self.resident.append(psutil.Process().memory_info().rss)
 
 
 def _groups(runs: dict[int, list[Run]]) -> dict[str, Any]:

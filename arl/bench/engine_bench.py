@@ -72,7 +72,9 @@ def bench_engine(num_requests: int, threads: int, repeats: int) -> dict[str, Any
 async def _measure(directory: Path, num_requests: int, threads: int, repeats: int) -> dict[str, Any]:
     has_gpu = torch.cuda.is_available()
     dtype = "bfloat16" if has_gpu else "float32"
-    stock = _load_stock(directory / "model", dtype, torch.device("cuda" if has_gpu else "cpu"))
+    stock = AutoModelForCausalLM.from_pretrained(directory / "model", dtype=DTYPES[dtype])
+    stock.to(torch.device("cuda" if has_gpu else "cpu")).eval()
+    stock.generation_config.eos_token_id = None  # lengths are imposed on all sides
     requests = _requests(num_requests, stock.config.vocab_size)
     sglang = sglang_version()
     kinds = {"arl": "embedded"}
@@ -97,14 +99,6 @@ async def _measure(directory: Path, num_requests: int, threads: int, repeats: in
         "length_p99": float(p99),
         "at_a_time": at_a_time,
     }
-
-
-def _load_stock(model: Path, dtype: str, device: torch.device) -> PreTrainedModel:
-    """Load the model as transformers does it, without an end: lengths are imposed on all sides."""
-    stock = AutoModelForCausalLM.from_pretrained(model, dtype=DTYPES[dtype])
-    stock.to(device).eval()
-    stock.generation_config.eos_token_id = None
-    return stock
 
 
 async def _measure_round(sides: dict[str, Side], requests: list[GenerateRequest]) -> Round:

@@ -57,14 +57,11 @@ def validate_supported(recipe: "Recipe", can: Capabilities, who: str) -> None:
     Raises:
         ValueError: names the field, its value, the backend, and the remedy.
     """
-    for field, value, is_possible, remedy in _requests(recipe, can):
-        if not is_possible:
-            raise ValueError(f"{field} {value}: {who} {remedy}")
+    for field, value, remedy in _impossible(recipe, can):
+        raise ValueError(f"{field} {value}: {who} {remedy}")
     reserved = can.reserved_flags or {}
-    for argument in recipe.engine.args:
-        flag = argument.partition("=")[0]
-        if not flag.startswith("--"):
-            continue
+    flags = [argument.partition("=")[0] for argument in recipe.engine.args if argument.startswith("--")]
+    for flag in flags:
         for name, source in reserved.items():
             if name.startswith(flag):  # servers take the beginning of a flag for the flag, such as --tp
                 raise ValueError(f"engine.args {flag}: arl gives it ({source}); leave it out")
@@ -73,27 +70,21 @@ def validate_supported(recipe: "Recipe", can: Capabilities, who: str) -> None:
             raise ValueError(f"engine.environment {name}: arl sets it ({can.reserved_variables[name]}); leave it out")
 
 
-def _requests(recipe: "Recipe", can: Capabilities) -> Iterator[tuple[str, object, bool, str]]:
-    """Yield what a recipe asks of its backend: field, value, whether it is possible, and a remedy."""
+def _impossible(recipe: "Recipe", can: Capabilities) -> Iterator[tuple[str, object, str]]:
+    """Yield what a recipe asks of its backend in vain: field, value and a remedy."""
     engine = recipe.engine
-    if recipe.world_traits.one_process:
-        possible = can.in_process and can.deterministic_seeds
-        remedy = "cannot generate in this process as this world does; use embedded, or world wall"
-        yield ("engine.kind", engine.kind, possible, remedy)
-    if engine.kv_policy == "keep":
-        remedy = "cannot keep its cache at a swap; use recompute"
-        yield ("engine.kv_policy", "keep", can.keeps_cache, remedy)
-    if recipe.sync.check:
-        remedy = "does not report checksums of its weights; leave it out"
-        yield ("sync.check", "true", can.checksums, remedy)
-    if recipe.mode == "collocated":
-        remedy = "cannot give up its memory while the trainer works; use disaggregated"
-        yield ("mode", "collocated", can.releases_memory, remedy)
-    if engine.tensor_parallel > 1:
+    if recipe.world_traits.one_process and not (can.in_process and can.deterministic_seeds):
+        yield "engine.kind", engine.kind, "cannot generate in this process, as this world does; use embedded"
+    if engine.kv_policy == "keep" and not can.keeps_cache:
+        yield "engine.kv_policy", "keep", "cannot keep its cache at a swap; use recompute"
+    if recipe.sync.check and not can.checksums:
+        yield "sync.check", "true", "does not report checksums of its weights; leave it out"
+    if recipe.mode == "collocated" and not can.releases_memory:
+        yield "mode", "collocated", "cannot give up its memory while the trainer works; use disaggregated"
+    if engine.tensor_parallel > 1 and not can.tensor_parallel:
         remedy = "runs a replica on one GPU; leave it out, and use more replicas"
-        yield ("engine.tensor_parallel", engine.tensor_parallel, can.tensor_parallel, remedy)
-    unused = "has no use for it; leave it out"
-    if engine.python is not None:
-        yield ("engine.python", engine.python, can.own_interpreter, unused)
-    if engine.args:
-        yield ("engine.args", list(engine.args), can.reserved_flags is not None, unused)
+        yield "engine.tensor_parallel", engine.tensor_parallel, remedy
+    if engine.python is not None and not can.own_interpreter:
+        yield "engine.python", engine.python, "has no use for it; leave it out"
+    if engine.args and can.reserved_flags is None:
+        yield "engine.args", list(engine.args), "has no use for it; leave it out"

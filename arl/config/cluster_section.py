@@ -47,10 +47,8 @@ class Cluster(Section):
 def _check_sbatch_flags(flags: Mapping[str, str]) -> None:
     for name, value in flags.items():
         field = f"cluster.flags.{name}"
-        if re.search(r"[\s=]", name) or len(value.splitlines()) > 1:  # would begin another line of the job's script
-            raise ValueError(f"{field} {value!r}: a flag is one word, and its value one line of text")
-        if name.startswith("-"):
-            raise ValueError(f"{field}: give flags without their dashes: {name.lstrip('-')}")
+        if not re.fullmatch(r"\w[\w-]*", name) or len(value.splitlines()) > 1:  # would begin a line of the script
+            raise ValueError(f"{field} {value!r}: a flag is one word without its dashes, and its value one line")
         if name in OF_ARL:
             raise ValueError(f"{field} {value!r}: arl gives this flag itself ({OF_ARL[name]}); leave it out")
         if name == "signal" and not re.fullmatch(rf"{SIGNAL}\d+", value):

@@ -50,14 +50,6 @@ class PassRate(Section):
     max: Fraction = 1.0
     """Largest rate to keep."""
 
-    @model_validator(mode="after")
-    def _in_order(self) -> "PassRate":
-        if self.min > self.max:
-            raise ValueError(
-                f"data.pass_rate.min {self.min} exceeds data.pass_rate.max {self.max}: nothing would be kept"
-            )
-        return self
-
 
 class Data(Section):
     """Say which problems to use, of a task or of files, and how they become prompts."""
@@ -102,16 +94,13 @@ class Data(Section):
         if not isinstance(values, dict):
             return values
         given = {name: value for name, value in values.items() if value is not None}
-        task = given.get("task")
-        defaults: dict[str, Any] = {}
-        if isinstance(task, str):
+        if isinstance(given.get("task"), str):
             with contextlib.suppress(ValueError):  # the validator of the options says that there is no such task
-                defaults |= getattr(_imported(task), "prompting", {})
+                return getattr(_imported(given["task"]), "prompting", {}) | given
         elif "path" in given:
-            defaults["deduplicate"] = True
-            if "eval_path" not in given:
-                defaults["eval_fraction"] = EVAL_FRACTION
-        return defaults | given
+            of_evaluation = {} if "eval_path" in given else {"eval_fraction": EVAL_FRACTION}
+            return {"deduplicate": True} | of_evaluation | given
+        return given
 
     @field_validator("options")
     @classmethod
@@ -142,23 +131,19 @@ class Data(Section):
     def _one_source(self) -> "Data":
         if (self.task is None) == (self.path is None):
             raise ValueError("data: give exactly one of data.task and data.path")
-        if self.task is not None:
-            self._validate_file_fields()
+        for name in OF_FILES:
+            value = getattr(self, name)
+            if self.task is not None and value != type(self).model_fields[name].default:
+                raise ValueError(
+                    f"data.{name} {value}: only with data.path, since a task divides and reads its own problems; "
+                    "see data.options"
+                )
         if self.eval_path is not None and self.eval_fraction is not None:
             raise ValueError(
                 f"data.eval_fraction {self.eval_fraction}: data.eval_path {self.eval_path} holds the problems of the "
                 "evaluation; give one of the two"
             )
         return self
-
-    def _validate_file_fields(self) -> None:
-        for name in OF_FILES:
-            value = getattr(self, name)
-            if value != type(self).model_fields[name].default:
-                raise ValueError(
-                    f"data.{name} {value}: only with data.path, since a task divides and reads its own problems; "
-                    "see data.options"
-                )
 
 
 def task_options(task: str) -> type[Section]:

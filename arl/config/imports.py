@@ -149,13 +149,12 @@ def _complaint(found: Any, name: str, part: Any) -> str:
 
 
 def _complaint_of_attribute(found: Any, name: str, annotation: Any) -> str:
-    declared = any(name in inspect.get_annotations(base) for base in getattr(found, "__mro__", ()))
+    is_of_class = get_origin(annotation) is ClassVar
     if not hasattr(found, name):
-        return "" if declared and get_origin(annotation) is not ClassVar else f"lacks the attribute {name}"
-    allowed: tuple[Any, ...] = ()
-    if get_origin(annotation) is ClassVar:
-        (inner,) = get_args(annotation)
-        allowed = get_args(inner) if get_origin(inner) is Literal else ()
+        declared = any(name in inspect.get_annotations(base) for base in getattr(found, "__mro__", ()))
+        return "" if declared and not is_of_class else f"lacks the attribute {name}"
+    choices = [inner for inner in get_args(annotation) if is_of_class and get_origin(inner) is Literal]
+    allowed = [value for literal in choices for value in get_args(literal)]
     if allowed and getattr(found, name) not in allowed:
         return f"{name} is {getattr(found, name)!r}, and must be one of {', '.join(map(repr, allowed))}"
     return ""

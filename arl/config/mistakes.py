@@ -2,11 +2,11 @@
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
 from arl.config.data_section import task_options
 from arl.config.objective_section import ChosenSection
@@ -15,32 +15,12 @@ from arl.config.section import inner_sections
 
 Key = tuple[str | int, ...]
 SHOWN_CHARACTERS = 300  # of a value
+NEAR = 0.8  # likeness of two names
 RULES = {  # where pydantic speaks of Python
     "model_type": "must be a section with fields",
     "dict_type": "must be a mapping of names to values",
     "string_type": "must be text",
 }
-
-
-class Mistake(NamedTuple):
-    """Hold one mistake.
-
-    Args:
-        key: of the field.
-        kind: pydantic's name of the error.
-        value: what was given.
-        rule: that it breaks, and the remedy.
-    """
-
-    key: Key
-    kind: str
-    value: Any
-    rule: str
-
-
-def find_mistakes(error: ValidationError) -> list[Mistake]:
-    """Return the mistakes in pydantic's order."""
-    return [Mistake(found["loc"], found["type"], found["input"], rule_of(found)) for found in error.errors()]
 
 
 def rule_of(error: Any) -> str:
@@ -59,15 +39,17 @@ def rule_of(error: Any) -> str:
     return RULES.get(kind) or re.sub(r"^\w+ should ", "must ", message)
 
 
-def explain(mistake: Mistake, values: dict[str, Any], places: Mapping[Key, str], path: Path) -> str:
-    """Write a mistake as place, field, value, rule and remedy.
+def explain(error: Any, values: dict[str, Any], places: Mapping[Key, str], path: Path) -> str:
+    """Write one of pydantic's errors as place, field, value, rule and remedy.
 
     Args:
         values: of the whole recipe.
         places: file and line of every key, or the option that gave it.
         path: of the recipe, where there is no place.
     """
-    key, kind, value, rule = mistake
+    key = error["loc"]
+    kind = error["type"]
+    rule = rule_of(error)
     if kind == "value_error" and not rule.startswith("must "):  # between fields: it begins with the one at fault
         field = re.split(r"[ :]", rule, maxsplit=1)[0]
         return f"{place_of(tuple(field.split('.')), places, path)}: {rule}"
@@ -75,10 +57,10 @@ def explain(mistake: Mistake, values: dict[str, Any], places: Mapping[Key, str],
     if kind == "extra_forbidden":
         names = _valid_names(key[:-1], values)
         valid = f"valid: {', '.join(names) or 'none'}"
-        return f"{place}: unknown key; {_meant(str(key[-1]), names).rstrip() or valid}"
+        return f"{place}: unknown key; {_meant(str(key[-1]), names, _all_fields(Recipe)).rstrip() or valid}"
     if kind == "missing":
         return f"{place}: required, and missing"
-    return f"{place} = {value!r:.{SHOWN_CHARACTERS}}: {rule}"
+    return f"{place} = {error['input']!r:.{SHOWN_CHARACTERS}}: {rule}"
 
 
 def place_of(key: Key, places: Mapping[Key, str], path: Path) -> str:
@@ -90,11 +72,27 @@ def place_of(key: Key, places: Mapping[Key, str], path: Path) -> str:
     return str(path)
 
 
-def _meant(given: str, names: list[str]) -> str:
-    """Ask whether the nearest name was meant, also the one whose words begin with these letters, such as lr."""
+def _meant(given: str, names: list[str], fields: Iterable[str] = ()) -> str:
+    """Ask whether the nearest name was meant, also the one whose words begin with these letters, such as lr.
+
+    Args:
+        fields: section.field of other sections; one is named as well, unless a name is very near.
+    """
     initials = [name for name in names if "".join(word[:1] for word in name.split("_")) == given]
     near = difflib.get_close_matches(given, names, n=1) or initials
-    return f"did you mean {near[0]}? " if near else ""
+    if not difflib.get_close_matches(given, near, cutoff=NEAR):
+        by_word = {field: field.rpartition(".")[2] for field in fields}
+        words = difflib.get_close_matches(given, by_word.values(), n=1, cutoff=NEAR)
+        near += [field for field, word in by_word.items() if word in words]
+    return f"did you mean {' or '.join(near)}? " if near else ""
+
+
+def _all_fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
+    """Yield section.field of every field below a section."""
+    for name, field in model.model_fields.items():
+        yield f"{prefix}{name}"
+        for inner in inner_sections(field.annotation):
+            yield from _all_fields(inner, f"{prefix}{name}.")
 
 
 def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:

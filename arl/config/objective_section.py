@@ -16,8 +16,7 @@ from arl.config.imports import check_seam, import_attribute
 from arl.config.section import Section
 from arl.errors import RecipeError
 
-COLUMNS = ("proximal_logprobs", "reference_logprobs", "values")  # what an implementation may ask for
-FILLED = ("proximal_logprobs",)  # what the trainer computes today
+COLUMNS = ("proximal_logprobs",)  # what the trainer computes
 Reduction = Literal["mean", "max", "effective_sample_size"]  # the last is (Σ x)² / (n Σ x²)
 
 
@@ -60,20 +59,16 @@ class ChosenSection(Section):
             ValueError: an unknown name, or a class that lacks a part; it says the rule and the nearest example.
         """
         kind = fields.get("kind", cls.DEFAULT)
+        field = f"{cls.SECTION}.kind"
+        what = f"{field} {kind!r}"
+        base = import_attribute(cls.BASE, field)
         try:
-            return cls._import(kind)
+            found = import_attribute(str(kind), field, cls.BUILT_IN)
+            if not isinstance(found, type) or not issubclass(found, base):
+                raise RecipeError(f"{what}: must be a subclass of {cls.BASE}; see {cls.EXAMPLE} for a complete one")
+            check_seam(found, what, base, cls.EXAMPLE)
         except RecipeError as error:
             raise ValueError(str(error)) from error  # so that the recipe's file names its line
-
-    @classmethod
-    def _import(cls, kind: Any) -> type[Self]:
-        field = f"{cls.SECTION}.kind"
-        base = import_attribute(cls.BASE, field)
-        found = import_attribute(str(kind), field, cls.BUILT_IN)
-        what = f"{field} {kind!r}"
-        if not isinstance(found, type) or not issubclass(found, base):
-            raise RecipeError(f"{what}: must be a subclass of {cls.BASE}; see {cls.EXAMPLE} for a complete one")
-        check_seam(found, what, base, cls.EXAMPLE)
         return found
 
     def validate_settings(self) -> None:
@@ -142,7 +137,7 @@ class ObjectiveSection(ChosenSection):
         return found
 
     def validate_settings(self) -> None:
-        _validate_columns(self, self.needed_columns, FILLED)
+        _validate_columns(self, self.needed_columns, COLUMNS)
         for name, statistic in self.statistics.items():
             place = f"objective.kind {self.kind!r}: metrics[{name!r}]"
             if statistic.reduction not in get_args(Reduction):
@@ -179,11 +174,9 @@ class AdvantageSection(ChosenSection):
 
 
 def _validate_columns(section: ChosenSection, needed: tuple[str, ...], filled: tuple[str, ...]) -> None:
-    place = f"{section.SECTION}.kind {section.kind!r}"
     for column in needed:
-        if column not in COLUMNS:
-            raise ValueError(f"{place}: there is no column {column!r}; there are {', '.join(COLUMNS)}")
         if column not in filled:
+            place = f"{section.SECTION}.kind {section.kind!r}"
             raise ValueError(
-                f"{place}: it reads the column {column!r}, which nothing computes yet; choose one that does not need it"
+                f"{place}: it reads the column {column!r}, which nothing computes; choose one that does not need it"
             )

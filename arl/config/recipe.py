@@ -103,18 +103,11 @@ class Sync(Section):
     """file: a memory-backed file system, or the run directory with several nodes. broadcast: NCCL, or gloo without
     GPUs. ipc: shared memory, for engines on the trainer's GPUs. memory: for engines in the trainer's process. auto:
     what suits the devices."""
-    bucket_megabytes: Positive = 512
-    """broadcast, ipc: 10^6 bytes of tensors that travel together. A larger tensor travels alone."""
     interrupt: bool = True
     """true: episodes in progress go on with the new weights. false: they end first and none begins meanwhile, so that
     none spans two versions."""
     check: bool = False
     """Compare each weight of the engine with the trainer's after each swap. Only for engines on one GPU each."""
-
-    @property
-    def bucket_bytes(self) -> int:
-        """Return the size of a bucket in bytes."""
-        return self.bucket_megabytes * 10**6
 
 
 class Recipe(Section):

@@ -11,21 +11,21 @@ from typing import Any
 from pydantic import ValidationError
 
 from arl.config.data_section import OF_FILES
-from arl.config.mistakes import Key, explain, find_mistakes
+from arl.config.mistakes import Key, explain
 from arl.config.objective_section import AdvantageSection, ObjectiveSection
 from arl.config.recipe import Recipe
 from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml, read_document
 from arl.errors import RecipeError
 
-ALTERNATIVES: list[tuple[Key, ...]] = [
+ALTERNATIVES = [
     (("rollout", "staleness"), ("rollout", "lag")),
     (("model", "path"), ("model", "tiny")),
     (("data", "path"), ("data", "task")),
 ]
 """Fields that take each other's place. An override of one replaces the file's value of the others."""
 
-OF_ANOTHER_FIELD: dict[Key, Key] = {("data", name): ("data", "task") for name in ("options", *OF_FILES)}
-"""Fields whose content belongs to the value of another field. An override of the latter drops the file's content."""
+OF_ANOTHER_TASK = ("options", *OF_FILES)
+"""Fields of `data` that belong to its task or files. An override of data.task drops them."""
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -89,7 +89,7 @@ def make_recipe(
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:
-        lines = [explain(mistake, values, places, path) for mistake in find_mistakes(error)]
+        lines = [explain(mistake, values, places, path) for mistake in error.errors()]
         raise RecipeError("\n".join(lines)) from error
 
 
@@ -100,8 +100,8 @@ def dump_recipe(recipe: Recipe) -> str:
 
 def differences(theirs: dict[str, Any], ours: dict[str, Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yield (section.field, its value in one, in the other) for every field in which two dumped recipes differ."""
-    one = _fields(theirs)
-    other = _fields(ours)
+    one = {field: value for field, value in leaves(theirs) if value != {}}
+    other = {field: value for field, value in leaves(ours) if value != {}}
     for field in sorted(one.keys() | other.keys()):
         a = one.get(field)
         b = other.get(field)
@@ -120,11 +120,6 @@ def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any
             yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
-
-
-def _fields(recipe: dict[str, Any]) -> dict[str, Any]:
-    """Return the value of every section.field; an empty section has none."""
-    return {field: value for field, value in leaves(recipe) if value != {}}
 
 
 def _parse_override(override: str) -> tuple[Key, Any]:
@@ -146,29 +141,23 @@ def _make_room(values: dict[str, Any], overrides: Iterable[tuple[Key, Any]]) -> 
     named_fields = {key[:2] for key, _ in overrides}
     for alternatives in ALTERNATIVES:
         if given_fields.intersection(alternatives):
-            for field in set(alternatives) - named_fields:
-                _remove(values, field)
-    for field, owner in OF_ANOTHER_FIELD.items():
-        if owner in given and given[owner] != _get(values, owner):
-            _remove(values, field)
-    for name, section in (("objective", ObjectiveSection), ("advantage", AdvantageSection)):
-        kind = given.get((name, "kind"))
-        kind_before = _get(values, (name, "kind")) or section.DEFAULT
+            for section, name in set(alternatives) - named_fields:
+                _section(values, section).pop(name, None)
+    task = given.get(("data", "task"))
+    if task is not None and task != _section(values, "data").get("task"):
+        for name in OF_ANOTHER_TASK:
+            _section(values, "data").pop(name, None)
+    for chosen in (ObjectiveSection, AdvantageSection):
+        kind = given.get((chosen.SECTION, "kind"))
+        kind_before = _section(values, chosen.SECTION).get("kind", chosen.DEFAULT)
         if kind is not None and kind != kind_before:
-            values[name] = {}  # the file's fields belong to the kind it had
+            values[chosen.SECTION] = {}  # the file's fields belong to the kind it had
 
 
-def _get(values: dict[str, Any], key: Key) -> Any:
-    section = values.get(str(key[0]))
-    if not isinstance(section, dict):
-        return None
-    return section.get(key[1])
-
-
-def _remove(values: dict[str, Any], key: Key) -> None:
-    section = values.get(str(key[0]))
-    if isinstance(section, dict):
-        section.pop(key[1], None)
+def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
+    """Return a section of the file; an empty one where the file has something else in its place."""
+    section = values.get(name)
+    return section if isinstance(section, dict) else {}
 
 
 def _set(values: dict[str, Any], key: Key, value: Any, override: str) -> None:

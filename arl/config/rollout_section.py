@@ -60,7 +60,7 @@ class Rollout(Section):
     """Token budget of one episode, all turns together."""
     temperature: PositiveFloat = 1.0
     """Sampling temperature, also that of behavior_logprobs."""
-    stop: tuple[str, ...] = ()
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = ()
     """Strings that end a turn, beside the model's end tokens. The token that completes one is trained; the reward's
     text ends before the string."""
     stop_token_ids: tuple[NonNegative, ...] = ()
@@ -92,22 +92,13 @@ class Rollout(Section):
                 )
         return values if values.get("lag") is None else {"staleness": None} | values
 
-    @field_validator("stop")
-    @classmethod
-    def _findable(cls, stop: tuple[str, ...]) -> tuple[str, ...]:
-        for string in stop:
-            if not string or "\N{REPLACEMENT CHARACTER}" in string:  # it stands for an incomplete character
-                raise ValueError(f"rollout.stop {string!r}: must have at least one character, and no U+FFFD")
-        return stop
-
     @field_validator("lag", mode="before")
     @classmethod
     def _number_or_one_file(cls, lag: Any) -> Any:
-        given = {name: file for name, file in lag.items() if file is not None} if isinstance(lag, dict) else lag
-        is_file = isinstance(given, dict) and given.keys() <= LagFile.model_fields.keys()
-        if is_file and [type(file) for file in given.values()] == [str]:
-            return given
         if lag is None or isinstance(lag, LagFile) or (type(lag) is int and lag >= 0):  # and no boolean, an int too
+            return lag
+        files = [file for file in lag.values() if file is not None] if isinstance(lag, dict) else []
+        if len(files) == 1:
             return lag
         raise ValueError(f"rollout.lag {lag!r}: give a whole number of versions ≥ 0, {{dist: FILE}} or {{trace: RUN}}")
 

@@ -96,12 +96,6 @@ class Train(Section):
 
     @model_validator(mode="after")
     def _validate(self) -> "Train":
-        if self.learning_rate * self.weight_decay >= 1:
-            raise ValueError(
-                f"train.weight_decay {self.weight_decay:g}: an update multiplies the weights by 1 - learning_rate x "
-                f"weight_decay, which must be more than 0; give less than {1 / self.learning_rate:g}, or lower "
-                f"train.learning_rate {self.learning_rate:g}"
-            )
         if self.shard_ranks is not None and self.ranks % self.shard_ranks:
             raise ValueError(f"train.shard_ranks {self.shard_ranks} must divide train.ranks {self.ranks}")
         if self.min_ranks is not None and self.min_ranks > self.ranks:

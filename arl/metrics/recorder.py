@@ -237,10 +237,8 @@ class Recorder:
 
     def group_finished(self, group: TrajectoryGroup) -> None:
         """Count a group that waits in the buffer."""
-        selection = self.state.selection
-        selection.generated.add(group)
+        self.state.selection.generated.add(group)
         self.state.ended.add(group)
-        self._trace.count("groups arrived", now(), groups=selection.generated.groups - selection.num_lost)
 
     def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
         """Count a group that is not trained. Rejected ones are not shown: a filter may reject hundreds."""
@@ -302,16 +300,14 @@ class Recorder:
         self._recorded(result.version)
 
     def evaluated(self, accuracy: Accuracy) -> None:
-        """Write the record of an evaluation; it may come after those of later steps."""
+        """Write the record of an evaluation, once; it may come after those of later steps."""
         version = accuracy.version
+        if self.records.has_evaluated(accuracy.suite, version):  # as of a run that is resumed
+            return
         record: Record = {"step": version, "policy_version": version, "time_s": self.seconds}
         record[f"eval/{accuracy.suite}/accuracy"] = accuracy.mean_reward
         record[f"eval/{accuracy.suite}/problems"] = accuracy.problems
         self._write(record)
-
-    def has_evaluated(self, accuracy: Accuracy) -> bool:
-        """Return whether the record of this evaluation is in the file, as of a run that is resumed."""
-        return self.records.has_evaluated(accuracy.suite, accuracy.version)
 
     def read_records(self) -> Iterator[Record]:
         """Yield all records of the run from its file, one at a time, because those of a long run take gigabytes."""

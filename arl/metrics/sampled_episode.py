@@ -6,6 +6,7 @@ Batch ─► choose_samples ─► SampledEpisode ─► trackers          traje
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 from rich.console import Group, RenderableType
 from rich.panel import Panel
@@ -78,25 +79,15 @@ def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCode
 def sample_of(row: Mapping[str, Any]) -> SampledEpisode:
     """Make a sample of the row of a trajectory file."""
     versions = [version for version in row["policy_versions"] if version != NOT_SAMPLED]
-    return SampledEpisode(
-        fate=row["fate"],
-        step=None if row["trained_at"] is None else row["trained_at"] + 1,
-        group_id=row["group_id"],
-        sample=row["sample"],
-        problem_id=row["problem_id"],
-        prompt=row["prompt"] or "",
-        response=row["response"] or "",
-        answer=row["answer"],
-        reward=row["reward"],
-        unshaped_reward=row["unshaped_reward"],
-        parts=dict(row["reward_parts"]),
-        error=row["reward_error"],
-        advantage=row["advantage"],
-        length=len(versions),
-        oldest_version=min(versions, default=None),
-        newest_version=max(versions, default=None),
-        truncated=row["truncated"],
-    )
+    computed = {
+        "step": None if row["trained_at"] is None else row["trained_at"] + 1,
+        "parts": dict(row["reward_parts"]),
+        "error": row["reward_error"],
+        "length": len(versions),
+        "oldest_version": min(versions, default=None),
+        "newest_version": max(versions, default=None),
+    }
+    return msgspec.convert({**row, **computed}, SampledEpisode)
 
 
 def draw(sample: SampledEpisode) -> Panel:

@@ -2,7 +2,7 @@
 
     with span("engine-0", "g17.3.0"): …  ─┐
     add_span("trainer", "publication of 4", …) ─► SpanSink of the running task ─► Trace: trace.json
-    steps, waits, swaps, counters of the recorder ────────────────────────────────┘    └─► read_spans: steps, swaps
+    steps, waits and swaps of the recorder ───────────────────────────────────────┘    └─► read_spans: steps, swaps
 
 All spans are on one clock, the controller's, in seconds. What another process or host does begins when the request is
 sent, and ends when its answer has been read. So it is longer than the work itself by the way there and back, and by
@@ -35,7 +35,6 @@ BEGIN = b"["
 END = b"\n]\n"
 STEP_OR_SWAP = re.compile(rb'"name":"(step|swap to) ([0-9]+)"')
 
-Argument = str | int | float
 Times = tuple[float, float]  # begin and end
 
 
@@ -47,7 +46,6 @@ class TraceSpan(Struct, frozen=True):
     name: str
     begin: float
     end: float
-    arguments: dict[str, Argument] = {}
 
 
 class SpanSink:
@@ -113,7 +111,7 @@ def current_sink() -> SpanSink | None:
 
 
 @contextlib.contextmanager
-def span(process: str, name: str, **arguments: Argument) -> Iterator[None]:
+def span(process: str, name: str) -> Iterator[None]:
     """Note that the block ran, on a lane of its own. One that fails or is canceled is noted as well."""
     sink = _sink.get()
     if sink is None:
@@ -124,7 +122,7 @@ def span(process: str, name: str, **arguments: Argument) -> Iterator[None]:
         try:
             yield
         finally:
-            sink.add(TraceSpan(process, str(lane), name, begin, now(), arguments))
+            sink.add(TraceSpan(process, str(lane), name, begin, now()))
 
 
 def add_span(process: str, lane: str, name: str, begin: float, end: float) -> None:
@@ -169,13 +167,7 @@ class Trace:
                 tid=span.lane,
                 name=span.name,
                 dur=round((span.end - span.begin) * 1e6, 1),
-                args=span.arguments,
             )
-
-    def count(self, name: str, at: float, **values: float) -> None:
-        """Add a point of a counter."""
-        if self._size < self._max_bytes:
-            self._add(at * 1e6, ph="C", tid=name, name=name, args=values)
 
     def flush(self) -> int:
         """Hand everything to the operating system and return the size of the file, bytes; its array stays open."""

@@ -23,6 +23,7 @@ START_SECONDS = 30.0  # for wandb to register the run, in the tracker's own thre
 MAX_GROUP = 128  # characters
 MAX_TAG = 64
 REDACTED = "(left out)"
+SIDES = ("engine", "train", "reward")  # sections with environment variables
 AXIS_STEP = "axis/step"
 AXIS_TOKENS = "axis/tokens"
 AXIS_TIME = "axis/time_s"
@@ -89,7 +90,8 @@ class WandbTracker:
             settings=self._wandb.Settings(
                 silent=True,
                 init_timeout=START_SECONDS,
-                x_disable_meta=bool(_with_environment(config)),  # which holds the command line, and that may give them
+                # It holds the command line, and that may give such variables.
+                x_disable_meta=any(config[name]["environment"] for name in SIDES),
             ),
             **options,
         )
@@ -120,16 +122,10 @@ class WandbTracker:
 
 def redacted(config: dict[str, Any]) -> dict[str, Any]:
     """Return a recipe without the values of environment variables, any of which may be a secret."""
+    sides = {name: config[name] for name in SIDES}
     return config | {
-        section: fields | {"environment": dict.fromkeys(fields["environment"], REDACTED)}
-        for section, fields in _with_environment(config).items()
+        name: side | {"environment": dict.fromkeys(side["environment"], REDACTED)} for name, side in sides.items()
     }
-
-
-def _with_environment(config: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the sections that give environment variables to some processes."""
-    sections = {name: fields for name, fields in config.items() if isinstance(fields, dict)}
-    return {name: fields for name, fields in sections.items() if fields.get("environment")}
 
 
 def comparable(config: dict[str, Any]) -> dict[str, str]:
@@ -152,7 +148,7 @@ def comparable(config: dict[str, Any]) -> dict[str, str]:
 def tags(config: dict[str, Any], more: str = "") -> tuple[str, ...]:
     """Return the tags of a run: what matters, then `more`, which are separated by commas; each once."""
     flat = comparable(config)
-    age = next(f"{name}={flat[name]}" for name in ("staleness", "lag") if name in flat)
+    age = f"staleness={flat['staleness']}" if "staleness" in flat else f"lag={flat['lag']}"
     ours = [flat["objective"], age, flat["mode"], flat["world"], flat["backend"]]
     return tuple(dict.fromkeys(tag[-MAX_TAG:] for tag in [*ours, *filter(None, more.split(","))]))
 

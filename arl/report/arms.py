@@ -90,14 +90,9 @@ def make_arms(runs: Sequence[LoadedRun]) -> tuple[list[Arm], list[str]]:
     def place(group: list[LoadedRun]) -> list[tuple[int, float, str]]:
         return [order(field, _value_or_section(group[0].recipe, field)) for field in fields]
 
-    ordered = sorted(groups.values(), key=place)
-    given = Counter(group[0].recipe.get("name") for group in ordered)
     notes: list[str] = []
     arms = []
-    own_names = []
-    for number, group in enumerate(ordered):
-        name = group[0].recipe.get("name")
-        own_names.append(str(name) if name and given[name] == 1 else group[0].name)
+    for number, group in enumerate(sorted(groups.values(), key=place)):
         arm = Arm(
             number=number,
             settings={field: _value_or_section(group[0].recipe, field) for field in fields},
@@ -107,6 +102,9 @@ def make_arms(runs: Sequence[LoadedRun]) -> tuple[list[Arm], list[str]]:
         )
         arms.append(arm)
     if not 0 < len(fields) <= MAX_FIELDS or len({arm.name for arm in arms}) < len(arms):
+        own_names = [arm.runs[0].recipe["name"] for arm in arms]
+        if len(set(own_names)) < len(arms):
+            own_names = [arm.runs[0].name for arm in arms]
         arms = [msgspec.structs.replace(arm, own_name=name) for arm, name in zip(arms, own_names, strict=True)]
     return arms, notes
 

@@ -59,11 +59,7 @@ def build_report(paths: Sequence[Path], budgets: Sequence[Budget] = ()) -> Repor
         speed.advice_section(arms),
     ]
     num_runs = sum(len(arm.runs) for arm in arms)
-    return Report(f"{_count(len(arms), 'arm')}, {_count(num_runs, 'run')}", arms, comparison, notes, sections)
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number} {noun}{'s' if number != 1 else ''}"
+    return Report(f"Arms: {len(arms)}, runs: {num_runs}", arms, comparison, notes, sections)
 
 
 def overview_section(arms: Sequence[Arm], comparison: Comparison) -> ReportSection:

@@ -1,6 +1,5 @@
 """Define the commands of the room `report`. Heavy imports live inside them."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,12 +10,8 @@ if TYPE_CHECKING:
 
 
 def report(
-    runs: Annotated[
-        list[Path], typer.Argument(help="Directories of runs or sweeps, or above; living runs too.", metavar="RUN...")
-    ],
-    out: Annotated[
-        Path | None, typer.Option(help="Also write one HTML page that opens offline.", metavar="FILE")
-    ] = None,
+    runs: Annotated[list[Path], typer.Argument(help="Directories of runs or sweeps, or above.", metavar="RUN...")],
+    out: Annotated[Path | None, typer.Option(help="Also write a page that opens offline.", metavar="FILE")] = None,
     at_steps: Annotated[str, typer.Option(help="Compare at these steps, as in 20,50. [20,30]")] = "",
     at_tokens: Annotated[str, typer.Option(help="Compare at so many trained tokens, as in 1e6,2e6.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
@@ -47,6 +42,3 @@ def _budgets(text: str, axis: "Axis") -> "list[Budget]":
     except ValueError as error:
         raise InputError(f"--at-{axis} {text}: {error}; write it as --at-{axis} 20,50") from error
     return [Budget(axis, place) for place in places]
-
-
-COMMANDS: tuple[Callable[..., None], ...] = (report,)

@@ -34,7 +34,7 @@ class Difference(Struct, frozen=True, kw_only=True):
     @property
     def is_unclear(self) -> bool:
         """Return whether several seeds show no difference. One seed alone says nothing either way."""
-        return self.estimate.low is not None and self.estimate.holds_zero
+        return self.estimate.low <= 0 <= self.estimate.high
 
     @property
     def sentence(self) -> str:
@@ -50,13 +50,12 @@ class Difference(Struct, frozen=True, kw_only=True):
         pairing = "" if self.is_paired else " each at least, not the same ones"
         where = f"at {self.budget.title}, {self.quantity.title}, {seeds}{pairing}"
         written = self.quantity.estimate(size, unit=" points" if self.quantity.is_accuracy else "")
-        if size.low is None and not size.mean:
-            return f"{a} and {b}{common}: equal {where}."
-        if size.low is None:
-            return f"{a}{common} is {written} above {b} {where}: one seed has no interval, so this may be chance."
-        if size.holds_zero:
+        if self.is_unclear:
             return f"{a} and {b}{common}: no difference that {size.seeds} seeds can show ({written} {where})."
-        return f"{a}{common} is {written} above {b} {where}."
+        if not size.has_interval and size.mean == 0:
+            return f"{a} and {b}{common}: equal {where}."
+        chance = "" if size.has_interval else ": one seed has no interval, so this may be chance"
+        return f"{a}{common} is {written} above {b} {where}{chance}."
 
 
 def _side(arm: Arm, fields: Sequence[str]) -> str:

@@ -160,30 +160,23 @@ def _axis_traces(
     lines = sorted(lines_along(measured, [field]), key=lambda line: min(arm.number for arm in line))
     traces = []
     for number, line in enumerate(lines):
-        found = [comparison.values[quantity, budget, arm.number] for arm in line]
-        means = quantity.scale * np.array([value.mean.mean for value in found if value])
-        bounds = quantity.scale * np.array([value.mean.bounds for value in found if value])
+        values = [comparison.values[quantity, budget, arm.number] for arm in line]
+        found = [value.mean for value in values if value]
+        means = quantity.scale * np.array([mean.mean for mean in found])
+        above = quantity.scale * np.array([mean.high - mean.mean for mean in found])
+        below = quantity.scale * np.array([mean.mean - mean.low for mean in found])
         ticks = [show(field, arm.settings[field]) for arm in line]
         shift = APART * (number - (len(lines) - 1) / 2)
-        trace = {
-            "type": "scatter",
-            "mode": "lines+markers",
-            "name": line[0].name_without([field]) or "all arms",
-            "x": [labels.index(tick) + shift for tick in ticks],
-            "y": parts.numbers(means),
-            "text": ticks,
-            "hovertemplate": "%{text}: %{y}",
-            "error_y": {
-                "type": "data",
-                "symmetric": False,
-                "array": parts.numbers(bounds[:, 1] - means),
-                "arrayminus": parts.numbers(means - bounds[:, 0]),
-                "color": parts.color(number),
-                "thickness": 1.3,
-                "width": 3,
-            },
-            "line": parts.line_of(number),
-            "marker": {"color": parts.color(number), "size": 6},
+        name = line[0].name_without([field]) or "all arms"
+        trace = parts.line_trace(number, name, [labels.index(tick) + shift for tick in ticks], means)
+        intervals = {
+            "type": "data",
+            "symmetric": False,
+            "array": parts.numbers(above),
+            "arrayminus": parts.numbers(below),
+            "color": parts.color(number),
+            "thickness": 1.3,
+            "width": 3,
         }
-        traces.append(trace)
+        traces.append(trace | {"text": ticks, "hovertemplate": "%{text}: %{y}", "error_y": intervals})
     return traces

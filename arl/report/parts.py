@@ -88,9 +88,17 @@ def color(number: int, opacity: float = 1.0) -> str:
     return f"rgba({RED_GREEN_BLUE[number % len(RED_GREEN_BLUE)]},{opacity:g})"
 
 
-def line_of(number: int) -> dict[str, Any]:
-    """Return the line of an arm or of a series; those that share a color have unlike dashes."""
-    return {"color": color(number), "dash": DASHES[number // len(RED_GREEN_BLUE) % len(DASHES)]}
+def line_trace(number: int, name: str, x: list[Any], y: np.ndarray, mode: str = "lines+markers") -> dict[str, Any]:
+    """Draw an arm or a series; those that share a color have unlike dashes."""
+    return {
+        "type": "scatter",
+        "mode": mode,
+        "name": name,
+        "x": x,
+        "y": numbers(y),
+        "line": {"color": color(number), "dash": DASHES[number // len(RED_GREEN_BLUE) % len(DASHES)]},
+        "marker": {"color": color(number)},
+    }
 
 
 def axes(x_title: str, y_title: str) -> dict[str, Any]:
@@ -122,15 +130,8 @@ def _traces(arm: Arm, curves: Sequence[SeedCurve]) -> list[dict[str, Any]]:
     if len(x) > MAX_POINTS:
         x = np.linspace(x[0], x[-1], MAX_POINTS)
     mean, low, high = curve_of_seeds(np.stack([at_each(*curve, x) for curve in curves]))
-    line = {
-        "type": "scatter",
-        "mode": "lines" if np.isfinite(mean).sum() > 1 else "markers",
-        "name": arm.name,
-        "x": numbers(x),
-        "y": numbers(mean),
-        "line": line_of(arm.number),
-        "marker": {"color": color(arm.number)},
-    }
+    mode = "lines" if np.isfinite(mean).sum() > 1 else "markers"
+    line = line_trace(arm.number, arm.name, numbers(x), mean, mode)
     known = np.isfinite(low)
     if not known.any():
         return [line]

@@ -70,10 +70,8 @@ class Quantity(Struct, frozen=True):
     def estimate(self, mean: MeanOfSeeds, sign: str = "", unit: str = "") -> str:
         """Write a mean with its interval, as in `41.2 [39.0, 43.1]`."""
         text = f"{self.text(mean.mean, sign)}{unit}"
-        if mean.low is None:
-            return text
-        low, high = mean.bounds
-        return f"{text} [{self.text(low, sign)}, {self.text(high, sign)}]"
+        interval = f" [{self.text(mean.low, sign)}, {self.text(mean.high, sign)}]"
+        return text + interval if mean.has_interval else text
 
 
 class Budget(Struct, frozen=True):

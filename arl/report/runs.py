@@ -119,22 +119,24 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
     except (OSError, YamlError, DataError) as error:
         notes.append(f"{name}: {RECIPE} or {METRICS_FILE} cannot be read ({error}); it is left out")
         return None
-    is_finished = (directory / SUMMARY).exists()
     status: RunStatus = "running" if is_locked(directory / LOCK) else "stopped"
+    selection_bias = []
+    if (directory / SUMMARY).exists():
+        status = "finished"
+        selection_bias = msgspec.json.decode((directory / SUMMARY).read_bytes())["selection_bias"]
     steps = [row for row in rows if OF_A_STEP in row]
     if not steps:
         notes.append(f"{name}: no step is finished yet ({status}); it is left out")
         return None
-    summary = msgspec.json.decode((directory / SUMMARY).read_bytes()) if is_finished else {}
     return LoadedRun(
         name=name,
         directory=directory,
         recipe=recipe,
-        status="finished" if is_finished else status,
+        status=status,
         steps=np.array([number(row, "step") for row in steps], dtype=np.int64),
         columns=_columns(steps),
         scores=_scores([row for row in rows if OF_A_STEP not in row]),
-        selection_bias=summary.get("selection_bias", []),
+        selection_bias=selection_bias,
     )
 
 

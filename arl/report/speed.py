@@ -50,9 +50,6 @@ def section(arms: Sequence[Arm]) -> ReportSection:
 
 
 def _rates(arms: Sequence[Arm]) -> Table:
-    def swaps(run: LoadedRun) -> float:
-        return float(np.nansum(run.number("sync/swaps")))
-
     return arm_table(
         arms,
         "Speed",
@@ -61,7 +58,6 @@ def _rates(arms: Sequence[Arm]) -> Table:
         {
             "tokens/s": lambda arm: text(arm.estimate(tokens_per_second), ",.0f", with_interval=True),
             "time, s": lambda arm: text(arm.last("time_s"), ",.1f"),
-            "swaps": lambda arm: text(arm.estimate(swaps), ",.0f"),
             "swap, s": lambda arm: text(arm.mean("sync/seconds")),
         },
     )

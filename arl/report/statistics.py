@@ -30,29 +30,19 @@ class MeanOfSeeds(Struct, frozen=True):
     """Hold a mean over seeds with its interval."""
 
     mean: float
-    low: float | None  # None: one seed has no interval
-    high: float | None
+    low: float  # NaN: one seed has no interval
+    high: float
     seeds: int
 
     @property
-    def bounds(self) -> tuple[float, float]:
-        """Return the interval; without one, the mean itself."""
-        if self.low is None or self.high is None:
-            return self.mean, self.mean
-        return self.low, self.high
+    def has_interval(self) -> bool:
+        """Return whether there are seeds enough for one."""
+        return self.seeds > 1
 
     @property
     def negative(self) -> "MeanOfSeeds":
         """Return the mean of the same numbers with the other sign."""
-        if self.low is None or self.high is None:
-            return MeanOfSeeds(-self.mean, None, None, self.seeds)
         return MeanOfSeeds(-self.mean, -self.high, -self.low, self.seeds)
-
-    @property
-    def holds_zero(self) -> bool:
-        """Return whether the interval says that 0 is possible; without an interval, it does."""
-        low, high = self.bounds
-        return self.low is None or low <= 0 <= high
 
 
 def text(estimate: MeanOfSeeds | None, form: str = ".3g", with_interval: bool = False) -> str:
@@ -60,42 +50,34 @@ def text(estimate: MeanOfSeeds | None, form: str = ".3g", with_interval: bool = 
     if estimate is None:
         return "–"
     mean = format(estimate.mean, form)
-    if estimate.low is None or not with_interval:
+    if not with_interval or not estimate.has_interval:
         return mean
-    low, high = estimate.bounds
-    return f"{mean} [{low:{form}}, {high:{form}}]"
+    return f"{mean} [{estimate.low:{form}}, {estimate.high:{form}}]"
 
 
 def mean_of_seeds(values: Sequence[float]) -> MeanOfSeeds | None:
     """Compute the mean of the numbers that were measured, with its interval; None if none was."""
-    measured = _measured(values)
-    if len(measured) == 0:
+    column = np.array(values).reshape(-1, 1)
+    seeds = int(np.isfinite(column).sum())
+    if seeds == 0:
         return None
-    mean = float(measured.mean())
-    if len(measured) == 1:
-        return MeanOfSeeds(mean, None, None, seeds=1)
-    low, high = _interval(measured[:, None], RESAMPLES)
-    return MeanOfSeeds(mean, low.item(), high.item(), seeds=len(measured))
+    mean, low, high = curve_of_seeds(column, RESAMPLES)
+    return MeanOfSeeds(mean.item(), low.item(), high.item(), seeds)
 
 
 def difference_of_means(ones: Sequence[float], others: Sequence[float]) -> MeanOfSeeds | None:
     """Compute mean(ones) − mean(others) of unlike seeds, each side resampled by itself; None without one of them."""
-    one = _measured(ones)
-    other = _measured(others)
-    seeds = min(len(one), len(other))
+    seeds = min(len(ones), len(others))
     if seeds == 0:
         return None
+    one = np.array(ones)
+    other = np.array(others)
     mean = float(one.mean() - other.mean())
     if seeds == 1:
-        return MeanOfSeeds(mean, None, None, seeds=1)
-    of_one = _deviations(one, RESAMPLES)
-    of_other = _deviations(other, RESAMPLES, is_other=True)
-    low, high = np.percentile(of_one - of_other, TAILS).tolist()
-    return MeanOfSeeds(mean, mean + min(low, 0.0), mean + max(high, 0.0), seeds)
-
-
-def _measured(values: Sequence[float]) -> np.ndarray:
-    return np.array([value for value in values if math.isfinite(value)])
+        return MeanOfSeeds(mean, math.nan, math.nan, seeds)
+    drawn = _deviations(one, RESAMPLES) - _deviations(other, RESAMPLES, is_other=True)
+    low, high = _interval(np.array(mean), drawn)
+    return MeanOfSeeds(mean, low.item(), high.item(), seeds)
 
 
 def widening(num_seeds: int) -> float:
@@ -111,7 +93,9 @@ def widening(num_seeds: int) -> float:
     return spread * student_t / Z
 
 
-def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def curve_of_seeds(
+    values: np.ndarray, resamples: int = RESAMPLES_OF_CURVES
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Compute mean, low and high at each point, over the seeds that were measured there.
 
     Args:
@@ -129,15 +113,14 @@ def curve_of_seeds(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarr
         if len(there) > 0:
             mean[points] = there.mean(axis=0)
         if len(there) > 1:
-            low[points], high[points] = _interval(there, RESAMPLES_OF_CURVES)
+            low[points], high[points] = _interval(mean[points], _deviations(there, resamples))
     return mean, low, high
 
 
-def _interval(values: np.ndarray, resamples: int) -> tuple[np.ndarray, np.ndarray]:
-    """Compute the bounds of the mean over rows of (seeds, points), two or more seeds."""
-    center = values.mean(axis=0)
-    low, high = np.percentile(_deviations(values, resamples), TAILS, axis=0)
-    return center + np.minimum(low, 0.0), center + np.maximum(high, 0.0)
+def _interval(mean: np.ndarray, deviations: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the bounds of what was drawn around the mean, which they always hold."""
+    low, high = np.percentile(deviations, TAILS, axis=0)
+    return mean + np.minimum(low, 0.0), mean + np.maximum(high, 0.0)
 
 
 def _deviations(values: np.ndarray, resamples: int, is_other: bool = False) -> np.ndarray:

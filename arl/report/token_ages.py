@@ -79,16 +79,7 @@ def _over_ages(arms: Sequence[Arm], metric: str, title: str) -> Figure:
     for arm in arms:
         values = by_age(arm, metric)
         if np.isfinite(values).any():
-            trace = {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "name": arm.name,
-                "x": list(AGE_BUCKETS),
-                "y": parts.numbers(values),
-                "line": parts.line_of(arm.number),
-                "marker": {"color": parts.color(arm.number)},
-            }
-            traces.append(trace)
+            traces.append(parts.line_trace(arm.number, arm.name, list(AGE_BUCKETS), values))
     layout = parts.axes("age of the token, versions", title)
     layout["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": list(AGE_BUCKETS)}
     caption = "Mean over all steps weighted by tokens, then over seeds. A point is missing where no token has that age."

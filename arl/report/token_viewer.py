@@ -59,10 +59,9 @@ def choose_episodes(arms: Sequence[Arm], notes: list[str]) -> list[ShownEpisode]
     for arm in arms:
         run = arm.runs[0]
         rows = list(_rows(run.directory, max(1, MAX_EPISODES // len(arms)), notes))
-        if rows:
-            tokenizer = load_tokenizer(run.directory, run.recipe.get("model.path"))
-            name = f"{arm.name}, seed {run.seed}"
-            shown += [_show(name, row, token_texts(tokenizer, row["token_ids"])) for row in rows]
+        tokenizer = load_tokenizer(run.directory, run.recipe.get("model.path"))
+        name = f"{arm.name}, seed {run.seed}"
+        shown += [_show(name, row, token_texts(tokenizer, row["token_ids"])) for row in rows]
     return shown
 
 
@@ -165,15 +164,12 @@ def token_texts(tokenizer: Tokenizer | None, token_ids: Sequence[int]) -> list[s
     """
     if tokenizer is None:
         return [f"{token} " for token in token_ids]
-    texts = {token: tokenizer.decode([token], skip_special_tokens=False) for token in token_ids}
-    first = next((token for token, text in texts.items() if text and REPLACEMENT not in text), None)
-    if first is not None:
-        before = texts[first]
-        for token in texts:
-            pair = tokenizer.decode([first, token], skip_special_tokens=False)
-            if pair.startswith(before):
-                texts[token] = pair.removeprefix(before)
-    for token, text in texts.items():
-        if not text or REPLACEMENT in text:
-            texts[token] = f"⟨{tokenizer.id_to_token(token) or token}⟩"
-    return [texts[token] for token in token_ids]
+
+    def decode(*tokens: int) -> str:
+        text: str = tokenizer.decode(tokens, skip_special_tokens=False)
+        return "" if REPLACEMENT in text else text
+
+    before = [token for token in token_ids if decode(token)][:1]
+    start = len(decode(*before))
+    texts = {token: decode(*before, token)[start:] for token in set(token_ids)}
+    return [texts[token] or f"⟨{tokenizer.id_to_token(token)}⟩" for token in token_ids]

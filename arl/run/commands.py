@@ -35,6 +35,7 @@ Gpus = Annotated[
     typer.Option(help="With --dry-run, plan for these instead of this machine: 8xH100, 8x80GB.", callback=not_empty),
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", help="With --dry-run, also print the full recipe.")]
+# Options that --help names with another one are hidden, so that it fits one screen.
 LauncherName = Annotated[
     str | None,
     typer.Option("--launcher", help="local, slurm, ray or module:attribute.", callback=not_empty),

@@ -291,7 +291,7 @@ class SegmentRun:
         is_all = self.context.recipe.eval.only_held_out
         if board is not None and is_all and not board.measured(version):
             board.add(self.context.directory / CHECKPOINTS / f"step_{version}", [self.after])
-        elif not self.recorder.has_evaluated(self.after):
+        else:
             self.recorder.evaluated(self.after)
 
 

@@ -68,8 +68,8 @@ def dry_run(request: SweepRequest, console: Console) -> None:
     planned = PlannedSweep(request, console)
     planned.note(f"sweep {request.name}, in {planned.directory}")
     table = Table("arm", "settings", "seeds", "state", box=None, pad_edge=False)
-    for of_arm in _by_arm(planned.runs).values():
-        arm = of_arm[0].arm
+    for arm in planned.sweep.arms:
+        of_arm = [run for run in planned.runs if run.arm is arm]
         settings = [write_override(field, value) for field, value in arm.settings.items()]
         states = Counter(run.state for run in of_arm)
         seeds = ", ".join(str(run.seed) for run in of_arm)
@@ -96,10 +96,11 @@ def run_sweep(request: SweepRequest, console: Console) -> Path:
             planned.note("the same command goes on with this sweep")
             raise
     table = Table("arm", "seeds", "accuracy", box=None, pad_edge=False)  # the mean over the finished seeds
-    for name, of_arm in _by_arm(planned.runs).items():
+    for arm in planned.sweep.arms:
+        of_arm = [run for run in planned.runs if run.arm is arm]
         finished = [run for run in of_arm if run.state == "finished"]
         found = [accuracy for accuracy in map(_accuracy, finished) if accuracy is not None]
-        table.add_row(name, f"{len(finished)}/{len(of_arm)}", _number(statistics.fmean(found) if found else None))
+        table.add_row(arm.name, f"{len(finished)}/{len(of_arm)}", _number(statistics.fmean(found) if found else None))
     console.print(table)
     if runner.failed:
         lines = [f"{len(runner.failed)} of {len(planned.runs)} runs failed; the same command tries them again:"]
@@ -212,13 +213,6 @@ def _shares(request: SweepRequest, sweep: Sweep, num_runs: int) -> list[Share]:
     for arm in sweep.arms:
         place(arm.recipe, [node])
     return shares
-
-
-def _by_arm(runs: Sequence[SweepRun]) -> dict[str, list[SweepRun]]:
-    arms: dict[str, list[SweepRun]] = {}
-    for run in runs:
-        arms.setdefault(run.arm.name, []).append(run)
-    return arms
 
 
 def _accuracy(run: SweepRun) -> float | None:

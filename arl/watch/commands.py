@@ -1,6 +1,5 @@
 """Define the commands of the room `watch`. Heavy imports live inside them."""
 
-from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated
 
@@ -25,18 +24,16 @@ def top(run: Run, once: Annotated[bool, typer.Option("--once", help="Print it on
 
     from arl.watch.top import show_live, show_once
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, width=None if sys.stdout.isatty() else PIPED_WIDTH)
     if once or not console.is_terminal or not sys.stdin.isatty():
-        show_once(run, console if console.is_terminal else Console(highlight=False, width=PIPED_WIDTH))
+        show_once(run, console)
     else:
         show_live(run, console)
 
 
 def logs(
     run: Run,
-    role: Annotated[
-        str | None, typer.Argument(help="As in engine-0, trainer-1, reward; or the first part: engine.", metavar="ROLE")
-    ] = None,
+    role: Annotated[str | None, typer.Argument(help="As in engine-0; or of several: engine.", metavar="ROLE")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run has ended.")] = False,
     lines: Annotated[int, typer.Option("-n", min=0, help="Last lines of each log.")] = 10,
 ) -> None:
@@ -44,6 +41,3 @@ def logs(
     from arl.watch.run_logs import show_logs
 
     show_logs(run, role, lines, typer.echo, follow)
-
-
-COMMANDS: tuple[Callable[..., None], ...] = (top, logs)

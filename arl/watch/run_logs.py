@@ -7,7 +7,6 @@ import io
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from arl.errors import InputError
@@ -20,34 +19,7 @@ PERIOD = 0.25  # seconds between two looks
 TAIL_BYTES = 1 << 20  # at the end of a log, in which its last lines are looked for
 
 
-@dataclass
-class RoleLog:
-    """Read one log from where it was read to."""
-
-    role: str
-    path: Path
-    at: int = 0  # bytes that were read
-
-    def new_lines(self, is_last: bool = False) -> list[str]:
-        """Return the whole lines that have been added; at last also one that has no end."""
-        with self.path.open("rb") as file:
-            file.seek(self.at)
-            added = file.read()
-        if not is_last:
-            added = added[: added.rfind(b"\n") + 1]
-        self.at += len(added)
-        return added.decode(errors="replace").removesuffix("\n").split("\n") if added else []
-
-    def seek_last(self, count: int) -> None:
-        """Go to where the last `count` lines begin."""
-        with self.path.open("rb") as file:
-            end = file.seek(0, os.SEEK_END)
-            file.seek(max(0, end - TAIL_BYTES))
-            lines = io.BytesIO(file.read(TAIL_BYTES)).readlines()  # a progress bar of a thousand \r is one line
-        self.at = end - sum(len(line) for line in (lines[-count:] if count else []))
-
-
-def find_logs(run: Path, role: str | None) -> list[RoleLog]:
+def find_logs(run: Path, role: str | None) -> dict[str, Path]:
     """Find the logs of a run, by role; `engine` stands for engine-0, engine-1 …, also those that have joined.
 
     Raises:
@@ -55,12 +27,11 @@ def find_logs(run: Path, role: str | None) -> list[RoleLog]:
     """
     require_run(run)
     directory = run / LOGS
-    logs = [RoleLog(str(path.relative_to(directory).with_suffix("")), path) for path in directory.rglob("*.log")]
-    found = [log for log in logs if role is None or log.role == role or log.role.startswith(f"{role}-")]
-    if found:
-        return sorted(found, key=lambda log: log.role)
-    there = f"there are {', '.join(sorted(log.role for log in logs))}" if logs else "it holds no log"
-    raise InputError(f"ROLE {role or 'any'!r}: has no log in {directory}; {there}")
+    logs = {str(path.relative_to(directory).with_suffix("")): path for path in sorted(directory.rglob("*.log"))}
+    found = {name: path for name, path in logs.items() if role in (None, name) or name.startswith(f"{role}-")}
+    if not found:
+        raise InputError(f"ROLE {role or 'any'!r}: has no log in {directory}; there are {', '.join(logs) or 'none'}")
+    return found
 
 
 def show_logs(run: Path, role: str | None, count: int, show: Callable[[str], object], follow: bool = False) -> None:
@@ -70,18 +41,36 @@ def show_logs(run: Path, role: str | None, count: int, show: Callable[[str], obj
     """
     logs = find_logs(run, role)
     has_prefix = len(logs) > 1 or (follow and role is None)
-    for log in logs:
-        log.seek_last(count)
+    read = {name: tail_start(path, count) for name, path in logs.items()}  # bytes
     while True:
         is_last = not follow or _has_ended(run)  # before the look, so that nothing is missed
-        known = {log.path for log in logs}
-        logs += [log for log in find_logs(run, role) if log.path not in known]  # processes that start later
-        for log in logs:
-            for line in log.new_lines(is_last):
-                show(f"{log.role} | {line}" if has_prefix else line)
+        for name, path in find_logs(run, role).items():  # also of processes that have started later
+            lines, read[name] = new_lines(path, read.get(name, 0), is_last)
+            for line in lines:
+                show(f"{name} | {line}" if has_prefix else line)
         if is_last:
             return
         time.sleep(PERIOD)
+
+
+def new_lines(path: Path, start: int, is_last: bool = False) -> tuple[list[str], int]:
+    """Return the whole lines from a byte on, at last also one that has no end; and the byte behind them."""
+    with path.open("rb") as file:
+        file.seek(start)
+        added = file.read()
+    if not is_last:
+        added = added[: added.rfind(b"\n") + 1]
+    lines = added.decode(errors="replace").removesuffix("\n").split("\n") if added else []
+    return lines, start + len(added)
+
+
+def tail_start(path: Path, count: int) -> int:
+    """Return the byte at which the last `count` lines begin."""
+    with path.open("rb") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - TAIL_BYTES))
+        lines = io.BytesIO(file.read(TAIL_BYTES)).readlines()  # a progress bar of a thousand \r is one line
+    return end - sum(len(line) for line in (lines[-count:] if count else []))
 
 
 def _has_ended(run: Path) -> bool:

@@ -45,10 +45,3 @@ def test_every_deadline_that_follows_from_others_is_in_a_pair() -> None:
     derived = {name for name, value in vars(Deadlines).items() if isinstance(value, property)}
     here = Path(__file__).read_text()
     assert {name for name in derived if f"d.{name}" not in here} == set()
-
-
-def test_the_controllers_rules_have_outer_deadlines_alone_because_they_wait_for_what_others_do() -> None:
-    for path in (ROOT / "arl" / "rollout").glob("*.py"):
-        for line in path.read_text().splitlines():
-            if line.startswith("from arl.clock import"):
-                assert "deadline" not in line.replace("outer_deadline", ""), path

@@ -16,7 +16,7 @@ GOOD = "model: {tiny: {}}\ndata: {task: running_checksum}\n"
         ("sync.transport=brodcast", "did you mean broadcast? give one of auto, file, memory, broadcast, ipc"),
         ('output.directory="a\\nb"', "must not hold line ends"),
         ("output.directory=''", "output.directory = '': must not be empty"),
-        ("train.weight_decay=1e9", "train.weight_decay 1e+09: an update multiplies the weights by"),
+        ("train.max_tokens=1", "unknown key; did you mean tokens or rollout.max_new_tokens or eval.max_new_tokens?"),
         ("train.learning_rate=.nan", "must be a finite number"),
         ("train.ranks=true", "train.ranks = True: must be a number, and not true or false"),
         ("data.task='a b:c'", "or your own as module:attribute"),

@@ -63,13 +63,3 @@ def test_a_recipe_with_other_values_names_or_gaps(file: Path, data: st.DataObjec
     mutate: Mutate = data.draw(st.sampled_from([replaced, misspelled, lost]))
     mutate(data, data.draw(st.sampled_from(sections)))
     loads_or_is_refused(file, yaml.safe_dump(tree, allow_unicode=True))
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(
-    st.data(), st.sampled_from(RECIPES), st.sampled_from(["\t", ": ", "[", "{", "'", "\n  ", "- ", "&a ", "*a", "#"])
-)
-def test_a_recipe_whose_text_is_broken(file: Path, data: st.DataObject, text: str, put_in: str) -> None:
-    place = data.draw(st.integers(0, len(text)))
-    num_lost = data.draw(st.integers(0, 3))
-    loads_or_is_refused(file, text[:place] + put_in + text[place + num_lost :])

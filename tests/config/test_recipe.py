@@ -4,11 +4,9 @@ from pathlib import Path
 
 import pytest
 import yaml
-from pydantic import BaseModel
 
-from arl.config.recipe import LagFile, Recipe
+from arl.config.recipe import LagFile
 from arl.config.recipe_file import dump_recipe, load_recipe
-from arl.config.section import inner_sections
 from arl.errors import RecipeError
 
 GOOD = """\
@@ -66,14 +64,6 @@ def test_another_task_does_not_inherit_the_options_of_the_files_task(recipe_file
     assert other.data.options == {"size": 7}
 
 
-@pytest.mark.parametrize("word", ["off", "'off'"])
-def test_off_is_a_word_as_in_yaml_1_2(recipe_file: Path, word: str) -> None:
-    recipe_file.write_text(f"{GOOD}output: {{wandb: {word}}}\n")
-    assert load_recipe(recipe_file).output.wandb == "off"
-    assert load_recipe(recipe_file, [f"output.wandb={word}"]).output.wandb == "off"
-    assert "output.wandb = False" in refusal(recipe_file, f"{GOOD}output: {{wandb: false}}\n")
-
-
 def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> None:
     task = "data: {task: running_checksum}"
     options = "data:\n  task: running_checksum\n  options:\n    "
@@ -127,27 +117,8 @@ def test_impossible_combinations_are_refused_by_the_rule_they_break(recipe_file:
     assert rule in refusal(recipe_file, GOOD + extra)
 
 
-def test_only_a_tiny_model_is_warmed_up(recipe_file: Path) -> None:
-    text = GOOD.replace("tiny: {}", "path: m") + "warmup: true\n"
-    assert ":7: warmup: teaches a model.tiny its task" in refusal(recipe_file, text)
-
-
 def test_a_missing_file_and_broken_yaml_are_told_apart(recipe_file: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="cannot be read"):
         load_recipe(tmp_path / "absent.yaml")
     assert "not valid YAML" in refusal(recipe_file, "train: [1")
     assert "a recipe is a mapping" in refusal(recipe_file, "just words")
-
-
-def test_every_field_has_a_docstring_and_only_sources_and_sizes_have_no_default() -> None:
-    sections: list[type[BaseModel]] = [Recipe]
-    required = set()
-    for section in sections:
-        for name, field in section.model_fields.items():
-            inner = inner_sections(field.annotation)
-            sections.extend(inner)
-            assert inner or field.description, f"{section.__name__}.{name} has no docstring"
-            if field.is_required():
-                required.add(name)
-    # file: of data.pass_rate; buffer: of reward.overlong
-    assert required == {"model", "data", "file", "buffer"}

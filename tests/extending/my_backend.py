@@ -70,13 +70,9 @@ class PatternEngine:
 
 
 class PatternBackend(EmbeddedBackend):
-    """Starts the embedded engine's servers at the lowest priority; in this process it generates a pattern."""
+    """Generates a pattern in this process."""
 
     capabilities = Capabilities(transports=("file", "memory"), deterministic_seeds=True, in_process=True)
-
-    def command(self, server: ServerSpec) -> Command:
-        command = super().command(server)
-        return Command(("nice", "-n", "19", *command.argv), command.environment)
 
     @asynccontextmanager
     async def open_in_process(self, recipe: Recipe, versions: StartingVersions) -> AsyncIterator[ReplicaEngine]:

@@ -1,6 +1,7 @@
 """Metrics say what their definitions say."""
 
 import contextlib
+import io
 import json
 import math
 from collections.abc import Iterator
@@ -9,11 +10,11 @@ from types import SimpleNamespace
 
 import msgspec
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from arl import clock
-from arl.metrics.console import step_line
+from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import METRICS, Record
 from arl.metrics.recorder import Meters, Recorder
 from arl.metrics.sampled_episode import SampledEpisode
@@ -66,24 +67,14 @@ FAILED_GROUP = TrajectoryGroup(
 )
 
 
-class Silent:
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def step(self, record: Record) -> None:
-        assert step_line(record)
-
-    def lost(self, text: str) -> None:
-        self.notes.append(text)
-
-    def note(self, text: str) -> None:
-        self.notes.append(text)
+def silent() -> ConsoleDisplay:
+    return ConsoleDisplay(Console(file=io.StringIO()))
 
 
 @contextlib.contextmanager
 def idle_recorder(directory: Path, admitted: int = 9, open_tokens: int = 0) -> Iterator[Recorder]:
     """Record engines that are never busy and never lost."""
-    with Recorder(directory, True, [], Silent()) as recorder:
+    with Recorder(directory, True, [], silent()) as recorder:
         recorder.watch(lambda: Meters(admitted=admitted, open_tokens=open_tokens, epochs=0.25))
         yield recorder
 
@@ -145,17 +136,6 @@ def test_a_record_follows_the_formulas(run: Path) -> None:
     assert METRICS.keys() >= evaluation.keys() >= EVALUATION
 
 
-def test_every_trajectory_can_be_read_back_with_its_fate(run: Path) -> None:
-    every = pq.read_table(run / "trajectories").to_pylist()
-    assert [(row["fate"], row["trained_at"]) for row in every] == [(FAILED, None)] * 2 + [("trained", 3)] * 4
-    assert every[2]["policy_versions"] == [-1, -1, 1, 1, 2]
-    assert every[5]["truncated"]
-    assert [row["reward"] for row in every[:2]] == [None, 0.5]
-    times = ("dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
-    assert [every[0][name] for name in times] == [2, 1.5, 3, 2.5]
-    assert every[1]["loss_mask"] == [False, False, True, True, True, True]
-
-
 def graded(group_id: int, *correct: float, error: str = "") -> TrajectoryGroup:
     """Make a group of episodes of 3, 4, … tokens, whose rewards name the part `correct`, and two more."""
     episodes = [
@@ -201,7 +181,7 @@ def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None
 
     async def main() -> None:
         trackers = [tracker_thread(lambda _: tracker)]
-        with Recorder(tmp_path, False, trackers, Silent(), codec=NullCodec(), samples_every=2) as recorder:
+        with Recorder(tmp_path, False, trackers, silent(), codec=NullCodec(), samples_every=2) as recorder:
             recorder.watch(Meters)
             for version in (3, 4, 5):
                 batch = msgspec.structs.replace(BATCH, version=version)

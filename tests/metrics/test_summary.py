@@ -1,16 +1,12 @@
-"""The page at the end of a run says what happened, and suggests only what is not set already."""
-
-from typing import Any
+"""The page at the end of a run says what happened."""
 
 from arl.config.recipe import Recipe
 from arl.metrics.audit import Moments, Population, Selection
 from arl.metrics.summary import Summary, render
 
-NOTHING_LOST = Selection()
 
-
-def page(selection: Selection = NOTHING_LOST, **parts: Any) -> str:
-    recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, **parts})
+def page(selection: Selection) -> str:
+    recipe = Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}})
     summary = Summary(
         directory="runs/r",
         accuracy_before=None,
@@ -37,8 +33,8 @@ def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None
     def population(mean: float) -> Population:
         return Population(50, Moments(50, mean, 1.0), Moments(50, mean, 1.0))
 
-    intended = page(selection=Selection(population(10), population(5), rejected=population(15)))
+    intended = page(Selection(population(10), population(5), rejected=population(15)))
     assert "by rollout.filter or the env, as intended" in intended
     assert "warning" not in intended
-    biased = page(selection=Selection(population(10), population(5), dropped=population(15)))
+    biased = page(Selection(population(10), population(5), dropped=population(15)))
     assert "warning: mean length differs: trained 5, dropped 15" in biased

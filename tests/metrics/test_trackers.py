@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -72,20 +71,6 @@ def test_a_tracker_that_hangs_delays_nothing_and_is_dropped(
     thread.close()
     gate.set()
     assert notes == [f"tracker mine is dropped, and the run goes on without it: {why}"]
-
-
-def test_a_resumed_run_logs_each_line_of_its_metrics_under_its_number_so_that_wandb_drops_what_it_has(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    rows: list[tuple[int, int, int]] = []
-    run = SimpleNamespace(
-        log=lambda row, step: rows.append((step, row["axis/step"], row["axis/tokens"])),
-        define_metric=lambda *_, **__: None,
-    )
-    monkeypatch.setattr(wandb, "init", lambda **_: run)
-    past = [step_record(1), step_record(2), evaluation_record(1, 0.5)]
-    WandbTracker(tracked_run(tmp_path, past, wandb="offline")).log(step_record(3))
-    assert rows == [(0, 1, 100), (1, 2, 200), (2, 1, 100), (3, 3, 300)]
 
 
 class SickServer(http.server.BaseHTTPRequestHandler):

@@ -7,15 +7,11 @@ this process ── bridge ─┬─ veth ─ host "a"        each with an addre
 import contextlib
 import os
 import shutil
-import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import pytest
-
-LISTENING = "0A"  # state of a socket, in /proc/net/tcp
 
 
 def command(*argv: str) -> None:
@@ -34,21 +30,6 @@ class Host:
         """Return the command that runs `argv` on this host."""
         return ["ip", "netns", "exec", self.name, *argv]
 
-    def listeners(self) -> list[tuple[str, int]]:
-        """Return address and port of every socket that listens on this host."""
-        table = subprocess.run(
-            self.argv("cat", "/proc/net/tcp"), check=True, capture_output=True, text=True, timeout=60
-        ).stdout
-        return list(_listeners(table))
-
-
-def _listeners(table: str) -> Iterator[tuple[str, int]]:
-    for line in table.splitlines()[1:]:
-        place, state = line.split()[1], line.split()[3]
-        if state == LISTENING:
-            address, _, port = place.partition(":")
-            yield socket.inet_ntoa(bytes.fromhex(address)[::-1]), int(port, 16)
-
 
 @dataclass
 class Network:
@@ -63,13 +44,6 @@ class Network:
     bridge: str
     address: str
     hosts: dict[str, Host] = field(default_factory=dict)
-
-    def listeners(self) -> list[tuple[str, int]]:
-        """Return every address and port that listens on the network: on its hosts, and of this process."""
-        found = list(_listeners(Path("/proc/net/tcp").read_text()))
-        for host in self.hosts.values():
-            found += host.listeners()
-        return [place for place in found if not place[0].startswith("127.")]
 
 
 def _refuse_without_root() -> None:
@@ -93,24 +67,11 @@ def network(names: Sequence[str]) -> Iterator[Network]:
         command("ip", "link", "set", made.bridge, "up")
         for i, name in enumerate(names):
             host = Host(f"trust-{number}-{name}", f"{subnet}.{i + 2}", f"tr{number}h{i}")
-            undo.enter_context(_no_name_servers(host))
             command("ip", "netns", "add", host.name)
             undo.callback(command, "ip", "netns", "del", host.name)
             _connect(host, made.bridge)
             made.hosts[name] = host
         yield made
-
-
-@contextlib.contextmanager
-def _no_name_servers(host: Host) -> Iterator[None]:
-    """Have `ip netns exec` show the host an empty resolv.conf, because gloo looks up names of addresses."""
-    folder = Path("/etc/netns") / host.name
-    folder.mkdir(parents=True)
-    (folder / "resolv.conf").write_text("")
-    try:
-        yield
-    finally:
-        shutil.rmtree(folder)
 
 
 def _connect(host: Host, bridge: str) -> None:

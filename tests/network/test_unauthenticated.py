@@ -9,11 +9,11 @@ import contextlib
 import os
 import socket
 import ssl
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TextIO
+from urllib.parse import urlsplit
 
 import aiohttp
 import msgspec
@@ -28,7 +28,9 @@ from arl.models.tiny import make_tiny_model
 from arl.sync.group_sender import GroupSender
 from arl.tasks import running_checksum
 from arl.train.algorithms.advantage import GRPO
+from arl.train.channel import ADDRESS
 from arl.train.trainer_client import TrainerClient
+from tests.forks import Fork, pipe
 from tests.network.listening import SOCKETS, listening
 from tests.network.namespaces import Host, Network, network
 from tests.train.synthetic import batch
@@ -54,36 +56,22 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def started(host: Host, argv: list[str], environment: dict[str, str], log: Path) -> Iterator["subprocess.Popen[str]"]:
-    """Run a module of arl on a host; it is killed at the end if it still runs."""
-    ours = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-        HOST: host.address,
-        "GLOO_SOCKET_IFNAME": host.interface,
-        **environment,
-    }
-    with log.open("w") as errors:
-        process = subprocess.Popen(
-            host.argv(sys.executable, "-m", *argv), stdout=subprocess.PIPE, stderr=errors, text=True, env=ours
-        )
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-        assert process.stdout is not None
-        process.stdout.close()
+def started(host: Host, argv: list[str], environment: dict[str, str]) -> Iterator[tuple[Fork, TextIO]]:
+    """Run a module of arl on a host, and yield what it prints as well; it is killed at the end if it still runs."""
+    ours = {"OMP_NUM_THREADS": "1", HOST: host.address, "GLOO_SOCKET_IFNAME": host.interface}
+    printed, output = pipe()
+    process = Fork("tests.network.entered", [host.name, *argv], os.environ | ours | environment, output=output)
+    with printed:
+        try:
+            yield process, printed
+        finally:
+            process.kill()
+            process.wait()
 
 
 def server_argv(model: Path, host: Host) -> list[str]:
     arguments = ["--model", str(model), "--host", host.address, "--port", "0", "--threads", "1", "--slots", "8"]
     return ["arl.engine.embedded.server", *arguments, "--dtype", "float32"]
-
-
-def address_of(server: "subprocess.Popen[str]") -> str:
-    assert server.stdout is not None
-    return next(line.split()[1] for line in server.stdout if line.startswith("ready "))
 
 
 def connect(url: str, trust: RunSecrets, sender: GroupSender | None = None) -> HttpEngine:
@@ -106,33 +94,35 @@ class Run:
     trust: RunSecrets
     trainer: TrainerClient
     engine: HttpEngine
-    roles: Mapping[int, str] = field(default_factory=dict)  # by pid
-    places: Sequence[tuple[str, int]] = ()  # the channel of the trainer, and the server
+    url: str  # of the server
+    roles: Mapping[int, str]  # by pid
+
+    @property
+    def places(self) -> list[tuple[str, int]]:
+        """Return address and port of the server and of the trainer's channel."""
+        urls = [urlsplit(url) for url in (self.url, self.trainer.environment[ADDRESS])]
+        return [(url.hostname or "", url.port or 0) for url in urls]
 
 
 @contextlib.asynccontextmanager
 async def run_between(hosts: Network, model: Path, directory: Path) -> AsyncIterator[Run]:
     first = msgspec.structs.replace(init(model, directory / "published"), transport="broadcast")
-    place = hosts.hosts["trainer"]
+    place = hosts.hosts["engine"]
     with contextlib.ExitStack() as stack:
-        others = set(hosts.listeners())
         trust = stack.enter_context(run_secrets(directory, [hosts.address]))
         secrets = {**trust.environment, **trust.secrets}
-        server = server_argv(model, hosts.hosts["engine"])
-        engine = stack.enter_context(started(hosts.hosts["engine"], server, secrets, directory / "engine.log"))
+        engine, printed = stack.enter_context(started(place, server_argv(model, place), secrets))
         roles = {os.getpid(): "controller", engine.pid: "engine"}
-        url = await asyncio.to_thread(address_of, engine)
         async with TrainerClient(first, GRPO(), 2, trust, DEADLINES, host=hosts.address) as trainer:
-            places = sorted(set(hosts.listeners()) - others)
             for rank in range(2):
                 numbers = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
                 environment = {**trainer.environment, **trainer.secrets, **numbers}
-                log = directory / f"rank-{rank}.log"
-                process = stack.enter_context(started(place, ["arl.train.rank"], environment, log))
+                process, _ = stack.enter_context(started(hosts.hosts["trainer"], ["arl.train.rank"], environment))
                 roles[process.pid] = f"rank {rank}"
             await trainer.ready()
+            url = next(line.split()[1] for line in printed if line.startswith("ready "))
             async with connect(url, trust, GroupSender(trainer, 120.0)) as client:
-                yield Run(trust, trainer, client, roles, places)
+                yield Run(trust, trainer, client, url, roles)
             await trainer.stop()
 
 
@@ -148,63 +138,59 @@ def exchange(place: tuple[str, int], data: bytes, tls: ssl.SSLContext | None = N
     return answer
 
 
-def test_whoever_knows_no_key_is_refused_on_every_socket_of_a_run_and_none_listens_elsewhere(
-    hosts: Network, model: Path, tmp_path: Path
-) -> None:
+async def refusals(run: Run) -> list[bytes]:
+    """Speak to every socket without a key; return what is answered behind a certificate that nobody has checked."""
     anybody = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     anybody.check_hostname = False
     anybody.verify_mode = ssl.CERT_NONE
+    kinds = [(REQUEST, None), (WITHOUT_KEYS, None), (REQUEST, anybody)]
+    asked = [asyncio.to_thread(exchange, place, data, tls) for place in run.places for data, tls in kinds]
+    answers = await asyncio.gather(*asked)
+    for plain, greeting in (answers[:2], answers[3:5]):
+        assert not plain.startswith(b"HTTP/1.1 200"), "no plain HTTP"
+        assert len(greeting) <= 64, "no more than the greeting of ZeroMQ"
+    return [answers[2].partition(b"\r\n")[0], answers[5].partition(b"\r\n")[0]]
 
-    async def scene() -> None:
+
+async def check_clients(url: str, trust: RunSecrets, old: RunSecrets) -> None:
+    """Connect with what is not of this run."""
+    plain = url.replace("https", "http")
+    refused = {
+        "shows another certificate than the one of this run": (url, old),
+        "401.*this server needs its run key": (url, RunSecrets(old.key, trust.directory)),
+        "its certificate is not known": (url, RunSecrets(trust.key)),
+        "in the clear": (plain, trust),
+    }
+    for message, (address, secrets) in refused.items():
+        with pytest.raises(EngineError, match=message) as caught:
+            async with connect(address, secrets):
+                pass
+        assert not isinstance(caught.value, EngineLost), "another server would show the same"
+    async with aiohttp.ClientSession() as session:
+        with pytest.raises(aiohttp.ClientError):
+            await session.get(f"{plain}/model_info")
+
+
+def test_whoever_knows_no_key_is_refused_on_every_socket_of_a_run_and_none_listens_elsewhere(
+    hosts: Network, model: Path, tmp_path: Path
+) -> None:
+    async def scene() -> Path | None:
         before = listening(hosts, {os.getpid(): "controller"})  # of what other tests keep in this process
         async with run_between(hosts, model, tmp_path) as run:
             step = await run.trainer.step(batch(4, groups=4, size=4, seed=0))
             await run.engine.update_weights(await run.trainer.weights(5))
             assert step.version == run.engine.loaded_version == 5
             assert await asyncio.to_thread(listening, hosts, run.roles) - before == SOCKETS
-            refusals = []
-            for place in run.places:
-                plain = await asyncio.to_thread(exchange, place, REQUEST)
-                assert not plain.startswith(b"HTTP/1.1 200"), "no plain HTTP"
-                answer = await asyncio.to_thread(exchange, place, REQUEST, anybody)
-                greeting = await asyncio.to_thread(exchange, place, WITHOUT_KEYS)
-                assert len(greeting) <= 64, "no more than the greeting of ZeroMQ"
-                refusals.append(answer.partition(b"\r\n")[0])
-            assert sorted(refusals) == [b"", b"HTTP/1.1 401 Unauthorized"], "the channel, and the server"
+            assert await refusals(run) == [b"HTTP/1.1 401 Unauthorized", b""], "the server, and the channel"
+            with run_secrets(tmp_path / "old", [hosts.address]) as old:
+                await check_clients(run.url, run.trust, old)
+            secrets = run.trust.directory
+            assert secrets is not None
+            assert secrets.stat().st_mode & 0o777 == 0o700
+            assert {path.stat().st_mode & 0o777 for path in secrets.iterdir()} == {0o600}
+            assert {path.name for path in secrets.iterdir()} == {CERTIFICATE, PRIVATE_KEY, KEY}
+        return secrets
 
-    asyncio.run(scene())
-
-
-def test_another_certificate_an_old_key_and_plain_http_are_refused(hosts: Network, model: Path, tmp_path: Path) -> None:
-    host = hosts.hosts["engine"]
-
-    async def ask(url: str, trust: RunSecrets, old: RunSecrets) -> None:
-        async with connect(url, trust):
-            pass
-        with pytest.raises(EngineError, match="shows another certificate than the one of this run") as refused:
-            async with connect(url, old):
-                pass
-        assert not isinstance(refused.value, EngineLost), "another server would show the same"
-        with pytest.raises(EngineError, match=r"401.*this server needs its run key"):
-            async with connect(url, RunSecrets(old.key, trust.directory)):
-                pass
-        with pytest.raises(EngineError, match="its certificate is not known"):
-            async with connect(url, RunSecrets(trust.key)):
-                pass
-        plain = url.replace("https", "http")
-        with pytest.raises(EngineError, match="in the clear"):
-            async with connect(plain, trust):
-                pass
-        async with aiohttp.ClientSession() as session:
-            with pytest.raises(aiohttp.ClientError):
-                await session.get(f"{plain}/model_info")
-
-    with run_secrets(tmp_path / "old", [host.address]) as old, run_secrets(tmp_path / "new", [host.address]) as trust:
-        secrets = {**trust.environment, **trust.secrets}
-        with started(host, server_argv(model, host), secrets, tmp_path / "log") as server:
-            asyncio.run(ask(address_of(server), trust, old))
-        assert trust.directory is not None
-        assert (trust.directory.stat().st_mode & 0o777) == 0o700
-        assert {path.stat().st_mode & 0o777 for path in trust.directory.iterdir()} == {0o600}
-        assert {path.name for path in trust.directory.iterdir()} == {CERTIFICATE, PRIVATE_KEY, KEY}
-    assert not trust.directory.exists(), "it is removed with the run"
+    secrets = asyncio.run(scene())
+    assert secrets is not None
+    assert not secrets.exists(), "they are removed with the run"

@@ -11,10 +11,6 @@ from arl.report.runs import load_runs
 from tests.report.synthetic_runs import evaluation, step_record, write_metrics, write_recipe, write_run
 
 
-def notes_of(*paths: Path) -> str:
-    return "\n".join(load_runs(paths)[1])
-
-
 def test_runs_are_finished_running_or_stopped_and_reading_takes_no_lock(tmp_path: Path) -> None:
     write_run(tmp_path / "a-finished")
     write_run(tmp_path / "b-stopped", is_finished=False)
@@ -45,7 +41,7 @@ def test_a_run_whose_files_are_torn_is_left_out_and_named(tmp_path: Path) -> Non
     (write_run(tmp_path / "bad") / "recipe.yaml").write_text("name: [unclosed")
     with (write_run(tmp_path / "damaged", steps=2) / "metrics.jsonl").open("a") as file:
         file.write("\x00\x00\n")
-    notes = notes_of(tmp_path)
+    notes = "\n".join(load_runs([tmp_path])[1])
     assert "bad: recipe.yaml or metrics.jsonl cannot be read" in notes
     assert "damaged/metrics.jsonl: cannot be read after 4 lines" in notes
 

@@ -41,49 +41,29 @@ def test_named_arms_are_combined_with_the_axes_and_combinations_left_out() -> No
     assert list(combine([], named)) == ["naive", "other"]
 
 
-@pytest.mark.parametrize(
-    ("rules", "complaint"),
-    [
-        ({"exclude": [{"train.steps": 1}]}, "exclude {'train.steps': 1}: no combination has these values"),
-        ({"exclude": [{"rollout.staleness": 5}]}, "no combination has these values"),
-        ({"exclude": [{"objective.kind": ["ppo", "decoupled_ppo"]}]}, "the sweep has no arm"),
-    ],
-)
-def test_a_rule_that_cannot_be_meant_is_refused(rules: dict[str, Any], complaint: str) -> None:
-    with pytest.raises(InputError, match=re.escape(complaint)):
-        combine([STALENESS, KIND], {}, **rules)
+def test_a_rule_that_cannot_be_meant_is_refused() -> None:
+    with pytest.raises(InputError, match=r"exclude .'train.steps': 1.: no combination has these values"):
+        combine([STALENESS, KIND], {}, exclude=[{"train.steps": 1}])
+    with pytest.raises(InputError, match="the sweep has no arm"):
+        combine([STALENESS, KIND], {}, exclude=[{"objective.kind": ["ppo", "decoupled_ppo"]}])
 
 
 def check(recipe: Path, *axes: str) -> Sweep:
     return check_arms(read_request(recipe, axes=axes), lambda note: None)
 
 
-@pytest.mark.parametrize(
-    ("axis", "complaint"),
-    [
-        ("rollout.stalenes=1,2", "rollout.stalenes: unknown key; did you mean staleness?"),
-        ("output.samples_every=1,2", "which is not what arms are compared by; give it by --set"),
-    ],
-)
-def test_an_axis_that_is_no_field_is_refused_with_the_nearest_one(recipe: Path, axis: str, complaint: str) -> None:
-    with pytest.raises(InputError, match=re.escape(complaint)):
-        check(recipe, axis)
+def test_an_axis_that_is_no_field_or_only_output_is_refused(recipe: Path) -> None:
+    with pytest.raises(InputError, match=r"rollout.stalenes: unknown key; did you mean staleness\?"):
+        check(recipe, "rollout.stalenes=1,2")
+    with pytest.raises(InputError, match="which is not what arms are compared by; give it by --set"):
+        check(recipe, "output.samples_every=1,2")
 
 
-@pytest.mark.parametrize(
-    ("launcher", "complaint"),
-    [
-        ("slurm", r"launcher slurm: a sweep submits no jobs.*make one with salloc or sbatch"),
-        ("ray", "launcher ray: a sweep would keep the nodes of the cluster from its own runs"),
-    ],
-)
-def test_a_sweep_that_cannot_get_its_nodes_is_refused_with_the_remedy(
-    recipe: Path, monkeypatch: pytest.MonkeyPatch, launcher: str, complaint: str
-) -> None:
+def test_a_sweep_that_cannot_get_its_nodes_is_refused(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    request = read_request(recipe, axes=["train.minibatches=1,2"], overrides=[f"launcher={launcher}"])
-    with pytest.raises(InputError, match=complaint):
-        check_arms(request, lambda note: None)
+    for launcher, rule in {"slurm": "submits no jobs", "ray": "would keep the nodes of the cluster"}.items():
+        with pytest.raises(InputError, match=f"launcher {launcher}: a sweep {rule}"):
+            check_arms(read_request(recipe, overrides=[f"launcher={launcher}"]), lambda note: None)
 
 
 def test_a_recipe_that_only_its_arms_complete_is_refused_with_the_remedy(recipe: Path) -> None:
@@ -112,13 +92,6 @@ def test_all_arms_that_cannot_run_are_named_with_value_rule_and_remedy(recipe: P
     assert not (recipe.parent / "runs").exists()
 
 
-@pytest.mark.parametrize(
-    ("axis", "twins"),
-    [
-        ("train.learning_rate='1e-4',1.0e-4", "learning_rate=1e-4 and learning_rate=0.0001"),
-        ("objective=ppo,{kind: ppo}", "objective=ppo and kind=ppo"),
-    ],
-)
-def test_two_arms_that_compute_the_same_are_refused(recipe: Path, axis: str, twins: str) -> None:
-    with pytest.raises(InputError, match=f"arms {twins}: their recipes are equal; leave one of the two out"):
-        check(recipe, axis)
+def test_two_arms_that_compute_the_same_are_refused(recipe: Path) -> None:
+    with pytest.raises(InputError, match="arms objective=ppo and kind=ppo: their recipes are equal; leave one of the"):
+        check(recipe, "objective=ppo,{kind: ppo}")

@@ -48,6 +48,7 @@ def test_a_sweep_file_says_everything(tmp_path: Path) -> None:
         ("recipe: a.yaml\nseed: 3", r"study.yaml:2: seed = 3: unknown key; a sweep file has name, recipe, set, axes"),
         ("recipe: a.yaml\naxes: [{a.b: 3}]", r"study.yaml:2: axes.0.a.b = 3: .*list"),
         ("recipe: a.yaml\nset: {seed: 3}", "--set seed=3: every arm runs with each of the seeds"),
+        ("recipe: a.yaml\nset: {name: x}", "--set name=x: the sweep names its runs"),
         ("recipe: a.yaml\nseeds: [1, 1]", r"study.yaml:2: seeds = .1, 1.: give a number of seeds, or .*each once"),
         ("recipe: a.yaml\naxes: {a.b: [1]}", r"study.yaml:2: axes = .*: must be a list, as in \[\{'a.b': \[1\]\}\]"),
         ("recipe: a.yaml\narms: {a/b: {}}", r"study.yaml:2: arms.a/b = 'a/b': a name consists of letters, digits"),
@@ -58,22 +59,16 @@ def test_a_mistake_in_a_sweep_file_is_refused_with_its_line(tmp_path: Path, text
         ask(tmp_path, text)
 
 
-@pytest.mark.parametrize("name", ["a/b", "../b", "-b", "b\n"])
+@pytest.mark.parametrize("name", ["../b", "b\n"])
 def test_a_name_that_is_no_directory_beside_the_runs_is_refused(recipe: Path, name: str) -> None:
     with pytest.raises(InputError, match=r"(?s)--name: name = .*: a name consists of letters, digits"):
         read_request(recipe, name=name)
 
 
-@pytest.mark.parametrize("seeds", ["0", "-1", "a", "1,1", "[", "1.5"])
+@pytest.mark.parametrize("seeds", ["0", "", "a", "1,1", "["])
 def test_seeds_are_a_number_or_a_list(recipe: Path, seeds: str) -> None:
     with pytest.raises(InputError, match=r"--seeds.*: give a number of seeds, or a list like 0,3,5"):
         read_request(recipe, seeds=seeds)
-
-
-@pytest.mark.parametrize("override", ["seed=5", "name=x"])
-def test_what_the_sweep_sets_cannot_be_set_in_every_arm(recipe: Path, override: str) -> None:
-    with pytest.raises(InputError, match=f"--set {override}: (every arm runs with each|the sweep names its runs)"):
-        read_request(recipe, overrides=[override])
 
 
 def test_the_sweep_file_of_the_guide_is_one(tmp_path: Path) -> None:

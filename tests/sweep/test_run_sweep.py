@@ -137,13 +137,6 @@ def wall_run(recipe: Path) -> SweepRun:
     return SweepRun(SweepArm("base", {}, load_recipe(recipe, ["world=wall"])), 0, recipe.parent / "study")
 
 
-def test_a_run_keeps_to_the_cores_of_its_share(wall_run: SweepRun, monkeypatch: pytest.MonkeyPatch) -> None:
-    core = max(os.sched_getaffinity(0))
-    program = "import os; print('cores', sorted(os.sched_getaffinity(0)))"
-    assert run_with(program, wall_run, Share(cores=(core,)), monkeypatch)
-    assert wall_run.log.read_text() == f"cores [{core}]\n"
-
-
 def test_a_resumed_run_that_fails_is_reported_with_the_directory_to_remove(
     wall_run: SweepRun, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -111,8 +111,7 @@ class Scoreboard:
             replace_file(self._file, msgspec.json.Encoder().encode_lines(self._scores.values()))
         for scores in self._scores.values():
             for accuracy in scores.accuracies:
-                if not self._recorder.has_evaluated(accuracy):
-                    self._recorder.evaluated(accuracy)
+                self._recorder.evaluated(accuracy)
         link = self.checkpoints / BEST
         best = self.best
         if best is None:

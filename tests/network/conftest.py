@@ -1,5 +1,0 @@
-"""Share the models of the engines' tests."""
-
-from tests.engine.conftest import new, old
-
-__all__ = ["new", "old"]
