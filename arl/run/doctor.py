@@ -54,7 +54,8 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
         return
     try:
         if is_submitted(recipe):
-            yield Finding(True, f"recipe {recipe.name}: it can be submitted to Slurm; {check_submission(recipe)}")
+            check_submission(recipe)
+            yield Finding(True, f"recipe {recipe.name}: it can be submitted to Slurm, and its job looks at the nodes")
         else:
             preflight(recipe)
             yield Finding(True, f"recipe {recipe.name}: it can start")

@@ -1,14 +1,15 @@
 """A model that is nowhere is refused at once, with every place that was looked at."""
 
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
-import httpx
 import pytest
-from huggingface_hub import HfApi, constants
-from huggingface_hub.errors import HfHubHTTPError
+from huggingface_hub import constants
 
 from arl.data.hub import check_model_source, description_of
 from arl.errors import DataError
+from tests.data.fake_hub import point_to, served
 
 
 def put(cache: Path, repo: str) -> None:
@@ -40,14 +41,28 @@ def test_a_repo_id_without_a_network_is_refused_with_all_three_places(cache: Pat
     assert "http://127.0.0.1:9: cannot be reached" in message
 
 
-def test_a_cached_model_that_the_hub_refuses_is_used_with_a_note_and_the_hub_is_asked_again(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(*args: object, **options: object) -> None:
-        request = httpx.Request("GET", constants.ENDPOINT)
-        raise HfHubHTTPError("gated", response=httpx.Response(403, request=request))
+@pytest.fixture
+def refusing_hub(monkeypatch: pytest.MonkeyPatch, cache: Path) -> Iterator[None]:
+    """Start a hub that answers every request with an error."""
 
-    monkeypatch.setattr(HfApi, "repo_info", refuse)
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(403)
+            self.send_header("X-Error-Code", "GatedRepo")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            pass
+
+    with served(Handler) as url:
+        point_to(url, monkeypatch)
+        yield
+
+
+def test_a_cached_model_that_the_hub_refuses_is_used_with_a_note_and_the_hub_is_asked_again(
+    cache: Path, refusing_hub: None
+) -> None:
     put(cache, "Qwen/Qwen2.5-0.5B-Instruct")
     note = check_model_source("Qwen/Qwen2.5-0.5B-Instruct")
     assert note is not None
