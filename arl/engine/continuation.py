@@ -37,16 +37,6 @@ class Continuation:
         self._sampled.extend(token_ids)
 
     @property
-    def sampled(self) -> list[int]:
-        """Return the tokens that engines have sampled."""
-        return self._sampled.tolist()
-
-    @property
-    def num_tokens(self) -> int:
-        """Return the length of the prompt with what was sampled."""
-        return len(self.request.input_ids) + len(self._sampled)
-
-    @property
     def budget(self) -> int:
         """Return the number of tokens that may still be sampled."""
         return self.request.sampling.max_new_tokens - len(self._sampled)

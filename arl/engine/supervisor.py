@@ -98,10 +98,8 @@ class EngineSupervisor:
                 self.has_served.set()
                 if self._last is not None:
                     assert self._last.replica is not None
-                    self.note(
-                        f"{self._last.how}; restarted in {now() - self._last.time:.1f} s at version "
-                        f"{engine.loaded_version}; {self._last.replica.cut_short} requests resumed"
-                    )
+                    took = f"restarted in {now() - self._last.time:.1f} s at version {engine.loaded_version}"
+                    self.note(f"{self._last.how}; {took}; {self._last.replica.cut_short} requests resumed")
                 await self._raise_loss(server, replica)
         except RunError as error:  # the client has ended what was open by now
             why = error

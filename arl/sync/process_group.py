@@ -176,10 +176,8 @@ class Receiver:
         """Join the group that the trainer has opened, whose store is at `host` and `port`.
 
         Raises:
-            EngineError: nobody answers there, or the name is taken.
+            EngineError: nobody answers there.
         """
-        if name in self._groups:
-            raise EngineError(f"group {name}: it is joined already: leave it first")
         try:
             store = reach_store(host, port, self._seconds)
             group = Group(store, name, rank, world_size, backend, self._seconds)

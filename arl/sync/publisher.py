@@ -7,7 +7,6 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable
-from queue import SimpleQueue
 
 import msgspec
 import torch
@@ -68,59 +67,53 @@ class Publisher:
         self._every_version = every_version
         self._checked_as = checked_as
         self._buffers = buffers
-        self._may_wait = threading.Semaphore(1)  # with every_version, one snapshot at a time waits in the queue
+        self._waiting: Snapshot | None = None
+        self._is_closing = False
+        self._changed = threading.Condition()  # of these two
         self._written: deque[WeightUpdate] = deque()
-        self._queue: SimpleQueue[Snapshot | None] = SimpleQueue()  # None: close
         self._thread = threading.Thread(target=self._work, name="publisher", daemon=True)
         self._thread.start()
 
     def publish(self, version: int, state: State) -> None:
-        """Queue a snapshot, which the caller does not change afterwards, except through `buffers`."""
-        if self._every_version:
-            self._may_wait.acquire()  # a publisher that failed has announced it, and the run ends: no deadline here
-        self._queue.put((version, state))
+        """Take a snapshot, which the caller does not change afterwards, except through `buffers`."""
+        with self._changed:
+            if self._every_version:  # a publisher that failed has announced it, and the run ends: no deadline here
+                self._changed.wait_for(lambda: self._waiting is None)
+            self._waiting = (version, state)
+            self._changed.notify_all()
 
     def close(self, seconds: float) -> None:
-        """Finish what is queued.
+        """Finish what waits.
 
         Raises:
             TimeoutError: that takes longer than `seconds`.
         """
-        self._queue.put(None)
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
         self._thread.join(seconds)
         if self._thread.is_alive():
             raise TimeoutError(f"the publisher still writes after {seconds:g} s")
 
     def _work(self) -> None:
-        """Write snapshots. Consumes the queue; waits for the next one; unblocked by `publish` and `close`."""
+        """Write snapshots. Consumes the one that waits; waits for the next; unblocked by `publish` and `close`."""
         try:
-            while not self._write_next():
+            while self._write_next():
                 pass  # no snapshot is held while the next one is waited for
         except Exception as error:
             self._announce(error)
             raise
 
     def _write_next(self) -> bool:
-        """Wait for a snapshot and write it; return whether the publisher was closed."""
-        snapshot, closing = self._next_snapshot()
+        """Wait for a snapshot and write it; return False if the publisher was closed instead."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting is not None or self._is_closing)
+            snapshot = self._waiting
+            self._waiting = None
+            self._changed.notify_all()
         if snapshot is not None:
             self._write(*snapshot)
-        return closing
-
-    def _next_snapshot(self) -> tuple[Snapshot | None, bool]:
-        """Wait for a snapshot, and take the newest that is queued; also return whether the publisher was closed."""
-        snapshot = self._queue.get()
-        if self._every_version:
-            self._may_wait.release()
-            return snapshot, snapshot is None
-        closing = snapshot is None
-        while not closing and not self._queue.empty():
-            newer = self._queue.get()
-            if newer is None:
-                closing = True
-            else:
-                snapshot = newer
-        return snapshot, closing
+        return snapshot is not None
 
     def _write(self, version: int, state: State) -> None:
         """Write and announce one version, and discard those beyond `kept`."""

@@ -64,7 +64,6 @@ class LentBuckets(list[Tensor]):
 class _Buffer:
     flats: list[Tensor]
     version: int
-    serial: int  # of its last reservation
     waits: bool = True  # for its publication
     offered: bool = False
     claimed: bool = False
@@ -85,7 +84,6 @@ class VersionBuffers:
         self._make = make
         self._keeps_waiting = keeps_waiting
         self._buffers: list[_Buffer] = []
-        self._reservations = 0
         self._changed = threading.Condition()
 
     def reserve(self, version: int, seconds: float) -> list[Tensor]:
@@ -96,19 +94,17 @@ class VersionBuffers:
         """
         with self._changed:
             if not self._changed.wait_for(self._has_room, seconds):
-                needed = ", ".join(self._describe(buffer) for buffer in self._buffers)
+                needed = ", ".join(str(buffer.version) for buffer in self._buffers)
                 raise TrainerError(
-                    f"no buffer was free for version {version} within {seconds:g} s: {needed}; look at what holds up "
-                    "the engines, or raise deadlines.step"
+                    f"no buffer was free for version {version} within {seconds:g} s: engines or the publisher still "
+                    f"need the versions {needed}; look at what holds up the engines, or raise deadlines.step"
                 )
-            self._reservations += 1
             if len(self._buffers) < self._count:
-                buffer = _Buffer(self._make(), version, self._reservations)
+                buffer = _Buffer(self._make(), version)
                 self._buffers.append(buffer)
                 return buffer.flats
-            oldest = min(self._free(), key=lambda buffer: buffer.serial)
+            oldest = min(self._free(), key=lambda buffer: buffer.version)
             oldest.version = version
-            oldest.serial = self._reservations
             oldest.waits = True
             oldest.offered = False
             return oldest.flats
@@ -179,8 +175,7 @@ class VersionBuffers:
             self._changed.notify_all()
 
     def _find(self, version: int) -> _Buffer | None:
-        found = [buffer for buffer in self._buffers if buffer.version == version]
-        return max(found, key=lambda buffer: buffer.serial, default=None)
+        return next((buffer for buffer in self._buffers if buffer.version == version), None)
 
     def _has_room(self) -> bool:
         return len(self._buffers) < self._count or bool(self._free())
@@ -191,14 +186,3 @@ class VersionBuffers:
     def _is_needed(self, buffer: _Buffer) -> bool:
         waits = buffer.waits and self._keeps_waiting
         return buffer.claimed or buffer.readers > 0 or waits
-
-    def _describe(self, buffer: _Buffer) -> str:
-        """Say why a version is needed, for the message of an error."""
-        reasons = []
-        if buffer.claimed:
-            reasons.append("engines may ask for it")
-        if buffer.readers:
-            reasons.append("it is being sent or written")
-        if buffer.waits:
-            reasons.append("it waits to be written")
-        return f"version {buffer.version} ({' and '.join(reasons)})"

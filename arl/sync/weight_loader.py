@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal, Protocol
 
-from arl.errors import EngineError, RunError
+from arl.errors import RunError
 from arl.sync.buckets import HANDLES, TensorSpec, refuse_difference
 from arl.sync.group_sender import GroupSender, Rendezvous
 from arl.types import WeightUpdate
@@ -69,7 +69,8 @@ class WeightLoader:
     async def prepare(self, update: WeightUpdate) -> None:
         """Do what needs no pause: a broadcast joins a group with the other engines of the swap."""
         if update.transport == "broadcast":
-            await self._shared_sender().join(self)
+            assert self._sender is not None
+            await self._sender.join(self)
 
     async def load(self, update: WeightUpdate) -> None:
         """Do the rest, between pause and resume. The server holds `update` afterwards.
@@ -88,7 +89,8 @@ class WeightLoader:
                 await self._server.map_bucket(handles, None)
             await self._server.map_bucket(last, update.version)
         else:
-            await self._shared_sender().deliver(self, update)
+            assert self._sender is not None
+            await self._sender.deliver(self, update)
         self.loaded = update
         self.is_mixed = False
 
@@ -157,24 +159,14 @@ class WeightLoader:
             with contextlib.suppress(RunError):  # it has not joined, or is dead, which its next command reports
                 await self._server.leave_group(group)
 
-    def _shared_sender(self) -> GroupSender:
-        if self._sender is None:
-            raise EngineError(f"{self.url}: weights are broadcast, and this client was given no sender")
-        return self._sender
-
 
 def _handles(update: WeightUpdate, first_rank: int, workers: int) -> list[tuple[bytes, ...]]:
     """Read the handles of all buckets, in order: of each bucket, those for each worker of a server.
 
     Worker t is given those of the trainer's rank `first_rank` + t, which is on its device. Where fewer ranks share
     their memory, which only happens on a CPU, workers have ranks in common.
-
-    Raises:
-        EngineError: there are none.
     """
     ranks = sorted(int(folder.name) for folder in Path(update.path).iterdir() if folder.name.isdigit())
-    if not ranks:
-        raise EngineError(f"{update.path}: there are no handles of version {update.version}")
     of_workers = []
     for worker in range(first_rank, first_rank + workers):
         rank = ranks[worker % len(ranks)]

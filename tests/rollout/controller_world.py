@@ -97,19 +97,16 @@ class World:
         if self.crash_at is not None:
             with contextlib.suppress(TimeoutError):
                 clock.run(lambda: asyncio.wait_for(self._main(None), self.crash_at), virtual=True)
-            if self.checkpoints.states:
-                start, data = self.checkpoints.states[max(self.checkpoints.states)]
-                state = msgpack_arrays.decoder(ControllerState).decode(data)
+            start, state = self.saved()
             self.trainer.version = state.version if state else 0
             del self.trainer.batches[self.trainer.version :]
         clock.run(lambda: self._main(state), virtual=True, start=start)
         return self
 
-    def run_until_stopped(self) -> tuple[float, ControllerState] | None:
-        """Run until `stop_at`; return when, and with what state, it goes on; None: it has not begun to train."""
-        clock.run(lambda: self._main(None), virtual=True)
+    def saved(self) -> tuple[float, ControllerState | None]:
+        """Return when the newest checkpoint was written, and its state; None: there is none."""
         if not self.checkpoints.states:
-            return None
+            return 0.0, None
         seconds, data = self.checkpoints.states[max(self.checkpoints.states)]
         return seconds, msgpack_arrays.decoder(ControllerState).decode(data)
 

@@ -180,10 +180,8 @@ def _requests_of(body: wire.Generate) -> list[GenerateRequest]:
     """Return the requests of one POST.
 
     Raises:
-        EngineError: the parts of the batch do not belong together, or it asks for what is not served.
+        EngineError: the parts of the batch do not belong together.
     """
-    if not (body.stream and body.return_logprob):
-        raise EngineError("answers are streams with logprobs: give stream and return_logprob as true")
     if not len(body.input_ids) == len(body.rid) == len(body.sampling_params):
         raise EngineError("give one of input_ids, rid and sampling_params for every request")
     parts = zip(body.rid, body.input_ids, body.sampling_params, strict=True)

@@ -283,7 +283,7 @@ class BatchSender:
             del left[piece.index]
         if cut_short:
             if call.is_known:
-                self.recomputed_tokens += call.continuation.num_tokens
+                self.recomputed_tokens += len(call.continuation.rest().input_ids)
             self._enqueue([call])
 
     def _hear(self) -> None:
