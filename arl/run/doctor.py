@@ -68,7 +68,8 @@ def _engines(recipe: Recipe | None, python: str | None) -> list[EngineConfig]:
 def _startable(recipe: Recipe) -> Finding:
     try:
         if is_submitted(recipe):
-            return Finding(True, f"recipe {recipe.name}: it can be submitted to Slurm; {check_submission(recipe)}")
+            check_submission(recipe)
+            return Finding(True, f"recipe {recipe.name}: it can be submitted to Slurm, whose job looks at its nodes")
         preflight(recipe)
     except InputError as error:
         return Finding(False, f"recipe {recipe.name}: {error}")

@@ -16,7 +16,6 @@ from arl.launch.slurm.job import (
     NO_VALUE,
     in_allocation,
     new_submission,
-    partitions,
     planned_nodes,
     render_script,
     run_of,
@@ -87,18 +86,14 @@ def follow_submission(file: Path) -> Path:
     return run_of(file.parent) / RECIPE
 
 
-def check_submission(recipe: Recipe) -> str:
-    """Check whether a run can be submitted from here, and return what is known of the cluster.
+def check_submission(recipe: Recipe) -> None:
+    """Check whether a run can be submitted from here. The job looks at its nodes, before it starts anything.
 
     Raises:
-        InputError: something is known to fail, or Slurm does not work here.
+        InputError: something is known to fail, or Slurm is not there.
     """
+    run_slurm("sbatch", "--version")
     _checked(recipe, None)
-    found = partitions()
-    wanted = recipe.cluster.flags.get("partition")
-    if wanted is not None and not set(wanted.split(",")) <= set(found):
-        raise InputError(f"cluster.flags.partition {wanted!r}: there is none; sinfo lists {', '.join(found)}")
-    return f"partitions {', '.join(found)}; the job itself looks at its nodes, before it starts anything"
 
 
 def plan_submission(recipe: Recipe, named: Sequence[Node] | None) -> str:
@@ -124,10 +119,9 @@ def submit_run(recipe: Recipe, resume: Path | None, overrides: Sequence[str] = (
     Raises:
         InputError: something is known to fail, there is no run to resume, or Slurm refuses the job.
     """
-    run_slurm("sbatch", "--version")  # it must be there
+    check_submission(recipe)
     if resume is not None:
         run_to_resume(recipe, resume)  # else the job would find out, when it has waited for its nodes
-    _checked(recipe, None)
     submission = new_submission(recipe, resume, overrides)
     job = submit(recipe, submission)
     nodes = recipe.cluster.nodes

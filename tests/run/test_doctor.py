@@ -32,29 +32,22 @@ def test_sglangs_version_and_whether_a_recipe_can_start_are_told(tmp_path: Path)
     assert "recipe quickstart-sglang: it can start" in done.stdout
 
 
-def put_slurm_on_path(directory: Path, monkeypatch: pytest.MonkeyPatch, sinfo: str) -> None:
-    for name, text in {"sbatch": "exit 1", "sinfo": sinfo}.items():
-        program = directory / name
-        program.write_text(f"#!/bin/sh\n{text}\n")
-        program.chmod(0o755)
-    monkeypatch.setenv("PATH", str(directory), prepend=":")
-
-
-SLURM = (str(ROOT / "recipes/quickstart.yaml"), "--set", "launcher=slurm")
-
-
 def test_on_a_login_node_a_recipe_for_slurm_is_checked_as_far_as_one_can_before_the_job(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    put_slurm_on_path(tmp_path, monkeypatch, "printf 'gpu\\ncpu\\n'")
-    done = arl("doctor", *SLURM, "--set", "cluster.flags.partition=cpu")
+    slurm = (str(ROOT / "recipes/quickstart.yaml"), "--set", "launcher=slurm")
+    with monkeypatch.context() as bare:
+        bare.setenv("PATH", str(tmp_path))
+        missing = arl("doctor", *slurm)
+    assert missing.returncode == 2
+    assert "sbatch is not found; run this where Slurm's commands are installed" in missing.stdout
+    program = tmp_path / "sbatch"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    done = arl("doctor", *slurm)
     assert done.returncode == 0, done.stdout
-    assert (
-        "ok       recipe quickstart: it can be submitted to Slurm; partitions gpu, cpu; the job itself" in done.stdout
-    )
-    other = arl("doctor", *SLURM, "--set", "cluster.flags.partition=big")
-    assert other.returncode == 2
-    assert "cluster.flags.partition 'big': there is none; sinfo lists gpu, cpu" in other.stdout
+    assert "ok       recipe quickstart: it can be submitted to Slurm" in done.stdout
 
 
 def test_gpus_are_reported_with_their_users_compilers_and_what_both_sides_have(

@@ -113,18 +113,6 @@ def run_slurm(*command: str, seconds: float | None = None) -> subprocess.Complet
         ) from error
 
 
-def partitions() -> list[str]:
-    """Return the names of the cluster's partitions.
-
-    Raises:
-        InputError: Slurm's commands are not installed, or reach no cluster.
-    """
-    done = run_slurm("sinfo", "--noheader", "--format=%R")
-    if done.returncode != 0:
-        raise InputError(f"launcher slurm: {done.stderr.strip()}; run this on a login node of the cluster")
-    return done.stdout.split()
-
-
 def new_submission(recipe: Recipe, resume: Path | None, overrides: Sequence[str]) -> Submission:
     """Choose a directory for a job that is submitted now. Nothing is made."""
     moment = time.strftime("%Y%m%d-%H%M%S")
