@@ -27,7 +27,12 @@ from arl.types import Batch, Problem, StepResult, StepWaits, SwapReport, Traject
 
 
 class Groups(Protocol):
-    """Open and run the episodes of groups. See arl.rollout.episodes.Episodes."""
+    """Open and run the episodes of groups; problems become training data here. See arl.rollout.episodes.Episodes."""
+
+    reward_wait_seconds: float
+    """Clock seconds from the end of a group's last episode to its grades, summed over groups."""
+    num_graded_groups: int
+    """Groups in that sum."""
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """Open the sessions of group `name`; with `journals`, they continue where a resumed run was."""

@@ -119,10 +119,9 @@ def submit_run(recipe: Recipe, resume: Path | None, overrides: Sequence[str] = (
     Raises:
         InputError: something is known to fail, there is no run to resume, or Slurm refuses the job.
     """
-    run_slurm("sbatch", "--version")  # it must be there
+    check_submission(recipe)
     if resume is not None:
         run_to_resume(recipe, resume)  # else the job would find out, when it has waited for its nodes
-    _checked(recipe, None)
     submission = new_submission(recipe, resume, overrides)
     job = submit(recipe, submission)
     nodes = recipe.cluster.nodes

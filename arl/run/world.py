@@ -26,7 +26,7 @@ from arl.engine.base import Engine
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.metrics.run_status import ProcessStatus
-from arl.rollout.base import Checkpoints, DeviceLease, Drain, Groups, Segment
+from arl.rollout.base import Checkpoints, DeviceLease, Drain, Segment
 from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
@@ -79,15 +79,6 @@ class RunContext:
         return self.recipe.train.is_done(self.version, tokens)
 
 
-class MeteredGroups(Groups, Protocol):
-    """Extend Groups by what they count since the world was opened."""
-
-    reward_wait_seconds: float
-    """Clock seconds from the end of a group's last episode to its grades, summed over groups."""
-    num_graded_groups: int
-    """Groups in that sum."""
-
-
 async def _at_once() -> None:
     """Return without giving other tasks a turn, which would change the order of events."""
 
@@ -99,8 +90,6 @@ class Parts(Segment):
     `recipe_parts` makes those that follow from the recipe.
     """
 
-    groups: MeteredGroups
-    """Runs the episodes of a problem; where training data comes from."""
     codec: TextCodec
     """Turns tokens into the text that the run's files hold."""
     display: Display

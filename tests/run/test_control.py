@@ -38,10 +38,13 @@ RUN = LiveRun(
 )
 
 
-def served(
-    directory: Path,
-    ask: Callable[[RunControl], Awaitable[None]],
-) -> None:
+@pytest.fixture(autouse=True)
+def in_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let nobody wait a second between two looks at the folder."""
+    monkeypatch.setattr(run_control, "POLL_SECONDS", 0.01)
+
+
+def served(directory: Path, ask: Callable[[RunControl], Awaitable[None]]) -> None:
     """Serve the folder of a run while `ask` goes on."""
 
     async def do(request: Request) -> ControlAnswer:

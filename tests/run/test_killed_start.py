@@ -21,14 +21,12 @@ SETTINGS = ("train.ranks=2", "engine.replicas=2", "eval.every=2", "eval.suites=[
 # has not yet asked the kernel to die with the controller: it looks for it first.
 CLEANERS = ("reward worker", "guard", "runner")
 LONGEST_START = 12.0  # seconds, on an idle machine
-KILLS = 1
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("moment", range(int(os.environ.get("ARL_TEST_KILLED_STARTS", KILLS))))
-def test_what_a_controller_has_started_dies_with_it_at_any_moment_of_the_start(tmp_path: Path, moment: int) -> None:
+def test_what_a_controller_has_started_dies_with_it_at_any_moment_of_the_start(tmp_path: Path) -> None:
     """All others are stopped before it is killed: only the kernel can end what cannot run."""
-    source = random.Random(f"{moment} {os.environ.get('ARL_TEST_SEED', '')}")
+    source = random.Random(os.environ.get("ARL_TEST_SEED", "0"))
     mark = uuid.uuid4().hex
     (tmp_path / "recipe.yaml").write_text(RECIPE)
     (tmp_path / "mine.py").write_text(REWARDS)
