@@ -255,7 +255,7 @@ class Learner:
         dist.all_reduce(oldest, dist.ReduceOp.MAX)
         counts = torch.from_numpy(np.bincount(ages, minlength=int(oldest) + 1)).to(self.policy.device)
         dist.all_reduce(counts)
-        *fresh_tokens, num_tokens = counts.cumsum(0).tolist()  # if the cut comes after age 0, 1, …
+        *fresh_tokens, num_tokens = counts.cpu().cumsum(0).tolist()  # if the cut comes after age 0, 1, …
         cuts = [age for age, fresh in enumerate(fresh_tokens) if fresh]
         return min(cuts, key=lambda age: abs(num_tokens - 2 * fresh_tokens[age]), default=None)
 
