@@ -28,8 +28,9 @@ from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
-from arl.train.packing import PLACES, MicroBatch, Minibatch, Shard, TokenLogprobs
+from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import compute_deterministically, init_ranks
 from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics

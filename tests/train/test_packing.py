@@ -10,17 +10,8 @@ from arl.errors import InputError
 from arl.train.algorithms.advantage import GRPO
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.balance import algorithm_1, balance, fixed_count, least_micro_batches, martello_toth
-from arl.train.packing import (
-    PLACES,
-    MicroBatch,
-    Packing,
-    Shard,
-    TokenLogprobs,
-    join_shard,
-    loss_sequences,
-    pack_batch,
-    trained_tokens,
-)
+from arl.train.micro_batch import MicroBatch, join_shard
+from arl.train.packing import PLACES, Packing, Shard, TokenLogprobs, loss_sequences, pack_batch, trained_tokens
 from tests.train.synthetic import batch, packed
 
 pytestmark = pytest.mark.usefixtures("alone")

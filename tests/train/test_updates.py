@@ -11,8 +11,9 @@ from arl.config.recipe import Train
 from arl.errors import TrainerError
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import MAX_SKIPPED
+from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import FIRST, schedule_of
-from arl.train.packing import MicroBatch, Shard
+from arl.train.packing import Shard
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharded_weights import matrices
 from arl.train.sharding import init_ranks
