@@ -22,7 +22,8 @@ from arl.config.recipe import Train
 from arl.errors import InputError
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packing import LossSequence, MicroBatch, Minibatch, Shard, pack_groups
+from arl.train.micro_batch import MicroBatch, pack_groups
+from arl.train.packing import LossSequence, Minibatch, Shard
 
 PROMPT = 256  # tokens
 GROUP = 4  # trajectories

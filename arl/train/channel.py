@@ -29,7 +29,8 @@ from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.errors import ArlError, DiskError
 from arl.sync.buckets import TensorSpec
-from arl.train.packing import PackSizes, SequencePack, Shard, TokenLogprobs
+from arl.train.micro_batch import PackSizes
+from arl.train.packing import SequencePack, Shard, TokenLogprobs
 from arl.types import MetricValue, Transport, WeightUpdate
 
 ADDRESS = "ARL_TRAINER_ADDRESS"  # environment of a rank: where the controller listens

@@ -78,48 +78,37 @@ def gather_buckets(
 
 def pack_bytes(bucket: Bucket, parts: int) -> int:
     """Return the bytes of the largest pack, which is that of part 0."""
-    return sum(piece.num_bytes for piece in _pieces(bucket, parts, 0))
+    return max((in_pack.stop for _, in_pack, _ in _pieces(bucket, parts, 0)), default=0)
 
 
 def fill_pack(shards: Mapping[str, Tensor], bucket: Bucket, parts: int, part: int, pack: Tensor) -> None:
     """Cast the shards of `part` into `pack`, (pack_bytes,) uint8, in the bucket's order; leave its rest as it is."""
-    for piece in _pieces(bucket, parts, part):
-        place = pack[piece.in_pack : piece.in_pack + piece.num_bytes]
-        place.view(DTYPES[piece.dtype]).copy_(shards[piece.name].reshape(-1))
+    for spec, in_pack, _ in _pieces(bucket, parts, part):
+        pack[in_pack].view(DTYPES[spec.dtype]).copy_(shards[spec.name].reshape(-1))
 
 
 def unpack(packs: Tensor, bucket: Bucket, flat: Tensor) -> None:
     """Copy the packs of all parts, (parts, pack_bytes) uint8, to their places in `flat`, (bytes,) uint8."""
     parts = len(packs)
     for part in range(parts):
-        for piece in _pieces(bucket, parts, part):
-            place = flat[piece.in_flat : piece.in_flat + piece.num_bytes]
-            content = packs[part, piece.in_pack : piece.in_pack + piece.num_bytes]
-            place.copy_(content, non_blocking=True)
+        for _, in_pack, in_flat in _pieces(bucket, parts, part):
+            flat[in_flat].copy_(packs[part, in_pack], non_blocking=True)
 
 
-class _Piece(NamedTuple):
-    """Place one tensor's rows of one part, in bytes."""
-
-    name: str
-    dtype: str
-    in_pack: int
-    in_flat: int
-    num_bytes: int
-
-
-def _pieces(bucket: Bucket, parts: int, part: int) -> Iterator[_Piece]:
+def _pieces(bucket: Bucket, parts: int, part: int) -> Iterator[tuple[TensorSpec, slice, slice]]:
+    """Yield each tensor of which `part` has rows, and their bytes in its pack and in the flat bucket."""
     in_pack = 0
-    tensor_begins = 0
+    in_flat = 0
     for spec in bucket:
         num_rows = spec.shape[0]
         row_bytes = spec.num_bytes // num_rows
         first, end = rows_of_part(num_rows, parts, part)
         size = (end - first) * row_bytes
+        begin = in_flat + first * row_bytes
         if size:
-            yield _Piece(spec.name, spec.dtype, in_pack, tensor_begins + first * row_bytes, size)
+            yield spec, slice(in_pack, in_pack + size), slice(begin, begin + size)
         in_pack += size
-        tensor_begins += spec.num_bytes
+        in_flat += spec.num_bytes
 
 
 def deal(specs: Sequence[TensorSpec], parts: int) -> list[list[TensorSpec]]:

@@ -18,7 +18,8 @@ from arl.sync.choose import kept_versions
 from arl.sync.targets import FileTarget, MemoryTarget
 from arl.sync.virtual_publisher import VirtualPublisher
 from arl.train.learner import Learner
-from arl.train.packing import Packing, join_shard, pack_batch, pack_sizes, packing_report, trained_tokens
+from arl.train.micro_batch import join_shard, pack_sizes, packing_report
+from arl.train.packing import Packing, pack_batch, trained_tokens
 from arl.types import Batch, StartingVersions, StepResult, WeightUpdate
 
 

@@ -28,8 +28,9 @@ from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
+from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
-from arl.train.packing import PLACES, MicroBatch, Minibatch, Shard, TokenLogprobs
+from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import compute_deterministically, init_ranks
 from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics
@@ -255,7 +256,7 @@ class Learner:
         dist.all_reduce(oldest, dist.ReduceOp.MAX)
         counts = torch.from_numpy(np.bincount(ages, minlength=int(oldest) + 1)).to(self.policy.device)
         dist.all_reduce(counts)
-        *fresh_tokens, num_tokens = counts.cumsum(0).tolist()  # if the cut comes after age 0, 1, …
+        *fresh_tokens, num_tokens = counts.cpu().cumsum(0).tolist()  # if the cut comes after age 0, 1, …
         cuts = [age for age, fresh in enumerate(fresh_tokens) if fresh]
         return min(cuts, key=lambda age: abs(num_tokens - 2 * fresh_tokens[age]), default=None)
 

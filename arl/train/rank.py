@@ -20,7 +20,7 @@ from arl.launch.network import held_rendezvous
 from arl.train import channel
 from arl.train.channel import MAIN, Failed, RankRequest
 from arl.train.link import Link
-from arl.train.packing import join_ahead, pack_sizes
+from arl.train.micro_batch import join_ahead, pack_sizes
 from arl.types import WeightUpdate
 
 

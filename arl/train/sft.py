@@ -30,8 +30,9 @@ from arl.data.row_problems import MalformedRow, prompt_of
 from arl.data.table_rows import read_rows
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import DataError, InputError, TrainerError
+from arl.train.micro_batch import pack_groups
 from arl.train.optimizer import Schedule
-from arl.train.packing import COLUMNS, LossSequence, pack_groups
+from arl.train.packing import COLUMNS, LossSequence
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import init_ranks
 from arl.types import Problem

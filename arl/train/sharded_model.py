@@ -28,7 +28,7 @@ from arl.kernels.rows import tune_rows
 from arl.models.flash import choose_flash
 from arl.models.load import DTYPES
 from arl.models.packed import PackedContext
-from arl.train.packing import MicroBatch
+from arl.train.micro_batch import MicroBatch
 from arl.train.sharded_weights import ShardedWeights
 from arl.train.sharding import local_part
 

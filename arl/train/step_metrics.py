@@ -18,7 +18,7 @@ from arl.config.objective_section import ObjectiveSection, Statistic
 from arl.data.model_limits import Flops
 from arl.launch.devices import peak_resident
 from arl.metrics.names import AGE_BUCKETS, FIRST_AGES
-from arl.train.packing import MicroBatch, forward_flops
+from arl.train.micro_batch import MicroBatch, forward_flops
 from arl.train.sharded_model import Update
 from arl.types import MetricValue
 

@@ -27,7 +27,8 @@ from arl.sync.publication_directory import PublishedVersions
 from arl.train import channel
 from arl.train.channel import CLAIMS, MAIN, SENDERS, Body, Failed, RankAnswer, RankRequest
 from arl.train.link import RankConnections
-from arl.train.packing import Packing, pack_batch, packing_report, trained_tokens
+from arl.train.micro_batch import packing_report
+from arl.train.packing import Packing, pack_batch, trained_tokens
 from arl.types import Batch, StepResult, WeightUpdate
 
 MAX_TRACE = 3000  # characters of a rank's traceback that an error shows; all of it is in the rank's log

@@ -10,7 +10,8 @@ import torch
 from arl.config.recipe import Train
 from arl.models.tiny import make_tiny_model
 from arl.tasks.running_checksum import CHARACTERS
-from arl.train.packing import LossSequence, pack_groups
+from arl.train.micro_batch import pack_groups
+from arl.train.packing import LossSequence
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import init_ranks
 from arl.types import Completion, Transport

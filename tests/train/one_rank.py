@@ -11,7 +11,8 @@ from arl.config.recipe import Train
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.objective import Objective
 from arl.train.learner import Learner
-from arl.train.packing import LossSequence, MicroBatch, Minibatch, Shard, pack_groups
+from arl.train.micro_batch import MicroBatch, pack_groups
+from arl.train.packing import LossSequence, Minibatch, Shard
 from arl.types import Batch, Trajectory
 from tests.train.synthetic import packed
 

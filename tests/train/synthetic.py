@@ -10,7 +10,8 @@ from arl.tasks import running_checksum
 from arl.train.algorithms.advantage import GRPO, Advantage
 from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.objective import Objective
-from arl.train.packing import BY_TOKENS, MicroBatch, Packing, Shard, join_shard, pack_batch, pack_sizes, packing_report
+from arl.train.micro_batch import MicroBatch, join_shard, pack_sizes, packing_report
+from arl.train.packing import BY_TOKENS, Packing, Shard, pack_batch
 from arl.types import Batch, Trajectory, TrajectoryGroup
 
 BOS, EOS = 14, 15

@@ -25,7 +25,8 @@ from arl.models.load import empty_model
 from arl.models.weights import fill_model
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packing import LossSequence, Minibatch, pack_groups
+from arl.train.micro_batch import pack_groups
+from arl.train.packing import LossSequence, Minibatch
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import init_ranks
 from tests.examples import examples

@@ -17,7 +17,8 @@ from arl.models.prefix_tree import prefix_tree
 from arl.sync.ipc import IpcTarget
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packing import Minibatch, Shard, pack_groups
+from arl.train.micro_batch import pack_groups
+from arl.train.packing import Minibatch, Shard
 from tests.sync.sender import publish
 
 pytestmark = [

@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from arl.metrics.names import number
-from arl.train.packing import MicroBatch, Shard
+from arl.train.micro_batch import MicroBatch
+from arl.train.packing import Shard
 from tests.train.one_rank import gradient_of, learner, shard_of
 from tests.train.synthetic import batch
 

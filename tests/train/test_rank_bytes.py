@@ -17,7 +17,8 @@ from arl.models.load import empty_model
 from arl.train import sharding
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import Learner
-from arl.train.packing import MicroBatch, Minibatch, Shard, pack_groups
+from arl.train.micro_batch import MicroBatch, pack_groups
+from arl.train.packing import Minibatch, Shard
 from arl.train.rank_bytes import ParameterCounts, Workload, rank_bytes
 from tests.train.columns import loss_sequence
 from tests.train.families import FAMILIES, configs

@@ -28,7 +28,7 @@ from arl.train.sharding import init_ranks
 from arl.types import MetricValue
 from tests.train.synthetic import batch, packed
 
-STEPS = 3
+STEPS = 2
 ADAMS_STEP = 7.0
 SCALE = LossScale(1024.0, is_dynamic=True, num_good=5)
 
