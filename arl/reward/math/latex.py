@@ -172,9 +172,9 @@ class _Parser:
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
             right = Form("/", (right, self._power()))
-        if left.kind == "number" and right.kind == "/" and token.kind != "sign":
-            above, below = (item.text for item in right.items)
-            if above.isdigit() and below.isdigit() and int(above) < int(below):  # a mixed number
+        if right.kind == "/" and token.kind != "sign":
+            whole, above, below = (item.text for item in (left, *right.items))
+            if whole.isdigit() and above.isdigit() and below.isdigit() and int(above) < int(below):  # a mixed number
                 return Form("+", (left, right))
         is_call = token.text == "(" and left.kind == "symbol"
         if is_call and (left.text[0] in _FUNCTIONS or right.kind in {"symbol", "list", "()"}):
