@@ -63,12 +63,8 @@ def same_value(gold: Form, answer: Form) -> bool:
     """Tell whether two expressions have equal values, at a few points if they have variables."""
     if gold.names() | answer.names() <= CONSTANTS:
         return _same_constant(gold, answer)
-    num_points = 0
-    for one, other in _values_at_points(gold, answer):
-        if not _agree(one, other):
-            return False
-        num_points += 1
-    return num_points >= NUM_POINTS
+    values = list(_values_at_points(gold, answer))
+    return len(values) >= NUM_POINTS and all(_agree(one, other) for one, other in values)
 
 
 def same_relation(gold: Form, answer: Form) -> bool:
@@ -147,7 +143,7 @@ def _value_or_nan(node: Form, point: Point) -> Value:
     """Return the value of an expression; NaN, which equals nothing: it has none. Zero but for rounding is zero."""
     try:
         value = _value(node, point)
-    except (ArithmeticError, ValueError, TypeError, NotImplementedError):  # mpmath raises them at poles and in pits
+    except (ArithmeticError, KeyError, NotImplementedError, TypeError, ValueError):  # mpmath raises them at poles
         return mp.nan
     is_zero = not isinstance(value, Fraction) and abs(value) < ZERO
     return mp.mpf(0) if is_zero else value
@@ -158,9 +154,7 @@ def _value(node: Form, point: Point) -> Value:
         return Fraction(node.text.removesuffix("."))
     if node.kind == "symbol":
         return point[node.text] if node.text in point else +_CONSTANTS[node.text]
-    operation = _OPERATIONS.get(node.text if node.kind in {"call", "unit"} else node.kind)
-    if operation is None:
-        raise ArithmeticError("it has no value")
+    operation = _OPERATIONS[node.text if node.kind in {"call", "unit"} else node.kind]
     first, *others = (_value(item, point) for item in node.items)
     if not others:
         return _bounded(operation(first))
