@@ -25,7 +25,7 @@ GOALS = {  # of the design
 TODAY = {  # what the walks were when they were last shortened; only smaller numbers are written here
     "a recipe before the first step": 101,
     "a token's logprob from the engine to the gradient": 23,
-    "a reward": 11,  # one more since the frames of its workers lie in its room
+    "a reward": 9,
     "a version's weights from the trainer to an engine's memory": 11,
 }
 RECIPE = """\
