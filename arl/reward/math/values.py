@@ -37,7 +37,6 @@ NUM_POINTS = 3
 _SIZES_AND_SIGNS = ((2, (1, 1)), (2, (1, -1)), (2, (-1, 1)), (5, (1, 1)), (1, (-1, 1)), (20, (1, 1)))
 
 Value = Any  # a Fraction, or a real or complex number of mpmath
-Point = Mapping[str, Value]
 
 _end: ContextVar[float] = ContextVar("end", default=math.inf)  # of a comparison, in CPU time of its thread
 
@@ -143,7 +142,7 @@ def _is_complex(value: Value) -> bool:
 # ---- values
 
 
-def _value_or_nan(node: Form, point: Point) -> Value:
+def _value_or_nan(node: Form, point: Mapping[str, Value]) -> Value:
     """Return the value of an expression; NaN, which equals nothing: it has none. Zero but for rounding is zero."""
     try:
         value = _value(node, point)
@@ -153,7 +152,7 @@ def _value_or_nan(node: Form, point: Point) -> Value:
     return mp.mpf(0) if is_zero else value
 
 
-def _value(node: Form, point: Point) -> Value:
+def _value(node: Form, point: Mapping[str, Value]) -> Value:
     if node.kind == "number":
         return Fraction(node.text.removesuffix("."))
     if node.kind == "symbol":
