@@ -1,8 +1,9 @@
 """A model that is nowhere is refused at once, with every place that was looked at."""
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-import httpx
 import pytest
 from huggingface_hub import HfApi, constants
 from huggingface_hub.errors import HfHubHTTPError
@@ -44,8 +45,8 @@ def test_a_cached_model_that_the_hub_refuses_is_used_with_a_note_and_the_hub_is_
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*args: object, **options: object) -> None:
-        request = httpx.Request("GET", constants.ENDPOINT)
-        raise HfHubHTTPError("gated", response=httpx.Response(403, request=request))
+        answer: Any = SimpleNamespace(status_code=403, headers={}, request=None)
+        raise HfHubHTTPError("gated", response=answer)
 
     monkeypatch.setattr(HfApi, "repo_info", refuse)
     put(cache, "Qwen/Qwen2.5-0.5B-Instruct")
