@@ -45,6 +45,7 @@ class _OpenCall:
     tries: int = 1
 
 
+@dataclass(eq=False)
 class RewardPool:
     """Keep a zygote that has imported the function of its settings, and its workers.
 
@@ -63,21 +64,14 @@ class RewardPool:
         DeadlineError: it did not import them in time.
     """
 
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        startup: float,
-        log: Path,
-        environment: Mapping[str, str],
-        ungraded: UngradedLog,
-    ) -> None:
-        self._settings = settings
-        self._silence = TRIES * settings.timeout + GRACE
-        self._startup = startup
-        self._log = log
-        self._environment = {**ONE_THREAD, **environment}
-        self.ungraded = ungraded
+    settings: Settings
+    startup: float
+    log: Path
+    environment: Mapping[str, str]
+    ungraded: UngradedLog
+
+    def __post_init__(self) -> None:
+        self._silence = TRIES * self.settings.timeout + GRACE
         self._ids = itertools.count(READY + 1)
         self._open: dict[int, _OpenCall] = {}
         self._failure: Exception | None = None  # why the zygote could not be replaced
@@ -176,19 +170,20 @@ class RewardPool:
 
     async def _start(self) -> None:
         """Start a zygote, and wait until it has imported the function. Raises what the class says."""
-        name = self._settings.function
-        command = (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(self._settings).decode())
+        name = self.settings.function
+        command = (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(self.settings).decode())
+        environment = {**ONE_THREAD, **self.environment}
         ours, theirs = socket.socketpair()
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
-        with theirs, writing(self._log), open_log(self._log) as log:
-            self._process = await spawn(command, self._environment, stdin=theirs.fileno(), output=log.fileno())
+        with theirs, writing(self.log), open_log(self.log) as log:
+            self._process = await spawn(command, environment, stdin=theirs.fileno(), output=log.fileno())
         who = f"the reward process (pid {self.pid})"
         try:
-            async with deadline(self._startup, "reward pool", f"{who} to import {name}"):
+            async with deadline(self.startup, "reward pool", f"{who} to import {name}"):
                 await self._reader.readexactly(len(frame(Answer(READY))))
         except (asyncio.IncompleteReadError, ConnectionError) as error:
             how = describe_exit(await self._end(END_SECONDS))
-            raise ProcessDied(f"{who} {how} while it imported {name}; see {self._log}") from error
+            raise ProcessDied(f"{who} {how} while it imported {name}; see {self.log}") from error
         except BaseException:  # also a cancellation
             await self._end(0.0)
             raise

@@ -11,6 +11,7 @@ penalty is DAPO's (arXiv 2503.14476, equation 13). An evaluation never shapes.
 
 import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -27,6 +28,7 @@ SHOWN = 60  # characters of the answer, in the log
 MAX_UNGRADED_PROBLEMS = 16  # problems, from one grade to the next
 
 
+@dataclass(eq=False)
 class UngradedLog:
     """Record episodes without a grade.
 
@@ -35,10 +37,9 @@ class UngradedLog:
         note: shows a line on the console.
     """
 
-    def __init__(self, log: Path, note: Callable[[str], None]) -> None:
-        self._log = log
-        self.note = note
-        self._kinds: set[str] = set()  # of causes, that the console has shown
+    log: Path
+    note: Callable[[str], None]
+    _kinds: set[str] = field(default_factory=set)  # of causes, that the console has shown
 
     def add(self, function: str, problem: Problem, response: Response, error: str) -> None:
         """Record an episode that `function` did not grade. The first of each kind is shown as well.
@@ -47,16 +48,16 @@ class UngradedLog:
             DiskError: the log cannot be written.
         """
         line = f"no grade: problem {problem.id}: {error}; the answer begins {response.text[:SHOWN]!r}\n"
-        with writing(self._log):
-            self._log.parent.mkdir(parents=True, exist_ok=True)
-            with open_log(self._log) as log:
+        with writing(self.log):
+            self.log.parent.mkdir(parents=True, exist_ok=True)
+            with open_log(self.log) as log:
                 log.write(line.encode("utf-8", "backslashreplace"))
         kind = error.partition(":")[0]
         if kind not in self._kinds:
             self._kinds.add(kind)
             self.note(
                 f"{function} gave an answer to problem {problem.id} no grade: {error} "
-                f"(reward.on_error; every such answer is in {self._log})"
+                f"(reward.on_error; every such answer is in {self.log})"
             )
 
 
@@ -69,6 +70,7 @@ class Calls(Protocol):
         """Call `function`, once more if that fails, and return the verdict."""
 
 
+@dataclass(eq=False)
 class Scorer:
     """Implement the Rewards of arl.rollout.episodes for one function.
 
@@ -80,16 +82,12 @@ class Scorer:
             lost; stop: the run ends.
     """
 
-    def __init__(
-        self, calls: Calls, function: str, weights: Mapping[str, float] = {}, on_error: OnError = "zero"
-    ) -> None:
-        self._calls = calls
-        self._function = function
-        self._weights = weights
-        self._on_error = on_error
-        self._ungraded = calls.ungraded
-        self._without_grade: set[str] = set()  # ids of problems that were not graded since the last grade
-        self._has_reported = False
+    calls: Calls
+    function: str
+    weights: Mapping[str, float] = field(default_factory=dict)
+    on_error: OnError = "zero"
+    _without_grade: set[str] = field(default_factory=set)  # ids of problems that were not graded since the last grade
+    _has_reported: bool = False
 
     async def score(self, problem: Problem, response: Response) -> Grade:
         """Return the grade of one response.
@@ -98,10 +96,10 @@ class Scorer:
             RewardError: on_error is drop, and it has no grade.
             GradingError: on_error is stop, and it has no grade; or no episode of many problems has one.
         """
-        verdict = await self._calls.call(self._function, problem, response)
-        grade = weigh(verdict, self._weights)
+        verdict = await self.calls.call(self.function, problem, response)
+        grade = weigh(verdict, self.weights)
         if grade.error:
-            self._ungraded.add(self._function, problem, response, grade.error)
+            self.calls.ungraded.add(self.function, problem, response, grade.error)
             self._refuse(problem, grade.error, verdict.traceback)
         else:
             self._without_grade.clear()
@@ -114,29 +112,30 @@ class Scorer:
         Raises:
             RewardError, GradingError: as `score`.
         """
-        what = f"{self._function} on problem {problem.id}: {error}"
-        if self._on_error == "drop":
+        what = f"{self.function} on problem {problem.id}: {error}"
+        if self.on_error == "drop":
             raise RewardError(f"{what}\n{trace}")
-        if self._on_error == "stop":
+        if self.on_error == "stop":
             raise GradingError(f"{what}; reward.on_error is stop, zero or drop would go on\n{trace}")
         self._without_grade.add(problem.id)
         if len(self._without_grade) >= MAX_UNGRADED_PROBLEMS:
             raise GradingError(
-                f"{self._function} graded not one episode of the last {MAX_UNGRADED_PROBLEMS} problems; the last: "
+                f"{self.function} graded not one episode of the last {MAX_UNGRADED_PROBLEMS} problems; the last: "
                 f"{error}. Fix the function: with reward.on_error zero the run would learn nothing\n{trace}"
             )
 
     def _look_for_parts(self, grade: Grade) -> None:
         """Report weights whose part does not come, once."""
-        unseen = self._weights.keys() - grade.parts.keys() if grade.parts else set()
+        unseen = self.weights.keys() - grade.parts.keys() if grade.parts else set()
         if unseen and not self._has_reported:
             self._has_reported = True
-            self._ungraded.note(
-                f"reward.weights {', '.join(sorted(unseen))}: {self._function} has named no such part "
+            self.calls.ungraded.note(
+                f"reward.weights {', '.join(sorted(unseen))}: {self.function} has named no such part "
                 f"(parts: {', '.join(sorted(grade.parts))})"
             )
 
 
+@dataclass(eq=False)
 class InlineRewards:
     """Call reward functions in this process, without deadlines: for virtual time, where there are no other processes.
 
@@ -145,15 +144,14 @@ class InlineRewards:
         ungraded: keeps a record of episodes without a grade.
     """
 
-    def __init__(self, functions: Mapping[str, RewardCallable], ungraded: UngradedLog) -> None:
-        self._functions = functions
-        self.ungraded = ungraded
+    functions: Mapping[str, RewardCallable]
+    ungraded: UngradedLog
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
         """See Calls."""
-        verdict = judge(self._functions[function], problem, response)
+        verdict = judge(self.functions[function], problem, response)
         if verdict.error:
-            verdict = judge(self._functions[function], problem, response)
+            verdict = judge(self.functions[function], problem, response)
         return verdict
 
 

@@ -1,18 +1,18 @@
-"""Hide the Hugging Face hub."""
+"""Serve and hide a Hugging Face hub."""
 
 from pathlib import Path
 
 import pytest
 from huggingface_hub import constants
 
+from tests.data.fake_hub import point_to
+
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make an empty Hugging Face cache, and let nothing answer at the hub's address."""
-    hub = "http://127.0.0.1:9"
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-    monkeypatch.setattr(constants, "ENDPOINT", hub)
-    monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", hub + "/{repo_id}/resolve/{revision}/{filename}")
+    point_to("http://127.0.0.1:9", monkeypatch)
     return tmp_path / "hub"

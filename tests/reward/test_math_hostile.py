@@ -38,22 +38,9 @@ def hostile_answers() -> list[str]:
         answers += [f"{base}^{{{exponent}}}" for exponent in (5_000, 10**6, 10**20, 10**300)]
     for number in ("3000", "99999", "(10^9)", "(2^{40})", "10^{9}", "((5!)!)", "(x^{99})", "170!!"):
         answers += [number + "!" * count for count in (1, 3)]
-    pieces = [
-        "1",
-        "9,",
-        "x+",
-        " ",
-        "\\",
-        "$",
-        "#### ",
-        r"\boxed{",
-        r"\frac{1}{2}+",
-        "a=",
-        "1/",
-        "answer is ",
-        "<answer>",
-    ]
+    pieces = [*"1 \\$", "9,", "x+", "#### ", r"\boxed{", r"\frac{1}{2}+", "a=", "1/", "answer is ", "<answer>"]
     answers += [(piece * LONG)[:LONG] for piece in pieces]
+    answers += [r"0.\overline{" + "7" * 5_000 + "}"]
     for digits in ("7" * 5_000, "٣" * 50, "𝟘" * 300):
         answers += [digits + end for end in ("", "%", "/0", "e999999999", "!", "_7", "²³⁴")]
     for size in ("1000", "10^{12}", r"\infty"):

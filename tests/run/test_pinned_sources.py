@@ -1,17 +1,16 @@
 """What a recipe names on the hub is pinned to a commit, which the run records and a resumed run takes again."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
-from huggingface_hub import HfApi, constants
+from huggingface_hub import constants
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe
 from arl.metrics.run_files import RECIPE
 from arl.run.resume import pin_sources
+from tests.data.fake_hub import SHA, FakeHub
 
-SHA = "0123456789abcdef0123456789abcdef01234567"
 OTHER = "f" * 40
 MODEL = "someone/small"
 DATA = "someone/sums"
@@ -47,8 +46,9 @@ def test_without_a_network_the_cache_says_what_a_branch_was(cache: Path) -> None
 
 def test_the_hub_says_what_a_branch_is(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
     downloaded(cache, "dataset", DATA, "main", OTHER)
-    monkeypatch.setattr(HfApi, "repo_info", lambda *args, **options: SimpleNamespace(sha=SHA))
-    assert pin_sources(recipe())[0].data.path == f"hf://datasets/{DATA}@{SHA}/train.jsonl"
+    with FakeHub(DATA, {"train.jsonl": b"{}"}).serving() as hub:
+        monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+        assert pin_sources(recipe())[0].data.path == f"hf://datasets/{DATA}@{SHA}/train.jsonl"
 
 
 def test_what_neither_hub_nor_cache_knows_and_what_is_no_name_of_the_hub_stays(tmp_path: Path) -> None:

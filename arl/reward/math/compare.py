@@ -14,7 +14,7 @@ from arl.reward.math.forms import REAL_LINE, Form, spell
 from arl.reward.math.tokens import UNITS
 from arl.reward.math.values import rational, same_relation, same_value
 
-_UNORDERED = {"list", "set", "union"}
+_UNORDERED = {"list", "set"}
 _GROUPS = _UNORDERED | {"()", "[)", "(]", "[]"}
 _SYNONYMS = {  # of words without spaces
     **dict.fromkeys(("allrealnumbers", "allreals", "realnumbers", "r"), "R"),
@@ -61,16 +61,11 @@ def same_answer(gold: Form, answer: Form) -> bool:
         return True
     if kinds & {"words", "tokens"}:
         return False
-    if not kinds & _GROUPS:
-        return _same_quantity(gold, answer)
-    if kinds == {"()", "list"}:  # which has no brackets, but its order counts beside them
-        return _in_order(gold, answer)
     if kinds <= _UNORDERED:
         return _in_any_order(gold, answer)
-    if kinds <= _GROUPS:
-        return gold.kind == answer.kind and _in_order(gold, answer)
-    value, group = (answer, gold) if gold.kind in _GROUPS else (gold, answer)
-    return group.kind == "set" and len(group.items) == 1 and same_answer(group.items[0], value)
+    if kinds <= _GROUPS:  # a list has no brackets, but its order counts beside them
+        return (gold.kind == answer.kind or kinds == {"()", "list"}) and _in_order(gold, answer)
+    return not kinds & _GROUPS and _same_quantity(gold, answer)
 
 
 def _same_named(gold: Form, answer: Form) -> bool:

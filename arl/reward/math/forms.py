@@ -21,7 +21,7 @@ class Form(NamedTuple):
     """Hold one part of an answer.
 
     Values: number, symbol, unit, based, call and the operations + - * / ^ !; `text` is the name. Collections: list,
-    set, union, and brackets as in "()" or "[)". Statements: named (name, value, the whole) and relation (sides; `text`
+    set, and brackets as in "()" or "[)". Statements: named (name, value, the whole) and relation (sides; `text`
     is the signs). Else words, or tokens that are no formula.
     """
 
@@ -60,7 +60,7 @@ def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
             return Form("named", (last, first, whole))
         return whole if whole.names() - CONSTANTS else last
     if signs == [r"\neq"] and _is_variable(first):
-        beside = Form("union", (Form("()", (MINUS_INFINITY, last)), Form("()", (last, INFINITY))))
+        beside = Form("list", (Form("()", (MINUS_INFINITY, last)), Form("()", (last, INFINITY))))
         return Form("named", (first, beside, whole))
     return _interval([*sides], [*signs], whole)
 

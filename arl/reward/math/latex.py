@@ -4,7 +4,7 @@ r"""Read an answer, in LaTeX or as people type it, into a form. Nothing in the t
     "1\pm\sqrt5"          ─►                       plus-minus(+(1, sqrt(5)), +(1, -(sqrt(5))))
     "5\text{ cm}"         ─►                       unit(5), "centimeter"
 
-The parser is a recursive descent, lowest first: lists, unions, relations, sums, products, powers, single things.
+The parser is a recursive descent, lowest first: lists, relations, sums, products, powers, single things.
 """
 
 import contextlib
@@ -18,11 +18,10 @@ from arl.reward.math.tokens import Token, read_tokens, read_unit
 MAX_TOKENS = 1500
 MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
-_SEPARATORS = ((";", "list"), (",", "list"), (r"\cup", "union"))  # "p=5,q=2;p=7,q=2"
+_SEPARATORS = (";", ",", r"\cup")  # "p=5,q=2;p=7,q=2"; a union is a list of intervals
 _RELATIONS = {"=", r"\neq", r"\approx", r"\in", ":", "<", ">", r"\leq", r"\geq"}
 _UPPER = {r"\pm": "+", r"\mp": "-"}
 _LOWER = {r"\pm": "-", r"\mp": "+"}
-_BRACKETS = {"()", "[)", "(]", "[]"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
 _MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle")
 _NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, **dict.fromkeys(_MARKS, 1)}
@@ -110,19 +109,15 @@ class _Parser:
     # ---- lists and statements
 
     def _list(self, level: int = 0) -> Form:
-        """Read "3,5 and 7", or a union of intervals, which a list of conditions is as well."""
+        """Read "3,5 and 7", or a union of intervals."""
         if level == len(_SEPARATORS):
             return self._statement()
-        separator, kind = _SEPARATORS[level]
+        separator = _SEPARATORS[level]
         parts = [self._list(level + 1)]
         while self._skip(separator):
             if not self._is(separator) and self._now.kind != "end":  # "5, and 7"
                 parts.append(self._list(level + 1))
-        if len(parts) == 1:
-            return parts[0]
-        if all(part.kind == "named" and part.items[1].kind in _BRACKETS for part in parts):
-            kind = "union"
-        return Form(kind, tuple(parts))
+        return parts[0] if len(parts) == 1 else Form("list", tuple(parts))
 
     def _statement(self) -> Form:
         r"""Read `x=2+3=5`, `0\leq x<1`, `3:2`, or an expression."""
@@ -172,9 +167,9 @@ class _Parser:
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
             right = Form("/", (right, self._power()))
-        if left.kind == "number" and right.kind == "/" and token.kind != "sign":
-            above, below = (item.text for item in right.items)
-            if above.isdigit() and below.isdigit() and int(above) < int(below):  # a mixed number
+        if right.kind == "/" and token.kind != "sign":
+            whole, above, below = (item.text for item in (left, *right.items))
+            if whole.isdigit() and above.isdigit() and below.isdigit() and int(above) < int(below):  # a mixed number
                 return Form("+", (left, right))
         is_call = token.text == "(" and left.kind == "symbol"
         if is_call and (left.text[0] in _FUNCTIONS or right.kind in {"symbol", "list", "()"}):
@@ -290,6 +285,8 @@ class _Parser:
             raise Unreadable(f"{opening} is not closed")
         self._bar = outer
         items = inner.items if inner.kind == "list" else (inner,)
-        if opening in {r"\{", "|"}:
-            return Form("call", items, "|") if opening == "|" else Form("set", items)
+        if opening == "|":
+            return Form("call", items, "|")
+        if opening == r"\{" and len(items) > 1:
+            return Form("set", items)
         return inner if opening == "{" or inner.kind != "list" else Form(opening + closing, items)

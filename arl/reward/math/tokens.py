@@ -66,7 +66,7 @@ _TOKEN = re.compile(
   | \\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph|mathrm|operatorname\*?)\s*\{(?P<text> [^{}]* )\}
   | (?P<thousands> [1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)? | \d{1,3}(?:[ ]\d{3})+(?!\d)(?![ ]?[\d/])(?:\.\d+)? )
   | (?P<clock> \d{1,2}\s?:\s?\d\d(?!\d) )
-  | (?P<period> \d*\.\d*\\(?:overline|bar|dot)\s*\{?\s*\d+\s*\}? )
+  | (?P<period> \d{0,99}\.\d{0,99}\\(?:overline|bar|dot)\s*\{?\s*\d{1,99}\s*\}? )
   | (?P<number> \d{1,3}(?:\s?(?:\{\s?,\s?\}|,?\s?\\[!,])\s*\d{3})+(?!\d)(?:\.\d+)?
       | (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4}(?![\w.]))? )
   | (?P<letters> [A-Za-z]+ )
