@@ -27,11 +27,7 @@ SPREAD = {"test_train.py", "test_resume.py", "test_sglang_faults.py", "test_virt
 # Whole runs and real engines take long. They begin, so that both processes have something to do until the end.
 LONG_ROOMS = ("/cluster/", "/run/", "/engine/", "/sweep/", "/train/")
 # Of these modules of tests/engine, the tests of a real SGLang share one server, and so run in one process.
-ON_ONE_SERVER = {
-    "test_agreement.py",
-    "test_contract.py",
-    "test_transport.py",
-}
+ON_ONE_SERVER = {"test_agreement.py", "test_contract.py", "test_transport.py"}
 
 
 @pytest.hookimpl(tryfirst=True)

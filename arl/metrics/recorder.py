@@ -102,7 +102,7 @@ class RunRecords:
         self.newest: deque[Record] = deque(maxlen=KEPT)
         self.tokens_trained = 0  # of all steps
         self.evaluations: dict[str, tuple[int, float]] = {}  # suite -> its newest version, and that one's accuracy
-        self._evaluated: set[tuple[str, int]] = set()
+        self.evaluated: set[tuple[str, int]] = set()  # suites with the versions that they have measured
         for record in past:
             self.add(record)
 
@@ -115,12 +115,8 @@ class RunRecords:
             if name.startswith(OF_EVALUATION) and name.endswith(ACCURACY):
                 suite = name.removeprefix(OF_EVALUATION).removesuffix(ACCURACY)
                 found = (int(number(record, "policy_version")), number(record, name))
-                self._evaluated.add((suite, found[0]))
+                self.evaluated.add((suite, found[0]))
                 self.evaluations[suite] = max(found, self.evaluations.get(suite, found))
-
-    def has_evaluated(self, suite: str, version: int) -> bool:
-        """Return whether there is a record of this evaluation."""
-        return (suite, version) in self._evaluated
 
 
 class Display(Protocol):
@@ -302,7 +298,7 @@ class Recorder:
     def evaluated(self, accuracy: Accuracy) -> None:
         """Write the record of an evaluation, once; it may come after those of later steps."""
         version = accuracy.version
-        if self.records.has_evaluated(accuracy.suite, version):  # as of a run that is resumed
+        if (accuracy.suite, version) in self.records.evaluated:  # as in a run that is resumed
             return
         record: Record = {"step": version, "policy_version": version, "time_s": self.seconds}
         record[f"eval/{accuracy.suite}/accuracy"] = accuracy.mean_reward

@@ -16,6 +16,7 @@ from tokenizers import Tokenizer
 from arl.errors import DataError
 from arl.metrics.batch import is_right
 from arl.metrics.names import FIRST_AGES
+from arl.metrics.sampled_episode import facts, sample_of, title
 from arl.metrics.trajectory_files import SCHEMA, read_batches, read_trajectories, trajectory_files
 from arl.report.arms import Arm
 from arl.types import NOT_SAMPLED
@@ -24,7 +25,7 @@ MAX_EPISODES = 60  # of a page
 MAX_FILES = 4  # of a run
 MAX_TOKENS = 1_000  # of an episode
 MAX_CHARACTERS = 20_000  # of a prompt
-SCALARS = ["fate", "trained_at", "unshaped_reward", "reward_parts"]
+SCALARS = ["trained_at", "unshaped_reward", "reward_parts"]
 LOGPROBS = ("behavior_logprobs", "proximal_logprobs", "current_logprobs")
 TOKENIZER = "tokenizer.json"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
@@ -106,22 +107,12 @@ def spread(candidates: Sequence[T], count: int) -> list[T]:
 
 
 def _show(run: str, row: dict[str, Any], texts: Sequence[str]) -> ShownEpisode:
-    step = "lost" if row["trained_at"] is None else f"step {row['trained_at'] + 1}"
-    place = f"group {row['group_id']}, sample {row['sample']}"
-    parts = ", ".join(f"{name} {value:g}" for name, value in row["reward_parts"] or ())
-    facts = [
-        f"fate {row['fate']}",
-        f"reward {_number(row['reward'])}" + (f" ({parts})" if parts else ""),
-        f"advantage {_number(row['advantage'])}",
-        f"answer {row['answer'] or '–'}",
-        f"{len(row['token_ids']) - row['prompt_length']} tokens" + (", truncated" if row["truncated"] else ""),
-    ]
-    if row["reward_error"]:
-        facts.append(f"graded 0: {row['reward_error']}")
+    sample = sample_of(row)
+    error = f"   graded 0: {sample.error}" if sample.error else ""
     end = min(len(row["token_ids"]), row["prompt_length"] + MAX_TOKENS)
     return ShownEpisode(
-        title=f"{run} · {step} · {_outcome(row)} · problem {row['problem_id']} · {place}",
-        facts="   ".join(facts),
+        title=f"{run} · {_outcome(row)} · {title(sample)}",
+        facts=f"{facts(sample)}{error}",
         prompt=row["prompt"][:MAX_CHARACTERS],
         tokens=[_token(row, i, texts[i]) for i in range(row["prompt_length"], end)],
     )

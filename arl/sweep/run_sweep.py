@@ -27,7 +27,6 @@ from arl.launch.devices import Share, core_numbers, divide, visible_cores, visib
 from arl.launch.placement import place
 from arl.launch.process import start_process
 from arl.metrics.run_files import LOCK, SUMMARY
-from arl.metrics.summary import Summary
 from arl.run.failures import RESUME_WITH
 from arl.sweep.directory import SweepRun, check_directory, list_runs, open_directory
 from arl.sweep.request import SweepRequest, write_override
@@ -216,7 +215,8 @@ def _shares(request: SweepRequest, sweep: Sweep, num_runs: int) -> list[Share]:
 
 
 def _accuracy(run: SweepRun) -> float | None:
-    return msgspec.json.decode((run.directory / SUMMARY).read_bytes(), type=Summary).accuracy_after
+    found: float | None = msgspec.json.decode((run.directory / SUMMARY).read_bytes())["accuracy_after"]
+    return found
 
 
 def _number(value: float | None) -> str:

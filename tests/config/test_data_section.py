@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from arl.config.recipe import Data
-from arl.config.recipe_file import dump_recipe, load_recipe
+from arl.config.recipe_file import load_recipe
 from arl.errors import RecipeError
 from arl.tasks.math_sets import SUFFIX
 
@@ -65,13 +65,6 @@ def test_files_are_used_without_repeats_and_a_task_that_draws_problems_as_it_dre
     assert Data(path="a.jsonl", deduplicate=False).deduplicate is False
     assert Data(task="gsm8k").deduplicate is True
     assert Data(task="running_checksum").deduplicate is False
-
-
-@pytest.mark.parametrize("overrides", [[], ["data.task=gsm8k"], ["data.eval_path=null"]])
-def test_what_a_run_records_loads_as_the_same_recipe(file: Path, overrides: list[str]) -> None:
-    recipe = load_recipe(file, overrides)
-    file.write_text(dump_recipe(recipe))
-    assert load_recipe(file) == recipe
 
 
 def test_an_override_of_the_task_drops_what_described_the_files(file: Path) -> None:

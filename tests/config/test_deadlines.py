@@ -39,9 +39,3 @@ PAIRS: dict[str, Pair] = {
 def test_the_inner_deadline_comes_first(pair: Pair, deadlines: Deadlines) -> None:
     inner, outer = pair
     assert inner(deadlines) < outer(deadlines)
-
-
-def test_every_deadline_that_follows_from_others_is_in_a_pair() -> None:
-    derived = {name for name, value in vars(Deadlines).items() if isinstance(value, property)}
-    here = Path(__file__).read_text()
-    assert {name for name in derived if f"d.{name}" not in here} == set()

@@ -30,26 +30,21 @@ class PatternEngine:
         self._vocab_size = vocab_size
         self._context = context
         self._seconds = seconds
-        self._num_open = 0
         self._running = asyncio.Event()
         self._running.set()
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
         refuse_impossible(request, self._vocab_size, self._context)
         budget = request.sampling.max_new_tokens
-        self._num_open += 1
-        try:
-            for start in range(0, budget, TOKENS):
-                await self._running.wait()
-                await asyncio.sleep(self._seconds)
-                self.busy_seconds += self._seconds
-                ids = self._pattern(request, range(start, min(start + TOKENS, budget)))
-                logprobs = (-math.log(self._vocab_size),) * len(ids)
-                versions = (self.loaded_version,) * len(ids)
-                is_last = start + TOKENS >= budget
-                yield Increment(ids, logprobs, versions, "length" if is_last else None)
-        finally:
-            self._num_open -= 1
+        for start in range(0, budget, TOKENS):
+            await self._running.wait()
+            await asyncio.sleep(self._seconds)
+            self.busy_seconds += self._seconds
+            ids = self._pattern(request, range(start, min(start + TOKENS, budget)))
+            logprobs = (-math.log(self._vocab_size),) * len(ids)
+            versions = (self.loaded_version,) * len(ids)
+            is_last = start + TOKENS >= budget
+            yield Increment(ids, logprobs, versions, "length" if is_last else None)
 
     def _pattern(self, request: GenerateRequest, places: range) -> tuple[int, ...]:
         first = len(request.input_ids) + request.sampling.seed
@@ -66,7 +61,7 @@ class PatternEngine:
         return SwapReport(update.version, pause_seconds=0.0, seconds=0.0)
 
     async def report(self) -> Load:
-        return Load(running=self._num_open, waiting=0, slots=64, tokens=0, capacity=1)
+        return Load(running=0, waiting=0, slots=64, tokens=0, capacity=1)
 
 
 class PatternBackend(EmbeddedBackend):

@@ -11,7 +11,6 @@ from arl.metrics.audit import Selection
 from arl.metrics.names import Record, number
 from arl.rollout.env import Session
 from arl.types import Batch, Problem, StepResult, StepWaits, TrajectoryGroup
-from tests.examples import examples
 from tests.fakes import NullObserver
 from tests.rollout.controller_world import World, failing, rules, scheduled, schedules
 from tests.rollout.test_exact_lag import rejecting
@@ -78,7 +77,6 @@ def test_dropping_late_groups_is_found_to_select_short_ones() -> None:
 
 
 @given(schedules, st.integers(1, 5), st.booleans())
-@examples(2)
 def test_on_any_schedule_generated_tokens_are_the_sum_of_their_fates(
     s: dict[str, Any], cut: int, interrupt: bool
 ) -> None:

@@ -6,7 +6,6 @@ import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import msgspec
 import numpy as np
@@ -17,7 +16,6 @@ from arl import clock
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.names import METRICS, Record
 from arl.metrics.recorder import Meters, Recorder
-from arl.metrics.sampled_episode import SampledEpisode
 from arl.types import (
     FAILED,
     REJECTED,
@@ -28,13 +26,10 @@ from arl.types import (
     StepResult,
     StepWaits,
     SwapReport,
-    TrainedTokens,
     Trajectory,
     TrajectoryGroup,
 )
-from tests.fakes import NullCodec
 from tests.metrics.every_step import EVALUATION
-from tests.metrics.tracked_runs import tracker_thread
 
 
 def trajectory(versions: list[int], reward: float, truncated: bool = False, prompt: int = 2) -> Trajectory:
@@ -172,25 +167,3 @@ def test_right_and_wrong_groups_are_shares_of_those_that_were_scored(tmp_path: P
     assert first["epochs"] == 0.25
     assert (first["reward/correct"], first["reward/format"]) == (0.5, 1.0)
     assert first["reward/errors_"] == 0.5, "a part takes no name of arl's own"
-
-
-def test_trackers_are_shown_episodes_of_every_other_step(tmp_path: Path) -> None:
-    shown: dict[int, list[SampledEpisode]] = {}
-    tracker = SimpleNamespace(log=lambda _: None, log_samples=shown.__setitem__, close=lambda: None)
-    tokens = TrainedTokens(np.array([1, 1, 1, -1, 0.5, 0.5, -0.5, -0.5], np.float32), per_token=False)
-
-    async def main() -> None:
-        trackers = [tracker_thread(lambda _: tracker)]
-        with Recorder(tmp_path, False, trackers, silent(), codec=NullCodec(), samples_every=2) as recorder:
-            recorder.watch(Meters)
-            for version in (3, 4, 5):
-                batch = msgspec.structs.replace(BATCH, version=version)
-                recorder.step_finished(batch, StepResult(version + 1, {}, tokens), StepWaits())
-
-    clock.run(main)
-    assert list(shown) == [4, 6]
-    first, *_, second = shown[4]
-    assert (first.group_id, first.sample, second.group_id, second.sample) == (0, 0, 1, 1)
-    assert (first.prompt, first.response, first.advantage) == ("0 1", "2 3 4", 1.0)
-    assert (first.oldest_version, first.newest_version, first.age, first.length) == (1, 2, 2, 3)
-    assert (second.advantage, second.truncated, second.is_right) == (-0.5, True, False)

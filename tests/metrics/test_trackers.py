@@ -22,8 +22,8 @@ from arl.metrics.wandb_tracker import WandbTracker, redacted
 from tests.metrics.tracked_runs import evaluation_record, sample_of, step_record, tracked_run, tracker_thread
 
 
-def recipe(**output: Any) -> Recipe:
-    return Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}, "output": output})
+def recipe(**sections: Any) -> Recipe:
+    return Recipe.model_validate({"model": {"path": "m"}, "data": {"path": "d"}} | sections)
 
 
 class Broken:
@@ -120,19 +120,14 @@ def test_online_without_a_key_is_refused_before_the_start(monkeypatch: pytest.Mo
     monkeypatch.delenv("NETRC", raising=False)
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InputError, match=r"output\.wandb online: no API key; run `wandb login`"):
-        check_trackers(recipe(wandb="online"))
+        check_trackers(recipe(output={"wandb": "online"}))
     (tmp_path / "keys").touch()
     monkeypatch.setenv("NETRC", str(tmp_path / "keys"))
-    check_trackers(recipe(wandb="online"))
-
-
-def config(**sections: Any) -> dict[str, Any]:
-    needed = {"model": {"path": "m"}, "data": {"path": "d"}}
-    return Recipe.model_validate(needed | sections).model_dump(mode="json")
+    check_trackers(recipe(output={"wandb": "online"}))
 
 
 def test_values_of_environment_variables_never_reach_a_tracker_whatever_they_are_called() -> None:
     secret = {"environment": {"PROXY": "http://user:hunter2@proxy"}}
-    shown = json.dumps(redacted(config(engine=secret, train=secret, reward=secret)))
+    shown = json.dumps(redacted(recipe(engine=secret, train=secret, reward=secret).model_dump(mode="json")))
     assert "hunter2" not in shown
     assert shown.count("PROXY") == 3

@@ -57,7 +57,7 @@ def test_episodes_are_spread_over_steps_and_outcomes_with_the_text_of_the_runs_o
     notes: list[str] = []
     shown = choose_episodes([arm_with_trajectories(tmp_path / "run", 40)], notes)
     assert not notes
-    outcomes = [episode.title.split(" · ")[2] for episode in shown]
+    outcomes = [episode.title.split(" · ")[1] for episode in shown]
     assert {outcome: outcomes.count(outcome) for outcome in set(outcomes)} == {"right": 20, "wrong": 20, "lost": 20}
     steps = [int(episode.title.split("step ")[1].split(" ")[0]) for episode in shown if "· step " in episode.title]
     assert min(steps) <= 2

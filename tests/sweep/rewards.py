@@ -1,9 +1,8 @@
-"""Rewards of the sweeps that tests run: one that stops where a test asks for it, and one that ends its process."""
+"""Rewards of the sweeps that tests run, of which one stops where a test asks for it."""
 
 import itertools
 import os
 import signal
-from typing import NoReturn
 
 from arl.types import Problem, Response
 
@@ -21,7 +20,6 @@ def held(problem: Problem, response: Response) -> float:
     return response.num_tokens % 7 / 7
 
 
-def broken(problem: Problem, response: Response) -> NoReturn:
-    """End the whole run, which in world virtual is this process."""
-    print("this reward has had enough", flush=True)
-    os._exit(7)
+def broken(problem: Problem, response: Response) -> float:
+    """Stand for a reward with which a test lets `arl train` fail."""
+    raise NotImplementedError

@@ -93,18 +93,12 @@ if "rewards:broken" in pathlib.Path(sys.argv[2]).read_text():
     sys.exit(7)
 directory = pathlib.Path(settings["output.directory"], settings["name"])
 directory.mkdir(parents=True)
-(directory / "summary.json").write_text({summary!r})
-"""
-SUMMARY = """{
-"directory": "", "accuracy_before": null, "accuracy_after": 0.5, "eval_problems": 4, "seconds": 1, "steps": 2,
-"training_seconds": 1, "tokens_trained": 9, "tokens_generated": 9,
-"token_ages": {}, "trajectories_spanning_versions": 0, "groups": {},
-"selection": {}, "selection_bias": [], "idle_trainer": 0, "idle_engine": 0, "weights_sha256": ""}
+(directory / "summary.json").write_text('{"accuracy_after": 0.5}')
 """
 
 
 def test_an_arm_that_fails_is_reported_and_stops_no_other(recipe: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    program = (sys.executable, "-c", BREAKS.format(summary=SUMMARY))
+    program = (sys.executable, "-c", BREAKS)
     monkeypatch.setattr(module, "PROGRAM", program)
     axis = "reward.function=tests.sweep.rewards:broken,tests.sweep.rewards:held"
     request = read_request(recipe, axes=[axis], jobs=1)
