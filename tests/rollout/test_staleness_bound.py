@@ -51,6 +51,13 @@ def test_without_a_bound_a_straggler_delays_no_step_and_is_trained_however_old_i
     assert max(free.observer.waits) < max(bounded.observer.waits)
 
 
+def test_with_staleness_generation_runs_while_the_trainer_trains() -> None:
+    synchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=0), steps=10).run()
+    asynchronous = World(Rollout(problems_per_step=4, group_size=2, staleness=2), steps=10).run()
+    assert asynchronous.seconds < 0.75 * synchronous.seconds
+    assert max(asynchronous.ages()) >= 1
+
+
 def test_late_drop_abandons_the_straggler_and_requeues_its_problem() -> None:
     straggling = heavy_tailed(one_in=12, factor=500)
     rollout = Rollout(problems_per_step=2, group_size=2, staleness=1, late="drop")
