@@ -37,7 +37,7 @@ reward: {{function: "{__name__}:ones"}}
 rollout: {{problems_per_step: 4, group_size: 4, staleness: 2, max_new_tokens: 40}}
 train: {{steps: 6, minibatches: 2, learning_rate: 1.5e-4}}
 engine: {{slots: 8, stream_interval: 4}}
-eval: {{problems: 16}}
+eval: {{problems: 8}}
 """
 
 
