@@ -9,6 +9,7 @@ long as the controller takes requests. Only the owner of the run can write there
 
 import asyncio
 import contextlib
+import os
 import secrets
 import shutil
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -92,7 +93,7 @@ class RunControl:
     @property
     def is_open(self) -> bool:
         """Return whether the run takes requests, as far as its directory says: a controller may have been killed."""
-        return self._folder.is_dir()
+        return os.path.isdir(self._folder)  # Path.is_dir() raises where another user's directory cannot be read
 
     async def describe(self) -> LiveRun:
         """Return what the controller says of the run at this moment.
