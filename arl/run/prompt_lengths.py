@@ -68,7 +68,7 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
     lacking = [token for token in recipe.rollout.stop_token_ids if token >= limits.vocab_size]
     if lacking:
         raise InputError(
-            f"rollout.stop_token_ids {lacking[0]}: the model's ids run from 0 to {limits.vocab_size - 1}; give ids of its "
+            f"rollout.stop_token_ids {lacking[0]}: the model has ids 0 to {limits.vocab_size - 1}; give ids of its "
             "tokenizer"
         )
     for string in recipe.rollout.stop:

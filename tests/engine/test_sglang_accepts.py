@@ -17,7 +17,7 @@ from arl.engine.sglang import server_command
 from arl.launch.base import Resources
 from arl.models.tiny import make_tiny_model
 from arl.tasks.running_checksum import CHARACTERS
-from tests.engine.test_sglang_command import spec
+from tests.engine.conftest import sglang_spec as spec
 
 pytestmark = pytest.mark.sglang
 READ = """
