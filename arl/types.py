@@ -219,7 +219,7 @@ class PauseParts(Struct, frozen=True):
 
     drain: float = 0.0  # until every open request was handed back, or stopped in place
     flush: float = 0.0  # until the prefix cache was dropped
-    transfer: float = 0.0  # until weights were received, by an engine that does so within the pause
+    transfer: float = 0.0  # until the buckets of a broadcast were received and loaded
     load: float = 0.0  # until weights were read from a file, mapped, or copied from where they were received
     resume: float = 0.0  # until the engine could generate again
 

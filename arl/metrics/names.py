@@ -99,7 +99,7 @@ METRICS = {  # name -> formula [unit]
     "sync/pause_seconds": "last swap: the longest that an engine generated nothing; the next five are its parts [s]",
     "sync/drain_seconds": "until its open requests were handed back, or stopped in place [s]",
     "sync/flush_seconds": "until its prefix cache was dropped [s]",
-    "sync/transfer_seconds": "until weights were received, by an engine that does so within the pause [s]",
+    "sync/transfer_seconds": "until the buckets of a broadcast were received and loaded [s]",
     "sync/load_seconds": "until weights were read from a file, mapped, or copied from where they lie [s]",
     "sync/resume_seconds": "until it could generate again [s]",
     # ---- the objective (docs/algorithms.md); under gspo, a token has its trajectory's ratio and weight

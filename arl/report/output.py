@@ -20,7 +20,7 @@ from arl.report.token_viewer import ShownEpisode, choose_episodes
 
 FILE_WIDTH = 160  # columns, where the output is no terminal
 MIN_NAME = 32  # characters of an arm's name that are kept on one line
-LAYOUT = {"width": 620, "height": 340, "margin": {"t": 20, "r": 20}, "legend": {"orientation": "h", "y": -0.25}}
+LAYOUT = {"height": 340, "margin": {"t": 20, "r": 20}, "legend": {"orientation": "h", "y": -0.25}}
 
 
 def print_report(report: Report, console: Console) -> None:
@@ -85,5 +85,6 @@ def _draw(figure: Figure) -> str:
 
     drawn = {"data": figure.traces, "layout": LAYOUT | figure.layout}
     div_id = re.sub(r"\W+", "-", figure.title)  # plotly's own would be random
-    html: str = to_html(drawn, include_plotlyjs=False, full_html=False, div_id=div_id, validate=False)
+    shown = {"include_plotlyjs": False, "full_html": False, "config": {"responsive": True}, "default_height": 340}
+    html: str = to_html(drawn, div_id=div_id, validate=False, **shown)
     return html

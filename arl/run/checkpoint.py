@@ -1,11 +1,12 @@
 """Write, verify, keep and find the checkpoints of a run.
 
-    checkpoints/step_N/   model.safetensors, config.json, tokenizer…   what `from_pretrained` reads
-                          optimizer.safetensors                        AdamW's moments; with several ranks both are
-                                                                       one file of each: arl.train.sharded_weights
-                          weights/vM                                   versions that engines serve, or still need
-                          run.msgpack                                  controller, metrics, clock: a RunState
-                          manifest.json                                sha256 of every other file
+    checkpoints/step_N/                   read by
+        model.safetensors, config.json,   ranks, engines, the controller, `arl eval`, `from_pretrained`
+        tokenizer…
+        optimizer.safetensors             ranks: AdamW's state; of several ranks each writes its own share of both
+        weights/vM                        engines: older versions, with rollout.lag and in virtual time only
+        run.msgpack                       arl.run.resume, controller, recorder: a RunState
+        manifest.json                     arl.run.checkpoint: sha256 of every other file
     checkpoints/best      a link to the best one, which is never removed: see arl.run.evaluation.scoreboard
 
 copy (the trainer waits) ─► snapshot, one instant of the controller ─► in the background: write, checksum, sync,

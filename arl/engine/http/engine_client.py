@@ -31,8 +31,18 @@ ABORT_AGAIN_SECONDS = 0.05  # for a call that reached the server's line just beh
 FLUSH_AGAIN_SECONDS = 0.01  # SGLang's own wait, /flush_cache?timeout=, may take a second more than it needs
 
 
-def connect_http(url: str, server: ServerSpec, key: str, sender: GroupSender | None) -> "HttpEngine":
-    """Return the engine of a server that a backend has started for a run; see Backend.connect."""
+def connect_http(
+    url: str,
+    server: ServerSpec,
+    key: str,
+    sender: GroupSender | None,
+    protocol: type[SGLangProtocol] = SGLangProtocol,
+) -> "HttpEngine":
+    """Return the engine of a server that a backend has started for a run; see Backend.connect.
+
+    Args:
+        protocol: that the server speaks, a class with the methods of SGLangProtocol.
+    """
     recipe = server.recipe
     limits = model_limits(server.versions.served)
     return HttpEngine(
@@ -46,6 +56,7 @@ def connect_http(url: str, server: ServerSpec, key: str, sender: GroupSender | N
         vocab_size=limits.vocab_size,
         context=limits.context,
         sender=sender,
+        protocol=protocol,
         workers=recipe.engine.tensor_parallel,
         first_rank=server.replica * recipe.engine.tensor_parallel,
     )
@@ -65,6 +76,7 @@ class HttpEngine:
         kv_policy: at a swap, rebuild the cache of open requests under the new weights, or keep it
         releases_memory: from pause() to resume(), for the trainer that uses the device meanwhile; only with recompute
         sender: of weights that are broadcast, shared by the engines of a run
+        protocol: see connect_http
         workers: processes of the server that hold a part of the weights
         first_rank: the trainer's rank on the device of the first worker; the others follow
     """
@@ -80,6 +92,7 @@ class HttpEngine:
     kv_policy: KvPolicy = "recompute"
     releases_memory: bool = False
     sender: GroupSender | None = None
+    protocol: type[SGLangProtocol] = SGLangProtocol
     workers: int = 1
     first_rank: int = 0
 
@@ -95,7 +108,7 @@ class HttpEngine:
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self.key, self.swap_seconds, self.certificate)
         try:
-            self._protocol = SGLangProtocol(self._http)
+            self._protocol = self.protocol(self._http)
             model, version = await self._protocol.introduce()
         except BaseException:
             await self._http.close()

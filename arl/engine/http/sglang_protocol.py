@@ -5,7 +5,7 @@
     WeightLoader  what arl.sync.weight_loader.WeightServer lists                               ─┘
 
 What a replica does with these, to pause, to continue, to swap, is the same for every protocol and stands in those
-files. A server of another protocol needs another class with these methods.
+files. For a server of another protocol, a class that overrides these methods is given to `connect_http`.
 """
 
 import contextlib
