@@ -40,13 +40,12 @@ class Replica:
     name: str  # role of its process
     is_external: bool  # somebody else started it: an error of it is its loss, and never the run's end
     counted: float  # of its busy seconds, those that the router has counted
-    since: float = field(default_factory=now)  # clock seconds at which it took its slot
     open: int = 0  # requests
     groups: Counter[str] = field(default_factory=Counter)  # affinity -> open requests
     load: Load = IDLE  # as it reported
     reported_at: float = -math.inf
-    requests: int = 0  # given to it since, less those that have ended
-    tokens: int = 0  # given to it since
+    requests: int = 0  # given to it since its report, less those that have ended
+    tokens: int = 0  # given to it since its report
     cut_short: int = 0  # requests that went on elsewhere when it was lost
     loss: RunError | None = None
     lost: asyncio.Event = field(default_factory=asyncio.Event)

@@ -156,14 +156,12 @@ def recipe_parts(
     plan = context.plan
     rollout = recipe.rollout
     tail = None
-    admission: Admission
+    admission: Admission = StalenessGate(rollout.problems_per_step, rollout.max_age)
     if plan.lags is not None:
         admission = LagSchedule(plan.lags)
     elif rollout.tail_batching is not None:
         tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
         admission = TailGate(tail)
-    else:
-        admission = StalenessGate(rollout.problems_per_step, rollout.max_age)
     episodes = Episodes(
         engine,
         codec,
