@@ -14,7 +14,6 @@ from arl.config.recipe import Recipe
 from arl.data.hub import check_model_source
 from arl.data.model_limits import Limits, model_limits
 from arl.engine.backend import find_backend, probe_backend
-from arl.errors import DataError
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
 from arl.launch.placement import Placement, engine_share, place
@@ -38,7 +37,7 @@ from arl.types import Problem, Transport
 if TYPE_CHECKING:
     from arl.run.memory import MemoryPlan
 
-EXAMPLE_CHARACTERS = 120  # of a prompt, in the plan
+EXAMPLE_LENGTH = 120  # of a prompt, in the plan
 
 
 class Plan(Struct, frozen=True):
@@ -73,8 +72,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     """Check everything that is known to fail, and plan the run. Nothing is started or written.
 
     Args:
-        named: plan for these machines, which are not there, so what is installed on them is not checked. None: for
-            the launcher's.
+        named: machines to plan for, which are not there, so nothing installed is checked; None: the launcher's.
 
     Raises:
         InputError: an object that the recipe names lacks a part, output.directory cannot be written, problems or lags
@@ -96,11 +94,6 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     suites = run_suites(recipe)
     problems = run_problems(recipe, suites, codec)
     longest = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
-    if recipe.eval.problems and not problems.held_out:
-        raise DataError(
-            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
-            "task's options), or set eval.problems to 0"
-        )
     held_out = held_out_suite(recipe, problems.held_out).shortened()
     measured = measured_suites(recipe, held_out, suites)
     for suite in (held_out, *measured):
@@ -119,7 +112,6 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     if recipe.mode == "collocated" and known:  # engines take what ranks leave of their GPUs
         resident = 0 if memory is None else memory.rank_resident
         placement = placement.with_memory_share(engine_share(min(known), resident))
-    example = codec.prompts.text(problems.training[0])[:EXAMPLE_CHARACTERS]
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),
@@ -133,7 +125,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         nodes=tuple(nodes),
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
-        prompts=f"{codec.prompts.describe()}; one begins {example!r}",
+        prompts=f"{codec.prompts.describe()}; one begins {codec.prompts.text(problems.training[0])[:EXAMPLE_LENGTH]!r}",
         notes=(*problems.notes, *filter(None, notes)),
     )
 

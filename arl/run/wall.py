@@ -11,7 +11,8 @@ see the run's directory (arl.run.control). A rank that dies ends the run (arl.tr
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+import functools
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
@@ -60,16 +61,10 @@ class WallWorld(World):
         versions = context.versions
         note = context.display.note
         async with contextlib.AsyncExitStack() as stack:
-            published = publication_directory(
-                recipe,
-                context.model,
-                context.directory,
-                plan.lags,
-                plan.transport,
-                placement.on_gpus,
-                placement.spans_nodes,
-            )
-            weights = stack.enter_context(published).absolute()
+            where = (placement.on_gpus, placement.spans_nodes)
+            weights = stack.enter_context(
+                publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport, *where)
+            ).absolute()
             if weights.parent != SHARED_MEMORY and not placement.spans_nodes:
                 note(f"{SHARED_MEMORY} has no room: weights travel through {weights}, which is slower")
             launcher = await stack.enter_async_context(make_launcher(recipe, context.directory / LOGS))
@@ -87,17 +82,7 @@ class WallWorld(World):
                 trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
                 hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
 
-                async def describe() -> LiveRun:
-                    """Describe the run to those who want to join it."""
-                    return LiveRun(
-                        arl=arl.__version__,
-                        only_host=host_identity() if all(is_loopback(node.address) for node in nodes) else None,
-                        weights=str(weights) if plan.transport in ("file", "ipc") else None,
-                        versions=versions,
-                        model=await hashing,
-                        like=servers.resources[0],
-                    )
-
+                describe = functools.partial(_describe, context, weights, servers, nodes, hashing)
                 async with (
                     open_rewards(recipe, launcher.logs, note) as rewards,
                     open_engine_pool(servers, started, note, trainer, others) as pool,
@@ -123,6 +108,20 @@ class WallWorld(World):
                         ],
                     )
             await trainer.stop()
+
+
+async def _describe(
+    context: RunContext, weights: Path, servers: EngineServers, nodes: Sequence[Node], model: Awaitable[str]
+) -> LiveRun:
+    """Describe the run to those who want to join it."""
+    return LiveRun(
+        arl=arl.__version__,
+        only_host=host_identity() if all(is_loopback(node.address) for node in nodes) else None,
+        weights=str(weights) if context.plan.transport in ("file", "ipc") else None,
+        versions=context.versions,
+        model=await model,
+        like=servers.resources[0],
+    )
 
 
 def _other_processes(launcher: Launcher, nodes: Sequence[Node], pool: EnginePool) -> Iterator[ProcessStatus]:

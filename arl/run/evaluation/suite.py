@@ -142,10 +142,16 @@ def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec) 
         codec: counts the tokens of prompts.
 
     Raises:
-        DataError: see arl.data.problems.load_problems.
+        DataError: none is held out; or see arl.data.problems.load_problems.
     """
     measured = {name: suite.problems for name, suite in suites.items()}
-    return load_problems(recipe.data, recipe.seed, measured, lambda problem: len(codec.encode_problem(problem)))
+    found = load_problems(recipe.data, recipe.seed, measured, lambda problem: len(codec.encode_problem(problem)))
+    if recipe.eval.problems and not found.held_out:
+        raise DataError(
+            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
+            "task's options), or set eval.problems to 0"
+        )
+    return found
 
 
 def measured_suites(recipe: Recipe, held_out: Suite, suites: Mapping[str, Suite]) -> list[Suite]:
