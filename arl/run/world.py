@@ -146,22 +146,19 @@ def recipe_parts(
     rewards: Rewards,
     held_out_rewards: Rewards,
 ) -> Parts:
-    """Make the parts that follow from the recipe.
-
-    Args:
-        rewards: of training episodes.
-        held_out_rewards: of an evaluation's episodes.
-    """
+    """Make the parts that follow from the recipe. `held_out_rewards` score the episodes of evaluations."""
     recipe = context.recipe
     plan = context.plan
     rollout = recipe.rollout
     tail = None
-    admission: Admission = StalenessGate(rollout.problems_per_step, rollout.max_age)
+    admission: Admission
     if plan.lags is not None:
         admission = LagSchedule(plan.lags)
     elif rollout.tail_batching is not None:
         tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
         admission = TailGate(tail)
+    else:
+        admission = StalenessGate(rollout.problems_per_step, rollout.max_age)
     episodes = Episodes(
         engine,
         codec,
