@@ -29,6 +29,7 @@ from typing import Self
 
 from arl.config.imports import check_seam, import_attribute
 from arl.config.recipe import Recipe
+from arl.errors import RecipeError
 from arl.launch.devices import VISIBLE_DEVICES, find_gpus, visible_cores
 from arl.launch.network import LOOPBACK
 from arl.launch.process import OnLine as OnLine
@@ -201,6 +202,12 @@ def make_launcher(recipe: Recipe, logs: Path) -> Launcher:
         InputError: the launcher cannot work here, as slurm on a machine without Slurm.
     """
     factory = import_attribute(recipe.launcher, "launcher", BUILT_IN)
-    launcher: Launcher = factory(logs, recipe.deadlines.shutdown, recipe.cluster)
+    try:
+        launcher: Launcher = factory(logs, recipe.deadlines.shutdown, recipe.cluster)
+    except TypeError as error:
+        raise RecipeError(
+            f"launcher {recipe.launcher!r}: it is called with (logs: Path, patience: float, cluster: Cluster), which "
+            f"it does not take ({error}); see {EXAMPLE}"
+        ) from error
     check_seam(launcher, f"launcher {recipe.launcher!r}", Launcher, EXAMPLE)
     return launcher

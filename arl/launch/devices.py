@@ -90,23 +90,35 @@ def visible_devices() -> tuple[str, ...]:
 
     count = torch.cuda.device_count()
     wanted = os.environ.get(VISIBLE_DEVICES)
-    if files and count == 0:
-        refuse_unusable_gpus(files, torch.__version__, torch.version.cuda, wanted)
+    if files:
+        refuse_unusable_gpus(files, count, torch.__version__, torch.version.cuda, wanted)
     named = [part.strip() for part in (wanted or "").split(",") if part.strip()]
     return tuple(named or map(str, range(count)))[:count]  # torch ignores what follows a name that is no device
 
 
-def refuse_unusable_gpus(files: Sequence[str], torch: str, torch_cuda: str | None, wanted: str | None) -> None:
-    """Refuse to compute on the CPU where GPUs are there and wanted, and torch counts none.
+def newest_cuda() -> int | None:
+    """Return the newest CUDA major that the driver runs; None: there is no driver."""
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    return int(pynvml.nvmlSystemGetCudaDriverVersion_v2()) // 1000
+
+
+def refuse_unusable_gpus(
+    files: Sequence[str], count: int, torch: str, torch_cuda: str | None, wanted: str | None
+) -> None:
+    """Refuse GPUs that are there and wanted, and that torch cannot use.
 
     Args:
         files: names of the GPUs' device files.
+        count: GPUs that torch counts; it asks NVML, so a driver that is too old for torch hides none.
         torch: version of torch.
         torch_cuda: the CUDA that torch was built for, as in 13.0; None: built for the CPU.
         wanted: CUDA_VISIBLE_DEVICES; None: it is not set.
 
     Raises:
-        InputError: torch is built for the CPU, or sees none of the GPUs.
+        InputError: torch is built for the CPU or for a newer driver, or sees none of the GPUs.
     """
     if wanted is not None and wanted.strip() in HIDING:
         return
@@ -116,6 +128,15 @@ def refuse_unusable_gpus(files: Sequence[str], torch: str, torch_cuda: str | Non
             f"{here}, and torch {torch} is built for the CPU: install a torch for CUDA (pip install torch==VERSION "
             f"--index-url https://download.pytorch.org/whl/cu130, or whl/cu126 with an older driver), or {ON_THE_CPU}"
         )
+    newest = newest_cuda()
+    if newest is not None and newest < int(torch_cuda.partition(".")[0]):
+        raise InputError(
+            f"NVIDIA driver {driver_version()}: it runs CUDA {newest} at most, and torch {torch} is built for CUDA "
+            f"{torch_cuda}; update the driver, install a torch for an older CUDA (https://download.pytorch.org/whl), "
+            f"or {ON_THE_CPU}"
+        )
+    if count:
+        return
     names = "is not set" if wanted is None else f"is {wanted!r}"
     raise InputError(
         f"{here}, and torch {torch} sees none of them (CUDA_VISIBLE_DEVICES {names}): give numbers or UUIDs that "

@@ -18,7 +18,7 @@ from msgspec import Struct
 
 from arl.config.cluster_section import Cluster
 from arl.errors import InputError
-from arl.files import nearest_directory
+from arl.files import nearest_directory, refuse_unwritable
 from arl.launch.base import Node, this_node
 from arl.launch.devices import visible_devices
 from arl.launch.network import is_loopback, own_address
@@ -53,6 +53,7 @@ def probed_nodes(
     """
     key = (tuple(names), cluster.model_dump_json())
     if key not in _nodes:
+        refuse_unwritable(run)
         place = nearest_directory(run)
         with tempfile.TemporaryDirectory(prefix=PREFIX, dir=place) as path:
             interface = [cluster.interface] if cluster.interface else []

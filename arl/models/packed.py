@@ -118,8 +118,8 @@ class _Gathered:
     """Compute segments of similar size in batched products, and each large one in a fused call."""
 
     def __init__(self, layout: _Layout, q: Tensor, k: Tensor) -> None:
-        queries = np.diff(layout.query_offsets)
-        keys = np.diff(layout.key_offsets)
+        queries = np.diff(layout.query_offsets).astype(np.int64)  # whose product with keys passes 2**31
+        keys = np.diff(layout.key_offsets).astype(np.int64)
         assert (queries > 0).all()
         assert (queries <= keys).all()
         self._large = [_large(int(i), layout, q.device) for i in np.flatnonzero(queries * keys > LARGE)]
@@ -202,7 +202,8 @@ def _gather(segments: list[int], layout: _Layout, heads: int, kv_heads: int, dev
     j = np.arange(num_keys.max())[None]  # (1, K)
     query_tokens = np.where(i < num_queries, first_query + i, layout.num_tokens)  # (N, Q)
     is_key = j < num_keys
-    key_tokens = np.where(is_key, layout.key_indices[np.where(is_key, first_key + j, 0)], 0)  # (N, K)
+    places = np.where(is_key, first_key + j, 0)
+    key_tokens = np.where(is_key, layout.key_indices[places], 0)  # (N, K)
     # A padded query sees what its segment's last query sees.
     last_seen = np.minimum(num_keys - num_queries + i, num_keys - 1)  # (N, Q)
     hidden = j[:, None] > last_seen[:, :, None]  # (N, Q, K)
@@ -223,7 +224,7 @@ def _rows_of_heads(tokens: np.ndarray, heads: int) -> np.ndarray:
 
 
 class _GatheredAttention(torch.autograd.Function):
-    """Compute every bucket's attention as two batched products; the backward reuses the stored weights.
+    """Compute attention of segments of similar size as two batched products; the backward reuses the stored weights.
 
     Padded queries write to rows behind the last token, and read a gradient of zero there.
     """

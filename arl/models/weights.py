@@ -6,12 +6,13 @@ empty_model (meta) ─► shard ─► fill_model: empty shards on the device �
 from pathlib import Path
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.placement_types import Shard
 from transformers import PreTrainedModel
 
+from arl.errors import DataError
 from arl.models.model_files import stored_tensors
 
 
@@ -19,7 +20,8 @@ from arl.models.model_files import stored_tensors
 def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -> None:
     """Allocate a model of the meta device, sharded or not, on `device`, and read the weights of `path` into it, cast.
 
-    arl.models.load.check_weights has compared the files with the model.
+    Raises:
+        DataError: a file cannot be read. arl.models.load.check_weights has compared the files with the model.
     """
     model.to_empty(device=device)
     model.tie_weights()  # to_empty has given tied weights a tensor each
@@ -30,7 +32,11 @@ def fill_model(model: PreTrainedModel, path: str | Path, device: torch.device) -
         if first == end:
             continue
         local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-        rows = rows_of(stored[name].file, name, first, end)
+        file = stored[name].file
+        try:
+            rows = rows_of(file, name, first, end)
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"model.path {path}: {file.name} cannot be read ({error})") from error
         local.copy_(rows, non_blocking=True)  # so that a GPU casts it rather than the CPU
 
 

@@ -61,7 +61,7 @@ class RewardPool:
 
     Raises (from entering it, and from every call once a lost zygote cannot be replaced):
         ProcessDied: the zygote died while it imported the function.
-        DeadlineError: it did not import them in time.
+        DeadlineError: it did not import the function in time.
     """
 
     settings: Settings
@@ -101,6 +101,7 @@ class RewardPool:
 
         A problem that no message can hold, such as one that an env has changed, is an error of its verdict.
         """
+        assert function == self.settings.function, "a pool has one function"
         call = RewardCall(next(self._ids), problem, response)
         try:
             framed = frame(call)

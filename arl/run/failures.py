@@ -73,7 +73,7 @@ async def _explained(causes: Sequence[BaseException], launcher: Launcher) -> Run
         dead = await _first_death(_of_side(launcher, "trainer-"))
         if dead is not None:
             return await dead.died()
-    for cause in causes:
+    for cause in sorted(causes, key=lambda cause: isinstance(cause, DeadlineError)):  # which is last, as it says least
         if isinstance(cause, EngineError):
             return EngineError("\n".join([f"{cause}.", *(each.log_tail() for each in _of_side(launcher, "engine-"))]))
         if isinstance(cause, TrainerError):
@@ -191,6 +191,8 @@ async def stopped_by_signals(
         async with asyncio.timeout(None) as scope:
             for number in SIGNALS:
                 handler = signal.getsignal(number)
+                if pending:
+                    break
                 if callable(handler) and threading.current_thread() is threading.main_thread():  # no other may
                     earlier[number] = handler
                     signal.signal(number, handle)

@@ -61,10 +61,9 @@ class MemoryBudget(Struct, frozen=True):
 
 
 class MemoryPlan(Struct, frozen=True):
-    """Hold the budgets of a run, and what follows for its engines and for its measurements."""
+    """Hold the budgets of a run, and what follows for its engines."""
 
     budgets: list[MemoryBudget]
-    rank_peak: int  # the most that torch allocates on the device of one trainer rank
     rank_resident: int  # what stays there between two steps, while engines generate
     cache: str  # what the cache of one engine holds
 
@@ -203,7 +202,7 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         parts["processes"] = PROCESS_ON_CPU * (1 + ranks + engines)
         when = f"with every rank at its peak, {rank.when}, beside all engines"
         budgets.append(MemoryBudget("the host", when, parts, given.host_bytes))
-    return MemoryPlan(budgets, rank.peak + on_device, resident, cache)
+    return MemoryPlan(budgets, resident, cache)
 
 
 def _engine(recipe: Recipe, given: MemoryInputs, share: int | None) -> tuple[dict[str, int], str]:

@@ -9,6 +9,7 @@ from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
 from arl.types import Problem
 
+SHORTEST_PROMPTS = 4  # by characters, one of which may have no token at all
 LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
 SHOWN_CHARACTERS = 120  # of a prompt, in a message
 
@@ -33,7 +34,9 @@ def check_prompts(
             encoded[codec.encode_problem(problem)] = problem
         except DataError as error:
             raise DataError(f"{name}{error}") from error
-    largest = max(max(ids, default=0) for ids in [*encoded, codec.stop_token_ids[:1]])
+    if () in encoded:
+        raise DataError(f"{name}problem {encoded[()].id}: its prompt has no token of this model's tokenizer; remove it")
+    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
     if largest >= limits.vocab_size:
         raise InputError(
             f"{name or 'model.path: '}the tokenizer makes id {largest}, and the model's ids run from 0 to "
@@ -91,11 +94,11 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
 
 
 def _extremes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the longest problems, and one of each sequence of roles, which a template may refuse."""
+    """Return the longest and shortest problems, and one of each sequence of roles, which a template may refuse."""
     by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
     by_roles = {
         tuple(message["role"] for message in problem.prompt): problem
         for problem in problems
         if isinstance(problem.prompt, list)
     }
-    return [*by_roles.values(), *by_length[-LONGEST_PROMPTS:]]
+    return [*by_length[:SHORTEST_PROMPTS], *by_roles.values(), *by_length[-LONGEST_PROMPTS:]]

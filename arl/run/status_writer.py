@@ -11,6 +11,7 @@ import contextlib
 import math
 import os
 import platform
+import threading
 import time
 from collections.abc import AsyncIterator, Sequence
 
@@ -45,6 +46,7 @@ class StatusWriter:
         self.parts: Parts | None = None  # of the opened world
         self.stage = stage
         self.end = ""
+        self._lock = threading.Lock()
 
     def watch_training(self, controller: Controller, recorder: Recorder) -> None:
         """Show what the controller does, and what is recorded."""
@@ -59,14 +61,15 @@ class StatusWriter:
         """
         while True:
             status = await in_thread(_with_memory, self.status())
-            self.write(status)
+            await in_thread(self.write, status)  # a slow file system holds up nothing else
             self._context.display.show_status(status)
             await asyncio.sleep(PERIOD)
 
     def write(self, status: RunStatus) -> None:
-        """Write the file. One that cannot be written is left out, because that does not concern the run."""
-        with contextlib.suppress(OSError):
-            write_status(self._context.directory, status)
+        """Write the file, never over how the run has ended. One that cannot be written does not concern the run."""
+        with self._lock, contextlib.suppress(OSError):
+            if status.end or not self.end:
+                write_status(self._context.directory, status)
 
     def status(self) -> RunStatus:
         """Return what the run does now."""

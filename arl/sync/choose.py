@@ -7,7 +7,7 @@
     broadcast   on GPUs of their own (or CPUs)     2, on rank 0's GPU, else host memory         GPUs or several nodes
     file        with common files                  kept + 1 files, and 2 in host memory         else; with rollout.lag
 
-A choice that the backend cannot take, or that needs a common file system where there is none, is passed over.
+A choice that the backend cannot take is passed over.
 On a CPU a file in memory is as fast as the others (docs/benchmarks/sync.json), and no process waits for another.
 """
 

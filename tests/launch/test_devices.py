@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
+from arl.launch import devices
 from arl.launch.devices import divide, refuse_unusable_gpus
 
 FILES = ("nvidia0", "nvidia1")
@@ -14,13 +15,22 @@ def test_gpus_that_torch_does_not_see_are_refused_with_the_remedy_unless_they_ar
     with pytest.raises(
         InputError, match=r"GPUs \(nvidia0, nvidia1\), and torch 2\.13\.0\+cpu is built.*whl/cu130"
     ) as caught:
-        refuse_unusable_gpus(FILES, "2.13.0+cpu", None, None)
+        refuse_unusable_gpus(FILES, 0, "2.13.0+cpu", None, None)
     assert "CUDA_VISIBLE_DEVICES= to compute on the CPU" in str(caught.value)
     for wanted, said in (("7", "is '7'"), (None, "is not set")):
         with pytest.raises(InputError, match=rf"sees none of them \(CUDA_VISIBLE_DEVICES {said}\)"):
-            refuse_unusable_gpus(FILES, "2.13.0+cu130", "13.0", wanted)
+            refuse_unusable_gpus(FILES, 0, "2.13.0+cu130", "13.0", wanted)
     for hiding in ("", "-1", "NoDevFiles"):
-        refuse_unusable_gpus(FILES, "2.13.0+cpu", None, hiding)
+        refuse_unusable_gpus(FILES, 0, "2.13.0+cpu", None, hiding)
+
+
+def test_a_driver_for_an_older_cuda_than_that_of_torch_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    for newest in (13, None):
+        monkeypatch.setattr(devices, "newest_cuda", lambda newest=newest: newest)
+        refuse_unusable_gpus(FILES, 2, "2.13.0+cu130", "13.0", None)
+    monkeypatch.setattr(devices, "newest_cuda", lambda: 12)
+    with pytest.raises(InputError, match=r"it runs CUDA 12 at most, and torch 2\.13\.0\+cu130 is built for CUDA 13\.0"):
+        refuse_unusable_gpus(FILES, 2, "2.13.0+cu130", "13.0", None)
 
 
 @given(jobs=st.integers(1, 12), cores=st.integers(1, 40))

@@ -52,7 +52,7 @@ class EngineRoutes:
         """Return what answers each path. Handlers raise an EngineError or a DecodeError for bad input."""
         return [
             web.post("/generate", self._generate),
-            _post("/pause_generation", dict, lambda _: self._engine.pause()),
+            _post("/pause_generation", wire.Pause, lambda _: self._engine.pause()),
             _post("/continue_generation", dict, lambda _: self._engine.resume()),
             _post("/abort_request", wire.Abort, self._abort),
             _post("/flush_cache", dict, self._flush),
@@ -180,8 +180,10 @@ def _requests_of(body: wire.Generate) -> list[GenerateRequest]:
     """Return the requests of one POST.
 
     Raises:
-        EngineError: the parts of the batch do not belong together.
+        EngineError: the parts of the batch do not belong together, or it asks for what is not served.
     """
+    if not (body.stream and body.return_logprob):
+        raise EngineError("answers are streams with logprobs: give stream and return_logprob as true")
     if not len(body.input_ids) == len(body.rid) == len(body.sampling_params):
         raise EngineError("give one of input_ids, rid and sampling_params for every request")
     parts = zip(body.rid, body.input_ids, body.sampling_params, strict=True)

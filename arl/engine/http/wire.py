@@ -94,6 +94,12 @@ class Chunk(Struct):
     index: int = 0
 
 
+class Pause(Struct):
+    """Stop generating between two passes; open requests keep their cache."""
+
+    mode: Literal["in_place"] = "in_place"
+
+
 class Abort(Struct):
     """End one request, or all. SGLang ends every request whose id begins with `rid`."""
 

@@ -121,7 +121,9 @@ class SlurmProcess(LocalProcess):
         if self._remote_code is None:
             await asyncio.wait({self._copying}, timeout=OUTPUT_SECONDS)
         if self._remote_code is None:  # its runner was killed as well, or never began; srun says 0 if the node fails
-            self._remote_code = code if 0 < code < 128 and not self._node_has_failed else -signal.SIGKILL
+            self._remote_code = -signal.SIGKILL if self._node_has_failed or code <= 0 else code
+            if self._remote_code > 128:  # as a shell says which signal has ended it
+                self._remote_code = 128 - self._remote_code
         return self._remote_code
 
     def _how_it_ended(self) -> str:

@@ -73,13 +73,17 @@ def _interval(sides: list[Form], signs: list[str], whole: Form) -> Form:
     elif len(sides) == 2:
         sides.insert(0, MINUS_INFINITY)
         signs.insert(0, "<")
-    if [_is_variable(side) for side in sides] != [False, True, False] or not set(signs) <= {"<", r"\leq"}:
+    bounds_a_name = [_is_variable(side) for side in sides] == [False, True, False]
+    if not bounds_a_name or not set(signs) <= {"<", r"\leq"}:
         return whole
     low, name, high = sides
     if name.text == "|":  # |x|<2
-        return _interval([Form("-", (high,)), name.items[0], high], [signs[1], signs[1]], whole)
-    brackets = ("(" if signs[0] == "<" else "[") + (")" if signs[1] == "<" else "]")
-    return Form("named", (name, Form(brackets, (low, high)), whole))
+        low = Form("-", (high,))
+        return _interval([low, name.items[0], high], [signs[1]] * 2, whole)
+    left = "(" if signs[0] == "<" else "["
+    right = ")" if signs[1] == "<" else "]"
+    interval = Form(left + right, (low, high))
+    return Form("named", (name, interval, whole))
 
 
 def _is_variable(node: Form) -> bool:

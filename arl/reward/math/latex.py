@@ -1,7 +1,7 @@
 r"""Read an answer, in LaTeX or as people type it, into a form. Nothing in the text is rewritten before it is read.
 
     "x\in[2,\tfrac{5}2)"   ─► tokens ─► parser ─►   named(x, [)(2, /(5, 2)))
-    "1\pm\sqrt5"          ─►                       plus-minus(+(1, sqrt(5)), +(1, -(sqrt(5))))
+    "1\pm\sqrt5"          ─►                       set(+(1, sqrt(5)), +(1, -(sqrt(5))))
     "5\text{ cm}"         ─►                       unit(5), "centimeter"
 
 The parser is a recursive descent, lowest first: lists, relations, sums, products, powers, single things.

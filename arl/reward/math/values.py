@@ -122,7 +122,7 @@ def _is_rounded(precise: Value, decimal: Form, value: Value) -> bool:
         return False
     if isinstance(precise, Fraction) and 10**MAX_BITS % precise.denominator == 0:
         return False  # it has a finite decimal
-    return bool(mp.fabs(precise - value) < mp.mpf(10) ** -len(places))
+    return bool(mp.fabs(precise + -value) < mp.mpf(10) ** -len(places))
 
 
 def _agree(one: Value, other: Value) -> bool:
