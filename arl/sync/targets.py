@@ -17,7 +17,7 @@ from torch import Tensor
 from arl.files import sync_to_disk, writing
 from arl.sync.buckets import TensorSpec, make_buckets
 from arl.sync.choose import BROADCAST_BUFFERS, BufferPlace
-from arl.sync.version_buffers import LentBuckets, VersionBuffers, allocate_buckets
+from arl.sync.version_buffers import VersionBuffers, allocate_buckets
 from arl.types import WeightUpdate
 
 State = dict[str, Tensor]
@@ -143,20 +143,6 @@ class BroadcastTarget:
 
     def discard(self, update: WeightUpdate) -> None:
         """Do nothing, because the memory is used again."""
-
-    def claim(self, version: int, seconds: float) -> int:
-        """Keep the newest version, `version` at least, for engines, and return it; see VersionBuffers.claim."""
-        return self.buffers.claim(version, seconds)
-
-    def flats(self, version: int) -> LentBuckets:
-        """Return the buckets of a version that engines are sent now: (bytes,) uint8 each.
-
-        They are not overwritten while somebody holds this list.
-
-        Raises:
-            KeyError: there is no such version.
-        """
-        return self.buffers.lend(version)
 
     def _allocate(self) -> list[Tensor]:
         return allocate_buckets(make_buckets(self._specs, self._bucket_bytes), self._place)

@@ -164,7 +164,7 @@ def _serve_group(link: Link, target: BroadcastTarget, join: Join, host: str, sec
         with contextlib.closing(Group(store, join.group, 0, join.world_size, backend, seconds)) as group:
             asked = link.receive(join.group)
             while isinstance(asked.body, Send):
-                for flat in target.flats(asked.body.version):
+                for flat in target.buffers.lend(asked.body.version):
                     group.broadcast(flat)
                 link.answer(asked)
                 asked = link.receive(join.group)
@@ -184,7 +184,7 @@ def _serve_claims(link: Link, target: BroadcastTarget, seconds: float) -> None:
         request = link.receive(CLAIMS)
         assert isinstance(request.body, Claim)
         try:
-            version = target.claim(request.body.version, seconds)
+            version = target.buffers.claim(request.body.version, seconds)
         except Exception as error:
             link.tell(Failed.of(CLAIMS, request.body.version, error))
             raise

@@ -16,9 +16,9 @@ Answer = Callable[[dict[str, Any], web.StreamResponse], Awaitable[None]]
 
 @asynccontextmanager
 async def talking_to(
-    answer: Answer, aborted: asyncio.Event | None = None, version: int = 1, **options: Any
+    answer: Answer, aborted: asyncio.Event | None = None, version: int = 1, broken: str = "", **options: Any
 ) -> AsyncIterator[tuple[HttpEngine, list[Any]]]:
-    """Yield a client of a server that accepts every command and streams what `answer` writes."""
+    """Yield a client of a server that accepts every command but `broken` and streams what `answer` writes."""
     seen: list[Any] = []
 
     async def generate(request: web.Request) -> web.StreamResponse:
@@ -33,7 +33,7 @@ async def talking_to(
         seen.append(request.path)
         if aborted is not None and request.path == "/abort_request":
             aborted.set()
-        return web.json_response({})
+        return web.json_response({}, status=500 if request.path == broken else 200)
 
     async def info(_: web.Request) -> web.Response:
         model = {"model_path": "m", "weight_version": str(version)}

@@ -68,6 +68,18 @@ def test_a_wrong_answer_is_an_error_that_names_server_and_request(answer: bytes,
     within(scenario)
 
 
+def test_no_weights_are_loaded_over_a_cache_that_could_not_be_flushed() -> None:
+    """Prefixes of the old weights would pass for those of the new ones."""
+
+    async def scenario() -> list[Any]:
+        async with talking_to(refuse, broken="/flush_cache") as (engine, seen):
+            with pytest.raises(EngineError, match=r"/flush_cache answered 500"):
+                await engine.update_weights(WeightUpdate(1, "weights"))
+            return seen
+
+    assert within(scenario) == ["/flush_cache"]
+
+
 def test_silence_ends_at_its_deadline_and_says_who_waits() -> None:
     async def silent(_: dict[str, Any], __: web.StreamResponse) -> None:
         await asyncio.Event().wait()

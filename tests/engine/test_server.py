@@ -1,5 +1,6 @@
 """Check the server process: SGLang's protocol on the wire, bad input, keys, ports, signals and deaths."""
 
+import asyncio
 import os
 import re
 import threading
@@ -36,6 +37,7 @@ def generate(*input_ids: object, **more: object) -> dict[str, object]:
         (generate([1, VOCAB]), "outside the vocabulary"),
         (generate([1], [2], rid=["same", "same"]), "open already"),
         (generate([1], sampling_params=[SAMPLING | {"temprature": 1}]), "temprature"),
+        (generate([1], stream=False), "give stream and return_logprob as true"),
     ],
 )
 def test_bad_input_gets_a_400_that_says_why(server: ServerProcess, body: Any, message: str) -> None:
@@ -43,6 +45,21 @@ def test_bad_input_gets_a_400_that_says_why(server: ServerProcess, body: Any, me
     assert status == 400
     assert message in answer
     assert within(lambda: post(server, "/generate", generate([1])))[0] == 200
+
+
+def test_a_pause_keeps_what_is_open_and_its_cache(server: ServerProcess) -> None:
+    async def scenario() -> None:
+        assert (await post(server, "/pause_generation", {"mode": "abort"}))[0] == 400
+        assert (await post(server, "/pause_generation", {"mode": "in_place"}))[0] == 200
+        answer = asyncio.create_task(post(server, "/generate", generate([1])))
+        while (await post(server, "/flush_cache", {}))[0] != 400:
+            pass  # `within` bounds it
+        assert (await post(server, "/abort_request", {"abort_all": True}))[0] == 200
+        assert '"abort"' in (await answer)[1]
+        assert (await post(server, "/flush_cache", {}))[0] == 200
+        assert (await post(server, "/continue_generation", {}))[0] == 200
+
+    within(scenario)
 
 
 def test_a_reader_that_leaves_frees_its_slots(server: ServerProcess) -> None:

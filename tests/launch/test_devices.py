@@ -29,6 +29,7 @@ def test_a_driver_for_an_older_cuda_than_that_of_torch_is_refused(monkeypatch: p
         monkeypatch.setattr(devices, "newest_cuda", lambda newest=newest: newest)
         refuse_unusable_gpus(FILES, 2, "2.13.0+cu130", "13.0", None)
     monkeypatch.setattr(devices, "newest_cuda", lambda: 12)
+    monkeypatch.setattr(devices, "driver_version", lambda: "550.54")
     with pytest.raises(InputError, match=r"it runs CUDA 12 at most, and torch 2\.13\.0\+cu130 is built for CUDA 13\.0"):
         refuse_unusable_gpus(FILES, 2, "2.13.0+cu130", "13.0", None)
 

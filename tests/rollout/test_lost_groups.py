@@ -4,12 +4,28 @@ import itertools
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from arl.config.recipe import Deadlines, Rollout
 from arl.errors import RunError, leaves
 from arl.rollout import failure_window
+from arl.rollout.failure_window import FailureWindow
 from arl.types import FAILED, FAILED_REQUEUED, Problem
 from tests.rollout.controller_world import World
+
+
+@given(
+    st.lists(st.integers(0, 60), max_size=40, unique=True), st.integers(1, 20), st.sampled_from([0.0, 0.1, 0.5, 0.99])
+)
+def test_a_run_is_refused_if_and_only_if_some_window_has_more_than_the_share(
+    failed: list[int], size: int, share: float
+) -> None:
+    """Whoever ends first."""
+    window = FailureWindow(size, share)
+    verdicts = [window.mark(number, "cause") for number in failed]
+    most = max(sum(first <= number < first + size for number in failed) for first in range(-size, 61))
+    assert any(verdict is not None for verdict in verdicts) == (most > size * share + 1e-9)
 
 
 def test_rejects_end_the_run_with_a_diagnosis(monkeypatch: pytest.MonkeyPatch) -> None:

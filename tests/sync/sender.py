@@ -70,7 +70,7 @@ class ThreadSender:
         met = None
         try:
             met = await self._groups[group]
-            for flat in self._target.flats(version):
+            for flat in self._target.buffers.lend(version):
                 await asyncio.to_thread(met.broadcast, flat)
                 self.on_bucket(group)
         except RuntimeError as error:

@@ -63,7 +63,7 @@ class Schedule(RuleBasedStateMachine):
         wanted = (self.newest or 0) + 1
         if self.written < wanted or self.written < self.trained:
             return  # it waits for the publisher
-        self.handed_out = self.target.claim(wanted, AT_ONCE)
+        self.handed_out = self.target.buffers.claim(wanted, AT_ONCE)
         assert self.handed_out == self.written
 
     @precondition(lambda self: self.handed_out is not None and self.locked_by is None)
@@ -72,14 +72,14 @@ class Schedule(RuleBasedStateMachine):
         self.newest = self.handed_out
         self.handed_out = None
         assert self.newest is not None
-        self.locked_by = self.target.flats(self.newest)
+        self.locked_by = self.target.buffers.lend(self.newest)
         self.is_updating = True
 
     @precondition(lambda self: self.newest is not None and self.locked_by is None)
     @rule()
     def restarted_engine_is_filled(self) -> None:
         assert self.newest is not None
-        self.locked_by = self.target.flats(self.newest)
+        self.locked_by = self.target.buffers.lend(self.newest)
 
     @precondition(lambda self: self.locked_by is not None)
     @rule(is_lost=st.booleans())

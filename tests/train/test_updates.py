@@ -9,6 +9,7 @@ import torch
 
 from arl.config.recipe import Train
 from arl.errors import TrainerError
+from arl.train.algorithms.decoupled_ppo import DecoupledPPO
 from arl.train.algorithms.ppo import PPO
 from arl.train.learner import MAX_SKIPPED
 from arl.train.micro_batch import MicroBatch
@@ -16,7 +17,7 @@ from arl.train.optimizer import FIRST, schedule_of
 from arl.train.packing import Shard
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharded_weights import matrices
-from arl.train.sharding import init_ranks
+from arl.train.sharding import CUBLAS_WORKSPACE, init_ranks
 from arl.types import Batch
 from tests.train.families import make_family
 from tests.train.one_rank import assert_same_weights, learner, shard_of, weights
@@ -122,3 +123,16 @@ def test_an_overflow_skips_updates_and_halves_the_scale_until_it_fits(tiny: Path
             break
     assert skipped > MAX_SKIPPED, "a large scale is no reason to give up"
     assert half.policy.loss_scale.value == 2.0 ** (40 - skipped)
+
+
+def test_torch_accepts_every_operation_of_a_deterministic_step_with_shared_prompts(
+    tiny: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(CUBLAS_WORKSPACE, "")
+    monkeypatch.delenv(CUBLAS_WORKSPACE)
+    try:
+        one = learner(tiny, DecoupledPPO(), dtype="float32", deterministic=True)
+        assert torch.are_deterministic_algorithms_enabled()
+        one.step(shard_of(batch(4, groups=4, size=4), capacity=300))
+    finally:
+        torch.use_deterministic_algorithms(False)

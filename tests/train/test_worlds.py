@@ -16,6 +16,7 @@ from tests.train.families import make_family
 from tests.train.workers import run_world
 
 TOLERANCE = 1e-5
+LAYERS = 2
 TRAINED: dict[int, dict[str, dict[str, Any]]] = {
     2: {
         "two": {"ranks": 2},
@@ -49,6 +50,7 @@ def test_every_world_trains_to_the_losses_and_weights_of_one_process(
     for name, train in TRAINED[ranks].items():
         cases.append(("train", {"model": str(model), "train": train, "directory": str(tmp_path / name)}))
     run_world(cases, ranks, tmp_path)
+    counts = {}
     for name in TRAINED[ranks]:
         told = json.loads((tmp_path / name / "metrics.json").read_text())
         for ours, theirs in zip(metrics, told, strict=True):
@@ -57,7 +59,11 @@ def test_every_world_trains_to_the_losses_and_weights_of_one_process(
             for metric in compared:
                 expected = pytest.approx(comparable(ours[metric]), rel=TOLERANCE, abs=TOLERANCE)
                 assert comparable(theirs[metric]) == expected, (name, metric)
+        counts[name] = json.loads((tmp_path / name / "counts.json").read_text())
         found = load_file(tmp_path / name / "weights")
         assert found.keys() == weights.keys()
         for key, weight in weights.items():
             torch.testing.assert_close(found[key], weight, rtol=0, atol=TOLERANCE, msg=f"{name}: {key}")
+    if ranks == 2:  # each unit once an update, and once more for the halves of a step's gradient, however it is packed
+        collectives = (LAYERS + 1) * 3 * world.STEPS
+        assert counts["two"] == {"gather": collectives, "scatter": collectives}

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from arl.config.recipe import Train
 from arl.launch.child import exit_immediately
@@ -44,12 +45,28 @@ def trained(model: str, train: dict[str, Any]) -> tuple[list[dict[str, MetricVal
     return metrics, learner.policy.full_state(torch.float32)
 
 
+class Counted(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts gathers and scatters of torch.distributed."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.counts = {"gather": 0, "scatter": 0}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func.namespace == "c10d":
+            for name in self.counts:
+                self.counts[name] += name in func.name()
+        return func(*args, **(kwargs or {}))
+
+
 def write_trained(model: str, train: dict[str, Any], directory: str) -> None:
-    """Write what `trained` returns."""
+    """Write what `trained` returns, and how many collectives it took."""
     sharding.WORTH_A_COLLECTIVE = 1  # every block is a unit of its own, as in a real model
-    metrics, weights = trained(model, train)
+    with Counted() as counted:
+        metrics, weights = trained(model, train)
     if dist.get_rank() == 0:
         Path(directory).mkdir()
+        Path(directory, "counts.json").write_text(json.dumps(counted.counts))
         Path(directory, "metrics.json").write_text(json.dumps(metrics))
         save_file({name: weight.contiguous() for name, weight in weights.items()}, Path(directory, "weights"))
 

@@ -133,6 +133,14 @@ def test_a_damaged_checkpoint_is_refused_by_name_and_the_one_before_is_used(
     assert (runs / "small" / "checkpoints" / "refused_step_4").is_dir()
 
 
+def test_a_run_that_lost_files_that_its_checkpoints_count_on_is_refused(again: tuple[Path, Path]) -> None:
+    recipe, runs = again
+    (runs / "small" / "metrics.jsonl").write_text("")
+    with pytest.raises(InputError, match="no intact checkpoint to resume from") as refused:
+        run(recipe, runs, resume=True)
+    assert f"{runs / 'small' / 'metrics.jsonl'} is missing, or shorter than" in str(refused.value)
+
+
 @pytest.mark.parametrize(
     ("override", "message"),
     [
