@@ -20,7 +20,7 @@ from tests.processes import MARK
 
 # Words of which a command line of each role has one.
 WORDS = {
-    "guard": ("scratch_directory.py",),
+    "guard": ("guard",),  # the name that its shell is given
     "engine": ("arl.engine.embedded.server", "server_process.py"),
     "trainer": ("arl.train.rank",),
     "reward worker": ("arl.reward.worker",),
