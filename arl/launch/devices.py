@@ -97,12 +97,8 @@ def visible_devices() -> tuple[str, ...]:
 
 
 def newest_cuda() -> int | None:
-    """Return the newest CUDA major that the driver runs; None: there is no driver."""
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    return int(pynvml.nvmlSystemGetCudaDriverVersion_v2()) // 1000
+    """Return the newest CUDA major that the driver runs; None: there is no driver, or no GPU."""
+    return int(pynvml.nvmlSystemGetCudaDriverVersion_v2()) // 1000 if find_gpus() else None
 
 
 def refuse_unusable_gpus(

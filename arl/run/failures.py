@@ -191,8 +191,6 @@ async def stopped_by_signals(
         async with asyncio.timeout(None) as scope:
             for number in SIGNALS:
                 handler = signal.getsignal(number)
-                if pending:
-                    break
                 if callable(handler) and threading.current_thread() is threading.main_thread():  # no other may
                     earlier[number] = handler
                     signal.signal(number, handle)

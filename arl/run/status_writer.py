@@ -60,16 +60,20 @@ class StatusWriter:
         Consumes nothing; waits for PERIOD; unblocked by the clock alone.
         """
         while True:
-            status = await in_thread(_with_memory, self.status())
-            await in_thread(self.write, status)  # a slow file system holds up nothing else
+            status = await in_thread(self.write, self.status())  # a slow file system holds up nothing else
             self._context.display.show_status(status)
             await asyncio.sleep(PERIOD)
 
-    def write(self, status: RunStatus) -> None:
-        """Write the file, never over how the run has ended. One that cannot be written does not concern the run."""
+    def write(self, status: RunStatus) -> RunStatus:
+        """Add the memory of processes, write the file, and return what it holds.
+
+        It is never written over how the run has ended. One that cannot be written does not concern the run.
+        """
+        status = _with_memory(status)
         with self._lock, contextlib.suppress(OSError):
             if status.end or not self.end:
                 write_status(self._context.directory, status)
+        return status
 
     def status(self) -> RunStatus:
         """Return what the run does now."""
@@ -141,7 +145,7 @@ def longest_waits(waits: Sequence[tuple[str, str, float]]) -> tuple[WaitStatus, 
 
 
 def _with_memory(status: RunStatus) -> RunStatus:
-    """Add the memory of the processes on this machine. It takes milliseconds, so a thread does it."""
+    """Add the memory of the processes on this machine, which takes milliseconds."""
     sessions = resident_bytes()
     sessions[status.pid] = psutil.Process().memory_info().rss  # without those that it has started
     here = status.processes[0].node
