@@ -118,7 +118,8 @@ class _NumberedTimer(asyncio.TimerHandle):
 class VirtualLoop(asyncio.SelectorEventLoop):
     """Run an event loop on virtual time, from `start` seconds on, with the same order of events in every run.
 
-    Do not use threads or subprocesses in it: they finish in real time, so their order is not repeatable.
+    What finishes in real time has no repeatable order. So work for a thread is done in place, while virtual time stands
+    still, and sockets and subprocesses are refused (`REAL_IO`).
     """
 
     def __init__(self, start: float = 0.0) -> None:
@@ -140,6 +141,35 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
     def time(self) -> float:
         return self._jump.elapsed
+
+    def run_in_executor(  # type: ignore[override]
+        self, executor: Any, func: Callable[..., T], *args: Any
+    ) -> asyncio.Future[T]:
+        """Call `func` now. asyncio.to_thread comes here, too."""
+        outcome: asyncio.Future[T] = self.create_future()
+        try:
+            outcome.set_result(func(*args))
+        except Exception as error:
+            outcome.set_exception(error)
+        return outcome
+
+
+def _refusal(operation: str) -> Callable[..., Coroutine[Any, Any, None]]:
+    async def refuse(*args: Any, **options: Any) -> None:
+        raise NotImplementedError(
+            f"{operation} in virtual time, which cannot wait for sockets and subprocesses: call blocking code by "
+            "`await asyncio.to_thread(…)`, which is then done in place, or use world: wall"
+        )
+
+    return refuse
+
+
+REAL_IO = (
+    *("create_connection", "create_unix_connection", "create_datagram_endpoint", "create_server", "sock_connect"),
+    *("subprocess_exec", "subprocess_shell", "connect_read_pipe", "connect_write_pipe"),
+)
+for _operation in REAL_IO:
+    setattr(VirtualLoop, _operation, _refusal(_operation))
 
 
 def run(

@@ -14,12 +14,18 @@ ArlError
     │   └── EngineLost    its connection broke: its tokens so far are kept, and another engine continues
     ├── TrainerError  a trainer rank raised
     ├── DiskError     a file of the run cannot be written; says what is free, and what helps
-    └── RewardError   a response has no grade, and reward.on_error is drop; fails its group, not the run
+    ├── RewardError   a response has no grade, and reward.on_error is drop; fails its group, not the run
+    └── UserCodeError an env or a filter raised or hung; fails its group, not the run
 """
 
 import re
+import sysconfig
+import traceback
 from collections.abc import Iterator
+from pathlib import Path
 
+OTHERS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+MAX_FRAMES = 12  # of a traceback, the innermost
 MAX_LINES = 20
 LINE_BEGIN = 700  # characters of a long line that are shown
 LINE_END = 300
@@ -97,6 +103,29 @@ class RewardError(RunError):
     """Report that a response has no grade: its reward raised, hung, died or returned no finite number."""
 
 
+class UserCodeError(RunError):
+    """Report that code which a recipe names raised or hung: who, what, where. Its note is the traceback.
+
+    Args:
+        who: what the code is, as in "env my_env:ask".
+        what: it did; empty: it raised `cause`.
+        cause: whose traceback leads to the line.
+    """
+
+    def __init__(self, who: str, cause: BaseException, what: str = "") -> None:
+        frames = traceback.extract_tb(cause.__traceback__)
+        is_own = [not frame.filename.startswith(OTHERS) for frame in frames]
+        innermost = frames[-1 if True not in is_own else len(frames) - 1 - is_own[::-1].index(True)]
+        place = f"{innermost.filename}:{innermost.lineno}, in {innermost.name}"
+        super().__init__(f"{who}: {what or f'{type(cause).__name__}: {cause}'} ({place})")
+        self.kind = f"{type(cause).__name__} at {place}"
+        begin = is_own.index(True) if True in is_own else 0  # before it are arl and asyncio
+        shown = traceback.TracebackException.from_exception(cause)
+        shown.stack = traceback.StackSummary.from_list(frames[begin:][-MAX_FRAMES:])
+        self.trace = printable("".join(shown.format()))
+        self.add_note(self.trace)
+
+
 class GradingError(RunError):
     """Report that no more responses can be graded: reward.on_error is stop, or a function grades nothing."""
 
@@ -111,8 +140,8 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def ends_the_run(cause: BaseException) -> bool:
-    """Return whether a run cannot go on, for instance without an engine. A broken reward fails its group alone."""
-    return isinstance(cause, RunError) and not isinstance(cause, RewardError)
+    """Return whether a run cannot go on, for instance without an engine. A user's code fails its group alone."""
+    return isinstance(cause, RunError) and not isinstance(cause, RewardError | UserCodeError)
 
 
 def short_message(message: str) -> str:

@@ -27,6 +27,9 @@ class Deadlines(Section):
     """Silence of an engine with an open request, before it is killed and restarted."""
     reward: Seconds = 10.0
     """Scoring one response. A longer call is killed and repeated once; see reward.on_error."""
+    episode: Seconds = 600.0
+    """Silence of an env: before, between and after the turns of the policy, each for itself. Then its group fails, and
+    its problem may be tried again; see rollout.max_requeues."""
     stop: Seconds = 300.0
     """From the first Ctrl-C or SIGTERM until the current step has ended and its checkpoint is complete. Later, the run
     ends without that checkpoint."""

@@ -19,11 +19,12 @@ from msgspec import Struct, field, structs
 
 from arl.clock import now
 from arl.data.text_codec import TextCodec
+from arl.errors import UserCodeError
 from arl.files import writing
 from arl.metrics.audit import Selection
 from arl.metrics.batch import EndedGroups, ages_of, batch_metrics
 from arl.metrics.names import METRICS, OF_EVALUATION, OF_OBJECTIVE, OF_PART, Record, number
-from arl.metrics.run_files import METRICS_FILE, TRAJECTORIES, close_written, flushed_size, open_at
+from arl.metrics.run_files import ENV_LOG, METRICS_FILE, TRAJECTORIES, close_written, flushed_size, open_at
 from arl.metrics.sampled_episode import choose_samples
 from arl.metrics.spans import Trace, current_sink
 from arl.metrics.trackers import TrackerThread
@@ -163,6 +164,7 @@ class Recorder:
         self._samples_every = samples_every
         self.state = copy.deepcopy(restored) or RecorderState(start=now(), last_step=now())
         self._equal_steps = 0  # in a row
+        self._kinds: set[str] = set()  # of failures of a user's code that were shown with their traceback
         self._metrics = open_at(directory / METRICS_FILE, self.state.metrics_bytes)
         self._trace = Trace(directory, self.state.trace_bytes)
         self._spans = current_sink()
@@ -244,7 +246,23 @@ class Recorder:
             self._trajectories.write(group_rows(group, fate, None))
         if fate != REJECTED:
             why = f": {type(cause).__name__}: {cause}" if cause else ""
-            self._display.lost(f"problem {group.problem.id}: group {fate}{why}")
+            if isinstance(cause, UserCodeError):
+                why = f": {cause}"
+            line = f"problem {group.problem.id}: group {fate}{why}"
+            self._display.lost(line)
+            if isinstance(cause, UserCodeError):
+                self._log_user_code(line, cause)
+
+    def _log_user_code(self, line: str, cause: UserCodeError) -> None:
+        """Log what an env or a filter did, and show the traceback of the first failure of each kind."""
+        log = self._directory / ENV_LOG
+        if cause.kind not in self._kinds:
+            self._kinds.add(cause.kind)
+            self._display.note(f"{cause.trace}Others of this kind are shown without traceback; all are in {log}")
+        with writing(log):
+            log.parent.mkdir(exist_ok=True)
+            with log.open("a") as file:
+                file.write(f"{line}\n{cause.trace}")
 
     def swapped(self, report: SwapReport) -> None:
         """Note that the engines have loaded a version."""

@@ -14,6 +14,7 @@ METRICS_FILE = "metrics.jsonl"
 TRAJECTORIES = "trajectories"
 TRACE_FILE = "trace.json"
 LOGS = "logs"  # directory
+ENV_LOG = f"{LOGS}/env.log"  # what envs and filters raised; made when something is to be written
 RECIPE = "recipe.yaml"
 LOCK = "run.lock"
 SUMMARY = "summary.json"

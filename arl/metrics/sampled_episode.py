@@ -3,7 +3,9 @@
 Batch ─► choose_samples ─► SampledEpisode ─► trackers          trajectories/*.parquet ─► SampledEpisode ─► arl samples
 """
 
-from collections.abc import Mapping
+import itertools
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ from rich.console import Group, RenderableType
 from rich.panel import Panel
 from rich.rule import Rule
 from rich.text import Text
+from tokenizers import Tokenizer
 
 from arl.data.text_codec import TextCodec
 from arl.errors import printable
@@ -19,6 +22,7 @@ from arl.metrics.batch import is_right
 from arl.metrics.trajectory_files import episode_table, group_rows, split_tokens
 from arl.types import NOT_SAMPLED, TRAINED, Batch, StepResult
 
+TOKENIZER = "tokenizer.json"
 COLORS = {True: "green", False: "red", None: "yellow"}  # by is_right
 
 
@@ -50,6 +54,7 @@ class SampledEpisode(Struct, frozen=True, kw_only=True):
     oldest_version: int | None  # that sampled one of its tokens; None: it has none
     newest_version: int | None
     truncated: bool
+    spans: Sequence[tuple[str, bool]] = ()  # its response with special tokens, and whether each part is in the loss
 
     @property
     def age(self) -> int | None:
@@ -76,8 +81,23 @@ def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCode
     return [sample_of(row) for row in episode_table(rows, codec).to_pylist()]
 
 
-def sample_of(row: Mapping[str, Any]) -> SampledEpisode:
-    """Make a sample of the row of a trajectory file."""
+def load_tokenizer(run: Path, model: str | None = None) -> Tokenizer | None:
+    """Load the tokenizer of a run's checkpoint, or of the model that its recipe names; None: there is none."""
+    found = sorted((run / "checkpoints").glob(f"*/{TOKENIZER}"))
+    if model is not None:
+        found = found or list(Path(model).glob(TOKENIZER))
+    return Tokenizer.from_file(str(found[-1])) if found else None
+
+
+def loss_spans(row: Mapping[str, Any], tokenizer: Tokenizer) -> list[tuple[str, bool]]:
+    """Return the text of a row's response in parts, each with whether its tokens are in the loss."""
+    said = zip(row["token_ids"], row["loss_mask"], strict=True)
+    parts = itertools.groupby(itertools.islice(said, row["prompt_length"], None), key=lambda token: token[1])
+    return [(tokenizer.decode([token for token, _ in part], skip_special_tokens=False), kept) for kept, part in parts]
+
+
+def sample_of(row: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> SampledEpisode:
+    """Make a sample of the row of a trajectory file; with the tokenizer, it knows what of it was trained."""
     versions = [version for version in row["policy_versions"] if version != NOT_SAMPLED]
     computed = {
         "step": None if row["trained_at"] is None else row["trained_at"] + 1,
@@ -86,16 +106,22 @@ def sample_of(row: Mapping[str, Any]) -> SampledEpisode:
         "length": len(versions),
         "oldest_version": min(versions, default=None),
         "newest_version": max(versions, default=None),
+        "spans": loss_spans(row, tokenizer) if tokenizer is not None else (),
     }
     return msgspec.convert({**row, **computed}, SampledEpisode)
 
 
 def draw(sample: SampledEpisode) -> Panel:
-    """Draw one sample as a panel: prompt, response and a line of facts. Its text is never taken for markup."""
+    """Draw one sample as a panel: prompt, response and a line of facts. Its text is never taken for markup.
+
+    What is not in the loss is dim: the prompt, text of tools, episodes that are masked.
+    """
+    has_dim_parts = not all(is_trained for _, is_trained in sample.spans)
+    spans = sample.spans if has_dim_parts else [(sample.response, True)]
     parts: list[RenderableType] = [
         _text(sample.prompt, "dim"),
         Rule(style="dim"),
-        _text(sample.response),
+        Text.assemble(*(_text(text, "" if is_trained else "dim") for text, is_trained in spans)),
         Rule(style="dim"),
         _text(facts(sample)),
     ]

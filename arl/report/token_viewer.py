@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 from arl.errors import DataError
 from arl.metrics.batch import is_right
 from arl.metrics.names import FIRST_AGES
-from arl.metrics.sampled_episode import facts, sample_of, title
+from arl.metrics.sampled_episode import facts, load_tokenizer, sample_of, title
 from arl.metrics.trajectory_files import SCHEMA, read_batches, read_trajectories, trajectory_files
 from arl.report.arms import Arm
 from arl.types import NOT_SAMPLED
@@ -27,7 +27,6 @@ MAX_TOKENS = 1_000  # of an episode
 MAX_CHARACTERS = 20_000  # of a prompt
 SCALARS = ["trained_at", "unshaped_reward", "reward_parts"]
 LOGPROBS = ("behavior_logprobs", "proximal_logprobs", "current_logprobs")
-TOKENIZER = "tokenizer.json"
 REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
 
 T = TypeVar("T")
@@ -137,14 +136,6 @@ def _token(row: dict[str, Any], i: int, text: str) -> ShownToken:
 
 def _number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.4g}"
-
-
-def load_tokenizer(run: Path, model: str | None) -> Tokenizer | None:
-    """Load the tokenizer of a run's checkpoint, or of the model that its recipe names; None: there is none."""
-    found = sorted((run / "checkpoints").glob(f"*/{TOKENIZER}"))
-    if model is not None:
-        found = found or list(Path(model).glob(TOKENIZER))
-    return Tokenizer.from_file(str(found[-1])) if found else None
 
 
 def token_texts(tokenizer: Tokenizer | None, token_ids: Sequence[int]) -> list[str]:

@@ -103,6 +103,7 @@ class Session:
         self._versions = array("i", [NOT_SAMPLED] * len(prompt_ids))
         self._overflowed = False  # a text did not fit
         self._returned = False  # the env has returned
+        self.on_turn: Callable[[bool], None] = lambda is_open: None  # is told when a turn begins, and when it ends
         self.prompt_length = len(prompt_ids)
         self.num_sampled = 0
         self.has_ended = False  # its env has returned or raised
@@ -170,7 +171,11 @@ class Session:
         self._turns.append(turn)
         self._recall(turn)
         if turn.finish_reason is None:
-            await self._ask(turn, sampling, self._stop if stop else None)
+            self.on_turn(True)
+            try:
+                await self._ask(turn, sampling, self._stop if stop else None)
+            finally:
+                self.on_turn(False)
         assert turn.finish_reason is not None
         return Completion(
             token_ids=tuple(self._token_ids[start:]),

@@ -22,6 +22,7 @@ from arl.reward.grading import NoRewardError, read_number
 from arl.reward.scorer import UNSHAPED, is_masked, shaped
 from arl.rollout.base import Drain
 from arl.rollout.env import Env, Session
+from arl.rollout.env_watch import EnvWatch
 from arl.rollout.ledger import GateMeter
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
@@ -45,6 +46,7 @@ class Episodes:
     Args:
         seed: of the recipe; what an episode samples depends on it.
         max_length: tokens of one trajectory that model and trainer hold.
+        watch: looks after the env.
         shaping: how trained rewards are shaped; the default leaves them as they are, as an evaluation does.
         top_p, top_k: see SamplingParams; other than the defaults for evaluations only.
     """
@@ -53,6 +55,7 @@ class Episodes:
     codec: TextCodec
     rewards: Rewards
     env: Env
+    watch: EnvWatch
     rollout: Rollout
     seed: int
     max_length: int
@@ -147,7 +150,7 @@ class Episodes:
         """Run one episode and return the reward that its env gave, if any."""
         try:
             async with self.drain.episode():
-                own = await self.env(problem, session)
+                own = await self.watch.drive(self.env, problem, session)
             session.end()
             return None if own is None else read_number(own, "the reward that the env gave")
         except NoRewardError as error:

@@ -10,18 +10,16 @@ tried again one after the other, would look like a bad run.
 """
 
 import math
-import traceback
 from collections.abc import Sequence
 
 from msgspec import Struct
 
 from arl.config.recipe import Rollout
-from arl.errors import ArlError, RunError
+from arl.errors import RunError
 from arl.rollout.problem_queue import Attempt
 
 FAILED_OF = 64  # problems in a row, in order of admission
 REJECTED_OF = 256
-SHOWN_FRAMES = 4  # of the traceback of an env
 
 
 class WindowState(Struct, frozen=True):
@@ -89,8 +87,8 @@ class FailureLimits:
             f"{self._rollout.max_failed_share:g} allows; the first, problem {window[0][1]}. "
             "Fix the reward or env, or raise the limit"
         )
-        if not isinstance(cause, ArlError):  # the code of an env or filter raised it
-            error.add_note("".join(traceback.format_exception(cause, limit=-SHOWN_FRAMES)))
+        for note in getattr(cause, "__notes__", ()):
+            error.add_note(note)
         raise error from cause
 
     def count_reject(self, attempt: Attempt, rewards: Sequence[float], cause: BaseException | None) -> None:

@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from arl.errors import InputError
 from arl.metrics.run_status import require_run
-from arl.metrics.sampled_episode import SampledEpisode, sample_of
+from arl.metrics.sampled_episode import SampledEpisode, load_tokenizer, sample_of
 from arl.metrics.trajectory_files import read_batches, read_trajectories, trajectory_files
 from arl.types import TRAINED
 
@@ -23,6 +23,7 @@ Outcome = Literal["any", "right", "wrong", "truncated"]
 COLUMNS = [
     *("fate", "trained_at", "group_id", "sample", "problem_id", "prompt", "response", "answer"),
     *("reward", "unshaped_reward", "reward_parts", "reward_error", "advantage", "policy_versions", "truncated"),
+    *("token_ids", "loss_mask", "prompt_length"),
 ]
 
 
@@ -73,7 +74,8 @@ def read_samples(run: Path, wanted: Wanted) -> tuple[list[SampledEpisode], str]:
         "wrong": lambda sample: sample.is_right is False,
         "truncated": lambda sample: sample.truncated,
     }
-    matching = list(filter(is_shown[wanted.outcome], map(sample_of, rows)))
+    tokenizer = load_tokenizer(run)
+    matching = list(filter(is_shown[wanted.outcome], (sample_of(row, tokenizer) for row in rows)))
     if not matching:
         raise InputError(
             f"--{wanted.outcome}: none of the {len(rows)} episodes found is; leave it out, or choose another --step"

@@ -23,10 +23,12 @@ from arl.config.recipe import Recipe, WorldName, WorldTraits
 from arl.data.problems import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
+from arl.errors import UserCodeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.recorder import Display
 from arl.metrics.run_status import ProcessStatus
 from arl.rollout.base import Checkpoints, DeviceLease, Drain, Segment
+from arl.rollout.env_watch import EnvWatch
 from arl.rollout.episodes import Episodes, Rewards
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
@@ -40,7 +42,7 @@ from arl.run.evaluation.suite import held_out_suite
 from arl.run.preflight import Plan
 from arl.tasks.registry import env_name
 from arl.train.base import Trainer
-from arl.types import Accuracy, Problem, StartingVersions
+from arl.types import Accuracy, Problem, StartingVersions, Trajectory
 
 WORLDS: dict[WorldName, str] = {
     "wall": "arl.run.wall:WallWorld",
@@ -164,6 +166,7 @@ def recipe_parts(
         codec,
         rewards,
         env=import_function(env_name(recipe), "rollout.env"),
+        watch=EnvWatch(env_name(recipe), recipe.deadlines.episode, context.display.note),
         rollout=rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
@@ -200,7 +203,15 @@ def recipe_filter(recipe: Recipe) -> Filter:
     """Return the recipe's filter of finished groups."""
     if recipe.rollout.filter is None:
         return keep_all
-    return import_function(recipe.rollout.filter, "rollout.filter")
+    chosen: Filter = import_function(recipe.rollout.filter, "rollout.filter")
+
+    def keep(problem: Problem, trajectories: Sequence[Trajectory]) -> bool:
+        try:
+            return chosen(problem, trajectories)
+        except Exception as error:
+            raise UserCodeError(f"rollout.filter {recipe.rollout.filter} on {problem.id}", error) from error
+
+    return keep
 
 
 def recipe_lease(recipe: Recipe, engine: Engine, drain: Drain) -> DeviceLease | None:

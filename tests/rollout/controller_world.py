@@ -20,6 +20,7 @@ from arl.rollout.base import Segment
 from arl.rollout.controller import Controller
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Env, Session, single_turn
+from arl.rollout.env_watch import EnvWatch
 from arl.rollout.episodes import Episodes
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
@@ -127,7 +128,16 @@ class World:
             served = restored.version
         self.trainer.engine = self.engine = self.make_router(served)
         rewards = NullRewards(self.score)
-        self.episodes = Episodes(self.engine, NullCodec(), rewards, self.env, self.rollout, seed=0, max_length=100_000)
+        self.episodes = Episodes(
+            self.engine,
+            NullCodec(),
+            rewards,
+            self.env,
+            EnvWatch("tests:env"),
+            self.rollout,
+            seed=0,
+            max_length=100_000,
+        )
         problems = ProblemOrder([Problem(str(i)) for i in range(50)], seed=0)
         admission = self._admission()
         return Controller(

@@ -8,6 +8,7 @@ import pytest
 from arl import clock
 from arl.config.recipe import Reward, Rollout
 from arl.rollout.env import Env, Session, single_turn
+from arl.rollout.env_watch import EnvWatch
 from arl.rollout.episodes import Episodes, Rewards
 from arl.types import FinishReason, GenerateRequest, Grade, Increment, Problem, Response, Trajectory
 from tests.fakes import NullCodec, NullRewards
@@ -45,7 +46,8 @@ def run(
     """Run one group; its prompt is one token, and NullCodec makes a token of every character."""
     rollout = Rollout(group_size=size, max_new_tokens=BUDGET)
     engine = Speaker(length_of)
-    episodes = Episodes(engine, NullCodec(), rewards, env, rollout, seed=0, max_length=20, **options)  # type: ignore[arg-type]
+    watch = EnvWatch("tests:env")
+    episodes = Episodes(engine, NullCodec(), rewards, env, watch, rollout, seed=0, max_length=20, **options)  # type: ignore[arg-type]
 
     async def main() -> tuple[Trajectory, ...]:
         problem = Problem("p")

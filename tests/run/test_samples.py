@@ -1,11 +1,14 @@
 """`arl samples` shows what a run has written, whether it lives, has finished or was killed."""
 
+import io
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from rich.console import Console
 
 from arl.errors import InputError
+from arl.metrics.sampled_episode import draw
 from arl.run.samples import Wanted, read_samples
 from tests.extending.short_run import ShortRun
 
@@ -58,3 +61,12 @@ def test_a_sample_is_what_was_written(finished: Path) -> None:
 def test_what_is_not_there_is_refused_with_what_is(finished: Path, wanted: Wanted, message: str) -> None:
     with pytest.raises(InputError, match=message):
         read_samples(finished, wanted)
+
+
+def test_what_a_tool_said_is_dim_because_it_is_not_trained(tmp_path: Path) -> None:
+    short = ShortRun(tmp_path, "rollout.env=tests.extending.my_env:ask_twice")
+    ((sample, *_), _) = read_samples(Path(short.train().directory), Wanted(count=9))
+    assert ("==", False) in sample.spans
+    screen = io.StringIO()
+    Console(file=screen, color_system="standard", force_terminal=True).print(draw(sample))
+    assert "\x1b[2m==\x1b[0m" in screen.getvalue()

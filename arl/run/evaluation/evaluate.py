@@ -17,6 +17,7 @@ from arl.engine.base import Engine
 from arl.errors import Rejected, leaves
 from arl.reward.grading import accuracy_of
 from arl.rollout.env import Session
+from arl.rollout.env_watch import EnvWatch
 from arl.rollout.episodes import Episodes, Rewards
 from arl.run.evaluation.scores import Sample, SuiteScore, score_samples
 from arl.run.evaluation.suite import Suite
@@ -101,6 +102,7 @@ def _episodes(suite: Suite, engine: Engine, codec: TextCodec, rewards: Rewards, 
         codec,
         rewards,
         env=import_function(env_name(recipe), "rollout.env"),
+        watch=EnvWatch(env_name(recipe), recipe.deadlines.episode),
         rollout=recipe.rollout.model_copy(update=changes),
         seed=recipe.seed,
         max_length=context,
