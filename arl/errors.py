@@ -25,7 +25,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 OTHERS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
-MAX_FRAMES = 12  # of a traceback, the innermost
+MAX_FRAMES = 8  # of a traceback, the innermost
 MAX_LINES = 20
 LINE_BEGIN = 700  # characters of a long line that are shown
 LINE_END = 300
@@ -114,15 +114,12 @@ class UserCodeError(RunError):
 
     def __init__(self, who: str, cause: BaseException, what: str = "") -> None:
         frames = traceback.extract_tb(cause.__traceback__)
-        is_own = [not frame.filename.startswith(OTHERS) for frame in frames]
-        innermost = frames[-1 if True not in is_own else len(frames) - 1 - is_own[::-1].index(True)]
+        own = [frame for frame in frames if not frame.filename.startswith(OTHERS)]
+        innermost = (own or frames)[-1]
         place = f"{innermost.filename}:{innermost.lineno}, in {innermost.name}"
         super().__init__(f"{who}: {what or f'{type(cause).__name__}: {cause}'} ({place})")
         self.kind = f"{type(cause).__name__} at {place}"
-        begin = is_own.index(True) if True in is_own else 0  # before it are arl and asyncio
-        shown = traceback.TracebackException.from_exception(cause)
-        shown.stack = traceback.StackSummary.from_list(frames[begin:][-MAX_FRAMES:])
-        self.trace = printable("".join(shown.format()))
+        self.trace = printable("".join(traceback.format_exception(cause, limit=-MAX_FRAMES)))
         self.add_note(self.trace)
 
 

@@ -246,8 +246,6 @@ class Recorder:
             self._trajectories.write(group_rows(group, fate, None))
         if fate != REJECTED:
             why = f": {type(cause).__name__}: {cause}" if cause else ""
-            if isinstance(cause, UserCodeError):
-                why = f": {cause}"
             line = f"problem {group.problem.id}: group {fate}{why}"
             self._display.lost(line)
             if isinstance(cause, UserCodeError):
