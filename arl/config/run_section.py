@@ -26,7 +26,8 @@ class Deadlines(Section):
     generate: Seconds = 600.0
     """Silence of an engine with an open request, before it is killed and restarted."""
     reward: Seconds = 10.0
-    """Scoring one response. A longer call is killed and repeated once; see reward.on_error."""
+    """Scoring one response, without the time it waits for a core. A longer call is killed and repeated once; see
+    reward.on_error."""
     stop: Seconds = 300.0
     """From the first Ctrl-C or SIGTERM until the current step has ended and its checkpoint is complete. Later, the run
     ends without that checkpoint."""
