@@ -190,7 +190,7 @@ class Zygote:
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
             if worker.is_new:
-                self._slowest_start = max(self._slowest_start or 0.0, _since({}, worker.keeper)[0])
+                self._slowest_start = max(self._slowest_start or 0.0, _longest(_core_times(worker.keeper, {}))[0])
                 worker.is_new = False
             worker.call = b""
             self._tell(answer)
@@ -204,11 +204,11 @@ class Zygote:
         """
         timeout = self._settings.timeout
         if worker.before is None:
-            worker.before = _core_times(worker.keeper)
+            worker.before = _core_times(worker.keeper, {})
             worker.begin = max(worker.begin, time.monotonic() - timeout * SHARE)  # this process may have waited, too
             worker.end = worker.begin + timeout
             return
-        ran, waited = _since(worker.before, worker.keeper)
+        ran, waited = _longest(_core_times(worker.keeper, worker.before))
         allowance = START_SECONDS if self._slowest_start is None else MARGIN * self._slowest_start
         starting = min(ran, allowance) if worker.is_new else 0.0
         elapsed = time.monotonic() - worker.begin
@@ -335,7 +335,9 @@ def _how_it_ended(keeper: int) -> str:
     while time.monotonic() < end:
         pid, status = os.waitpid(keeper, os.WNOHANG)
         if pid:
-            return f"its process {describe_exit(os.waitstatus_to_exitcode(status))}"
+            return (
+                f"its process {describe_exit(os.waitstatus_to_exitcode(status), 'reward.memory_gb or reward.workers')}"
+            )
         time.sleep(PAUSE)
     return "it closed the file descriptors of its process"
 
@@ -366,21 +368,21 @@ def _below(pid: int, spare: Collection[int] = ()) -> list[int]:
     return found
 
 
-def _since(before: CoreTimes, keeper: int) -> tuple[float, float]:
-    """Return the most seconds that a thread below a keeper has run, and waited for a core, since `before`."""
-    spent = [(now, before.get(thread, (0.0, 0.0))) for thread, now in _core_times(keeper).items()]
-    ran, waited = (max((now[i] - then[i] for now, then in spent), default=0.0) for i in (0, 1))
-    return ran, waited
-
-
-def _core_times(keeper: int) -> CoreTimes:
-    """Return the times of all threads below a keeper; none, where the kernel does not count them."""
+def _core_times(keeper: int, before: CoreTimes) -> CoreTimes:
+    """Return the times of all threads below a keeper since `before`; none, where the kernel does not count them."""
     times: CoreTimes = {}
     for thread in (path for pid in _below(keeper) for path in glob.glob(f"/proc/{pid}/task/*/schedstat")):
         with contextlib.suppress(OSError, ValueError), open(thread) as file:  # it has ended meanwhile
             ran, waited, _ = map(int, file.read().split())
-            times[thread] = (ran / 1e9, waited / 1e9)
+            ran_before, waited_before = before.get(thread, (0.0, 0.0))
+            times[thread] = (ran / 1e9 - ran_before, waited / 1e9 - waited_before)
     return times
+
+
+def _longest(times: CoreTimes) -> tuple[float, float]:
+    """Return how long one thread has run, and waited for a core, at most: threads do so at the same time."""
+    ran, waited = zip((0.0, 0.0), *times.values(), strict=True)
+    return max(ran), max(waited)
 
 
 def _children(pid: int) -> list[int]:
