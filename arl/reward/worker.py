@@ -45,9 +45,9 @@ READY = 0  # id of the answer of a zygote that has imported its function; calls 
 END_SECONDS = 5.0  # for killed processes to end; one that waits for a disk ends later, by itself
 EXIT_SECONDS = 0.5  # for a worker that has closed its connection to exit
 PAUSE = 0.001  # seconds between two looks at them
-START_SECONDS = 10.0  # of CPU time, which a first call may use beyond its deadline, until one has been answered
-MARGIN = 2.0  # with which the slowest first call that was answered bounds those of other workers
-SHARE = 0.1  # of a core that a call gets at least; with less of it, the deadline is that of the clock
+START_SECONDS = 5.0  # of CPU time, which a first call may use beyond its deadline
+MARGIN = 2.0  # with which the slowest first call that was answered lowers that
+SHARE = 0.05  # of a core that a call gets at least; with less of it, the deadline is that of the clock
 SLOW_START = (
     "; first calls are slow if they import: import at the top of the module, or build in `prepare`; or raise it"
 )
@@ -136,7 +136,7 @@ class Zygote:
         self._waiting: deque[bytes] = deque()
         self._failed_once: set[int] = set()  # ids of calls
         self._workers: list[_Worker] = []
-        self._slowest_start: float | None = None  # CPU seconds of a first call that was answered
+        self._starts: list[float] = []  # seconds of first calls that were answered
         self._helpers = _children(os.getpid())  # which the import has started
         self._selector = selectors.DefaultSelector()
 
@@ -190,7 +190,7 @@ class Zygote:
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
             if worker.is_new:
-                self._slowest_start = max(self._slowest_start or 0.0, _longest(_core_times(worker.keeper, {}))[0])
+                self._starts.append(time.monotonic() - worker.begin)
                 worker.is_new = False
             worker.call = b""
             self._tell(answer)
@@ -208,8 +208,9 @@ class Zygote:
             worker.begin = max(worker.begin, time.monotonic() - timeout * SHARE)  # this process may have waited, too
             worker.end = worker.begin + timeout
             return
-        ran, waited = _longest(_core_times(worker.keeper, worker.before))
-        allowance = START_SECONDS if self._slowest_start is None else MARGIN * self._slowest_start
+        times = _core_times(worker.keeper, worker.before).values()
+        ran, waited = map(max, zip((0.0, 0.0), *times, strict=True))  # of one thread: they compute at the same time
+        allowance = min(MARGIN * max(self._starts, default=START_SECONDS), START_SECONDS)
         starting = min(ran, allowance) if worker.is_new else 0.0
         elapsed = time.monotonic() - worker.begin
         left = timeout - (elapsed - waited - starting)
@@ -377,12 +378,6 @@ def _core_times(keeper: int, before: CoreTimes) -> CoreTimes:
             ran_before, waited_before = before.get(thread, (0.0, 0.0))
             times[thread] = (ran / 1e9 - ran_before, waited / 1e9 - waited_before)
     return times
-
-
-def _longest(times: CoreTimes) -> tuple[float, float]:
-    """Return how long one thread has run, and waited for a core, at most: threads do so at the same time."""
-    ran, waited = zip((0.0, 0.0), *times.values(), strict=True)
-    return max(ran), max(waited)
 
 
 def _children(pid: int) -> list[int]:
