@@ -1,12 +1,13 @@
 """Run what `arl bench` measures. The result is one JSON document on stdout; progress goes to stderr."""
 
 import json
-import os
 import platform
 import re
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
+
+from arl.launch.devices import visible_cores
 
 
 def sglang_version() -> str:
@@ -32,7 +33,7 @@ def _machine() -> dict[str, str]:
     """Return CPU and versions; benchmarks add their device."""
     found = re.search(r"model name\s*: (.*)", Path("/proc/cpuinfo").read_text())
     cpu = found.group(1) if found else platform.machine()
-    num_cores = len(os.sched_getaffinity(0))
+    num_cores = visible_cores()
     return {
         "cpu": f"{cpu}, {num_cores} cores",
         "python": platform.python_version(),

@@ -26,7 +26,8 @@ class Deadlines(Section):
     generate: Seconds = 600.0
     """Silence of an engine with an open request, before it is killed and restarted."""
     reward: Seconds = 10.0
-    """Scoring one response. A longer call is killed and repeated once; see reward.on_error."""
+    """Scoring one response, without the time it waits for a core. A longer call is killed and repeated once; see
+    reward.on_error."""
     episode: Seconds = 600.0
     """Silence of an env: before, between and after the turns of the policy, each for itself. Then its group fails, and
     its problem may be tried again; see rollout.max_requeues."""

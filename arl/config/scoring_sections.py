@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator, model_validator
 
 from arl.config.section import (
+    RESERVED,
     Environment,
     NonNegative,
     NonNegativeFloat,
@@ -57,11 +58,17 @@ class Reward(Section):
     """Worker processes."""
     memory_gb: Gigabytes = 4.0
     """Address space that a call may add to that of the imported function; beyond it comes a MemoryError."""
-    environment: Annotated[Environment, not_reserved("reward.environment", may_give=["OMP_NUM_THREADS"])] = Field(
+    environment: Annotated[Environment, not_reserved("reward.environment", may_give=RESERVED)] = Field(
         default_factory=dict
     )
-    """More environment variables of the workers. OMP_NUM_THREADS, MKL_NUM_THREADS and OPENBLAS_NUM_THREADS are 1 unless
-    given."""
+    """More environment variables of the workers. OMP_NUM_THREADS, 1 unless given, holds for MKL and OpenBLAS too, and
+    engines and ranks leave that many cores of the machine to each worker."""
+
+    @property
+    def cores(self) -> int:
+        """Return the cores that the recipe gives to the workers. Those with the default, one thread, get none."""
+        threads = self.environment.get("OMP_NUM_THREADS", "1").partition(",")[0]
+        return self.workers * int(threads) if threads.isdecimal() and threads != "1" else 0
 
     @field_validator("clip")
     @classmethod

@@ -6,8 +6,9 @@ that are there and wanted, a run would silently compute on the CPU, or die later
 """
 
 import contextlib
+import math
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from msgspec import Struct
 
 from arl.errors import InputError
 from arl.launch.child import CORES
+from arl.launch.spawn import control_groups
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DEVICE_FILES = "nvidia[0-9]*"
@@ -43,30 +45,52 @@ class Gpu(Struct, frozen=True):
         return f"GPU {self.number} {self.name}, {self.total_bytes / 1e9:.1f} GB"
 
 
-def core_numbers() -> tuple[int, ...]:
-    """Return the numbers of the CPU cores on which this process may run."""
-    return tuple(sorted(os.sched_getaffinity(0)))
+def core_numbers(root: Path = Path("/")) -> tuple[int, ...]:
+    """Return the numbers of the CPU cores on which this process may run, no more than its quotas of CPU time allow.
+
+    More threads than that would wait for each other while the kernel holds some of them back.
+    """
+    cores = sorted(os.sched_getaffinity(0))
+    return tuple(cores[: max(int(_least(len(cores), "cpu", _quota, root)), 1)])
 
 
 def visible_cores() -> int:
-    """Return the number of CPU cores on which this process may run."""
+    """Return the number of CPU cores that this process may use."""
     return len(core_numbers())
 
 
-def free_memory() -> int:
-    """Return the bytes that this process and those it starts may still use, on this host and in their control group.
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes that this process and those it starts may still use, on this host and in their control groups.
 
     File caches count as free, because Linux drops them when memory is needed.
     """
-    on_host = psutil.virtual_memory().available
-    group = Path("/sys/fs/cgroup")
-    try:
-        limit = int((group / "memory.max").read_text())
-        used = int((group / "memory.current").read_text())
-        statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-    except (FileNotFoundError, ValueError):  # no control group of version 2, or it has no limit: "max"
-        return on_host
-    return min(on_host, limit - used + int(statistics["inactive_file"]))
+    return int(_least(psutil.virtual_memory().available, "memory", _left, root))
+
+
+def _least(on_host: float, controller: str, read: Callable[[Path], float], root: Path) -> float:
+    """Return the smallest of what the host has and of what each control group around this process allows."""
+    allowed = [on_host]
+    for group in control_groups(controller, root):
+        with contextlib.suppress(OSError, ValueError):  # it has no such file, or no limit: "max"
+            allowed.append(read(group))
+    return min(allowed)
+
+
+def _quota(group: Path) -> float:
+    """Return the cores whose time a control group may use; version 1 writes -1 where it has no limit."""
+    files = ["cpu.max"] if (group / "cpu.max").is_file() else ["cpu.cfs_quota_us", "cpu.cfs_period_us"]
+    quota, period = " ".join((group / file).read_text() for file in files).split()
+    return int(quota) / int(period) if int(quota) > 0 else math.inf
+
+
+def _left(group: Path) -> float:
+    """Return the bytes that a control group may still use."""
+    files = ("memory.max", "memory.current", "inactive_file")
+    if not (group / files[0]).is_file():
+        files = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+    limit, used = (int((group / file).read_text()) for file in files[:2])
+    statistics = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    return limit - used + int(statistics[files[2]])
 
 
 def peak_resident() -> int:

@@ -12,6 +12,7 @@ a node is lost ─► another_place: GPUs that are free elsewhere, or on CPUs th
 An engine's GPUs are on one node. Ranks are on as few nodes as possible, equally many on each, because then a copy of
 the weights can be kept on each node (train.shard_ranks).
 
+Reward workers to which the recipe gives several threads take their cores first, at most half of the controller's node.
 With eval.every a process for evaluation is added: on GPUs behind all others, on a CPU with the threads of an engine.
 """
 
@@ -263,6 +264,8 @@ def _with_threads(recipe: Recipe, nodes: Sequence[Node], slots: Placement) -> Pl
     def share(slot: Resources, is_engine: bool) -> Resources:
         """Return what one process uses: its part of the cores of its side, unless the recipe gives its threads."""
         cores = nodes[slot.node].cores
+        if slot.node == 0:  # the controller's, and so that of the reward workers
+            cores -= min(recipe.reward.cores, cores // 2)
         engines = sum(one.node == slot.node for one in slots.engines)
         ranks = sum(one.node == slot.node for one in slots.ranks)
         if engines and ranks and not is_collocated:

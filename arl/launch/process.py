@@ -25,6 +25,11 @@ OUTPUT_SECONDS = 1.0  # for the rest of a dead process's output
 SHOWN_LINES = 15
 SHOWN_BYTES = 4096  # of each of them
 MAX_LINE = 1 << 20  # bytes; of a longer line only the end is read
+LOWERED_BY = {  # fields that lower the memory of a process, by the kind of its role
+    "engine": "engine.slots or engine.replicas",
+    "evaluation": "engine.slots",
+    "trainer": "train.capacity or train.ranks",
+}
 
 
 def open_log(path: Path) -> BinaryIO:
@@ -104,7 +109,7 @@ class Process(ABC):
     def _how_it_ended(self) -> str:
         """Say how it has ended, as in `exited with code 1`."""
         assert self.exit_code is not None
-        return describe_exit(self.exit_code)
+        return describe_exit(self.exit_code, LOWERED_BY.get(self.role.partition("-")[0], ""))
 
     async def ready(self, seconds: float) -> str:
         """Return the address that the process has printed after `ready `.

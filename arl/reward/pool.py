@@ -33,7 +33,8 @@ from arl.types import Problem, Response
 TRIES = 2  # of a call
 GRACE = 10.0  # seconds beyond the deadlines of a call, after which a silent zygote is lost
 END_SECONDS = 10.0  # for a zygote to kill what it has started, and exit
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # else all cores, each
+THREADS = "OMP_NUM_THREADS"  # of a worker: 1 unless given, because each would take all cores
+FOLLOWING = ("MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")  # libraries prefer their own; torch then takes MKL's for both
 
 
 @dataclass
@@ -173,7 +174,8 @@ class RewardPool:
         """Start a zygote, and wait until it has imported the function. Raises what the class says."""
         name = self.settings.function
         command = (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(self.settings).decode())
-        environment = {**ONE_THREAD, **self.environment}
+        threads = self.environment.get(THREADS, "1")
+        environment = {**dict.fromkeys((THREADS, *FOLLOWING), threads), **self.environment}
         ours, theirs = socket.socketpair()
         self._reader, self._writer = await asyncio.open_connection(sock=ours)
         with theirs, writing(self.log), open_log(self.log) as log:

@@ -6,6 +6,9 @@
                ◄─ answers          └─ keeper ─ worker       one call at a time, bounded memory, no other connection
 
 At the deadline of a call its worker is killed with everything below it, and the call is made once more by another one.
+The time in which a worker waited for a core does not count, nor does the CPU time of a slow start, because the first
+call of a worker may import something: an honest call has an answer beside other busy processes.
+
 A fork costs milliseconds, because all is imported. A keeper is the parent to which the kernel gives the orphans of its
 worker alone, whatever sessions they have moved to: what a program of a call leaves behind ends with the call. What the
 function itself has started, and not waited for, may help later calls, and ends with its worker.
@@ -13,6 +16,7 @@ function itself has started, and not waited for, may help later calls, and ends 
 
 import contextlib
 import gc
+import glob
 import os
 import resource
 import selectors
@@ -41,6 +45,12 @@ READY = 0  # id of the answer of a zygote that has imported its function; calls 
 END_SECONDS = 5.0  # for killed processes to end; one that waits for a disk ends later, by itself
 EXIT_SECONDS = 0.5  # for a worker that has closed its connection to exit
 PAUSE = 0.001  # seconds between two looks at them
+START_SECONDS = 5.0  # of CPU time, which a first call may use beyond its deadline
+MARGIN = 2.0  # with which the slowest first call that was answered lowers that
+SHARE = 0.05  # of a core that a call gets at least; with less of it, the deadline is that of the clock
+SLOW_START = (
+    "; first calls are slow if they import: import at the top of the module, or build in `prepare`; or raise it"
+)
 
 
 class Settings(Struct, frozen=True):
@@ -65,6 +75,9 @@ class Answer(Struct, frozen=True):
 
     id: int
     verdict: Verdict = Verdict()
+
+
+CoreTimes = dict[str, tuple[float, float]]  # seconds that each thread has run, and has waited for a core
 
 
 class FrameReader:
@@ -102,7 +115,10 @@ class _Worker:
     connection: socket.socket
     frames: FrameReader = field(default_factory=FrameReader)
     call: bytes = b""  # that it makes; none: it is idle
-    end: float = 0.0  # clock seconds: the deadline of the call
+    is_new: bool = True  # it has answered no call
+    begin: float = 0.0  # clock seconds: of the call
+    end: float = 0.0  # when the zygote looks whether the time of the call is over
+    before: CoreTimes | None = None  # when the call began; None: the zygote has not looked
 
 
 class Zygote:
@@ -120,6 +136,7 @@ class Zygote:
         self._waiting: deque[bytes] = deque()
         self._failed_once: set[int] = set()  # ids of calls
         self._workers: list[_Worker] = []
+        self._starts: list[float] = []  # seconds of first calls that were answered
         self._helpers = _children(os.getpid())  # which the import has started
         self._selector = selectors.DefaultSelector()
 
@@ -143,7 +160,7 @@ class Zygote:
                     return kill_below(os.getpid(), spare=())
                 self._waiting.extend(frames.feed(data))
             for worker in [each for each in self._workers if each.call and each.end <= time.monotonic()]:
-                self._lose(worker, Verdict(error=f"no answer in {self._settings.timeout:g} s (deadlines.reward)"))
+                self._look_at(worker)
 
     def _tell(self, answer: Answer) -> None:
         with contextlib.suppress(ConnectionError):  # the next reading finds that the controller is gone
@@ -157,7 +174,9 @@ class Zygote:
                 return
             worker = worker or self._fork()
             worker.call = self._waiting.popleft()
-            worker.end = time.monotonic() + self._settings.timeout
+            worker.begin = time.monotonic()
+            worker.before = {} if worker.is_new else None
+            worker.end = worker.begin + self._settings.timeout * (1.0 if worker.is_new else SHARE)
             with contextlib.suppress(OSError):  # it has died, or was stopped: reading, or the deadline, finds that
                 worker.connection.sendall(_framed(worker.call))
 
@@ -170,9 +189,39 @@ class Zygote:
             answer = msgspec.msgpack.decode(body, type=Answer)
             if answer.verdict.error:
                 return self._lose(worker, answer.verdict)
+            if worker.is_new:
+                self._starts.append(time.monotonic() - worker.begin)
+                worker.is_new = False
             worker.call = b""
             self._tell(answer)
         return None
+
+    def _look_at(self, worker: _Worker) -> None:
+        """Kill the worker of a call whose time is over, or say when to look again.
+
+        The time of a call is what it would have taken with a core of its own: one that sleeps reaches its deadline by
+        the clock, one that computes by the cores it got. A call that ends before the first look costs no look at all.
+        """
+        timeout = self._settings.timeout
+        if worker.before is None:
+            worker.before = _core_times(worker.keeper, {})
+            worker.begin = max(worker.begin, time.monotonic() - timeout * SHARE)  # this process may have waited, too
+            worker.end = worker.begin + timeout
+            return
+        times = _core_times(worker.keeper, worker.before).values()
+        ran, waited = map(max, zip((0.0, 0.0), *times, strict=True))  # of one thread: they compute at the same time
+        allowance = min(MARGIN * max(self._starts, default=START_SECONDS), START_SECONDS)
+        starting = min(ran, allowance) if worker.is_new else 0.0
+        elapsed = time.monotonic() - worker.begin
+        left = timeout - (elapsed - waited - starting)
+        if left > 0 and elapsed < (timeout + starting) / SHARE:
+            worker.end = time.monotonic() + max(left, PAUSE)
+            self._tell(Answer(READY))  # so that the controller knows that this process is not lost
+            return
+        if starting > timeout:  # it has had the time of two calls
+            self._failed_once.add(msgspec.msgpack.decode(worker.call, type=RewardCall).id)
+        hint = SLOW_START if worker.is_new and ran > timeout / 2 else ""
+        self._lose(worker, Verdict(error=f"no answer in {timeout:g} s (deadlines.reward){hint}"))
 
     def _lose(self, worker: _Worker, verdict: Verdict) -> None:
         """Kill a worker with everything below it. Its call is made once more, or has the verdict for an answer."""
@@ -287,7 +336,9 @@ def _how_it_ended(keeper: int) -> str:
     while time.monotonic() < end:
         pid, status = os.waitpid(keeper, os.WNOHANG)
         if pid:
-            return f"its process {describe_exit(os.waitstatus_to_exitcode(status))}"
+            return (
+                f"its process {describe_exit(os.waitstatus_to_exitcode(status), 'reward.memory_gb or reward.workers')}"
+            )
         time.sleep(PAUSE)
     return "it closed the file descriptors of its process"
 
@@ -299,9 +350,7 @@ def kill_below(pid: int, spare: Collection[int]) -> None:
     """
     end = time.monotonic() + END_SECONDS
     while time.monotonic() < end:
-        found = [child for child in _children(pid) if child not in spare]
-        for child in found:  # it grows meanwhile
-            found += _children(child)
+        found = _below(pid, spare)
         if not found:
             return
         for each in found:
@@ -310,6 +359,25 @@ def kill_below(pid: int, spare: Collection[int]) -> None:
             with contextlib.suppress(ChildProcessError):  # not of this process: its parent reaps it
                 os.waitpid(each, os.WNOHANG)
         time.sleep(PAUSE)
+
+
+def _below(pid: int, spare: Collection[int] = ()) -> list[int]:
+    """Return the children of a process except those in `spare`, and all below them."""
+    found = [child for child in _children(pid) if child not in spare]
+    for child in found:  # it grows meanwhile
+        found += _children(child)
+    return found
+
+
+def _core_times(keeper: int, before: CoreTimes) -> CoreTimes:
+    """Return the times of all threads below a keeper since `before`; none, where the kernel does not count them."""
+    times: CoreTimes = {}
+    for thread in (path for pid in _below(keeper) for path in glob.glob(f"/proc/{pid}/task/*/schedstat")):
+        with contextlib.suppress(OSError, ValueError), open(thread) as file:  # it has ended meanwhile
+            ran, waited, _ = map(int, file.read().split())
+            ran_before, waited_before = before.get(thread, (0.0, 0.0))
+            times[thread] = (ran / 1e9 - ran_before, waited / 1e9 - waited_before)
+    return times
 
 
 def _children(pid: int) -> list[int]:

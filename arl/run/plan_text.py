@@ -48,7 +48,8 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     )
     ranks = _processes(recipe, plan, placement.ranks)
     yield "trainer", f"{ranks}; {train.dtype}, checkpointing {train.checkpointing}"
-    yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes")
+    cores = f" with {_count(recipe.reward.cores, 'CPU core')}" if recipe.reward.cores else ""
+    yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes") + cores
     if recipe.eval.every:
         what = f"{', '.join(recipe.eval.suites)} every {recipe.eval.every} steps; best by {recipe.eval.decides}"
         where = "in this process, between two steps"

@@ -17,6 +17,12 @@ def test_variables_that_are_numbers_become_text(tmp_path: Path) -> None:
     assert recipe.engine.environment == {}
 
 
+def test_reward_workers_get_what_arl_sets_for_engines_and_ranks_alone(tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(RECIPE)
+    given = "reward.environment={CUDA_VISIBLE_DEVICES: 7, OMP_NUM_THREADS: 4}"
+    assert load_recipe(tmp_path / "r.yaml", [given]).reward.cores == 4
+
+
 @pytest.mark.parametrize(
     ("side", "name", "reason"),
     [

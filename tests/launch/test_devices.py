@@ -1,12 +1,14 @@
 """GPUs that torch cannot use are refused, and those of a machine are divided between the runs of a sweep."""
 
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.launch import devices
-from arl.launch.devices import divide, refuse_unusable_gpus
+from arl.launch.devices import core_numbers, divide, free_memory, refuse_unusable_gpus
 
 FILES = ("nvidia0", "nvidia1")
 
@@ -32,6 +34,57 @@ def test_a_driver_for_an_older_cuda_than_that_of_torch_is_refused(monkeypatch: p
     monkeypatch.setattr(devices, "driver_version", lambda: "550.54")
     with pytest.raises(InputError, match=r"it runs CUDA 12 at most, and torch 2\.13\.0\+cu130 is built for CUDA 13\.0"):
         refuse_unusable_gpus(FILES, 2, "2.13.0+cu130", "13.0", None)
+
+
+MOUNTS = """\
+tmpfs /sys/fs/cgroup tmpfs rw,mode=755 0 0
+cgroup /sys/fs/cgroup/cpu,cpuacct cgroup rw,relatime,cpu,cpuacct 0 0
+cgroup /sys/fs/cgroup/memory cgroup rw,relatime,memory 0 0
+"""
+OF_VERSION_2 = "cgroup2 /sys/fs/cgroup cgroup2 rw,relatime,nsdelegate 0 0\n"
+NO_LIMIT = "9223372036854771712"  # as version 1 writes it
+LIMIT_1 = {"memory.limit_in_bytes": "6000", "memory.usage_in_bytes": "5000", "memory.stat": "total_inactive_file 250"}
+LIMIT_2 = {"memory.max": "6000", "memory.current": "5000", "memory.stat": "anon 9\ninactive_file 250"}
+QUOTA_1 = {"cpu.cfs_quota_us": "150000", "cpu.cfs_period_us": "100000"}
+TREES = {  # own groups, mounts and files of a tree that leaves 1,250 bytes, and the time of one core and a half
+    "version 1, limited by a group around its own": (
+        "4:memory:/batch/job\n3:cpu,cpuacct:/batch/job\n1:name=systemd:/\n0::/",
+        MOUNTS,
+        {
+            "memory/batch/job": {**LIMIT_1, "memory.limit_in_bytes": NO_LIMIT},
+            "memory/batch": LIMIT_1,
+            "cpu,cpuacct/batch/job": {**QUOTA_1, "cpu.cfs_quota_us": "-1"},
+            "cpu,cpuacct/batch": QUOTA_1,
+        },
+    ),
+    "version 1 in a container, which sees its own group alone": (
+        "4:memory:/docker/1f\n3:cpu,cpuacct:/docker/1f",
+        MOUNTS,
+        {"memory": LIMIT_1, "cpu,cpuacct": QUOTA_1},
+    ),
+    "version 2, limited by a group around its own": (
+        "0::/batch/job",
+        OF_VERSION_2,
+        {
+            "batch/job": {**LIMIT_2, "memory.max": "max", "cpu.max": "max 100000"},
+            "batch": {**LIMIT_2, "cpu.max": "150000 100000"},
+        },
+    ),
+    "version 2 in a container": ("0::/", OF_VERSION_2, {"": {**LIMIT_2, "cpu.max": "150000 100000"}}),
+}
+
+
+@pytest.mark.parametrize("name", TREES)
+def test_limits_of_control_groups_count_wherever_they_are_set(name: str, tmp_path: Path) -> None:
+    own, mounts, groups = TREES[name]
+    files = {"proc/self/cgroup": own, "proc/self/mounts": mounts} | {
+        f"sys/fs/cgroup/{group}/{file}": text for group, texts in groups.items() for file, text in texts.items()
+    }
+    for file, text in files.items():
+        (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / file).write_text(text)
+    assert free_memory(tmp_path) == 1250
+    assert len(core_numbers(tmp_path)) == 1
 
 
 @given(jobs=st.integers(1, 12), cores=st.integers(1, 40))

@@ -104,6 +104,22 @@ def test_a_grandchild_that_escapes_with_the_pipe_does_not_hold_up_the_end(tmp_pa
     psutil.Process(asyncio.run(asyncio.wait_for(main(), 300))).kill()
 
 
+@pytest.mark.parametrize(
+    ("end", "how"), [("kill -9 $$", "was killed by SIGKILL"), ("exit 137", "exited with code 137")]
+)
+def test_a_process_that_was_killed_names_memory_and_the_fields_that_lower_it(
+    end: str, how: str, tmp_path: Path
+) -> None:
+    async def main() -> None:
+        async with LocalLauncher(tmp_path, 1) as launcher:
+            child = await launcher.start("engine-0", Command(("sh", "-c", end)), ONE_THREAD)
+            said = await child.ended()
+        assert f"{how}, perhaps because memory was short (" in said
+        assert said.endswith("); lower engine.slots or engine.replicas")
+
+    asyncio.run(main())
+
+
 def test_children_die_with_a_killed_parent_whatever_they_run(tmp_path: Path) -> None:
     parent = (
         "import asyncio, sys; from pathlib import Path\n"

@@ -105,6 +105,16 @@ def test_too_few_gpus_are_refused_with_what_each_side_needs() -> None:
         place(recipe("collocated", replicas=4, ranks=4, eval={"problems": 8, "every": 10}), [Node("box", 16, GPUS)])
 
 
+def test_engines_and_ranks_leave_the_cores_that_the_recipe_gives_to_reward_workers() -> None:
+    def threads(**reward: Any) -> tuple[int, int]:
+        placed = place(recipe(engine={"kind": "embedded"}, reward=reward), [Node("here", 16)])
+        return placed.engines[0].threads, placed.ranks[0].threads
+
+    assert threads() == threads(workers=8) == (8, 8)
+    assert threads(workers=2, environment={"OMP_NUM_THREADS": 3}) == (5, 5)
+    assert threads(workers=8, environment={"OMP_NUM_THREADS": 8}) == (4, 4)
+
+
 def test_a_process_whose_node_is_lost_moves_to_free_gpus_or_to_the_node_with_the_fewest_threads_in_use() -> None:
     nodes = boxes(3, gpus=4)
     others = [Resources(2, ("0", "1", "2"), node=0), Resources(2, ("0", "1"), node=2), Resources(2, GPUS, node=1)]

@@ -23,6 +23,23 @@ def parts(problem: Problem, response: Response) -> dict[str, float]:
     return {"correct": float(response.text == problem.answer), "format": 1.0}
 
 
+_started: list[bool] = []
+
+
+def start_slowly(problem: Problem, response: Response) -> Any:
+    """Use 0.2 s of a core, and 0.4 s more in the first call of a process, as an import does; then obey."""
+    end = time.process_time() + (0.2 if _started else 0.6)
+    while time.process_time() < end:
+        pass
+    _started.append(True)
+    return obey(problem, response)
+
+
+def threads(problem: Problem, response: Response) -> dict[str, float]:
+    names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    return {name.partition("_")[0]: float(os.environ[name]) for name in names}
+
+
 def obey(problem: Problem, response: Response) -> Any:
     """Do what the response says; metadata["directory"] is where to leave notes."""
     return DEEDS[response.text.split()[0]](problem, response)

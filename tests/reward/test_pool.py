@@ -1,6 +1,7 @@
 """A pool grades every response with its function, whatever the function does, and leaves nothing behind."""
 
 import asyncio
+import contextlib
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ from typing import TypeVar
 import pytest
 
 from arl.errors import DeadlineError, ProcessDied
+from arl.launch.devices import visible_cores
+from arl.reward.grading import Verdict
 from arl.reward.pool import RewardPool
 from arl.reward.scorer import Scorer, UngradedLog
 from arl.reward.worker import Settings
@@ -112,9 +115,37 @@ def test_a_call_without_an_end_is_killed_at_its_deadline_with_what_it_has_starte
     monkeypatch.setenv(MARK, str(tmp_path))
     texts = ("leave-and-hang", "burn", "stop", "honest")
     *late, honest = obey(pool_of(tmp_path, workers=3, timeout=1.0), tmp_path, *texts)
-    assert {grade.error for grade in late} == {"no answer in 1 s (deadlines.reward)"}
+    assert {grade.error.partition(";")[0] for grade in late} == {"no answer in 1 s (deadlines.reward)"}
     assert honest == Grade(1.0)
     assert not left_behind(str(tmp_path))
+
+
+def test_a_slow_first_call_loses_no_answer_beside_twice_as_many_busy_processes_as_cores(tmp_path: Path) -> None:
+    """Each worker starts slowly; two exit, so that others start slowly as well."""
+    pool = pool_of(tmp_path, f"{hostile.__name__}:start_slowly", workers=2, timeout=0.4)
+    busy = [sys.executable, "-S", "-c", "while True: pass"]
+    texts = ["honest", "exit", "honest", "honest"]
+
+    async def work(pool: RewardPool) -> list[Verdict]:
+        calls = [pool.call(pool.settings.function, Problem("?"), Response(text)) for text in texts]
+        return await asyncio.gather(*calls)
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(2 * visible_cores()):
+            stack.callback(stack.enter_context(subprocess.Popen(busy)).kill)
+        verdicts = with_pool(pool, work)
+    assert [verdict.error for verdict in verdicts] == ["", "its process exited with code 9", "", ""]
+
+
+def test_the_threads_that_a_recipe_gives_hold_for_each_numeric_library(tmp_path: Path) -> None:
+    """torch takes MKL's number, and numpy that of OpenBLAS, before OMP_NUM_THREADS."""
+
+    async def work(pool: RewardPool) -> dict[str, float]:
+        return (await pool.call(pool.settings.function, Problem("?"), Response("?"))).parts
+
+    for given, expected in (({}, 1.0), ({"OMP_NUM_THREADS": "3"}, 3.0)):
+        pool = pool_of(tmp_path, f"{hostile.__name__}:threads", environment=given)
+        assert set(with_pool(pool, work).values()) == {expected}
 
 
 def test_nothing_is_left_when_the_pool_closes_while_calls_run(marked: Path) -> None:
