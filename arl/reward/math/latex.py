@@ -13,18 +13,19 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from arl.reward.math.forms import Form, Unreadable, relation, spell
-from arl.reward.math.tokens import Token, read_tokens, read_unit
+from arl.reward.math.tokens import NUMBERS, UNITS, Token, read_tokens, read_unit
 
 MAX_TOKENS = 1500
 MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
 _SEPARATORS = (";", ",", r"\cup")  # "p=5,q=2;p=7,q=2"; a union is a list of intervals
-_RELATIONS = {"=", r"\neq", r"\approx", r"\in", ":", "<", ">", r"\leq", r"\geq"}
+_RELATIONS = {"=", r"\neq", r"\approx", r"\in", "<", ">", r"\leq", r"\geq"}
 _UPPER = {r"\pm": "+", r"\mp": "-"}
 _LOWER = {r"\pm": "-", r"\mp": "+"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
-_MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle")
+_MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde")
 _NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, **dict.fromkeys(_MARKS, 1)}
+_INFIX = {r"\over": r"\frac", r"\choose": r"\binom"}
 _FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
 
@@ -62,6 +63,8 @@ def _words(text: str) -> Form:
     words = bare.replace("-", " ").lower().split()
     if len(words) > 1 and words[0] in {"a", "an", "the"}:
         words = words[1:]
+    if len(words) == 1 and words[0] in NUMBERS:
+        return _number(NUMBERS[words[0]])
     return Form("words", text=" ".join(words))
 
 
@@ -72,6 +75,13 @@ def _number(value: int | str) -> Form:
 def _times(left: Form, right: Form) -> Form:
     items = left.items if left.kind == "*" else (left,)
     return Form("*", (*items, right))
+
+
+def _macro_call(name: str, arguments: tuple[Form, ...]) -> Form:
+    if name == r"\frac":
+        return Form("/", arguments)
+    call = Form("call", arguments, name)
+    return call if name == r"\binom" else Form("symbol", text=spell(call))
 
 
 class _Parser:
@@ -121,12 +131,19 @@ class _Parser:
 
     def _statement(self) -> Form:
         r"""Read `x=2+3=5`, `0\leq x<1`, `3:2`, or an expression."""
-        sides = [self._sum()]
+        sides = [self._ratio()]
         signs: list[str] = []
-        while self._is(*_RELATIONS) and not (self._is(":") and self._bar == r"\{"):
+        while self._is(*_RELATIONS):
             signs.append(self._next().text)
-            sides.append(self._sum())
+            sides.append(self._ratio())
         return relation(sides, signs) if signs else sides[0]
+
+    def _ratio(self) -> Form:
+        """Read `3:2`; the colon of a set stands before its condition."""
+        parts = [self._sum()]
+        while self._bar != r"\{" and self._skip(":"):
+            parts.append(self._sum())
+        return parts[0] if len(parts) == 1 else Form("ratio", tuple(parts))
 
     # ---- expressions
 
@@ -141,7 +158,10 @@ class _Parser:
         terms = [self._signed(self._product)]
         while self._is("+", "-"):
             terms.append(self._signed(self._product))
-        return terms[0] if len(terms) == 1 else Form("+", tuple(terms))
+        node = terms[0] if len(terms) == 1 else Form("+", tuple(terms))
+        if self._is(*_INFIX):
+            return _macro_call(_INFIX[self._next().text], (node, self._sum()))
+        return node
 
     def _product(self) -> Form:
         node = self._power()
@@ -186,6 +206,8 @@ class _Parser:
             if words[-1] == "^":
                 self._argument()
         unit, scale = read_unit(" ".join(words))
+        if value.kind == "symbol" and (unit not in UNITS or ":" in value.text):
+            raise Unreadable("words are beside a letter")
         if scale:
             value = _times(value, Form("^", (_number(10), _number(scale))))
         return Form("unit", (value,), unit)
@@ -195,7 +217,7 @@ class _Parser:
         while self._is("^", "!", "%", r"\degree", "_"):
             sign = self._next().text
             items = (node, self._argument(whole_numbers=True)) if sign in "^_" else (node,)
-            if sign in {"%", r"\degree"} or items[-1].text == r"\circ":
+            if sign in {"%", r"\degree"}:
                 node = Form("unit", items[:1], "percent" if sign == "%" else "degree")
             elif sign == "_":
                 node = Form("based", items[1:], node.text)
@@ -221,15 +243,12 @@ class _Parser:
         raise Unreadable(f"{token.text} is in the way")
 
     def _command(self, name: str) -> Form:
-        if name == r"\sqrt":
+        if name in {r"\sqrt", r"\root"}:  # √12 is typed, and \sqrt12 is \sqrt{1}2
             root = self._power() if self._is("[") else _number(2)
-            return Form("call", (self._argument(whole_numbers=True), root), name)
+            return Form("call", (self._argument(whole_numbers=name == r"\root"), root), r"\sqrt")
         if name in _NUM_ARGUMENTS:
             arguments = tuple(self._argument() for _ in range(_NUM_ARGUMENTS[name]))
-            if name == r"\frac":
-                return Form("/", arguments)
-            call = Form("call", arguments, name)
-            return call if name == r"\binom" else Form("symbol", text=spell(call))
+            return _macro_call(name, arguments)
         if self._skip("_"):
             name += "_" + spell(self._argument(whole_numbers=True))
         while self._skip("'"):

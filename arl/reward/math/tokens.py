@@ -13,7 +13,7 @@ from typing import NamedTuple
 MAX_DIGITS = 2000  # of a number; Python converts up to 4,300
 
 _SAME = r"""
-    \frac dfrac tfrac cfrac ; \binom dbinom tbinom ; \log lg ; \sqrt √ ; \emptyset varnothing ∅ ; \degree ° ;
+    \frac dfrac tfrac cfrac ; \binom dbinom tbinom ; \log lg ; \root √ ; \emptyset varnothing ∅ ;
     \infty infin infinity inf oo ∞ ; * cdot times ast bullet × · ⋅ ∗ ; / div ÷ ⁄ ∕ ; - ‐ ‑ ‒ – — − ; ^ ** ; ' ’ ;
     \leq leq le leqslant <= =< ≤ ⩽ ; \geq geq ge geqslant >= ≥ ⩾ ; \neq neq ne != ≠ ; \approx approx approxeq simeq ≈ ;
     = equiv coloneqq == ; < lt ; > gt ; , lor land and or & ; : colon ; \pm ± ; \mp ∓ ; \cup ∪ ; \cap ∩ ; \in ∈ ;
@@ -27,24 +27,26 @@ _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
 _SCRIPTS = re.compile(f"[{_RAISED}]+|[₀₁₂₃₄₅₆₇₈₉]+|[¼-¾⅐-⅞]")  # and vulgar fractions
 
 _FUNCTIONS = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|lg|exp|det|gcd|lcm|max|min")
-_WORDS = re.compile(rf"(?!\s*(?:[eid]|and|or|{_FUNCTIONS.pattern})\s*$).*[^\W\d_]", re.DOTALL)  # what \text holds
+_WORDS = re.compile(  # what \text holds
+    rf"(?!\s*(?:\d|(?:[eid]|and|or|{_FUNCTIONS.pattern})\s*$)).*[^\W\d_]",
+    re.DOTALL,
+)
 _TYPED_MACROS = re.compile(r"pi|sqrt|theta|alpha|beta|gamma|lambda|infty|infin(?:ity)?|inf|oo|and|or")
 # Macros that stand for no value: signs of the grammar, and what it does not know.
 _SIGN_MACROS = re.compile(
-    r"[^A-Za-z]|in|cup|pm|mp|degree|leq|geq|neq|approx|sum|prod|i*o*int|lim|[bp]?mod|[lc]?dots|to|cap|setminus"
+    r"[^A-Za-z]|in|cup|pm|mp|degree|leq|geq|neq|approx|sum|prod|i*o*int|lim|[bp]?mod|[lc]?dots|to|cap|setminus|over|choose"
 )
-_SHORT_WORDS = """
-    all and ann any big bob boy cat cow day dog eve few fri girl hat jan jim joe kim lee low man mar may mia mon new no
-    none not now odd off old on one out own pen pig red sam same sat six sun ten the tie tim tom too top true tue two up
-    way wed win won yes yet zoe both only
-"""
+# Short words of the letters that variables have; others are found where they are compared.
+_SHORT_WORDS = "all and ann any both day mad man max may no none not now on only up"
+_NUMBER_WORDS = "zero one two three four five six seven eight nine ten eleven twelve"
+NUMBERS = {word: value for value, word in enumerate(_NUMBER_WORDS.split())}
 
 _UNIT_SPELLINGS = """
     meter m metre metres ; centimeter cm centimetre centimetres ; millimeter mm ; kilometer km kilometre kilometres ;
     inch in inches ; foot ft feet ; yard yd ; mile mi ; second s sec secs ; minute min mins ; hour h hr hrs ; day ;
     week ; month ; year yr yrs ; gram g ; kilogram kg ; pound lb lbs ; ounce oz ; liter l litre litres ; milliliter ml ;
-    gallon gal ; dollar usd buck bucks ; cent ; degree deg ; radian rad ; percent pct percentage ; mph ;
-    unit square cubic sq
+    gallon gal ; celsius ; fahrenheit ;
+    dollar usd buck bucks ; cent ; degree deg ; radian rad ; percent pct percentage ; mph ; unit square cubic sq
 """
 UNITS = {
     spelling: group.split()[0]
@@ -56,6 +58,9 @@ _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 
 _TOKEN = re.compile(
     r"""
     (?P<times> (?<=\d)\s?[xX]\s?(?=\d) )
+  | (?P<degree> (?: \^\s*(?:\{\s*(?:\\circ|\\degree|°|o|\\text\s*\{\s*o\s*\})\s*\}|\\circ|o(?![A-Za-z])) | °
+        | \\degree(?![A-Za-z]) | (?<=\d)o(?!\w) | (?<=[\d}])\s*(?:\\text\s*\{\s*degrees?\s*\}|deg(?:rees?)?(?!\w)) )
+        (?:\s*(?P<scale>\\(?:text|mathrm)\s*\{\s*[CF]\s*\}|[CF](?![A-Za-z])|[Cc]elsius|[Ff]ahrenheit))? )
   | (?P<row> \\\\(?!\s*\\end) )
   | (?P<begin> \\begin\s*\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\s*\{[lcr|\s]*\})? )
   | (?P<end> \\end\s*\{[^{}]*\} )
@@ -64,7 +69,7 @@ _TOKEN = re.compile(
             |it|boxed|fbox|mathbb|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|underline|hline)(?![A-Za-z])
       | \\(?:[hv]space\*?|phantom|color|textcolor)\s*\{[^{}]*\} )
   | \\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph|mathrm|operatorname\*?)\s*\{(?P<text> [^{}]* )\}
-  | (?P<thousands> [1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)? | \d{1,3}(?:[ ]\d{3})+(?!\d)(?![ ]?[\d/])(?:\.\d+)? )
+  | (?P<thousands> [1-9]\d{0,2}(?:,\d{3})+(?!,?\d)(?:\.\d+)? | \d{1,3}(?:[ ]\d{3})+(?!\d)(?![ ]?[\d/])(?:\.\d+)? )
   | (?P<clock> \d{1,2}\s?:\s?\d\d(?!\d) )
   | (?P<period> \d{0,99}\.\d{0,99}\\(?:overline|bar|dot)\s*\{?\s*\d{1,99}\s*\}? )
   | (?P<number> \d{1,3}(?:\s?(?:\{\s?,\s?\}|,?\s?\\[!,])\s*\d{3})+(?!\d)(?:\.\d+)?
@@ -87,7 +92,7 @@ class Token(NamedTuple):
 
 def read_tokens(text: str) -> list[Token]:
     """Return the tokens of an answer."""
-    text = _to_ascii(text).strip(" \n\t$").lstrip(",;:").rstrip(" .,;:$\n\\")
+    text = _to_ascii(text).strip(' \n\t$*`"').lstrip(",;:").rstrip(" .,;:$\n\\")
     if r"\begin" not in text:
         text = text.replace("\\\\", "\\")  # of data that was escaped twice; in a matrix it ends a row
     tokens: list[Token] = []
@@ -114,6 +119,9 @@ def _add_tokens(text: str, tokens: list[Token]) -> None:
                 tokens.append(Token("number", _fraction(*re.findall(r"[\d.]+", found))))
             case "clock":
                 tokens.append(Token("symbol", found.replace(" ", "")))
+            case "degree":
+                scale = "celsius" if re.search("[Cc]", match["scale"] or "") else "fahrenheit"
+                tokens.append(Token("words", scale) if match["scale"] else Token("sign", r"\degree"))
             case "text" if _WORDS.match(found):
                 tokens.append(Token("words", found.strip()))
             case "text":
@@ -144,8 +152,8 @@ def _add_letters(letters: str, tokens: list[Token]) -> None:
     is_unit = lower in UNITS and (len(letters) > 2 or (len(letters) == 2 and is_behind_value))
     is_function = _FUNCTIONS.fullmatch(letters) and lower not in UNITS
     if is_function or _TYPED_MACROS.fullmatch(lower):
-        tokens.append(_macro(lower))
-    elif len(letters) > 3 or lower in _SHORT_WORDS.split() or is_unit or last.kind == "words":
+        tokens.append(_macro("√" if lower == "sqrt" else lower))
+    elif len(letters) > 3 or lower in {*_SHORT_WORDS.split(), *NUMBERS} or is_unit or last.kind == "words":
         tokens.append(Token("words", letters))
     else:
         tokens += [Token("symbol", letter) for letter in letters]

@@ -35,6 +35,7 @@ ZERO = mp.mpf(10) ** -100  # a value that is not exact and below it is zero but 
 NUM_POINTS = 3
 # The first three points differ in every sign, because roots of squares agree where all are positive.
 _SIZES_AND_SIGNS = ((2, (1, 1)), (2, (1, -1)), (2, (-1, 1)), (5, (1, 1)), (1, (-1, 1)), (20, (1, 1)))
+_INTEGERS = ((4, 1), (7, 1), (10, 1))  # with them (-1)^n has a value
 
 Value = Any  # a Fraction, or a real or complex number of mpmath
 
@@ -74,13 +75,18 @@ def same_relation(gold: Form, answer: Form) -> bool:
     """Tell whether two equations or inequalities say the same: their differences have a constant ratio."""
     if len(gold.items) != 2 or gold.text != answer.text:
         return False
-    if gold.text == ":":  # 3:2 is 6:4
-        return same_value(Form("/", gold.items), Form("/", answer.items))
     differences = [Form("+", (each.items[0], Form("-", each.items[1:]))) for each in (gold, answer)]
     ratios = [one * (1 / other) for one, other in _values_at_points(*differences) if other]
     if len(ratios) < NUM_POINTS or ratios[0] == 0 or not all(_agree(ratio, ratios[0]) for ratio in ratios):
         return False
     return gold.text in {"=", r"\neq"} or mp.re(ratios[0]) > 0  # -x < 1 is not x < -1
+
+
+def same_ratio(gold: Form, answer: Form) -> bool:
+    """Tell whether two ratios are equal: 3:2 is 6:4."""
+    parts = zip(gold.items, answer.items, strict=False)
+    products = [(Form("*", (one, answer.items[0])), Form("*", (other, gold.items[0]))) for one, other in parts]
+    return len(gold.items) == len(answer.items) and all(itertools.starmap(same_value, products))
 
 
 def _values_at_points(gold: Form, answer: Form) -> Iterator[tuple[Value, Value]]:
