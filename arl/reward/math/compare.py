@@ -13,21 +13,17 @@ import re
 from arl.reward.math.forms import REAL_LINE, Form, spell
 from arl.reward.math.tokens import UNITS
 from arl.reward.math.values import rational, same_ratio, same_relation, same_value
+from arl.reward.math.vocabulary import first_spellings
 
 _UNORDERED = {"list", "set"}
 _WITH_UNITS = {"unit", "+", "-", "*", "/"}
 _GROUPS = _UNORDERED | {"()", "[)", "(]", "[]"}
 _VARIABLES = re.compile(r"[abcdkmnxyzABCDKMNXYZ]+|[^aeiouAEIOU]+|[A-Z]{2}")  # a product, and no word
-_SYNONYMS = {  # of words without spaces
-    **dict.fromkeys(("allrealnumbers", "allreals", "realnumbers", "r"), "R"),
-    **dict.fromkeys(("nosolution", "nosolutions", "norealsolutions", "emptyset", "none"), r"\emptyset"),
-}
-
+_SYNONYMS = first_spellings("synonyms")
 _DECORATION = re.compile(r"\\(?:text|math|bold|oper)[a-z]*|\\boxed|\\[ ,;()\[\]]|[{}$]")
 _LETTER = r"(?:\(([A-Za-z])\)|([A-Za-z])(?:[).:]|\s[-–—](?=\s[A-Za-z]{3})|$))"
 _CHOICE = re.compile(
-    rf"(?:(?:the\s+)?(?:(?:final|correct)\s+)?(?:answer|option|choice)\b\s*(?:is\b)?:?)?\s*{_LETTER}\s*(.*)",
-    re.IGNORECASE | re.DOTALL,
+    rf"(?is)(?:(?:the\s+)?(?:(?:final|correct)\s+)?(?:answer|option|choice)\b\s*(?:is\b)?:?)?\s*{_LETTER}\s*(.*)"
 )
 _LETTERS = re.compile(r"[A-J]{2,5}|(?:\([A-J]\)|[A-J])(?:\s*(?:[,;/&]|\band\b|\bor\b|\s)\s*(?:\([A-J]\)|[A-J]))+")
 _OTHER_CHOICE = re.compile(
@@ -44,8 +40,8 @@ def compare_choices(gold: str, answer: str) -> bool | None:
 
     "(C)" is "C", "c" and "C. 15"; "A, C" is "AC". Gold "(C) 15" is also what is behind the letter.
     """
-    ours = _letters(gold)
-    theirs = _letters(answer)
+    ours = letters_of(gold)
+    theirs = letters_of(answer)
     label = LABEL.match(gold)
     given = _CHOICE.fullmatch(_bare(answer))
     if ours and theirs and not len(ours) == len(theirs) == 1:
@@ -56,16 +52,10 @@ def compare_choices(gold: str, answer: str) -> bool | None:
     return (given[1] or given[2]).upper() == letter and _OTHER_CHOICE.search(given[3]) is None
 
 
-def _letters(answer: str) -> str:
+def letters_of(answer: str) -> str:
     """Return the letters of an answer that has nothing else, in their order: "(C), A" is AC."""
     bare = re.sub(r"^\(?([A-J])[).:]?$", r"\1", _bare(answer))
     return "".join(sorted(re.findall("[A-J]", bare))) if len(bare) == 1 or _LETTERS.fullmatch(bare) else ""
-
-
-def choice_of(answer: str) -> str | None:
-    """Return the letter of an answer that is one: "(C)" is C."""
-    letters = _letters(answer)
-    return letters if len(letters) == 1 else None
 
 
 def _bare(answer: str) -> str:

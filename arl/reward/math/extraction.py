@@ -13,7 +13,9 @@ import contextlib
 import re
 from collections.abc import Iterable
 
-MAX_ANSWER = 4000  # characters; what is longer is no answer, and is only compared as it stands
+from arl.reward.math.latex import MAX_CHARACTERS
+from arl.reward.math.vocabulary import one_of
+
 _MAX_LINE = 200  # characters of an answer after `####`
 _MAX_WORDS = 6  # of an answer without a number or a formula; a longer sentence names none
 _MIN_SENTENCE = 4  # words; a number among fewer is no part of a sentence
@@ -23,44 +25,31 @@ _TAIL = 3000  # characters from the end that are searched where the answer is no
 _IN_BRACES = r"(?:[^{}\\]|\\.)*+"  # what is escaped, as \{, closes nothing
 for _ in range(_MAX_NESTING):
     _IN_BRACES = rf"(?:[^{{}}\\]|\\.|\{{{_IN_BRACES}\}})*+"
-_BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({_IN_BRACES})\}}", re.DOTALL)
-_BARE_BOX = re.compile(r"\\boxed\s+(-?[\w.]+)")
+_BOX = re.compile(rf"(?s)\\(?:boxed|fbox)\s*(?:\{{({_IN_BRACES})\}}|(?<=\s)(-?[\w.]+))")
 _GLUE = re.compile(r"\\text[a-z]*|\\q?quad|\\[()\[\],; ]|[${}\s]+")
-_JOINS = re.compile(r"\s*(?:[,;]?\s*\b(?:and|or|und|oder|et|ou|y|o|e|и|или)\b|[,;、和或与])\s*")
-_CORRECTS = re.compile(
-    r"[.!?]|\b(?:not?|wait|then|so|but|actually|rather|instead|hence|thus|therefore|is|equals|sorry|now|next)\b|\\[A-Za-z]"
-)
+_JOINS = re.compile(rf"\s*(?:[,;]?\s*\b{one_of('and')}\b|[,;、和或与])\s*")
+_CORRECTS = re.compile(rf"[.!?]|\b{one_of('corrects')}\b|\\[A-Za-z]")
 _EMPTY = {"", r"\text{}", "..."}
-_LIST = re.compile(r"\s*\[\s*['\"].*['\"]\s*\]\s*$", re.DOTALL)
-_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL | re.IGNORECASE)
+_LIST = re.compile(r"(?s)\s*\[\s*['\"].*['\"]\s*\]\s*")
+_TAG = re.compile(r"(?si)<answer>((?:(?!<answer>).)*?)</answer>")
 _HASHES = re.compile(  # no heading of Markdown, as `#### 2. Add them`; it starts as an answer
-    r"^[ \t>*]*####[ \t*]*(?!\d{1,2}[.):]\s*[A-Za-z*])(?=[-+−$€£¥(\[{\\.\d]|[A-Z][.)]?[ \t*]*$|[A-Za-z]\s*=)"
-    rf"([^\n]{{0,{_MAX_LINE}}})$",
-    re.MULTILINE,
+    r"(?m)^[ \t>*]*####[ \t*]*(?!\d{1,2}[.):]\s*[A-Za-z*])"
+    rf"(?=[-+−$€£¥(\[{{\\.\d]|[A-Z][.)]?[ \t*]*$|[A-Za-z]\s*=)([^\n]{{0,{_MAX_LINE}}})$"
 )
-_ANSWER_WORDS = "answer|option|choice|antwort|lösung|réponse|respuesta|risposta|resposta|ответ"
-_STATED = re.compile(
-    rf"""
-    (?:\b(?:{_ANSWER_WORDS})s?\b|答案|答え|정답|الجواب) (?:\s+to\s[^.\n]{{1,80}}?)?  # "answer to the question"
-    (?: [\s*_]*(?:\b(?:is|are|equals|ist|lautet|est|es|è|é|будет)\b|[=:：是为は은])[\s*_:：]*
-      | [ \t*_:]*\n[\s*_]*(?=[^\n]{{1,60}}\s*$) )  # a heading above a last short line
-    (?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal\ to)\b[\s,:]*)?
-    """,
-    re.IGNORECASE | re.VERBOSE,
+_STATED = re.compile(  # "answer to the question", and a heading above a last short line
+    rf"""(?ix) (?:\b{one_of("answer")}s?\b|答案|答え|정답|الجواب) (?:\s+to\s[^.\n]{{1,80}}?)?
+    (?: [\s*_]*(?:\b{one_of("is")}\b|[=:：是为は은])[\s*_:：]* | [ \t*_:]*\n[\s*_]*(?=[^\n]{{1,60}}\s*$) )
+    (?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal\ to)\b[\s,:]*)?"""
 )
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|\.\*\*|[!。！](?=\s|$)|。|<\|")
-_REASON = re.compile(
-    r"[,;，]?\s+(?:because|since|which|where|so|as|when|weil|denn|car|porque)\b.*|[,;]\s+(?:not|but|if|that)\b.*"
-    r"|(?<=\S)\s*\([A-Za-z -]+\)$"
-)
+_REASON = re.compile(rf"[,;，]?\s+{one_of('because')}\b.*|[,;]\s+(?:not|but|if|that)\b.*|(?<=\S)\s*\([A-Za-z -]+\)$")
 _NOT_PROSE = re.compile(r"\bnot\b|n't\b|[=\\<>]")
 
 _UNSPACED = re.compile(r"[\u3040-\ud7ff]")  # letters of scripts that put none between words
 _EMPHASIS = re.compile(r"(?<![\w\\])[*`]{1,3}(?=\S)|(?<=[^\s\\])[*`]{1,3}(?![\w-])")  # of Markdown
 
 _MATH = re.compile(
-    r"\$\$(.+?)\$\$|(?<![\\\d])\$(?:(?=\S)([^$\n]*[^$\s])|\s([^$]+)\s)\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]",
-    re.DOTALL,
+    r"(?s)\$\$(.+?)\$\$|(?<![\\\d])\$(?:(?=\S)([^$\n]*[^$\s])|\s([^$]+)\s)\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]"
 )
 _NUMBER = r"(?:\d+\s\d+/\d+|\d{1,3}(?:[ ]\d{3})++(?!\d)|\d++(?:[.,:/]\d++)*+|\.\d++|\d*[¼-¾⅐-⅞])"
 _BRACKET = r"[(\[](?:[^()\[\]A-Za-z\n]|\\[A-Za-z]+|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\([^()A-Za-z\n]*\))++[)\]]"
@@ -72,13 +61,9 @@ _OPERAND = rf"""(?:[$€£]?√?{_NUMBER}|\\[A-Za-z]++(?:\s*\{{{_IN_BRACES}\}}|\
 _BESIDE = r"(?=[(√π])|\s?(?=\\[A-Za-z])|(?<=\d)(?=[a-fi-ln-rt-zA-Z](?![A-Za-z]))"
 _AND = r",?\s(?:and|or)\s(?=[-\d$])"
 _EXPRESSION = re.compile(
-    rf"""
-    (?<![A-Za-z\d_.,/^{{\\]) (?:[-−+](?=[\d.$€£\\(]))?
-    (?>{_OPERAND}
-        (?: (?: \s*{_OPERATOR}\s*[-−+]? | {_BESIDE} | {_AND} | ,\s(?=[-\d$][^\n]{{0,30}}?{_AND}) ) {_OPERAND} )*+ )
-    (?=(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?(?![A-Za-z\d_^]|[.,:]\d)(?!\s*[*/×÷^=]))
-    """,
-    re.VERBOSE,
+    rf"""(?x) (?<![A-Za-z\d_.,/^{{\\]) (?:[-−+](?=[\d.$€£\\(]))?
+    (?>{_OPERAND} (?: (?:\s*{_OPERATOR}\s*[-−+]?|{_BESIDE}|{_AND}|,\s(?=[-\d$][^\n]{{0,30}}?{_AND})) {_OPERAND} )*+ )
+    (?=(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?(?![A-Za-z\d_^]|[.,:]\d)(?!\s*[*/×÷^=]))"""
 )
 _DIGIT = re.compile(r"\d")
 
@@ -116,8 +101,7 @@ def gold_answer(answer: str) -> str:
 
     A list of one text, as `["$12$"]`, is that text.
     """
-    values = read_list(answer)
-    if len(values) == 1:
+    if len(values := read_list(answer)) == 1:
         answer = values[0]
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
@@ -127,10 +111,8 @@ def gold_answer(answer: str) -> str:
 
 def read_list(answer: str) -> list[str]:
     """Return the texts of a list, as JSON or Python writes it; empty: the answer is no such list."""
-    if _LIST.match(answer):
-        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            values = ast.literal_eval(answer.strip())
-            return [str(value) for value in values]
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        return [*map(str, ast.literal_eval(answer.strip()))] if _LIST.fullmatch(answer) else []
     return []
 
 
@@ -143,7 +125,7 @@ def _marks(text: str, truncated: bool) -> list[Mark]:
     if truncated and hashes and "\n" not in text[hashes[-1][0] :]:
         hashes.pop()  # it may have been cut
     tags = [(match.start(), match[1].strip()) for match in _TAG.finditer(text)]
-    marks = [mark for mark in (*last_box(text), *hashes, *tags) if 0 < len(mark[1]) <= MAX_ANSWER]
+    marks = [mark for mark in (*last_box(text), *hashes, *tags) if 0 < len(mark[1]) <= MAX_CHARACTERS]
     return [(at, _stated(content) or _only_number(content)) for at, content in marks]
 
 
@@ -152,8 +134,8 @@ def last_box(text: str) -> list[Mark]:
 
     Boxes of one sentence that "and", "or" or a comma joins are one answer: `x=\boxed{2}` or `x=\boxed{5}` is "2, 5".
     """
-    boxes = [box for box in _BOX.finditer(text) if box[1].strip(" .,$~\n") not in _EMPTY]
-    return _joined(text, boxes or _BARE_BOX.finditer(text), are_boxes=True)[-1:]
+    boxes = [box for box in _BOX.finditer(text) if box[box.lastindex or 0].strip(" .,$~\n") not in _EMPTY]
+    return _joined(text, boxes, are_boxes=True)[-1:]
 
 
 def _joined(text: str, found: Iterable[re.Match[str]], are_boxes: bool = False) -> list[Mark]:

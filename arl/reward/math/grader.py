@@ -8,10 +8,10 @@ docs/rewards.md says which answers count as equal. Nothing here imports torch.
 
 import re
 
-from arl.reward.math.compare import LABEL, canonical_form, choice_of, compare_choices, same_answer
-from arl.reward.math.extraction import MAX_ANSWER, extract_answer, find_answer, gold_answer, read_list
+from arl.reward.math.compare import LABEL, canonical_form, compare_choices, letters_of, same_answer
+from arl.reward.math.extraction import extract_answer, find_answer, gold_answer, read_list
 from arl.reward.math.forms import spell
-from arl.reward.math.latex import read
+from arl.reward.math.latex import MAX_CHARACTERS, read
 from arl.reward.math.values import limit_time
 from arl.types import Problem, Response
 
@@ -47,8 +47,6 @@ def equal(gold: str, answer: str) -> bool:
     Raises:
         TimeoutError: no verdict within a second of the CPU.
     """
-    if max(len(gold), len(answer)) > MAX_ANSWER:
-        return gold.strip() == answer.strip()
     verdict = compare_choices(gold, answer)
     if verdict is not None:
         return verdict
@@ -72,18 +70,15 @@ def unusable(answer: str) -> str:
     num_answers = len(read_list(answer))
     num_words = len(_PROSE.findall(gold))
     unescaped = _ESCAPED.sub("", gold)
-    form = read(LABEL.sub("", gold)) if len(gold) <= MAX_ANSWER else None
-    if num_answers > 1:
-        return f"it is a list of {num_answers} answers, and the grader compares one"
-    if not gold:
-        return "it is empty"
-    if _NO_VALUE.fullmatch(gold):
-        return "it is the mark of a missing value, or an object"
-    if num_words > MAX_GOLD_WORDS:
-        return f"it is a text of {num_words} words, which no final answer repeats"
-    if unescaped.count("{") != unescaped.count("}"):
-        return r"its braces do not match, so no \boxed{…} can hold it"
-    return "" if form else "nothing in it can be read"
+    reasons = {
+        f"it is a list of {num_answers} answers, and the grader compares one": num_answers > 1,
+        "it is empty": not gold,
+        "it is the mark of a missing value, or an object": _NO_VALUE.fullmatch(gold),
+        f"it is a text of {num_words} words, which no final answer repeats": num_words > MAX_GOLD_WORDS,
+        r"its braces do not match, so no \boxed{…} can hold it": unescaped.count("{") != unescaped.count("}"),
+        "nothing in it can be read": len(gold) > MAX_CHARACTERS or read(LABEL.sub("", gold)) is None,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
 
 
 def canonical(answer: str) -> str:
@@ -94,12 +89,10 @@ def canonical(answer: str) -> str:
     >>> canonical("$\\dfrac{2}{4}$"), canonical("x = 0.5"), canonical("\\{3, 1\\}")
     ('1/2', '1/2', '{1,3}')
     """
-    if len(answer) > MAX_ANSWER:
-        return answer.strip()
     try:
-        form = read(answer.strip())
         limit_time()
-        return choice_of(answer) or ("" if form is None else spell(canonical_form(form)))
+        form = read(answer.strip())
+        return letters_of(answer) or ("" if form is None else spell(canonical_form(form)))
     except TimeoutError:
         return answer.strip()
 

@@ -15,23 +15,28 @@ from functools import lru_cache
 from arl.reward.math.forms import Form, Unreadable, relation, spell
 from arl.reward.math.tokens import NUMBERS, UNITS, Token, read_tokens, read_unit
 
+MAX_CHARACTERS = 4000
 MAX_TOKENS = 1500
 MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
-_SEPARATORS = (";", ",", r"\cup")  # "p=5,q=2;p=7,q=2"; a union is a list of intervals
+# Signs between parts, the weakest first. "p=5,q=2;p=7,q=2"; a union is a list of intervals
+_SEPARATORS = ({";"}, {","}, {r"\cup"})
 _RELATIONS = {"=", r"\neq", r"\approx", r"\in", "<", ">", r"\leq", r"\geq"}
+_INFIX = {r"\over": r"\frac", r"\choose": r"\binom"}
+_LEVELS = (*_SEPARATORS, _RELATIONS, {":"}, set(_INFIX), {"+", "-"})
 _UPPER = {r"\pm": "+", r"\mp": "-"}
 _LOWER = {r"\pm": "-", r"\mp": "+"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
 _MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde")
 _NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, **dict.fromkeys(_MARKS, 1)}
-_INFIX = {r"\over": r"\frac", r"\choose": r"\binom"}
 _FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
 
 @lru_cache(maxsize=4096)
 def read(text: str) -> Form | None:
     """Read an answer; None: nothing is left of it."""
+    if len(text) > MAX_CHARACTERS:  # it is compared as it stands
+        return Form("tokens", text=text.strip())
     tokens = read_tokens(text)
     if not tokens:
         return None
@@ -64,7 +69,7 @@ def _words(text: str) -> Form:
     if len(words) > 1 and words[0] in {"a", "an", "the"}:
         words = words[1:]
     if len(words) == 1 and words[0] in NUMBERS:
-        return _number(NUMBERS[words[0]])
+        return _number(NUMBERS.index(words[0]))
     return Form("words", text=" ".join(words))
 
 
@@ -75,6 +80,17 @@ def _number(value: int | str) -> Form:
 def _times(left: Form, right: Form) -> Form:
     items = left.items if left.kind == "*" else (left,)
     return Form("*", (*items, right))
+
+
+def _joined(parts: list[Form], signs: list[str]) -> Form:
+    if signs[0] in _RELATIONS:
+        return relation(parts, signs)
+    if signs[0] in _INFIX:
+        return _macro_call(_INFIX[signs[0]], (parts[0], parts[-1]))
+    if signs[0] in {"+", "-"}:
+        signed = zip(signs, parts[1:], strict=True)
+        return Form("+", (parts[0], *(Form("-", (part,)) if sign == "-" else part for sign, part in signed)))
+    return Form("ratio" if signs[0] == ":" else "list", tuple(parts))
 
 
 def _macro_call(name: str, arguments: tuple[Form, ...]) -> Form:
@@ -119,49 +135,27 @@ class _Parser:
     # ---- lists and statements
 
     def _list(self, level: int = 0) -> Form:
-        """Read "3,5 and 7", or a union of intervals."""
-        if level == len(_SEPARATORS):
-            return self._statement()
-        separator = _SEPARATORS[level]
+        """Read parts with signs of a level between them: "3,5 and 7", `x=2+3=5`, `3:2`, `1+x`."""
+        if level == len(_LEVELS):
+            return self._signed(self._product)
         parts = [self._list(level + 1)]
-        while self._skip(separator):
-            if not self._is(separator) and self._now.kind != "end":  # "5, and 7"
-                parts.append(self._list(level + 1))
-        return parts[0] if len(parts) == 1 else Form("list", tuple(parts))
-
-    def _statement(self) -> Form:
-        r"""Read `x=2+3=5`, `0\leq x<1`, `3:2`, or an expression."""
-        sides = [self._ratio()]
         signs: list[str] = []
-        while self._is(*_RELATIONS):
-            signs.append(self._next().text)
-            sides.append(self._ratio())
-        return relation(sides, signs) if signs else sides[0]
-
-    def _ratio(self) -> Form:
-        """Read `3:2`; the colon of a set stands before its condition."""
-        parts = [self._sum()]
-        while self._bar != r"\{" and self._skip(":"):
-            parts.append(self._sum())
-        return parts[0] if len(parts) == 1 else Form("ratio", tuple(parts))
+        while self._is(*_LEVELS[level]) and not (self._is(":") and self._bar == r"\{"):  # of a set with a condition
+            sign = self._next().text
+            is_repeated = level < len(_SEPARATORS) and (self._is(sign) or self._now.kind == "end")  # "5, and 7"
+            if not is_repeated:
+                signs.append(sign)
+                parts.append(self._list(level + 1))
+        return _joined(parts, signs) if signs else parts[0]
 
     # ---- expressions
 
     def _signed(self, read_one: Callable[[], Form]) -> Form:
-        is_negative = False
-        while self._is("+", "-"):
-            is_negative ^= self._next().text == "-"
-        node = read_one()
-        return Form("-", (node,)) if is_negative else node
-
-    def _sum(self) -> Form:
-        terms = [self._signed(self._product)]
-        while self._is("+", "-"):
-            terms.append(self._signed(self._product))
-        node = terms[0] if len(terms) == 1 else Form("+", tuple(terms))
-        if self._is(*_INFIX):
-            return _macro_call(_INFIX[self._next().text], (node, self._sum()))
-        return node
+        if self._is("+", "-"):
+            sign = self._next().text
+            node = self._signed(read_one)
+            return Form("-", (node,)) if sign == "-" else node
+        return read_one()
 
     def _product(self) -> Form:
         node = self._power()
