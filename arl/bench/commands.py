@@ -83,4 +83,15 @@ def sync(
     _print(bench_sync(repeats, size, stderr_display().note))
 
 
-COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, trainer, sync]
+def rewards(
+    calls: Annotated[int, typer.Option(min=1, help="Answers, in each repeat.")] = 4000,
+    workers: Annotated[int, typer.Option(min=1, help="reward.workers.")] = 2,
+    repeats: Annotated[int, typer.Option(min=1, help="Each in fresh workers.")] = 3,
+) -> None:
+    """Measure answers graded a second, ours beside math-verify."""
+    from arl.bench.rewards_bench import bench_rewards
+
+    _print(bench_rewards(calls, workers, repeats))
+
+
+COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, trainer, sync, rewards]

@@ -1,5 +1,7 @@
 r"""Check which answer a response gives, and whether it counts."""
 
+from pathlib import Path
+
 import pytest
 
 from arl.reward.math.grader import score
@@ -19,6 +21,16 @@ def test_the_answer_of_a_response_is_found(gold: str, text: str) -> None:
 @pytest.mark.parametrize(("gold", "text"), [*pairs("answers_not_found.txt"), ("5", "")])
 def test_no_other_number_of_a_response_counts(gold: str, text: str) -> None:
     assert grade(gold, text)["correct"] == 0.0
+
+
+TABLE = Path(__file__).with_name("answers.tsv").read_text().splitlines()[1:]  # kind, verdict, gold, response
+
+
+@pytest.mark.parametrize("row", TABLE)
+def test_an_answer_in_the_style_of_a_model_gets_its_verdict(row: str) -> None:
+    kind, verdict, gold, text = row.split("\t")
+    graded = grade(gold.replace("⏎", "\n"), text, truncated=kind == "cut off")
+    assert graded["correct"] == {"right": 1.0, "wrong": 0.0}[verdict]
 
 
 @pytest.mark.parametrize("text", ["The answer is 5", "#### 5", "so 5", "5\n", r"so \boxed{5"])

@@ -12,39 +12,54 @@ import re
 
 from arl.reward.math.forms import REAL_LINE, Form, spell
 from arl.reward.math.tokens import UNITS
-from arl.reward.math.values import rational, same_relation, same_value
+from arl.reward.math.values import rational, same_ratio, same_relation, same_value
+from arl.reward.math.vocabulary import first_spellings
 
 _UNORDERED = {"list", "set"}
+_WITH_UNITS = {"unit", "+", "-", "*", "/"}
 _GROUPS = _UNORDERED | {"()", "[)", "(]", "[]"}
-_SYNONYMS = {  # of words without spaces
-    **dict.fromkeys(("allrealnumbers", "allreals", "realnumbers", "r"), "R"),
-    **dict.fromkeys(("nosolution", "nosolutions", "norealsolutions", "emptyset", "none"), r"\emptyset"),
-}
-
+_VARIABLES = re.compile(r"[abcdkmnxyzABCDKMNXYZ]+|[^aeiouAEIOU]+|[A-Z]{2}")  # a product, and no word
+_SYNONYMS = first_spellings("synonyms")
 _DECORATION = re.compile(r"\\(?:text|math|bold|oper)[a-z]*|\\boxed|\\[ ,;()\[\]]|[{}$]")
-_CHOICE = re.compile(r"(?:option|choice)?\s*(?:\(([A-Za-z])\)|([A-Za-z])(?:[).:]|$))\s*(.*)", re.IGNORECASE | re.DOTALL)
-_GOLD_CHOICE = re.compile(r"\(?([A-J])[).:]?")
-_OTHER_CHOICE = re.compile(r"(?:\b(?:and|or)\s+|,\s*)\(?[A-J](?:$|[^\w'])|\([A-J]\)|(?<!\w)[A-J][).:](?:\s|$)")
-LABEL = re.compile(r"^[$\s]*(?:\\text[a-z]*\{)?\s*\([A-Z]\)\s*\}?:?\s*(?=\S)")
+_LETTER = r"(?:\(([A-Za-z])\)|([A-Za-z])(?:[).:]|\s[-–—](?=\s[A-Za-z]{3})|$))"
+_CHOICE = re.compile(
+    rf"(?is)(?:(?:the\s+)?(?:(?:final|correct)\s+)?(?:answer|option|choice)\b\s*(?:is\b)?:?)?\s*{_LETTER}\s*(.*)"
+)
+_LETTERS = re.compile(r"[A-J]{2,5}|(?:\([A-J]\)|[A-J])(?:\s*(?:[,;/&]|\band\b|\bor\b|\s)\s*(?:\([A-J]\)|[A-J]))+")
+_OTHER_CHOICE = re.compile(
+    r"^(?:and|or|[,/&])\s*\(?[A-J]\b|(?:^|[,;.]\s*|\b(?:and|or)\s+)[A-J][).:](?:\s|$)|(?<!\w)(?:\([A-J]\)|[A-J]\))"
+)
+LABEL = re.compile(
+    r"[$\s]*(?:\\text[a-z]*\{)?\s*(?:\(([A-J])\)(?=[\s\d:$\\}])|([A-J])[).:](?=[\s\\}]))(?:[\s}:~]|\\[ ;,])*"
+    r"(?=[^\s}:+*/^=,<>_!-])(?!\\(?:cdot|times|cup|cap))"
+)
 
 
 def compare_choices(gold: str, answer: str) -> bool | None:
-    r"""Compare the letter of a multiple choice as it is written: "(C)" is "C", and "C. 15"; None: it is no choice."""
-    letter = choice_of(gold)
+    r"""Compare the letters of a multiple choice as they are written; None: it is no choice.
+
+    "(C)" is "C", "c" and "C. 15"; "A, C" is "AC". Gold "(C) 15" is also what is behind the letter.
+    """
+    ours = letters_of(gold)
+    theirs = letters_of(answer)
+    label = LABEL.match(gold)
     given = _CHOICE.fullmatch(_bare(answer))
-    if letter is None or given is None:
+    if ours and theirs and not len(ours) == len(theirs) == 1:
+        return ours == theirs
+    if given is None or not (len(ours) == 1 or label):
         return None
+    letter = ours or str(label and (label[1] or label[2]))
     return (given[1] or given[2]).upper() == letter and _OTHER_CHOICE.search(given[3]) is None
 
 
-def choice_of(answer: str) -> str | None:
-    """Return the letter of an answer that is one: "(C)" is C."""
-    match = _GOLD_CHOICE.fullmatch(_bare(answer))
-    return match[1] if match else None
+def letters_of(answer: str) -> str:
+    """Return the letters of an answer that has nothing else, in their order: "(C), A" is AC."""
+    bare = re.sub(r"^\(?([A-J])[).:]?$", r"\1", _bare(answer))
+    return "".join(sorted(re.findall("[A-J]", bare))) if len(bare) == 1 or _LETTERS.fullmatch(bare) else ""
 
 
 def _bare(answer: str) -> str:
-    return _DECORATION.sub(" ", answer).strip(" .\n")
+    return _DECORATION.sub(" ", answer).strip(" .\n*`")
 
 
 def same_answer(gold: Form, answer: Form) -> bool:
@@ -56,11 +71,16 @@ def same_answer(gold: Form, answer: Form) -> bool:
         return _same_named(gold, answer)
     if kinds == {"relation"}:
         return same_relation(gold, answer)
+    if kinds == {"ratio"}:
+        return same_ratio(gold, answer)
     words = _words(gold)
-    if words and words == _words(answer):
-        return True
+    if words and (words == _words(answer) or gold.kind == answer.kind == "*"):
+        return words == _words(answer)
     if kinds & {"words", "tokens"}:
         return False
+    if len(kinds) == 2 and len(kinds & _UNORDERED) == 1 and not kinds & _GROUPS - _UNORDERED:  # 1/2 is "0.5 or 50%"
+        one, many = (gold, answer) if answer.kind in _UNORDERED else (answer, gold)
+        return all(same_answer(one, item) for item in many.items)
     if kinds <= _UNORDERED:
         return _in_any_order(gold, answer)
     if kinds <= _GROUPS:  # a list has no brackets, but its order counts beside them
@@ -86,6 +106,11 @@ def _words(node: Form) -> str:
         return "R"
     if node.kind == "symbol":
         return node.text
+    if node.kind == "*" and all(item.kind == "symbol" and item.text.isalpha() for item in node.items):
+        letters = "".join(item.text for item in node.items)
+        if _VARIABLES.fullmatch(letters):
+            return ""
+        return letters if len(letters) == 2 else letters.lower()
     words = re.sub(r"(?<=\D) | (?=\D)", "", node.text) if node.kind == "words" else ""
     return _SYNONYMS.get(words, words)
 
@@ -111,31 +136,39 @@ def _in_any_order(gold: Form, answer: Form) -> bool:
 
 
 def _same_quantity(gold: Form, answer: Form) -> bool:
-    ours, our_unit = _split_unit(gold)
-    theirs, their_unit = _split_unit(answer)
-    units = {our_unit, their_unit}
-    if len(units) == 2 and units <= UNITS.keys() and "unit" not in units:
+    our_units = _units(gold)
+    their_units = _units(answer)
+    is_other = our_units != their_units and our_units and their_units and "unit" not in our_units | their_units
+    if is_other and our_units | their_units <= UNITS.keys():
         return False  # two of the table; "5" is right where "5 cm" is gold, and a unit of any kind is called "unit"
+    ours = _without_units(gold)
+    theirs = _without_units(answer)
     if ours.kind == "based":  # an answer may leave out the base, because the question says it
         return ours.text == theirs.text and theirs.items in {(), ours.items}
     if ours == theirs or same_value(ours, theirs):
         return True
-    is_half_percent = (our_unit == "percent") != (their_unit == "percent")
-    return is_half_percent and same_value(gold, answer)  # 10% is 10, and it is 0.1
+    is_factor = (our_units ^ their_units) & {"percent", "degree"}  # 10% is 10, and it is 0.1
+    return bool(is_factor) and same_value(gold, answer)
 
 
-def _split_unit(node: Form) -> tuple[Form, str]:
-    """Return a value without its unit, and the unit ("" if there is none)."""
-    if node.kind == "-" and node.items[0].kind == "unit":
-        return Form("-", node.items[0].items), node.items[0].text
-    return (node.items[0], node.text) if node.kind == "unit" else (node, "")
+def _units(node: Form) -> set[str]:
+    """Return the units of an amount, or of the terms of a sum."""
+    own = {node.text} if node.kind == "unit" else set()
+    return own.union(*map(_units, node.items)) if node.kind in _WITH_UNITS else own
+
+
+def _without_units(node: Form) -> Form:
+    """Leave out the units of an amount, as in 180° − x. In a sine the degree is a factor."""
+    if node.kind == "unit":
+        return _without_units(node.items[0])
+    return node._replace(items=tuple(map(_without_units, node.items))) if node.kind in _WITH_UNITS else node
 
 
 def canonical_form(node: Form) -> Form:
     """Return a form without names and units, its numbers as fractions, and its sets in order."""
     if node.kind == "named":
         return canonical_form(node.items[1])
-    value, _ = _split_unit(node)
+    value = _without_units(node)
     number = rational(value)
     with contextlib.suppress(ValueError):  # Python writes no number of more than 4,300 digits
         if number is not None:

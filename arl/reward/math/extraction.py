@@ -8,9 +8,14 @@ A response that the token budget cut off may have been cut in the middle of its 
 the rest what stands before its last line break.
 """
 
+import ast
+import contextlib
 import re
+from collections.abc import Iterable
 
-MAX_ANSWER = 4000  # characters; what is longer is no answer, and is only compared as it stands
+from arl.reward.math.latex import MAX_CHARACTERS
+from arl.reward.math.vocabulary import one_of
+
 _MAX_LINE = 200  # characters of an answer after `####`
 _MAX_WORDS = 6  # of an answer without a number or a formula; a longer sentence names none
 _MIN_SENTENCE = 4  # words; a number among fewer is no part of a sentence
@@ -20,57 +25,47 @@ _TAIL = 3000  # characters from the end that are searched where the answer is no
 _IN_BRACES = r"(?:[^{}\\]|\\.)*+"  # what is escaped, as \{, closes nothing
 for _ in range(_MAX_NESTING):
     _IN_BRACES = rf"(?:[^{{}}\\]|\\.|\{{{_IN_BRACES}\}})*+"
-_BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({_IN_BRACES})\}}", re.DOTALL)
-_BARE_BOX = re.compile(r"\\boxed\s+(-?[\w.]+)")
-_BETWEEN_BOXES = re.compile(r"[$\s]*(?:[,;]|,?\s*(?:and|or))[$\s]*(?:[A-Za-z]\w*\s*=\s*)?")  # of one answer
+_BOX = re.compile(rf"(?s)\\(?:boxed|fbox)\s*(?:\{{({_IN_BRACES})\}}|(?<=\s)(-?[\w.]+))")
+_GLUE = re.compile(r"\\text[a-z]*|\\q?quad|\\[()\[\],; ]|[${}\s]+")
+_JOINS = re.compile(rf"\s*(?:[,;]?\s*\b{one_of('and')}\b|[,;、和或与])\s*")
+_CORRECTS = re.compile(rf"[.!?]|\b{one_of('corrects')}\b|\\[A-Za-z]")
 _EMPTY = {"", r"\text{}", "..."}
-_TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
-_HASHES = re.compile(
-    rf"""
-    ^[ \t>*]*\#\#\#\#[ \t*]*
-    (?!\d{{1,2}}[.):]\s*[A-Za-z*])                          # a heading of Markdown, such as `#### 2. Add them`
-    (?=[-+−$€£¥(\[{{\\.\d]|[A-Z][.)]?[ \t*]*$|[A-Za-z]\s*=)  # it starts as an answer
-    ([^\n]{{0,{_MAX_LINE}}})$
-    """,
-    re.MULTILINE | re.VERBOSE,
+_LIST = re.compile(r"(?s)\s*\[\s*['\"].*['\"]\s*\]\s*")
+_TAG = re.compile(r"(?si)<answer>((?:(?!<answer>).)*?)</answer>")
+_HASHES = re.compile(  # no heading of Markdown, as `#### 2. Add them`; it starts as an answer
+    r"(?m)^[ \t>*]*####[ \t*]*(?!\d{1,2}[.):]\s*[A-Za-z*])"
+    rf"(?=[-+−$€£¥(\[{{\\.\d]|[A-Z][.)]?[ \t*]*$|[A-Za-z]\s*=)([^\n]{{0,{_MAX_LINE}}})$"
 )
-_STATED = re.compile(
-    r"""
-    \b(?:answer|option|choice)s?\b(?:\s+to\s[^.\n]{1,80}?)?  # "answer to the question"
-    [\s*_]*(?:\bis\b|\bare\b|\bequals\b|=|:)[\s*_:]*
-    (?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal\ to)\b[\s,:]*)?
-    """,
-    re.IGNORECASE | re.VERBOSE,
+_STATED = re.compile(  # "answer to the question", and a heading above a last short line
+    rf"""(?ix) (?:\b{one_of("answer")}s?\b|答案|答え|정답|الجواب) (?:\s+to\s[^.\n]{{1,80}}?)?
+    (?: [\s*_]*(?:\b{one_of("is")}\b|[=:：是为は은])[\s*_:：]* | [ \t*_:]*\n[\s*_]*(?=[^\n]{{1,60}}\s*$) )
+    (?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal\ to)\b[\s,:]*)?"""
 )
-_SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|\.\*\*|!(?=\s|$)|<\|")
-_REASON = re.compile(
-    r"[,;]?\s+(?:because|since|which|where|so|as|when)\b.*|[,;]\s+(?:not|but|if|that)\b.*|(?<=\S)\s*\([A-Za-z -]+\)$"
-)
-_FORMULA_SIGN = re.compile(r"[\d\\$=]")
+_SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|\.\*\*|[!。！](?=\s|$)|。|<\|")
+_REASON = re.compile(rf"[,;，]?\s+{one_of('because')}\b.*|[,;]\s+(?:not|but|if|that)\b.*|(?<=\S)\s*\([A-Za-z -]+\)$")
 _NOT_PROSE = re.compile(r"\bnot\b|n't\b|[=\\<>]")
 
-_MATH = re.compile(r"\$\$(.+?)\$\$|(?<![\\\d])\$([^$\n]+?)\$|\\\((.+?)\\\)|\\\[(.+?)\\\]", re.DOTALL)
-_COORDINATE = r"[-−]?[\w./\\{}^]+"
-_DECIMAL = r"(?:\d{1,3}(?:,\d{3})+(?!\d)|\d+)?(?:\.\d+|(?<=\d))"  # 1,234 or 1234 or 1234.5 or .5
-_NUMBER_BEGINS = r"(?<![A-Za-z\d_.,/^{])"
-_NUMBER = re.compile(
-    rf"""
-    {_NUMBER_BEGINS} (?:[-−+](?=[\d.$€£]))? [$€£]?\s? {_DECIMAL}
-    (?:\s\d+/\d+|/\d+|:\d+)?  # of 2 1/2, 3/4, 2:30
-    (?:\s?\\?%)? (?:\^\\circ|°)?
-    (?=(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?(?![A-Za-z\d_^]|\.\d|,\d))  # letters of other scripts may follow
-    """,
-    re.VERBOSE,
+_UNSPACED = re.compile(r"[\u3040-\ud7ff]")  # letters of scripts that put none between words
+_EMPHASIS = re.compile(r"(?<![\w\\])[*`]{1,3}(?=\S)|(?<=[^\s\\])[*`]{1,3}(?![\w-])")  # of Markdown
+
+_MATH = re.compile(
+    r"(?s)\$\$(.+?)\$\$|(?<![\\\d])\$(?:(?=\S)([^$\n]*[^$\s])|\s([^$]+)\s)\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]"
 )
-_QUANTITIES = (
-    _MATH,
-    re.compile(rf"[(\[]\s*{_COORDINATE}(?:\s*,\s*{_COORDINATE})+\s*[)\]]"),
-    re.compile(r"-?\d*\\[dt]?frac\{[^{}]*\}\{[^{}]*\}"),
-    re.compile(rf"{_NUMBER_BEGINS}{_DECIMAL}(?:\s?(?:\\times|\\cdot|[×·*])\s?{_DECIMAL})*\^\{{?[-+]?\d+\}}?"),
-    _NUMBER,
+_NUMBER = r"(?:\d+\s\d+/\d+|\d{1,3}(?:[ ]\d{3})++(?!\d)|\d++(?:[.,:/]\d++)*+|\.\d++|\d*[¼-¾⅐-⅞])"
+_BRACKET = r"[(\[](?:[^()\[\]A-Za-z\n]|\\[A-Za-z]+|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\([^()A-Za-z\n]*\))++[)\]]"
+_OPERATOR = (
+    r"(?:[-+−–*/×·÷=<>≤≥≠≈±]|\\(?:times|cdot|div|pm|[lg]eq?|neq?|approx|in|cup)(?![A-Za-z])|(?<=\d)\s?[xX]\s?(?=\d))"
+)
+_OPERAND = rf"""(?:[$€£]?√?{_NUMBER}|\\[A-Za-z]++(?:\s*\{{{_IN_BRACES}\}}|\[\d\])*+
+    |√?{_BRACKET}|[π∞]|(?<![A-Za-z\\])[A-Za-z](?![A-Za-z'’]))(?:\s?\\?%|°|[!²³]|[\^_]\s*(?:\{{{_IN_BRACES}\}}|[-+]?\w+|\\circ))*+"""
+_BESIDE = r"(?=[(√π])|\s?(?=\\[A-Za-z])|(?<=\d)(?=[a-fi-ln-rt-zA-Z](?![A-Za-z]))"
+_AND = r",?\s(?:and|or)\s(?=[-\d$])"
+_EXPRESSION = re.compile(
+    rf"""(?x) (?<![A-Za-z\d_.,/^{{\\]) (?:[-−+](?=[\d.$€£\\(]))?
+    (?>{_OPERAND} (?: (?:\s*{_OPERATOR}\s*[-−+]?|{_BESIDE}|{_AND}|,\s(?=[-\d$][^\n]{{0,30}}?{_AND})) {_OPERAND} )*+ )
+    (?=(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?(?![A-Za-z\d_^]|[.,:]\d)(?!\s*[*/×÷^=]))"""
 )
 _DIGIT = re.compile(r"\d")
-_OPERATOR_BEFORE = re.compile(r"(?:[+*/×÷^]|\\cdot|\\times)\s*$")
 
 Mark = tuple[int, str]  # where in the response an answer begins that is marked as one, and what it is
 
@@ -89,7 +84,7 @@ def extract_answer(text: str, truncated: bool = False) -> str | None:
 def find_answer(text: str, truncated: bool) -> tuple[str | None, bool]:
     """Return the final answer of a response, and whether it is marked as one."""
     answer = text.rpartition("</think>")[2]
-    text = answer if answer.strip() else text
+    text = _EMPHASIS.sub("", answer if answer.strip() else text)
     marks = _marks(text, truncated)
     if marks:
         return max(marks)[1], True
@@ -97,16 +92,28 @@ def find_answer(text: str, truncated: bool) -> tuple[str | None, bool]:
     stated = _stated(whole_lines[-_TAIL:])
     if stated is not None or truncated or r"\boxed" in text:
         return stated, False
-    is_letter = re.fullmatch(r"\(?[A-J]\)?\.?", text.strip())
-    return text.strip() if is_letter else _last_quantity(text[-_TAIL:]), False
+    is_choice = re.fullmatch(r"\(?[A-J](?:[).:].{0,99})?", text.strip())
+    return text.strip() if is_choice else _last_expression(text[-_TAIL:]), False
 
 
 def gold_answer(answer: str) -> str:
-    r"""Return the answer of a problem, where a data set gives a whole solution: after `####`, or in the last \boxed."""
+    r"""Return the answer of a problem, where a data set gives a whole solution: after `####`, or in the last \boxed.
+
+    A list of one text, as `["$12$"]`, is that text.
+    """
+    if len(values := read_list(answer)) == 1:
+        answer = values[0]
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
     boxes = last_box(answer)
     return boxes[0][1] if boxes else answer.strip()
+
+
+def read_list(answer: str) -> list[str]:
+    """Return the texts of a list, as JSON or Python writes it; empty: the answer is no such list."""
+    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+        return [*map(str, ast.literal_eval(answer.strip()))] if _LIST.fullmatch(answer) else []
+    return []
 
 
 # ---- marked answers
@@ -118,26 +125,36 @@ def _marks(text: str, truncated: bool) -> list[Mark]:
     if truncated and hashes and "\n" not in text[hashes[-1][0] :]:
         hashes.pop()  # it may have been cut
     tags = [(match.start(), match[1].strip()) for match in _TAG.finditer(text)]
-    return [mark for mark in (*last_box(text), *hashes, *tags) if 0 < len(mark[1]) <= MAX_ANSWER]
+    marks = [mark for mark in (*last_box(text), *hashes, *tags) if 0 < len(mark[1]) <= MAX_CHARACTERS]
+    return [(at, _stated(content) or _only_number(content)) for at, content in marks]
 
 
 def last_box(text: str) -> list[Mark]:
     r"""Return the last closed and filled \boxed{…}, or nothing. Reads the text once.
 
-    Boxes that only "and", "or" or a comma separates are one answer: `x=\boxed{2}` or `x=\boxed{5}` is "2, 5".
+    Boxes of one sentence that "and", "or" or a comma joins are one answer: `x=\boxed{2}` or `x=\boxed{5}` is "2, 5".
     """
-    boxes = [box for box in _BOX.finditer(text) if box[1].strip(" .,$~\n") not in _EMPTY]
-    if not boxes:
-        return [(box.start(), box[1]) for box in _BARE_BOX.finditer(text)][-1:]
-    last = boxes.pop()
-    content = last[1].strip()
-    while boxes:
-        between = text[boxes[-1].end() : last.start()]
-        if len(between) > _MAX_LINE or not _BETWEEN_BOXES.fullmatch(between):
-            break
-        last = boxes.pop()
-        content = f"{last[1].strip()}, {content}"
-    return [(last.start(), content)]
+    boxes = [box for box in _BOX.finditer(text) if box[box.lastindex or 0].strip(" .,$~\n") not in _EMPTY]
+    return _joined(text, boxes, are_boxes=True)[-1:]
+
+
+def _joined(text: str, found: Iterable[re.Match[str]], are_boxes: bool = False) -> list[Mark]:
+    """Return the contents of boxes or formulas. Neighbors that a word such as "and" joins are one list.
+
+    Words between boxes are allowed, unless they say that the later box corrects the other.
+    """
+    marks: list[Mark] = []
+    end = 0
+    for match in found:
+        between = _GLUE.sub(" ", text[end : match.start()])
+        joins = _JOINS.search(between) if are_boxes else _JOINS.fullmatch(between)
+        is_beside = are_boxes and not between.strip() and "\n" not in text[end : match.start()]
+        is_far = len(between) > _MAX_LINE or "\n\n" in text[end : match.start()] or _CORRECTS.search(between)
+        at, before = marks.pop() if marks and (joins or is_beside) and not is_far else (match.start(), "")
+        content = str(match[match.lastindex or 0]).strip()
+        marks.append((at, f"{before}, {content}" if before and before != content else content))
+        end = match.end()
+    return marks
 
 
 # ---- answers that are not marked
@@ -146,41 +163,34 @@ def last_box(text: str) -> list[Mark]:
 def _stated(text: str) -> str | None:
     """Return what follows the last "answer is"."""
     for match in reversed(list(_STATED.finditer(text))):
-        rest = text[match.end() :].lstrip(" *_\n")
-        formula = _MATH.match(rest)
-        if formula:
-            return _inside(formula)
+        rest = text[match.end() :].lstrip(" *_\n}")
+        formulas = _joined(rest, _MATH.finditer(rest))
+        if _MATH.match(rest):
+            return formulas[0][1]
         sentence = _SENTENCE_END.split(rest, maxsplit=1)[0].strip(" *_`\"'")
         is_short = len(sentence.split()) <= _MAX_WORDS
-        if sentence and (is_short or _FORMULA_SIGN.search(sentence)):
-            return _narrowed(sentence)
+        if sentence and (is_short or re.search(r"[\d\\$=]|^\(?[A-J]\b", sentence)):
+            clause = _REASON.sub("", sentence).rpartition(" is ")[2].strip()
+            return _only_number(clause)
     return None
 
 
-def _narrowed(sentence: str) -> str:
-    """Leave out of a sentence what is no answer: "18, because …", "that she has 18 eggs", "12 (twelve)"."""
-    clause = _REASON.sub("", sentence.rpartition(" is ")[2]).strip()
-    formulas = list(_MATH.finditer(clause))
+def _only_number(clause: str) -> str:
+    """Return the number or formula of a clause that has one: "she has 18 eggs"; else the clause."""
+    formulas = _joined(clause, _MATH.finditer(clause))
     if len(formulas) == 1:
-        return _inside(formulas[0])
-    if len(clause.split()) < _MIN_SENTENCE or _NOT_PROSE.search(clause):
+        return formulas[0][1]
+    is_prose = len(clause.split()) >= _MIN_SENTENCE or _UNSPACED.search(clause)
+    if not is_prose or _NOT_PROSE.search(clause):
         return clause
-    numbers = [match[0].strip() for match in _NUMBER.finditer(clause) if match[0].strip()]
+    numbers = [match[0] for match in _EXPRESSION.finditer(clause) if _DIGIT.search(match[0])]
     return numbers[0] if len(numbers) == 1 else clause
 
 
-def _last_quantity(text: str) -> str | None:
-    """Return the last formula with a digit, or the last number, whichever ends later; else the last formula."""
-    found = [match for pattern in _QUANTITIES for match in pattern.finditer(text)]
-    quantities = [match for match in found if match.re is _MATH or _DIGIT.search(match[0])]
-    if not quantities:
-        return None
-    last = max(quantities, key=lambda match: (bool(_DIGIT.search(match[0])), match.end(), len(match[0])))
-    if _OPERATOR_BEFORE.search(text, max(0, last.start() - 20), last.start()):
-        return None  # the last part of a computation without a result
-    return _inside(last) if last.re is _MATH else last[0].strip()
-
-
-def _inside(formula: re.Match[str]) -> str:
-    """Return a formula without its delimiters."""
-    return str(formula[formula.lastindex or 0]).strip()
+def _last_expression(text: str) -> str | None:
+    """Return the last formula or number as a whole. A formula without a digit counts only where there is no digit."""
+    formulas = _joined(text, _MATH.finditer(text))
+    outside = _MATH.sub(lambda match: " " * len(match[0]), text)
+    numbers = [(match.start(), match[0].strip()) for match in _EXPRESSION.finditer(outside)]
+    found = [*formulas, *(number for number in numbers if _DIGIT.search(number[1]))]
+    return max(found, key=lambda mark: (bool(_DIGIT.search(mark[1])), *mark), default=(0, None))[1]

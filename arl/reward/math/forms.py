@@ -58,7 +58,8 @@ def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
             return first
         if len(sides) == 2 and _is_name(last):
             return Form("named", (last, first, whole))
-        return whole if whole.names() - CONSTANTS else last
+        is_value = not last.names() - CONSTANTS and len(sides) > 2  # 2x+1 = 6+1 = 7
+        return last if is_value or not whole.names() - CONSTANTS else whole
     if signs == [r"\neq"] and _is_variable(first):
         beside = Form("list", (Form("()", (MINUS_INFINITY, last)), Form("()", (last, INFINITY))))
         return Form("named", (first, beside, whole))
@@ -95,8 +96,9 @@ def _is_name(node: Form) -> bool:
     if node.kind in {"symbol", "words", "apply"}:
         return True
     if node.kind == "*":  # AB is a distance, xyz a product
-        return all(item.kind == "symbol" and item.text.isupper() for item in node.items)
-    return (node.kind in {"()", "/"} or node.text == "|") and all(map(_is_name, node.items))
+        texts = [item.text if item.kind == "symbol" else "" for item in node.items]
+        return all(text.isupper() for text in texts) or bool({r"\angle", r"\triangle"} & set(texts))
+    return (node.kind in {"()", "/", "ratio"} or node.text == "|") and all(map(_is_name, node.items))
 
 
 def spell(form: Form) -> str:

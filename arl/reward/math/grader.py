@@ -6,14 +6,22 @@ r"""Grade answers to math problems: find the answer in the response, and compare
 docs/rewards.md says which answers count as equal. Nothing here imports torch.
 """
 
-from arl.reward.math.compare import LABEL, canonical_form, choice_of, compare_choices, same_answer
-from arl.reward.math.extraction import MAX_ANSWER, extract_answer, find_answer, gold_answer
+import re
+
+from arl.reward.math.compare import LABEL, canonical_form, compare_choices, letters_of, same_answer
+from arl.reward.math.extraction import extract_answer, find_answer, gold_answer, read_list
 from arl.reward.math.forms import spell
-from arl.reward.math.latex import read
+from arl.reward.math.latex import MAX_CHARACTERS, read
 from arl.reward.math.values import limit_time
 from arl.types import Problem, Response
 
-__all__ = ["canonical", "equal", "extract_answer", "gold_answer", "score", "vote"]
+__all__ = ["canonical", "equal", "extract_answer", "gold_answer", "score", "unusable", "vote"]
+
+MAX_GOLD_WORDS = 30
+_PLAIN_NUMBER = re.compile(r"-?\d{1,99}")
+_NO_VALUE = re.compile(r"""nan|null|n/a|<na>|\[\s*\]|\{\s*\}|\{\s*['"].*\}""", re.IGNORECASE | re.DOTALL)
+_PROSE = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
 
 
 def score(problem: Problem, response: Response) -> dict[str, float]:
@@ -39,8 +47,6 @@ def equal(gold: str, answer: str) -> bool:
     Raises:
         TimeoutError: no verdict within a second of the CPU.
     """
-    if max(len(gold), len(answer)) > MAX_ANSWER:
-        return gold.strip() == answer.strip()
     verdict = compare_choices(gold, answer)
     if verdict is not None:
         return verdict
@@ -52,6 +58,29 @@ def equal(gold: str, answer: str) -> bool:
     return same_answer(ours, theirs)
 
 
+def unusable(answer: str) -> str:
+    r"""Say why no response can be right where this is `problem.answer`; empty: one can.
+
+    >>> unusable("12"), unusable('["$12$"]'), unusable(""), unusable('["2", "5"]')
+    ('', '', 'it is empty', 'it is a list of 2 answers, and the grader compares one')
+    """
+    if _PLAIN_NUMBER.fullmatch(answer):
+        return ""
+    gold = gold_answer(answer)
+    num_answers = len(read_list(answer))
+    num_words = len(_PROSE.findall(gold))
+    unescaped = _ESCAPED.sub("", gold)
+    reasons = {
+        f"it is a list of {num_answers} answers, and the grader compares one": num_answers > 1,
+        "it is empty": not gold,
+        "it is the mark of a missing value, or an object": _NO_VALUE.fullmatch(gold),
+        f"it is a text of {num_words} words, which no final answer repeats": num_words > MAX_GOLD_WORDS,
+        r"its braces do not match, so no \boxed{…} can hold it": unescaped.count("{") != unescaped.count("}"),
+        "nothing in it can be read": len(gold) > MAX_CHARACTERS or read(LABEL.sub("", gold)) is None,
+    }
+    return next((reason for reason, holds in reasons.items() if holds), "")
+
+
 def canonical(answer: str) -> str:
     r"""Return one spelling for all answers that are equal without algebra, for majority votes.
 
@@ -60,12 +89,10 @@ def canonical(answer: str) -> str:
     >>> canonical("$\\dfrac{2}{4}$"), canonical("x = 0.5"), canonical("\\{3, 1\\}")
     ('1/2', '1/2', '{1,3}')
     """
-    if len(answer) > MAX_ANSWER:
-        return answer.strip()
     try:
-        form = read(answer.strip())
         limit_time()
-        return choice_of(answer) or ("" if form is None else spell(canonical_form(form)))
+        form = read(answer.strip())
+        return letters_of(answer) or ("" if form is None else spell(canonical_form(form)))
     except TimeoutError:
         return answer.strip()
 

@@ -13,17 +13,21 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from arl.reward.math.forms import Form, Unreadable, relation, spell
-from arl.reward.math.tokens import Token, read_tokens, read_unit
+from arl.reward.math.tokens import NUMBERS, UNITS, Token, read_tokens, read_unit
 
+MAX_CHARACTERS = 4000
 MAX_TOKENS = 1500
 MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
-_SEPARATORS = (";", ",", r"\cup")  # "p=5,q=2;p=7,q=2"; a union is a list of intervals
-_RELATIONS = {"=", r"\neq", r"\approx", r"\in", ":", "<", ">", r"\leq", r"\geq"}
+# Signs between parts, the weakest first. "p=5,q=2;p=7,q=2"; a union is a list of intervals
+_SEPARATORS = ({";"}, {","}, {r"\cup"})
+_RELATIONS = {"=", r"\neq", r"\approx", r"\in", "<", ">", r"\leq", r"\geq"}
+_INFIX = {r"\over": r"\frac", r"\choose": r"\binom"}
+_LEVELS = (*_SEPARATORS, _RELATIONS, {":"}, set(_INFIX), {"+", "-"})
 _UPPER = {r"\pm": "+", r"\mp": "-"}
 _LOWER = {r"\pm": "-", r"\mp": "+"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
-_MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde", r"\angle", r"\triangle", r"\measuredangle")
+_MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde")
 _NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, **dict.fromkeys(_MARKS, 1)}
 _FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
@@ -31,6 +35,8 @@ _FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 @lru_cache(maxsize=4096)
 def read(text: str) -> Form | None:
     """Read an answer; None: nothing is left of it."""
+    if len(text) > MAX_CHARACTERS:  # it is compared as it stands
+        return Form("tokens", text=text.strip())
     tokens = read_tokens(text)
     if not tokens:
         return None
@@ -62,6 +68,8 @@ def _words(text: str) -> Form:
     words = bare.replace("-", " ").lower().split()
     if len(words) > 1 and words[0] in {"a", "an", "the"}:
         words = words[1:]
+    if len(words) == 1 and words[0] in NUMBERS:
+        return _number(NUMBERS.index(words[0]))
     return Form("words", text=" ".join(words))
 
 
@@ -72,6 +80,24 @@ def _number(value: int | str) -> Form:
 def _times(left: Form, right: Form) -> Form:
     items = left.items if left.kind == "*" else (left,)
     return Form("*", (*items, right))
+
+
+def _joined(parts: list[Form], signs: list[str]) -> Form:
+    if signs[0] in _RELATIONS:
+        return relation(parts, signs)
+    if signs[0] in _INFIX:
+        return _macro_call(_INFIX[signs[0]], (parts[0], parts[-1]))
+    if signs[0] in {"+", "-"}:
+        signed = zip(signs, parts[1:], strict=True)
+        return Form("+", (parts[0], *(Form("-", (part,)) if sign == "-" else part for sign, part in signed)))
+    return Form("ratio" if signs[0] == ":" else "list", tuple(parts))
+
+
+def _macro_call(name: str, arguments: tuple[Form, ...]) -> Form:
+    if name == r"\frac":
+        return Form("/", arguments)
+    call = Form("call", arguments, name)
+    return call if name == r"\binom" else Form("symbol", text=spell(call))
 
 
 class _Parser:
@@ -109,39 +135,27 @@ class _Parser:
     # ---- lists and statements
 
     def _list(self, level: int = 0) -> Form:
-        """Read "3,5 and 7", or a union of intervals."""
-        if level == len(_SEPARATORS):
-            return self._statement()
-        separator = _SEPARATORS[level]
+        """Read parts with signs of a level between them: "3,5 and 7", `x=2+3=5`, `3:2`, `1+x`."""
+        if level == len(_LEVELS):
+            return self._signed(self._product)
         parts = [self._list(level + 1)]
-        while self._skip(separator):
-            if not self._is(separator) and self._now.kind != "end":  # "5, and 7"
-                parts.append(self._list(level + 1))
-        return parts[0] if len(parts) == 1 else Form("list", tuple(parts))
-
-    def _statement(self) -> Form:
-        r"""Read `x=2+3=5`, `0\leq x<1`, `3:2`, or an expression."""
-        sides = [self._sum()]
         signs: list[str] = []
-        while self._is(*_RELATIONS) and not (self._is(":") and self._bar == r"\{"):
-            signs.append(self._next().text)
-            sides.append(self._sum())
-        return relation(sides, signs) if signs else sides[0]
+        while self._is(*_LEVELS[level]) and not (self._is(":") and self._bar == r"\{"):  # of a set with a condition
+            sign = self._next().text
+            is_repeated = level < len(_SEPARATORS) and (self._is(sign) or self._now.kind == "end")  # "5, and 7"
+            if not is_repeated:
+                signs.append(sign)
+                parts.append(self._list(level + 1))
+        return _joined(parts, signs) if signs else parts[0]
 
     # ---- expressions
 
     def _signed(self, read_one: Callable[[], Form]) -> Form:
-        is_negative = False
-        while self._is("+", "-"):
-            is_negative ^= self._next().text == "-"
-        node = read_one()
-        return Form("-", (node,)) if is_negative else node
-
-    def _sum(self) -> Form:
-        terms = [self._signed(self._product)]
-        while self._is("+", "-"):
-            terms.append(self._signed(self._product))
-        return terms[0] if len(terms) == 1 else Form("+", tuple(terms))
+        if self._is("+", "-"):
+            sign = self._next().text
+            node = self._signed(read_one)
+            return Form("-", (node,)) if sign == "-" else node
+        return read_one()
 
     def _product(self) -> Form:
         node = self._power()
@@ -186,6 +200,8 @@ class _Parser:
             if words[-1] == "^":
                 self._argument()
         unit, scale = read_unit(" ".join(words))
+        if value.kind == "symbol" and (unit not in UNITS or ":" in value.text):
+            raise Unreadable("words are beside a letter")
         if scale:
             value = _times(value, Form("^", (_number(10), _number(scale))))
         return Form("unit", (value,), unit)
@@ -195,7 +211,7 @@ class _Parser:
         while self._is("^", "!", "%", r"\degree", "_"):
             sign = self._next().text
             items = (node, self._argument(whole_numbers=True)) if sign in "^_" else (node,)
-            if sign in {"%", r"\degree"} or items[-1].text == r"\circ":
+            if sign in {"%", r"\degree"}:
                 node = Form("unit", items[:1], "percent" if sign == "%" else "degree")
             elif sign == "_":
                 node = Form("based", items[1:], node.text)
@@ -221,15 +237,12 @@ class _Parser:
         raise Unreadable(f"{token.text} is in the way")
 
     def _command(self, name: str) -> Form:
-        if name == r"\sqrt":
+        if name in {r"\sqrt", r"\root"}:  # √12 is typed, and \sqrt12 is \sqrt{1}2
             root = self._power() if self._is("[") else _number(2)
-            return Form("call", (self._argument(whole_numbers=True), root), name)
+            return Form("call", (self._argument(whole_numbers=name == r"\root"), root), r"\sqrt")
         if name in _NUM_ARGUMENTS:
             arguments = tuple(self._argument() for _ in range(_NUM_ARGUMENTS[name]))
-            if name == r"\frac":
-                return Form("/", arguments)
-            call = Form("call", arguments, name)
-            return call if name == r"\binom" else Form("symbol", text=spell(call))
+            return _macro_call(name, arguments)
         if self._skip("_"):
             name += "_" + spell(self._argument(whole_numbers=True))
         while self._skip("'"):

@@ -10,65 +10,40 @@ import re
 import unicodedata
 from typing import NamedTuple
 
+from arl.reward.math.vocabulary import TABLES, first_spellings, one_of, words
+
 MAX_DIGITS = 2000  # of a number; Python converts up to 4,300
 
-_SAME = r"""
-    \frac dfrac tfrac cfrac ; \binom dbinom tbinom ; \log lg ; \sqrt √ ; \emptyset varnothing ∅ ; \degree ° ;
-    \infty infin infinity inf oo ∞ ; * cdot times ast bullet × · ⋅ ∗ ; / div ÷ ⁄ ∕ ; - ‐ ‑ ‒ – — − ; ^ ** ; ' ’ ;
-    \leq leq le leqslant <= =< ≤ ⩽ ; \geq geq ge geqslant >= ≥ ⩾ ; \neq neq ne != ≠ ; \approx approx approxeq simeq ≈ ;
-    = equiv coloneqq == ; < lt ; > gt ; , lor land and or & ; : colon ; \pm ± ; \mp ∓ ; \cup ∪ ; \cap ∩ ; \in ∈ ;
-    | lvert rvert vert mid lVert rVert Vert | ; [ lbrack ; ] rbrack ; ( langle ; ) rangle ; \{ lbrace { ; \} rbrace } ;
-    \pi π ; \theta θ ; \alpha α ; \beta β ; \gamma γ ; \lambda λ ; \mu μ ; \omega ω ; \phi φ
-"""
-_SPELLINGS = {  # of one macro or sign, which comes first in its group
-    spelling: group.split()[0] for group in _SAME.split(" ;") for spelling in group.split()[1:]
-}
+_SPELLINGS = first_spellings("spellings")
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
-_SCRIPTS = re.compile(f"[{_RAISED}]+|[₀₁₂₃₄₅₆₇₈₉]+|[¼-¾⅐-⅞]")  # and vulgar fractions
-
+_LOWERED = "₀₁₂₃₄₅₆₇₈₉"
+_NOT_ASCII = re.compile(f"[{_RAISED}]+|[{_LOWERED}]+|[^ -~]")
 _FUNCTIONS = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|lg|exp|det|gcd|lcm|max|min")
-_WORDS = re.compile(rf"(?!\s*(?:[eid]|and|or|{_FUNCTIONS.pattern})\s*$).*[^\W\d_]", re.DOTALL)  # what \text holds
-_TYPED_MACROS = re.compile(r"pi|sqrt|theta|alpha|beta|gamma|lambda|infty|infin(?:ity)?|inf|oo|and|or")
-# Macros that stand for no value: signs of the grammar, and what it does not know.
-_SIGN_MACROS = re.compile(
-    r"[^A-Za-z]|in|cup|pm|mp|degree|leq|geq|neq|approx|sum|prod|i*o*int|lim|[bp]?mod|[lc]?dots|to|cap|setminus"
-)
-_SHORT_WORDS = """
-    all and ann any big bob boy cat cow day dog eve few fri girl hat jan jim joe kim lee low man mar may mia mon new no
-    none not now odd off old on one out own pen pig red sam same sat six sun ten the tie tim tom too top true tue two up
-    way wed win won yes yet zoe both only
-"""
-
-_UNIT_SPELLINGS = """
-    meter m metre metres ; centimeter cm centimetre centimetres ; millimeter mm ; kilometer km kilometre kilometres ;
-    inch in inches ; foot ft feet ; yard yd ; mile mi ; second s sec secs ; minute min mins ; hour h hr hrs ; day ;
-    week ; month ; year yr yrs ; gram g ; kilogram kg ; pound lb lbs ; ounce oz ; liter l litre litres ; milliliter ml ;
-    gallon gal ; dollar usd buck bucks ; cent ; degree deg ; radian rad ; percent pct percentage ; mph ;
-    unit square cubic sq
-"""
-UNITS = {
-    spelling: group.split()[0]
-    for group in _UNIT_SPELLINGS.split(";")
-    for spelling in (*group.split(), group.split()[0] + "s")
-}
-_SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
+_WORDS = re.compile(rf"(?s)(?!\s*(?:\d|(?:[eid]|and|or|{_FUNCTIONS.pattern})\s*$)).*[^\W\d_]")  # what \text holds
+_TYPED = re.compile(one_of("typed"))
+_SIGN = re.compile(rf"[^A-Za-z]|{one_of('signs')}")
+NUMBERS = words("numbers")
+_WORDS_OF_LETTERS = {*words("short"), *NUMBERS}
+UNITS = first_spellings("units")
 
 _TOKEN = re.compile(
-    r"""
+    rf"""
     (?P<times> (?<=\d)\s?[xX]\s?(?=\d) )
+  | (?P<degree> (?: \^\s*(?:\{{\s*(?:\\circ|\\degree|°|o|\\text\s*\{{\s*o\s*\}})\s*\}}|\\circ|o(?![A-Za-z])) | °
+        | \\degree(?![A-Za-z]) | (?<=\d)o(?!\w) | (?<=[\d}}])\s*(?:\\text\s*\{{\s*degrees?\s*\}}|deg(?:rees?)?(?!\w)) )
+        (?:\s*(?P<scale>\\(?:text|mathrm)\s*\{{\s*[CF]\s*\}}|[CF](?![A-Za-z])|[Cc]elsius|[Ff]ahrenheit))? )
   | (?P<row> \\\\(?!\s*\\end) )
-  | (?P<begin> \\begin\s*\{(?:[pbB]?matrix|smallmatrix|array)\}(?:\s*\{[lcr|\s]*\})? )
-  | (?P<end> \\end\s*\{[^{}]*\} )
+  | (?P<begin> \\begin\s*\{{(?:[pbB]?matrix|smallmatrix|array)\}}(?:\s*\{{[lcr|\s]*\}})? )
+  | (?P<end> \\end\s*\{{[^{{}}]*\}} )
   | (?P<space> \s+ | ~ | \\[\\,;:!>\ ()\[\]$] | [$€£¥₹] | \\(?:left|right|middle|[bB]igg?[lrm]?)(?![A-Za-z])\s*\.?
-      | \\(?:quad|qquad|thinspace|enspace|medspace|displaystyle|textstyle|scriptstyle|limits|nolimits|boldmath|rm|bf
-            |it|boxed|fbox|mathbb|mathbf|mathit|mathsf|mathcal|boldsymbol|bm|underline|hline)(?![A-Za-z])
-      | \\(?:[hv]space\*?|phantom|color|textcolor)\s*\{[^{}]*\} )
-  | \\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph|mathrm|operatorname\*?)\s*\{(?P<text> [^{}]* )\}
-  | (?P<thousands> [1-9]\d{0,2}(?:,\d{3})+(?![\d,])(?:\.\d+)? | \d{1,3}(?:[ ]\d{3})+(?!\d)(?![ ]?[\d/])(?:\.\d+)? )
-  | (?P<clock> \d{1,2}\s?:\s?\d\d(?!\d) )
-  | (?P<period> \d{0,99}\.\d{0,99}\\(?:overline|bar|dot)\s*\{?\s*\d{1,99}\s*\}? )
-  | (?P<number> \d{1,3}(?:\s?(?:\{\s?,\s?\}|,?\s?\\[!,])\s*\d{3})+(?!\d)(?:\.\d+)?
-      | (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{1,4}(?![\w.]))? )
+      | \\{one_of("layout")}(?![A-Za-z])
+      | \\(?:[hv]space\*?|phantom|color|textcolor)\s*\{{[^{{}}]*\}} )
+  | \\(?:text(?:bf|it|rm|sf|tt|normal)?|mbox|hbox|emph|mathrm|operatorname\*?)\s*\{{(?P<text> [^{{}}]* )\}}
+  | (?P<thousands> (?:[1-9]\d{{0,2}}(?:,\d{{3}})+(?!,?\d)|\d{{1,3}}(?:[ ]\d{{3}})+(?!\d)(?![ ]?[\d/]))(?:\.\d+)? )
+  | (?P<clock> \d{{1,2}}\s?:\s?\d\d(?!\d) )
+  | (?P<period> \d{{0,99}}\.\d{{0,99}}\\(?:overline|bar|dot)\s*\{{?\s*\d{{1,99}}\s*\}}? )
+  | (?P<number> \d{{1,3}}(?:\s?(?:\{{\s?,\s?\}}|,?\s?\\[!,])\s*\d{{3}})+(?!\d)(?:\.\d+)?
+      | (?:\d+(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d{{1,4}}(?![\w.]))? )
   | (?P<letters> [A-Za-z]+ )
   | \\(?P<macro> [A-Za-z]+ | . )
   | (?P<sign> <= | =< | >= | != | == | \*\* | . )
@@ -87,7 +62,9 @@ class Token(NamedTuple):
 
 def read_tokens(text: str) -> list[Token]:
     """Return the tokens of an answer."""
-    text = _to_ascii(text).strip(" \n\t$").lstrip(",;:").rstrip(" .,;:$\n\\")
+    text = _NOT_ASCII.sub(_to_ascii, text.replace("¢", r"\text{cents}"))
+    text = text.strip(' $*`"').lstrip(",;:").rstrip(" .,;:$\\")
+    text = re.sub("(?<=[a-z]{3})!+$", "", text)  # "Yes!" is no factorial
     if r"\begin" not in text:
         text = text.replace("\\\\", "\\")  # of data that was escaped twice; in a matrix it ends a row
     tokens: list[Token] = []
@@ -114,6 +91,9 @@ def _add_tokens(text: str, tokens: list[Token]) -> None:
                 tokens.append(Token("number", _fraction(*re.findall(r"[\d.]+", found))))
             case "clock":
                 tokens.append(Token("symbol", found.replace(" ", "")))
+            case "degree":
+                scale = "celsius" if re.search("[Cc]", match["scale"] or "") else "fahrenheit"
+                tokens.append(Token("words", scale) if match["scale"] else Token("sign", r"\degree"))
             case "text" if _WORDS.match(found):
                 tokens.append(Token("words", found.strip()))
             case "text":
@@ -143,9 +123,9 @@ def _add_letters(letters: str, tokens: list[Token]) -> None:
     is_behind_value = last.kind == "number" or last.text in {"}", r"\pi", ")"}
     is_unit = lower in UNITS and (len(letters) > 2 or (len(letters) == 2 and is_behind_value))
     is_function = _FUNCTIONS.fullmatch(letters) and lower not in UNITS
-    if is_function or _TYPED_MACROS.fullmatch(lower):
-        tokens.append(_macro(lower))
-    elif len(letters) > 3 or lower in _SHORT_WORDS.split() or is_unit or last.kind == "words":
+    if is_function or _TYPED.fullmatch(lower):
+        tokens.append(_macro("√" if lower == "sqrt" else lower))
+    elif len(letters) > 3 or lower in _WORDS_OF_LETTERS or is_unit or last.kind == "words":
         tokens.append(Token("words", letters))
     else:
         tokens += [Token("symbol", letter) for letter in letters]
@@ -155,28 +135,21 @@ def _macro(name: str) -> Token:
     text = _SPELLINGS.get(name, "\\" + name if name.isalpha() else name)
     if _FUNCTIONS.fullmatch(name):
         return Token("function", text)
-    is_sign = not text[1:].isalpha() or _SIGN_MACROS.fullmatch(text[1:])
+    is_sign = not text[1:].isalpha() or _SIGN.fullmatch(text[1:])
     return Token("sign" if is_sign else "symbol", text)
 
 
-def _to_ascii(text: str) -> str:
+def _to_ascii(match: re.Match[str]) -> str:
     """Spell raised and lowered digits, and digits of other scripts; remove control and format characters."""
-    text = _SCRIPTS.sub(_spell_script, text.replace("¢", r"\text{cents}"))
-    return "".join(map(_to_ascii_character, unicodedata.normalize("NFKC", text)))
-
-
-def _spell_script(match: re.Match[str]) -> str:
-    plain = unicodedata.normalize("NFKC", match[0])
+    found = match[0]
+    plain = unicodedata.normalize("NFKC", found)
+    if found[0] in _RAISED + _LOWERED:
+        return ("^" if found[0] in _RAISED else "_") + f"{{{plain}}}"
     if "⁄" in plain:
         return rf"\frac{{{plain.replace('⁄', '}{')}}}"
-    return ("^" if match[0][0] in _RAISED else "_") + f"{{{plain}}}"
-
-
-def _to_ascii_character(character: str) -> str:
-    if character.isspace():
-        return " "
-    is_invisible = unicodedata.category(character) in {"Cc", "Cf"}
-    return "" if is_invisible else str(unicodedata.decimal(character, character))
+    if plain.isspace() or unicodedata.category(found) in {"Cc", "Cf"}:
+        return " " if plain.isspace() else ""
+    return "".join(str(unicodedata.decimal(character, character)) for character in plain)
 
 
 def read_unit(words: str) -> tuple[str, int]:
@@ -184,5 +157,5 @@ def read_unit(words: str) -> tuple[str, int]:
     parts = re.findall("[a-z]+", words.lower())
     known = [UNITS[part] for part in parts if part in UNITS]
     known.sort(key="unit".__eq__)  # of "square inches" it is the inch
-    scale = _SCALES.get(parts[0], 0) if parts else 0
+    scale = TABLES["scales"].get(parts[0], 0) if parts else 0
     return known[0] if known else " ".join(parts), scale

@@ -62,43 +62,47 @@ def same_value(gold: Form, answer: Form) -> bool:
     """Tell whether two expressions have equal values, at a few points if they have variables."""
     if gold.names() | answer.names() <= CONSTANTS:
         return _same_constant(gold, answer)
-    num_points = 0
-    for one, other in _values_at_points(gold, answer):  # the first that differs decides, because each costs time
-        if not _agree(one, other):
-            return False
-        num_points += 1
-    return num_points >= NUM_POINTS
+    return all(_agree(one, other) for one, other in _values_at_points(gold, answer))
 
 
 def same_relation(gold: Form, answer: Form) -> bool:
     """Tell whether two equations or inequalities say the same: their differences have a constant ratio."""
     if len(gold.items) != 2 or gold.text != answer.text:
         return False
-    if gold.text == ":":  # 3:2 is 6:4
-        return same_value(Form("/", gold.items), Form("/", answer.items))
     differences = [Form("+", (each.items[0], Form("-", each.items[1:]))) for each in (gold, answer)]
-    ratios = [one * (1 / other) for one, other in _values_at_points(*differences) if other]
-    if len(ratios) < NUM_POINTS or ratios[0] == 0 or not all(_agree(ratio, ratios[0]) for ratio in ratios):
+    ratios = [one * (1 / other) if other else mp.nan for one, other in _values_at_points(*differences)]
+    if ratios[0] == 0 or not all(_agree(ratio, ratios[0]) for ratio in ratios):
         return False
     return gold.text in {"=", r"\neq"} or mp.re(ratios[0]) > 0  # -x < 1 is not x < -1
+
+
+def same_ratio(gold: Form, answer: Form) -> bool:
+    """Tell whether two ratios are equal: 3:2 is 6:4."""
+    parts = zip(gold.items, answer.items, strict=False)
+    products = [(Form("*", (one, answer.items[0])), Form("*", (other, gold.items[0]))) for one, other in parts]
+    return len(gold.items) == len(answer.items) and all(itertools.starmap(same_value, products))
 
 
 def _values_at_points(gold: Form, answer: Form) -> Iterator[tuple[Value, Value]]:
     """Yield the values of both at points of unrelated fractions, some of them for small domains.
 
-    Points outside of the domain, where roots and logarithms choose a branch, are left out.
+    Points outside of the domain, where roots and logarithms choose a branch, are left out. Too few points end by NaN.
     """
     names = gold.names() | answer.names()
     draw = random.Random(0)
+    num_points = 0
     for size, signs in _SIZES_AND_SIGNS:
         point = {}
         for name, sign in zip(sorted(names - CONSTANTS), itertools.cycle(signs), strict=False):
             point[name] = mp.mpf(sign * size * draw.randrange(1, 10**6)) / (10**6 + 3)
         one = _value_or_nan(gold, point)
         other = _value_or_nan(answer, point)
-        is_real = not _is_complex(one) and not _is_complex(other)
-        if not mp.isnan(one + other) and (is_real or "i" in names):
+        is_complex = any(abs(mp.im(value)) > abs(value) * TOLERANCE for value in (one, other))  # but for rounding
+        if not mp.isnan(one + other) and (not is_complex or "i" in names):
+            num_points += 1
             yield one, other
+    if num_points < NUM_POINTS:
+        yield mp.nan, mp.nan
 
 
 def _same_constant(gold: Form, answer: Form) -> bool:
@@ -134,11 +138,6 @@ def _agree(one: Value, other: Value) -> bool:
     return bool(abs(difference) <= (abs(one) + abs(other)) * TOLERANCE)
 
 
-def _is_complex(value: Value) -> bool:
-    """Tell whether a value has an imaginary part that rounding does not explain."""
-    return bool(abs(mp.im(value)) > abs(value) * TOLERANCE)
-
-
 # ---- values
 
 
@@ -146,8 +145,8 @@ def _value_or_nan(node: Form, point: Mapping[str, Value]) -> Value:
     """Return the value of an expression; NaN, which equals nothing: it has none. Zero but for rounding is zero."""
     try:
         value = _value(node, point)
-    except (ArithmeticError, KeyError, NotImplementedError, TypeError, ValueError):  # mpmath raises them at poles
-        return mp.nan
+    except (ArithmeticError, KeyError, NotImplementedError, TypeError, ValueError):
+        return mp.nan  # mpmath raises them at poles
     is_zero = not isinstance(value, Fraction) and abs(value) < ZERO
     return mp.mpf(0) if is_zero else value
 
@@ -157,13 +156,12 @@ def _value(node: Form, point: Mapping[str, Value]) -> Value:
         return Fraction(node.text.removesuffix("."))
     if node.kind == "symbol":
         return point[node.text] if node.text in point else +_CONSTANTS[node.text]
-    operation = _OPERATIONS[node.text if node.kind in {"call", "unit"} else node.kind]
-    first, *others = (_value(item, point) for item in node.items)
-    if not others:
-        return _bounded(operation(first))
-    for operand in others:
-        first = _bounded(operation(first, operand))
-    return first
+    name = node.text if node.kind in {"call", "unit"} else node.kind
+    operation = _OPERATIONS.get(name) or _FUNCTIONS[name]
+    values = [_value(item, point) for item in node.items]
+    if len(values) == 1:
+        return _bounded(operation(*values))
+    return functools.reduce(lambda left, right: _bounded(operation(left, right)), values)
 
 
 def _bounded(value: Value) -> Value:
@@ -199,9 +197,8 @@ def _root(value: Value, degree: Value) -> Value:
 def _factorial(value: Value) -> Value:
     if abs(value) > MAX_FACTORIAL:
         raise ArithmeticError("it is too large")
-    if isinstance(value, Fraction) and value.denominator == 1:
-        return Fraction(math.factorial(value.numerator))
-    return mp.factorial(value)
+    is_whole = isinstance(value, Fraction) and value.denominator == 1
+    return Fraction(math.factorial(int(value))) if is_whole else mp.factorial(value)
 
 
 def _binomial(above: Value, below: Value) -> Value:
@@ -224,9 +221,7 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
     r"\binom": _binomial,
     r"\sqrt": _root,
     r"\log": lambda value, base=10: mp.log(value) / mp.log(base),
-    r"\ln": mp.ln,
-    r"\exp": mp.exp,
 }
-for _name in ("sin", "cos", "tan", "cot", "sec", "csc"):
-    _OPERATIONS["\\" + _name] = getattr(mp, _name)
-    _OPERATIONS[r"\arc" + _name] = getattr(mp, "a" + _name)
+_NAMES = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "ln", "exp")
+_FUNCTIONS = {"\\" + name: getattr(mp, name) for name in _NAMES}
+_FUNCTIONS |= {"\\arc" + name: getattr(mp, "a" + name) for name in _NAMES[:6]}
