@@ -8,6 +8,8 @@ A response that the token budget cut off may have been cut in the middle of its 
 the rest what stands before its last line break.
 """
 
+import ast
+import contextlib
 import re
 
 MAX_ANSWER = 4000  # characters; what is longer is no answer, and is only compared as it stands
@@ -24,6 +26,7 @@ _BOX = re.compile(rf"\\(?:boxed|fbox)\s*\{{({_IN_BRACES})\}}", re.DOTALL)
 _BARE_BOX = re.compile(r"\\boxed\s+(-?[\w.]+)")
 _BETWEEN_BOXES = re.compile(r"[$\s]*(?:[,;]|,?\s*(?:and|or))[$\s]*(?:[A-Za-z]\w*\s*=\s*)?")  # of one answer
 _EMPTY = {"", r"\text{}", "..."}
+_LIST = re.compile(r"\s*\[\s*['\"].*['\"]\s*\]\s*$", re.DOTALL)
 _TAG = re.compile(r"<answer>((?:(?!<answer>).)*?)</answer>", re.DOTALL)
 _HASHES = re.compile(
     rf"""
@@ -102,11 +105,26 @@ def find_answer(text: str, truncated: bool) -> tuple[str | None, bool]:
 
 
 def gold_answer(answer: str) -> str:
-    r"""Return the answer of a problem, where a data set gives a whole solution: after `####`, or in the last \boxed."""
+    r"""Return the answer of a problem, where a data set gives a whole solution: after `####`, or in the last \boxed.
+
+    A list of one text, as `["$12$"]`, is that text.
+    """
+    values = read_list(answer)
+    if len(values) == 1:
+        answer = values[0]
     if "####" in answer:
         return answer.rpartition("####")[2].strip()
     boxes = last_box(answer)
     return boxes[0][1] if boxes else answer.strip()
+
+
+def read_list(answer: str) -> list[str]:
+    """Return the texts of a list, as JSON or Python writes it; empty: the answer is no such list."""
+    if _LIST.match(answer):
+        with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            values = ast.literal_eval(answer.strip())
+            return [str(value) for value in values]
+    return []
 
 
 # ---- marked answers

@@ -6,14 +6,22 @@ r"""Grade answers to math problems: find the answer in the response, and compare
 docs/rewards.md says which answers count as equal. Nothing here imports torch.
 """
 
+import re
+
 from arl.reward.math.compare import LABEL, canonical_form, choice_of, compare_choices, same_answer
-from arl.reward.math.extraction import MAX_ANSWER, extract_answer, find_answer, gold_answer
+from arl.reward.math.extraction import MAX_ANSWER, extract_answer, find_answer, gold_answer, read_list
 from arl.reward.math.forms import spell
 from arl.reward.math.latex import read
 from arl.reward.math.values import limit_time
 from arl.types import Problem, Response
 
-__all__ = ["canonical", "equal", "extract_answer", "gold_answer", "score", "vote"]
+__all__ = ["canonical", "equal", "extract_answer", "gold_answer", "score", "unusable", "vote"]
+
+MAX_GOLD_WORDS = 30
+_PLAIN_NUMBER = re.compile(r"-?\d{1,99}")
+_NO_VALUE = re.compile(r"""nan|null|n/a|<na>|\[\s*\]|\{\s*\}|\{\s*['"].*\}""", re.IGNORECASE | re.DOTALL)
+_PROSE = re.compile(r"(?<!\\)\b[^\W\d_]{2,}")
+_ESCAPED = re.compile(r"\\.", re.DOTALL)
 
 
 def score(problem: Problem, response: Response) -> dict[str, float]:
@@ -50,6 +58,32 @@ def equal(gold: str, answer: str) -> bool:
         return False  # an empty answer equals nothing
     limit_time()
     return same_answer(ours, theirs)
+
+
+def unusable(answer: str) -> str:
+    r"""Say why no response can be right where this is `problem.answer`; empty: one can.
+
+    >>> unusable("12"), unusable('["$12$"]'), unusable(""), unusable('["2", "5"]')
+    ('', '', 'it is empty', 'it is a list of 2 answers, and the grader compares one')
+    """
+    if _PLAIN_NUMBER.fullmatch(answer):
+        return ""
+    gold = gold_answer(answer)
+    num_answers = len(read_list(answer))
+    num_words = len(_PROSE.findall(gold))
+    unescaped = _ESCAPED.sub("", gold)
+    form = read(LABEL.sub("", gold)) if len(gold) <= MAX_ANSWER else None
+    if num_answers > 1:
+        return f"it is a list of {num_answers} answers, and the grader compares one"
+    if not gold:
+        return "it is empty"
+    if _NO_VALUE.fullmatch(gold):
+        return "it is the mark of a missing value, or an object"
+    if num_words > MAX_GOLD_WORDS:
+        return f"it is a text of {num_words} words, which no final answer repeats"
+    if unescaped.count("{") != unescaped.count("}"):
+        return r"its braces do not match, so no \boxed{…} can hold it"
+    return "" if form else "nothing in it can be read"
 
 
 def canonical(answer: str) -> str:
