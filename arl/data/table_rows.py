@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1024  # of Parquet that are in memory as Python objects at once
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
+_MESSAGES = msgspec.msgpack.Encoder()  # as reward workers are sent
 
 
 class Row(Struct, frozen=True):
@@ -42,9 +43,10 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
     Raises:
         DataError: the file cannot be read at all.
     """
+    name = str(path)
     if path.suffix == ".parquet":
         for number, values in enumerate(parquet_rows(path, field), 1):
-            yield Row(f"{path} row {number}", values)
+            yield Row(f"{name} row {number}", values)
         return
     number = 0
     try:
@@ -52,7 +54,7 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
             for number, line in enumerate(file, 1):
                 text = (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).decode()
                 if text.strip():
-                    yield _jsonl_row(f"{path}:{number}", text)
+                    yield _jsonl_row(f"{name}:{number}", text)
     except UnicodeDecodeError as error:
         raise DataError(
             f"{field} {path}: cannot be read as text (line {number}: {error}); give one JSON object a line, in UTF-8"
@@ -64,7 +66,7 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
 def _jsonl_row(place: str, line: str) -> Row:
     try:
         values: Any = msgspec.json.decode(line)
-        msgspec.msgpack.encode(values)
+        _MESSAGES.encode(values)
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         is_number = "NaN" in line or "Infinity" in line  # as Python's json writes them
         rule = "which has no NaN and no Infinity: write null" if is_number else "and each line must be one JSON object"
