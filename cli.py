@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import functools
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -251,6 +252,14 @@ for name, about, functions in (
         command(group)(function)
 
 
+def _expand_home(word: str) -> str:
+    """Replace the leading ~ of an argument, or of the value in `--option=~/value`, which no shell does."""
+    option, equals, value = word.partition("=~")
+    if equals and option.startswith("--") and "=" not in option:
+        return f"{option}={os.path.expanduser(f'~{value}')}"
+    return os.path.expanduser(word)
+
+
 def main() -> None:
     """Run the command line, and leave the process with its exit code."""
     from arl.errors import ArlError
@@ -266,6 +275,7 @@ def main() -> None:
         exit_immediately(code)
 
     atexit.register(end)  # first, and so called last
+    sys.argv[1:] = [_expand_home(word) for word in sys.argv[1:]]
     try:
         app()
     except ArlError as error:  # of an argument that is looked up before its command begins
