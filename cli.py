@@ -9,6 +9,7 @@ import contextlib
 import functools
 import io
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -254,10 +255,9 @@ for name, about, functions in (
 
 def _expand_home(word: str) -> str:
     """Replace the leading ~ of an argument, or of the value in `--option=~/value`, which no shell does."""
-    option, equals, value = word.partition("=~")
-    if equals and option.startswith("--") and "=" not in option:
-        return f"{option}={os.path.expanduser(f'~{value}')}"
-    return os.path.expanduser(word)
+    option = re.match(r"--[\w-]+=", word)
+    start = option.end() if option else 0
+    return word[:start] + os.path.expanduser(word[start:])
 
 
 def main() -> None:

@@ -206,20 +206,10 @@ def _siblings(directory: Path, kind: str, names: Iterable[str]) -> str:
 # ---- files of data sets
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
-_FROM_TEXT = (
-    "python -c 'import pyarrow.csv as c, pyarrow.parquet as p; "
-    'o = c.ParseOptions(delimiter="{delimiter}", newlines_in_values=True); '
-    'p.write_table(c.read_csv("{{path}}", parse_options=o), "{{path}}.parquet")\''
+CONVERT = (
+    "pandas.read_csv(FILE).to_json(NEW, orient='records', lines=True) writes jsonl of a table, `gunzip --keep FILE` of "
+    "its .gz"
 )
-CONVERT = {
-    ".csv": _FROM_TEXT.format(delimiter=","),
-    ".tsv": _FROM_TEXT.format(delimiter="\\t"),
-    ".gz": "gunzip --keep {path}",
-    ".bz2": "bunzip2 --keep {path}",
-    ".xz": "unxz --keep {path}",
-    ".zst": "unzstd {path}",
-}
-"""Suffix -> shell command that makes a file of SUFFIXES."""
 
 
 def find_files(spec: str, field: str) -> list[Path]:
@@ -236,9 +226,9 @@ def find_files(spec: str, field: str) -> list[Path]:
     files = fetch_hub_files(parse_hub_files(spec, field), field) if spec.startswith(PREFIX) else _local(spec, what)
     others = [file for file in files if file.suffix not in SUFFIXES]
     if others:
-        command = CONVERT.get(others[0].suffix, "").format(path=str(others[0]))
-        convert = f"; for instance by `{command}`" if command else ""
-        raise DataError(f"{what}: {others[0].name} is not {', '.join(SUFFIXES)}: give jsonl or parquet files{convert}")
+        raise DataError(
+            f"{what}: {others[0].name} is not {', '.join(SUFFIXES)}: give jsonl or parquet files. {CONVERT}"
+        )
     return files
 
 

@@ -5,10 +5,9 @@ task or files ─► candidates ─► held out | training ─► filters ─►
 filters: equal questions once ─► none of an evaluation ─► short prompts ─► solved at the wanted rate
 """
 
-import contextlib
-import gc
 import random
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -32,19 +31,6 @@ class ProblemSets(Struct, frozen=True):
     notes: tuple[str, ...] = ()  # what was left out, and how many
 
 
-@contextlib.contextmanager
-def _without_gc() -> Iterator[None]:
-    """Make objects that all stay. Looking for garbage among a million rows would take as long as reading them."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@_without_gc()
 def load_problems(
     data: Data,
     seed: int,
@@ -157,21 +143,13 @@ class ProblemOrder:
 
 def without_repeats(candidates: Sequence[Candidate], notes: list[str]) -> list[Candidate]:
     """Keep the first of all candidates with an equal question."""
-    first: dict[int, Candidate] = {}
-    keys: dict[str, Candidate] = {}  # of candidates that share their letters with others
-    repeats = []
-    kept = []
-    for candidate in candidates:
-        similar = first.setdefault(candidate.letters, candidate)
-        if similar is not candidate:
-            keys.setdefault(similar.key, similar)
-            if keys.setdefault(candidate.key, candidate) is not candidate:
-                repeats.append(candidate)
-                continue
-        kept.append(candidate)
+    counts = Counter(candidate.letters for candidate in candidates)
+    keys = [(each.letters, each.key if counts[each.letters] > 1 else "") for each in candidates]
+    first: dict[tuple[int, str], Candidate] = {}
+    repeats = [each for key, each in zip(keys, candidates, strict=True) if first.setdefault(key, each) is not each]
     if repeats:
         notes.append(f"{len(repeats):,} repeated questions left out (data.deduplicate), as {repeats[0]}")
-    return kept
+    return list(first.values())
 
 
 def without_overlap(

@@ -5,11 +5,7 @@ Parquet file comes as values that JSON has, and bytes. Dates, times, durations a
 lists of {key, value}, so that no value depends on a time zone or on pandas.
 """
 
-import codecs
 import contextlib
-import os
-import re
-import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -24,8 +20,6 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1024  # of Parquet that are in memory as Python objects at once
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
-NAN = re.compile("NaN|Infinity")  # as Python's json writes them
-NO_NAN = "which has no NaN and no Infinity: write null"
 _MESSAGES = msgspec.msgpack.Encoder()  # as reward workers are sent
 
 
@@ -58,76 +52,60 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
     number = 0
     try:
         with path.open("rb") as file:
-            array = _read_array(file, f"{field} {name}")
-            for number, values in enumerate(array, 1):
+            for number, values in enumerate(_read_array(file), 1):
                 yield _row(f"{name} row {number}", values)
             for number, line in enumerate(file, 1):
                 text = (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).decode()
                 if text.strip():
                     yield _jsonl_row(f"{name}:{number}", text)
     except UnicodeDecodeError as error:
-        convert = ""
-        if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
-            convert = f": `iconv -f UTF-16 -t UTF-8 {shlex.quote(name)}` writes it so"
         raise DataError(
-            f"{field} {path}: cannot be read as text (line {number}: {error}); give one JSON object a line, in "
-            f"UTF-8{convert}"
+            f"{field} {path}: cannot be read as text (line {number}: {error}); give one JSON object a line, in UTF-8 "
+            f"(`iconv -f UTF-16 -t UTF-8` converts UTF-16)"
         ) from error
     except OSError as error:
         raise DataError(f"{field} {path}: cannot be read ({error.strerror})") from error
 
 
-def _read_array(file: BinaryIO, what: str) -> list[Any]:
-    """Read the rows of a file that is one JSON array, or one object with one list of objects, as in {"data": […]}.
+def _read_array(file: BinaryIO) -> list[Any]:
+    """Return the rows of a file that is one JSON array, or one object with one list of rows, as in {"data": […]}.
 
-    Of any other file it reads nothing, and returns no rows.
-
-    Raises:
-        DataError: the file begins as an array, and is none.
+    Of any other file nothing is read, and there are none.
     """
     first = file.readline().removeprefix(BYTE_ORDER_MARK)
-    has_rows = _is_object(first)
-    is_one_line = not file.read(1)
+    has_more = bool(file.read(1))
     file.seek(0)
-    if has_rows and not is_one_line:
+    if has_more and isinstance(_decoded(first), dict):
         return []
-    text = file.read().removeprefix(BYTE_ORDER_MARK)
+    values = _decoded(file.read().removeprefix(BYTE_ORDER_MARK))
+    if isinstance(values, dict) and (has_more or len(values) == 1):  # else it is the only row of its file
+        lists = [value for value in values.values() if isinstance(value, list) and _are_rows(value)]
+        values = lists[0] if len(lists) == 1 else None
+    if isinstance(values, list):
+        return values
     file.seek(0)
-    try:
-        values: Any = msgspec.json.decode(text)
-    except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        if not first.lstrip().startswith(b"["):
-            return []
-        has_nan = NAN.search(text.decode(errors="replace"))
-        rule = NO_NAN if has_nan else "and a file that begins with [ must be one array"
-        raise DataError(f"{what}: not JSON ({error}), {rule}") from error
-    if isinstance(values, dict):
-        lists = [value for value in values.values() if _is_list_of_rows(value)]
-        if has_rows and (len(values) > 1 or not lists):
-            return []  # its only line is its only row
-        values = lists[0] if len(lists) == 1 else [values]
-    file.seek(0, os.SEEK_END)
-    return values if isinstance(values, list) else [values]
+    return []
 
 
-def _is_object(line: bytes) -> bool:
+def _are_rows(values: list[Any]) -> bool:
+    """Return whether these are rows, and not the chat messages of one."""
+    return all(isinstance(value, dict) and "role" not in value for value in values)
+
+
+def _decoded(text: bytes) -> Any:
     with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
-        return isinstance(msgspec.json.decode(line), dict)
-    return False
-
-
-def _is_list_of_rows(value: Any) -> bool:
-    """Return whether it is a list of objects, and none of chat messages."""
-    if not isinstance(value, list) or not value:
-        return False
-    return all(isinstance(part, dict) and "role" not in part for part in value)
+        return msgspec.json.decode(text)
+    return None
 
 
 def _jsonl_row(place: str, line: str) -> Row:
     try:
         return _row(place, msgspec.json.decode(line))
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-        rule = NO_NAN if NAN.search(line) else "and each line must be one JSON object (`jq -c .` writes a file so)"
+        is_number = "NaN" in line or "Infinity" in line  # as Python's json writes them
+        rule = "and each line must be one JSON object (`jq -c . FILE` writes a file so)"
+        if is_number:
+            rule = "which has no NaN and no Infinity: write null"
         return Row(place, {}, malformed=f"not JSON ({error}), {rule}")
 
 

@@ -121,10 +121,8 @@ def test_a_column_that_is_missing_or_something_else_is_named_with_file_and_row(
     [
         ("p.parquet", b"PAR1 nonsense", "p.parquet: cannot be read as Parquet"),
         ("p.jsonl", b"\xff\xfe{}", "cannot be read as text.*iconv -f UTF-16"),
-        ("p.json", b'[{"prompt": "1 + 1?"},\n', "not JSON .*a file that begins with . must be one array"),
-        ("p.json", b'[{"prompt": "1 + 1?", "level": NaN}]', "no NaN and no Infinity: write null"),
         ("p.csv", b"a,b", "p.csv is not .jsonl, .json, .parquet.*read_csv"),
-        ("p.jsonl.gz", b"", "give jsonl or parquet files; for instance by `gunzip --keep .*p.jsonl.gz`"),
+        ("p.jsonl.gz", b"", "p.jsonl.gz is not .*gunzip --keep"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_even_where_malformed_rows_are_left_out(
