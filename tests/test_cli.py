@@ -65,6 +65,11 @@ def test_bad_input_is_refused_with_exit_code_2_before_anything_starts(
     assert not list(tmp_path.iterdir())
 
 
+def test_a_tilde_behind_an_equals_sign_is_the_home_directory_though_shells_leave_it_there(tmp_path: Path) -> None:
+    done = arl("eval", "m", "--recipe=~/absent.yaml", cwd=tmp_path, env={**os.environ, "HOME": str(tmp_path)})
+    assert done.stderr.startswith(f"arl: {tmp_path}/absent.yaml: cannot be read")
+
+
 def test_a_dry_run_refuses_what_a_run_would(tmp_path: Path) -> None:
     options = ("--set", "output.directory=/proc/nowhere", "--dry-run")
     done = arl("train", str(ROOT / "recipes/quickstart.yaml"), *options, cwd=tmp_path)

@@ -1,5 +1,6 @@
 """Define what every section of a recipe is made of: its base class, types with bounds and units, and variables."""
 
+import os
 from collections.abc import Collection
 from typing import Annotated, Any, get_args
 
@@ -39,16 +40,20 @@ Cost = Annotated[NonNegativeFloat, Unit("virtual seconds")]
 
 
 def usable_path(text: str) -> str:
-    """Return a path that does not break the line of a log or of a message.
+    """Return a path with the home directory in place of a leading ~ or ~user.
 
     Raises:
-        ValueError: it is empty, or does.
+        ValueError: it is empty, would break the line of a log or of a message, or there is no such user.
     """
     if not text:
         raise ValueError("must not be empty")
     if not text.isprintable():
         raise ValueError("must not hold line ends, tabs or other characters that are not printed")
-    return text
+    path = os.path.expanduser(text)
+    if path.startswith("~"):
+        home = path.partition("/")[0]
+        raise ValueError(f"{home} is the home directory of no user here; write ./{home} for a name that begins with ~")
+    return path
 
 
 FilePath = Annotated[str, AfterValidator(usable_path)]

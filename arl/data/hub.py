@@ -206,6 +206,10 @@ def _siblings(directory: Path, kind: str, names: Iterable[str]) -> str:
 # ---- files of data sets
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
+CONVERT = (
+    "pandas.read_csv(FILE).to_json(NEW, orient='records', lines=True) writes jsonl of a table, `gunzip --keep FILE` of "
+    "its .gz"
+)
 
 
 def find_files(spec: str, field: str) -> list[Path]:
@@ -222,20 +226,28 @@ def find_files(spec: str, field: str) -> list[Path]:
     files = fetch_hub_files(parse_hub_files(spec, field), field) if spec.startswith(PREFIX) else _local(spec, what)
     others = [file for file in files if file.suffix not in SUFFIXES]
     if others:
-        raise DataError(f"{what}: {others[0].name} is not {', '.join(SUFFIXES)}: give jsonl or parquet files")
+        raise DataError(
+            f"{what}: {others[0].name} is not {', '.join(SUFFIXES)}: give jsonl or parquet files. {CONVERT}"
+        )
     return files
 
 
 def _local(spec: str, what: str) -> list[Path]:
-    path = Path(os.path.expanduser(spec))
+    path = Path(spec)
     if os.path.isfile(path):
         return [path]
     if os.path.isdir(path):
         raise DataError(f"{what}: is a directory; give a file, or a glob as in {path}/*.parquet")
     if glob.has_magic(str(path)):
-        found = sorted(Path(name) for name in glob.glob(str(path), recursive=True) if os.path.isfile(name))
+        *directories, pattern = path.parts
+        base = Path()
+        while directories and os.path.isdir(base / directories[0]):  # as it stands, [ ], * and ? included
+            base /= directories.pop(0)
+        names = glob.glob(str(Path(*directories, pattern)), root_dir=base, recursive=True)
+        found = sorted(base / name for name in names if os.path.isfile(base / name))
         if not found:
-            raise DataError(f"{what}: matches no file; looked in {Path.cwd()}")
+            brackets = "; [ ] stands for one of the characters in it, [[] for a bracket" if "[" in spec else ""
+            raise DataError(f"{what}: matches no file; looked in {base.absolute()}{brackets}")
         return found
     directory = path.absolute().parent
     beside = (found.name for found in directory.glob("*") if found.suffix in SUFFIXES)

@@ -6,6 +6,7 @@ filters: equal questions once ─► none of an evaluation ─► short prompts 
 """
 
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from msgspec import Struct
 from arl.config.data_section import PassRate
 from arl.config.recipe import Data
 from arl.data.hub import find_files
-from arl.data.row_problems import Candidate, RowReader, file_candidates, prompt_key
+from arl.data.row_problems import Candidate, RowReader, file_candidates, prompt_question
 from arl.data.table_rows import read_rows
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
@@ -56,7 +57,7 @@ def load_problems(
     evaluations = {"the problems of the evaluation": held_out}
     for name, problems in suites.items():
         evaluations[f"the suite {name}"] = as_candidates(problems, name)
-    if data.deduplicate:
+    if data.deduplicate and data.eval_fraction is None:  # else it was done before the split
         training = without_repeats(training, notes)
     training = without_overlap(training, evaluations, notes, drop=data.overlap == "drop")
     if data.max_prompt_tokens is not None:
@@ -142,8 +143,10 @@ class ProblemOrder:
 
 def without_repeats(candidates: Sequence[Candidate], notes: list[str]) -> list[Candidate]:
     """Keep the first of all candidates with an equal question."""
-    first: dict[str, Candidate] = {}
-    repeats = [candidate for candidate in candidates if first.setdefault(candidate.key, candidate) is not candidate]
+    counts = Counter(candidate.letters for candidate in candidates)
+    keys = [(each.letters, each.key if counts[each.letters] > 1 else "") for each in candidates]
+    first: dict[tuple[int, str], Candidate] = {}
+    repeats = [each for key, each in zip(keys, candidates, strict=True) if first.setdefault(key, each) is not each]
     if repeats:
         notes.append(f"{len(repeats):,} repeated questions left out (data.deduplicate), as {repeats[0]}")
     return list(first.values())
@@ -163,8 +166,10 @@ def without_overlap(
     """
     kept = list(candidates)
     for name, evaluation in evaluations.items():
-        keys = {candidate.key for candidate in evaluation}
-        shared = [candidate for candidate in kept if candidate.key in keys]
+        letters = {candidate.letters for candidate in evaluation}
+        similar = [candidate for candidate in kept if candidate.letters in letters]
+        keys = {candidate.key for candidate in evaluation} if similar else set()
+        shared = [candidate for candidate in similar if candidate.key in keys]
         if not shared:
             continue
         what = f"{len(shared):,} of {len(candidates):,} training problems also occur in {name}, as {shared[0]}"
@@ -174,7 +179,8 @@ def without_overlap(
                 "data, or leave them out of training with data.overlap: drop"
             )
         notes.append(f"{what}: left out (data.overlap: drop)")
-        kept = [candidate for candidate in kept if candidate.key not in keys]
+        left_out = {id(candidate) for candidate in shared}
+        kept = [candidate for candidate in kept if id(candidate) not in left_out]
     return kept
 
 
@@ -202,7 +208,7 @@ def _by_pass_rate(candidates: Sequence[Candidate], wanted: PassRate, notes: list
 
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:
     """Wrap the problems of a task or suite called `where`, whose questions are their prompts."""
-    return [Candidate(problem, prompt_key(problem.prompt), where) for problem in problems]
+    return [Candidate.of(problem, prompt_question(problem.prompt), where) for problem in problems]
 
 
 def _measured_rates(file: str) -> dict[str, float]:

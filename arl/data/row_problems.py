@@ -14,7 +14,7 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from msgspec import Struct
 
@@ -27,11 +27,25 @@ DEFAULT_ANSWER = "answer"
 
 
 class Candidate(Struct, frozen=True):
-    """Hold a problem on its way into a split."""
+    """Hold a problem on its way into a split. Equal questions have equal letters and an equal key.
+
+    A key takes ten times as long to make, and is made only where letters are equal.
+    """
 
     problem: Problem
-    key: str  # of the question: see arl.data.row_problems
+    question: str
+    letters: int  # a hash
     place: str  # where it comes from, for messages
+
+    @classmethod
+    def of(cls, problem: Problem, question: str, place: str) -> Self:
+        """Make one whose letters are those of the question."""
+        return cls(problem, question, _hash_letters(question), place)
+
+    @property
+    def key(self) -> str:
+        """Return the text by which equal questions are found."""
+        return question_key(self.question)
 
     def __str__(self) -> str:
         """Return the place and the beginning of the question, on one line."""
@@ -56,6 +70,7 @@ class RowReader:
         self._columns = columns
         self._template = template
         self._fields = [] if template is None else template_fields(template)
+        self._used = {columns.prompt if template is None else None, columns.answer or DEFAULT_ANSWER}
 
     def candidate(self, row: Row) -> Candidate:
         """Return the problem of a row.
@@ -69,13 +84,14 @@ class RowReader:
         if self._template is None:
             column = self._columns.prompt
             prompt = prompt_of(self._required(row, column, "data.columns.prompt"), column)
-            key = prompt_key(prompt)
+            question = prompt_question(prompt)
         else:
             texts = {name: _text(self._required(row, name, "data.template"), name) for name in self._fields}
             prompt = fill_template(self._template, texts)
-            key = question_key(" ".join(texts.values()))
-        problem = Problem(prompt, self._answer(row), self._metadata(row))
-        return Candidate(problem, key, row.place)
+            question = " ".join(texts.values())
+        metadata = {name: value for name, value in row.values.items() if name not in self._used}
+        problem = Problem(prompt, self._answer(row), metadata)
+        return Candidate.of(problem, question, row.place)
 
     def _answer(self, row: Row) -> str:
         column = self._columns.answer
@@ -95,11 +111,6 @@ class RowReader:
             close = difflib.get_close_matches(column, names, n=1)
             meant = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:12])}"
             raise MalformedRow(f"no column {column}, which {setting} names ({meant})") from error
-
-    def _metadata(self, row: Row) -> dict[str, Any]:
-        prompt = self._columns.prompt if self._template is None else None
-        used = {prompt, self._columns.answer or DEFAULT_ANSWER}
-        return {name: value for name, value in row.values.items() if name not in used}
 
 
 def file_candidates(
@@ -186,7 +197,9 @@ def _shortened(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-_PLAIN = str.maketrans("‐‑‒–—−‘’ʼ", "------'''")  # dashes for a minus, and apostrophes
+_PLAIN = tuple(zip("‐‑‒–—−‘’ʼ", "------'''", strict=True))  # dashes for a minus, and apostrophes
+_LOWER = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ", b"abcdefghijklmnopqrstuvwxyz")
+_NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalnum())
 _MARKS = re.compile(
     r"""
     [\\$"“”„«»`.,;:?!]     # looked for first, because most characters are none of these
@@ -210,15 +223,21 @@ def question_key(text: str) -> str:
     >>> question_key("What is 2.5 + 3?") == question_key("What is 25 + 3?")
     False
     """
-    composed = unicodedata.normalize("NFKC", text)
-    folded = composed.translate(_PLAIN).casefold()
-    unmarked = _MARKS.sub(" ", folded)
-    return " ".join(unmarked.split())
+    if not text.isascii():
+        text = unicodedata.normalize("NFKC", text)
+        for mark, plain in _PLAIN:
+            text = text.replace(mark, plain)
+    return " ".join(_MARKS.sub(" ", text.casefold()).split())
 
 
-def prompt_key(prompt: str | list[dict[str, Any]]) -> str:
-    """Return the key of a prompt; of chat messages, that of what the user says."""
+def _hash_letters(question: str) -> int:
+    """Hash the letters and digits of a question's key. Of an ASCII text these are its own: no key has to be made."""
+    text = question if question.isascii() else question_key(question)
+    return hash(text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS))
+
+
+def prompt_question(prompt: str | list[dict[str, Any]]) -> str:
+    """Return the question of a prompt; of chat messages, what the user says."""
     if isinstance(prompt, str):
-        return question_key(prompt)
-    asked = [str(part["content"]) for part in prompt if part["role"] == "user"]
-    return question_key(" ".join(asked))
+        return prompt
+    return " ".join(str(part["content"]) for part in prompt if part["role"] == "user")

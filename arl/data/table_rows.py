@@ -5,9 +5,10 @@ Parquet file comes as values that JSON has, and bytes. Dates, times, durations a
 lists of {key, value}, so that no value depends on a time zone or on pandas.
 """
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import msgspec
 from msgspec import Struct
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 1024  # of Parquet that are in memory as Python objects at once
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some editors begin a file with it
+_MESSAGES = msgspec.msgpack.Encoder()  # as reward workers are sent
 
 
 class Row(Struct, frozen=True):
@@ -30,7 +32,7 @@ class Row(Struct, frozen=True):
 
 
 def read_rows(path: Path, field: str) -> Iterator[Row]:
-    r"""Yield the rows of a jsonl file (one JSON object a line) or of a parquet file.
+    r"""Yield the rows of a jsonl file (one JSON object a line), of a file that is one JSON array, or of a parquet file.
 
     A line ends at \n and nowhere else: JSON allows U+2028 and U+0085 inside a string. One that is not a JSON object is
     yielded as malformed.
@@ -42,33 +44,74 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
     Raises:
         DataError: the file cannot be read at all.
     """
+    name = str(path)
     if path.suffix == ".parquet":
         for number, values in enumerate(parquet_rows(path, field), 1):
-            yield Row(f"{path} row {number}", values)
+            yield Row(f"{name} row {number}", values)
         return
     number = 0
     try:
         with path.open("rb") as file:
+            for number, values in enumerate(_read_array(file), 1):
+                yield _row(f"{name} row {number}", values)
             for number, line in enumerate(file, 1):
                 text = (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).decode()
                 if text.strip():
-                    yield _jsonl_row(f"{path}:{number}", text)
+                    yield _jsonl_row(f"{name}:{number}", text)
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{field} {path}: cannot be read as text (line {number}: {error}); give one JSON object a line, in UTF-8"
+            f"{field} {path}: cannot be read as text (line {number}: {error}); give one JSON object a line, in UTF-8 "
+            f"(`iconv -f UTF-16 -t UTF-8` converts UTF-16)"
         ) from error
     except OSError as error:
         raise DataError(f"{field} {path}: cannot be read ({error.strerror})") from error
 
 
+def _read_array(file: BinaryIO) -> list[Any]:
+    """Return the rows of a file that is one JSON array, or one object with one list of rows, as in {"data": […]}.
+
+    Of any other file nothing is read, and there are none.
+    """
+    first = file.readline().removeprefix(BYTE_ORDER_MARK)
+    has_more = bool(file.read(1))
+    file.seek(0)
+    if has_more and isinstance(_decoded(first), dict):
+        return []
+    values = _decoded(file.read().removeprefix(BYTE_ORDER_MARK))
+    if isinstance(values, dict) and (has_more or len(values) == 1):  # else it is the only row of its file
+        lists = [value for value in values.values() if isinstance(value, list) and _are_rows(value)]
+        values = lists[0] if len(lists) == 1 else None
+    if isinstance(values, list):
+        return values
+    file.seek(0)
+    return []
+
+
+def _are_rows(values: list[Any]) -> bool:
+    """Return whether these are rows, and not the chat messages of one."""
+    return all(isinstance(value, dict) and "role" not in value for value in values)
+
+
+def _decoded(text: bytes) -> Any:
+    with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
+        return msgspec.json.decode(text)
+    return None
+
+
 def _jsonl_row(place: str, line: str) -> Row:
     try:
-        values: Any = msgspec.json.decode(line)
-        msgspec.msgpack.encode(values)
+        return _row(place, msgspec.json.decode(line))
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         is_number = "NaN" in line or "Infinity" in line  # as Python's json writes them
-        rule = "which has no NaN and no Infinity: write null" if is_number else "and each line must be one JSON object"
+        rule = "and each line must be one JSON object (`jq -c . FILE` writes a file so)"
+        if is_number:
+            rule = "which has no NaN and no Infinity: write null"
         return Row(place, {}, malformed=f"not JSON ({error}), {rule}")
+
+
+def _row(place: str, values: Any) -> Row:
+    try:
+        _MESSAGES.encode(values)
     except OverflowError:
         return Row(place, {}, malformed="has an integer that takes more than 64 bits; write it as text, in quotes")
     if not isinstance(values, dict):

@@ -25,6 +25,7 @@ from arl.rollout.filters import Filter
 from arl.run.checks import check_gpus
 from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run_problems, run_suites
 from arl.run.machines import resolve_auto
+from arl.run.processes import rare_collections
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, warmup_stages
@@ -68,6 +69,7 @@ class Plan(Struct, frozen=True):
         return digest.hexdigest()
 
 
+@rare_collections()  # what a million rows become stays, and is not looked through again and again
 def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     """Check everything that is known to fail, and plan the run. Nothing is started or written.
 

@@ -78,6 +78,18 @@ def test_the_options_of_a_task_are_checked_by_the_task(recipe_file: Path) -> Non
     )
 
 
+def test_a_leading_tilde_is_the_home_directory_in_every_path(
+    recipe_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    recipe_file.write_text(GOOD + "output: {directory: ~/runs}\n")
+    recipe = load_recipe(recipe_file, ["data.path=~/*.jsonl", "model.path=~/model~1"])
+    assert recipe.output.directory == f"{tmp_path}/runs"
+    assert recipe.data.path == f"{tmp_path}/*.jsonl"
+    assert recipe.model.path == f"{tmp_path}/model~1"
+    assert "write ./~no-one for a name" in refusal(recipe_file, GOOD, "model.path=~no-one/m")
+
+
 def test_every_mistake_is_reported_at_once(recipe_file: Path) -> None:
     message = refusal(recipe_file, GOOD + "  steps: 0\nrollout:\n  group_size: many\n")
     assert f"{recipe_file}:7: train.steps = 0: must be greater than 0" in message

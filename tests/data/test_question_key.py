@@ -2,7 +2,7 @@
 
 import pytest
 
-from arl.data.row_problems import prompt_key, question_key
+from arl.data.row_problems import prompt_question, question_key
 
 
 @pytest.mark.parametrize(
@@ -36,6 +36,6 @@ def test_what_changes_the_meaning_of_a_question_changes_its_key(one: str, other:
     assert question_key(one) != question_key(other)
 
 
-def test_the_key_of_chat_messages_is_that_of_what_the_user_says() -> None:
+def test_the_question_of_chat_messages_is_what_the_user_says() -> None:
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
-    assert prompt_key(chat) == prompt_key("1 + 1?")
+    assert prompt_question(chat) == "1 + 1?"

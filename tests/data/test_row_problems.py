@@ -53,6 +53,39 @@ def test_all_files_of_a_glob_are_read_in_the_order_of_their_names(tmp_path: Path
     assert [problem.prompt for problem in training(path=f"{tmp_path}/*")] == ["first", "second", "third"]
 
 
+@pytest.mark.parametrize("name", ["p.json", "p.jsonl"])
+@pytest.mark.parametrize("indent", [None, 1])
+@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"data": rows}])
+def test_a_file_of_one_array_is_read_whatever_its_suffix(tmp_path: Path, name: str, indent: int, wrap: Any) -> None:
+    path = tmp_path / name
+    rows = [{"prompt": f"{i} + 1?", "tests": [{"input": i}]} for i in range(3)]
+    path.write_text(json.dumps(wrap(rows), indent=indent))
+    assert [problem.prompt for problem in training(path=str(path))] == ["0 + 1?", "1 + 1?", "2 + 1?"]
+    path.write_text(json.dumps(wrap([*rows, {"question": "?"}]), indent=indent))
+    with pytest.raises(DataError, match=rf"{name} row 4: no column prompt"):
+        training(path=str(path))
+
+
+def test_a_file_of_one_row_is_no_array_though_the_row_holds_one(tmp_path: Path) -> None:
+    (problem,) = training(path=jsonl(tmp_path / "p.jsonl", [{"prompt": "1 + 1?", "tests": [{"input": 1}]}]))
+    assert problem.metadata == {"tests": [{"input": 1}]}
+    (problem,) = training(path=jsonl(tmp_path / "q.jsonl", [{"prompt": NESTED[0]["messages"]}]))
+    assert problem.prompt == NESTED[0]["messages"]
+
+
+def test_directories_are_taken_as_they_are_called_before_a_pattern_begins(tmp_path: Path) -> None:
+    for name in ("set [v2]", "what?", "set v", "deep/er"):
+        (tmp_path / name).mkdir(parents=True)
+        jsonl(tmp_path / name / "p.jsonl", [{"prompt": name}])
+    for pattern in ("set [v2]/*.jsonl", "what?/[p].jsonl", "set [v]/p.jsonl", "de*/**/*.jsonl"):
+        (problem,) = training(path=f"{tmp_path}/{pattern}")
+        assert problem.prompt == {"set [v]/p.jsonl": "set v", "de*/**/*.jsonl": "deep/er"}.get(
+            pattern, pattern.partition("/")[0]
+        )
+    with pytest.raises(DataError, match=r"matches no file; looked in .*/set \[v2\]; .*\[\[\] for a bracket"):
+        training(path=f"{tmp_path}/set [v2]/q[1]*.jsonl")
+
+
 def test_a_template_takes_columns_and_keeps_braces_that_are_text(tmp_path: Path) -> None:
     path = parquet(tmp_path / "p.parquet", [{"question": "1 + 1?", "extra": {"unit": "cm"}, "answer": "2", "n": 4}])
     template = "{question} In {extra.unit}, {n} digits.\nPut the answer in \\boxed{{}}."
@@ -87,8 +120,9 @@ def test_a_column_that_is_missing_or_something_else_is_named_with_file_and_row(
     ("name", "content", "complaint"),
     [
         ("p.parquet", b"PAR1 nonsense", "p.parquet: cannot be read as Parquet"),
-        ("p.jsonl", b"\xff\xfe{}", "cannot be read as text"),
-        ("p.csv", b"a,b", "p.csv is not .jsonl, .json, .parquet"),
+        ("p.jsonl", b"\xff\xfe{}", "cannot be read as text.*iconv -f UTF-16"),
+        ("p.csv", b"a,b", "p.csv is not .jsonl, .json, .parquet.*read_csv"),
+        ("p.jsonl.gz", b"", "p.jsonl.gz is not .*gunzip --keep"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_even_where_malformed_rows_are_left_out(
