@@ -142,16 +142,14 @@ def _warmup_sha256(recipe: Recipe, job: dict[str, Any]) -> str:
 
     The demonstrations show a change of the files that the task reads, and of modules that it imports.
     """
-    digest = hashlib.sha256(f"{json.dumps(job, sort_keys=True)}\n{task_characters(recipe)}".encode())
-    digest.update(inspect.getsource(sys.modules[task_class(str(recipe.data.task)).__module__]).encode())
-    for name in CODE:
-        digest.update((Path(arl.__file__).parent / name).read_bytes())
+    source = inspect.getsource(sys.modules[task_class(str(recipe.data.task)).__module__])
+    code = [(Path(arl.__file__).parent / name).read_text() for name in CODE]
+    decisive: list[Any] = [json.dumps(job, sort_keys=True), task_characters(recipe), source, code]
     rng = random.Random(recipe.seed)
     for stage in warmup_stages(recipe):
-        digest.update(f"{stage.name}\n{stage.steps} {stage.learning_rate} {stage.schedule}".encode())
-        shown = (stage.target_accuracy, stage.demonstrate(rng, DRAWN), stage.ask(rng, DRAWN))
-        digest.update(msgspec.msgpack.encode(shown))
-    return digest.hexdigest()
+        decisive += [stage.name, stage.steps, stage.learning_rate, stage.schedule, stage.target_accuracy]
+        decisive += [stage.demonstrate(rng, DRAWN), stage.ask(rng, DRAWN)]
+    return hashlib.sha256(msgspec.msgpack.encode(decisive)).hexdigest()
 
 
 async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:

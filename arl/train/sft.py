@@ -7,7 +7,6 @@ before. A response ends with the token that ends a turn, as the policy must samp
 packs the same pairs and computes its own share. Standard output is one JSON object a line; the last names the result.
 """
 
-import contextlib
 import json
 import os
 import random
@@ -223,37 +222,28 @@ def _train(job: PairsJob, model: str, pairs: list[Pair]) -> int:
     tuner = Tuner(model, dtype=dtype, threads=threads)
     say(pairs=len(pairs), steps=job.steps, dtype=dtype, threads=threads)
     batches = _batches(pairs, job)
-    start = time.perf_counter()
-    with _first_interrupt() as interrupts:
-        for step in range(1, job.steps + 1):
-            loss = tuner.step(next(batches), schedule.rate(step - 1))
-            is_last = tuner.any_rank(bool(interrupts)) or step == job.steps
-            if step == FIRST_SAID or step % SAY_EVERY == 0 or is_last:
-                seconds = time.perf_counter() - start
-                left = seconds / step * (job.steps - step)
-                say(step=step, loss=round(loss, 4), seconds=round(seconds, 2), seconds_left=round(left))
-            if is_last or step % job.save_every == 0:
-                tuner.save(Path(job.output), model)
-            if is_last:
-                break
-    return step
+    interrupts: list[int] = []
 
-
-@contextlib.contextmanager
-def _first_interrupt() -> Iterator[list[int]]:
-    """Yield a list that the first Ctrl-C fills, instead of raising. A second one ends everything at once."""
-    seen: list[int] = []
-
-    def notice(number: int, _: object) -> None:
-        seen.append(number)
+    def stop_soon(number: int, _: object) -> None:
+        interrupts.append(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         print("stopping after this step; a second Ctrl-C ends at once and saves nothing", file=sys.stderr, flush=True)
 
-    before = signal.signal(signal.SIGINT, notice)
-    try:
-        yield seen
-    finally:
-        signal.signal(signal.SIGINT, before)
+    start = time.perf_counter()
+    before = signal.signal(signal.SIGINT, stop_soon)
+    for step in range(1, job.steps + 1):
+        loss = tuner.step(next(batches), schedule.rate(step - 1))
+        is_last = step == job.steps or tuner.any_rank(bool(interrupts))
+        if step == FIRST_SAID or step % SAY_EVERY == 0 or is_last:
+            seconds = time.perf_counter() - start
+            left = round(seconds / step * (job.steps - step))
+            say(step=step, loss=round(loss, 4), seconds=round(seconds, 2), seconds_left=left)
+        if is_last or step % job.save_every == 0:
+            tuner.save(Path(job.output), model)
+        if is_last:
+            break
+    signal.signal(signal.SIGINT, before)
+    return step
 
 
 def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:
