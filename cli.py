@@ -203,21 +203,25 @@ def doctor(
 @command(app)
 def sft(
     model: Model,
-    data: Annotated[Path, typer.Argument(help="jsonl of objects with prompt and response.", metavar="DATA")],
+    data: Annotated[Path, typer.Argument(help="jsonl of prompt and response, or of messages.", metavar="DATA")],
     output: Annotated[Path, typer.Argument(help="Directory to write; must not exist.", metavar="OUTPUT")],
     steps: Annotated[int, typer.Option(help="Optimizer steps.")],
     batch_size: Annotated[int, typer.Option(help="Pairs per optimizer step.")] = 64,
     learning_rate: Annotated[float, typer.Option(help="Peak; ramped up, then linear to 10 %.")] = 1e-5,
     dtype: Annotated[str, typer.Option(help="float32, bfloat16, or auto: bfloat16 on a GPU.")] = "auto",
     seed: Annotated[int, typer.Option(help="Of the order of the pairs.")] = 0,
+    threads: Annotated[int | None, typer.Option(help="CPU threads. [1 for a small model, else all cores]")] = None,
+    save_every: Annotated[int, typer.Option(help="Steps between saves; Ctrl-C saves too.")] = 500,
 ) -> None:
-    """Fine-tune a causal LM on prompt/response pairs."""
-    from arl.launch.devices import visible_cores
+    """Fine-tune a causal LM on prompt/response pairs.
+
+    MODEL tiny makes a new model of 0.4M parameters, whose tokens are the characters of DATA.
+    """
     from arl.train.sft import tune
 
     numbers = {"steps": steps, "batch_size": batch_size, "learning_rate": learning_rate, "seed": seed}
     where = {"model": model, "data": str(data), "output": str(output)}
-    tune({"dtype": dtype, "threads": visible_cores(), **where, **numbers})
+    tune({"dtype": dtype, "threads": threads, "save_every": save_every, **where, **numbers})
 
 
 @command(app)

@@ -66,8 +66,11 @@ def nearest_directory(path: Path) -> Path:
     return next(place for place in (absolute, *absolute.parents) if os.path.exists(place))
 
 
-def refuse_unwritable(directory: Path) -> None:
-    """Check that files can be made where output.directory is or will be, by making one that has no name.
+def refuse_unwritable(directory: Path, field: str = "output.directory") -> None:
+    """Check that files can be made where a directory is or will be, by making one that has no name.
+
+    Args:
+        field: what named it, for messages.
 
     Raises:
         InputError: they cannot.
@@ -77,7 +80,7 @@ def refuse_unwritable(directory: Path) -> None:
             pass
     except OSError as error:
         raise InputError(
-            f"output.directory {directory}: nothing can be written there ({error.strerror}); give another directory"
+            f"{field} {directory}: nothing can be written there ({error.strerror}); give another directory"
         ) from error
 
 

@@ -9,6 +9,7 @@ arl.rollout.env), so a template that would render earlier turns in another way, 
 say in what the policy sees and trains on.
 """
 
+import functools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -26,6 +27,7 @@ from arl.types import Problem
 
 Messages = list[dict[str, str]]
 PROBE = "Probe7"  # a question that no template contains
+ANSWER = "Answer8"  # an answer that none contains
 # A template is code, and raises what its author did not think of.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 
@@ -85,6 +87,13 @@ class PromptRenderer:
         if not self.uses_template:
             return self._text(problem)
         return str(self._rendered(self._messages(problem), tokenize=False))
+
+    def after_answer(self) -> str:
+        """Return the text that the template puts behind an answer; empty: nothing, or no template."""
+        if not self.uses_template:
+            return ""
+        messages = [*self._messages(Problem(PROBE)), {"role": "assistant", "content": ANSWER}]
+        return str(self._rendered(messages, tokenize=False, for_answer=False)).rpartition(ANSWER)[2]
 
     def describe(self) -> str:
         """Say which template is used, or why none is."""
@@ -199,6 +208,13 @@ class HuggingFaceCodec:
         """Return the template of chat messages; None: the model has none."""
         template = self._tokenizer.chat_template
         return template if template is None or isinstance(template, str) else str(template)
+
+    @functools.cached_property
+    def end_of_turn(self) -> int:
+        """Return the token that ends an answer: the first special one behind it in the template, or eos_token."""
+        special = {*self.stop_token_ids, *self._tokenizer.all_special_ids}
+        behind = self.encode(self.prompts.after_answer())
+        return next((token for token in behind if token in special), self.stop_token_ids[0])
 
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
         """Return the ids of a whole prompt, ready for the answer; see arl.data.tokenizer.

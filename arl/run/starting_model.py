@@ -1,6 +1,6 @@
 """Find or make the model that a run starts from: the recipe's own, or a tiny one, warmed up once and cached by content.
 
-tiny shape + task and its options + warm-up section + seed ─► hash ─► cached? ─► its directory
+tiny shape + task, options, seed + demonstrations + code of the warm-up ─► hash ─► cached? ─► its directory
                                                                └ no ─► arl.train.warmup, in its own process ─► cache
 several nodes: what lies in a cache of the controller's node ─► the run directory, which all nodes see
 """
@@ -10,11 +10,16 @@ import hashlib
 import inspect
 import json
 import os
+import random
 import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import msgspec
+
+import arl
 from arl.clock import deadline
 from arl.config.recipe import Recipe
 from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
@@ -29,6 +34,8 @@ from arl.tasks.base import WarmupStage
 from arl.tasks.registry import open_task, task_class
 
 WARMUP_SECONDS = 1800.0  # for the whole warm-up
+DRAWN = 1024  # demonstrations of a stage, and questions, in the name of a cached warm-up
+CODE = ("train/warmup.py", "train/sft.py", "train/optimizer.py", "models/tiny.py")  # that decides about its weights
 
 
 def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
@@ -115,26 +122,39 @@ def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> P
     return shared
 
 
-async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
-    """Return the warmed-up model from the cache; of several runs that need it, one makes it, in its own process."""
+def warmup_job(recipe: Recipe) -> tuple[dict[str, Any], Path]:
+    """Return what the warm-up is made of, and the directory in the cache where it is, or will be."""
     assert recipe.model.tiny is not None
-    task = recipe.data.task
     job = {  # the fields of arl.train.warmup.WarmupJob
         "model": recipe.model.tiny.model_dump(),
-        "task": task,
+        "task": recipe.data.task,
         "options": recipe.data.options,
         "seed": recipe.seed,
         "max_new_tokens": recipe.rollout.max_new_tokens,
         "threads": visible_cores(),
     }
-    stages = [
-        (stage.name, stage.steps, stage.learning_rate, stage.schedule, stage.target_accuracy)
-        for stage in warmup_stages(recipe)
-    ]
-    code = inspect.getsource(sys.modules[task_class(str(task)).__module__])
-    decisive = f"{json.dumps(job, sort_keys=True)}\n{stages}\n{code}"  # for the weights
     caches = Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl"))
-    cached = caches / "warmup" / hashlib.sha256(decisive.encode()).hexdigest()[:16]
+    return job, caches / "warmup" / _warmup_sha256(recipe, job)[:16]
+
+
+def _warmup_sha256(recipe: Recipe, job: dict[str, Any]) -> str:
+    """Hash what a warm-up's weights depend on: its job, vocabulary, stages, first demonstrations, and code.
+
+    The demonstrations show a change of the files that the task reads, and of modules that it imports.
+    """
+    source = inspect.getsource(sys.modules[task_class(str(recipe.data.task)).__module__])
+    code = [(Path(arl.__file__).parent / name).read_text() for name in CODE]
+    decisive: list[Any] = [json.dumps(job, sort_keys=True), task_characters(recipe), source, code]
+    rng = random.Random(recipe.seed)
+    for stage in warmup_stages(recipe):
+        decisive += [stage.name, stage.steps, stage.learning_rate, stage.schedule, stage.target_accuracy]
+        decisive += [stage.demonstrate(rng, DRAWN), stage.ask(rng, DRAWN)]
+    return hashlib.sha256(msgspec.msgpack.encode(decisive)).hexdigest()
+
+
+async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
+    """Return the warmed-up model from the cache; of several runs that need it, one makes it, in its own process."""
+    job, cached = warmup_job(recipe)
     made = cached.with_name(f".{cached.name}.made")
     file = directory / "warmup.json"
     with writing(cached):

@@ -1,15 +1,18 @@
 """Fine-tune a model on pairs of prompt and response; the warm-up (arl.train.warmup) tunes a tiny one in the same way.
 
-    pairs ─► LossSequence (response-only) ─► pack_groups ─► −logprob ─► AdamW ─► a Hugging Face model directory
+    rows ─► pairs ─► LossSequence (response-only) ─► pack_groups ─► −logprob ─► AdamW ─► a Hugging Face model directory
 
-Every rank of a torchrun world packs the same pairs and computes its own share. Standard output is one JSON object a
-line; the last names the result.
+A row is a prompt and its response, or the messages of a conversation, of which each answer is a pair with all that came
+before. A response ends with the token that ends a turn, as the policy must sample it. Every rank of a torchrun world
+packs the same pairs and computes its own share. Standard output is one JSON object a line; the last names the result.
 """
 
 import json
 import os
 import random
+import signal
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -22,14 +25,17 @@ import torch.distributed as dist
 from msgspec import Struct
 from pydantic import ValidationError
 
-from arl.config.recipe import Train
+from arl.config.recipe import TinyModel, Train
 from arl.config.section import NonNegative, Positive, PositiveFloat, Section
 from arl.data.hub import check_model_source
-from arl.data.model_limits import model_flops
+from arl.data.model_limits import model_flops, model_limits
 from arl.data.row_problems import MalformedRow, prompt_of
 from arl.data.table_rows import read_rows
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
-from arl.errors import DataError, InputError, TrainerError
+from arl.errors import DataError, InputError, RunStopped, TrainerError
+from arl.files import refuse_unwritable, remove_any, writing
+from arl.launch.devices import visible_cores
+from arl.models.tiny import make_tiny_model
 from arl.train.micro_batch import pack_groups
 from arl.train.optimizer import Schedule
 from arl.train.packing import COLUMNS, LossSequence
@@ -41,19 +47,23 @@ COLLECTIVE_SECONDS = 600.0
 CAPACITY = 16_384  # packed tokens of a micro-batch, or the longest pair
 RAMP = 50  # optimizer steps
 FLOOR = 0.1  # the learning rate at the end of the schedule, as a share of the peak
+FIRST_SAID = 3  # step of the first progress line: the time of the first step is not that of the others
 SAY_EVERY = 10  # steps between progress lines
+SMALL = 5e7  # operations a token: about 25M parameters. A second core gains nothing, and costs much beside other work
+TINY = "tiny"  # in the place of a model
 
 Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
 Prompt = str | list[dict[str, str]]
+Example = tuple[str, Prompt, str]  # the place of its row, for messages; what is asked; the response to learn
 
 
 class PairsJob(Section):
     """Fine-tune a causal model on pairs of prompt and response."""
 
     model: str
-    """Directory or Hugging Face name."""
+    """Directory or Hugging Face name; tiny: a new model of 0.4M parameters, whose tokens are the data's characters."""
     data: str
-    """jsonl file."""
+    """jsonl or parquet file."""
     steps: Positive
     """Optimizer steps; the file is shuffled anew at every epoch."""
     batch_size: Positive = 64
@@ -63,9 +73,11 @@ class PairsJob(Section):
     dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Compute type; auto: bfloat16 on a GPU, float32 on the CPU."""
     seed: NonNegative = 0
-    """Of the order of the pairs."""
-    threads: Positive = 1
-    """CPU threads of each rank."""
+    """Of the order of the pairs, and of a new model's weights."""
+    threads: Positive | None = None
+    """CPU threads of each rank. null: one for a model of less than about 25M parameters, else all cores."""
+    save_every: Positive = 500
+    """Steps between saves; each takes the place of the one before."""
     output: str
     """Model directory to write; must not exist."""
 
@@ -106,6 +118,25 @@ class Tuner:
             raise TrainerError(f"{update}: lower the learning rate, or look at the pairs")
         return update.loss
 
+    def any_rank(self, flag: bool) -> bool:
+        """Return whether the flag of any rank is set. Collective."""
+        flags = torch.tensor(flag, dtype=torch.int32, device=self.policy.device)
+        dist.all_reduce(flags, dist.ReduceOp.MAX)
+        return bool(flags)
+
+    def save(self, output: Path, tokenizer_path: str) -> None:
+        """Write the model in the place of the last save, so that one of the two is always whole. Collective."""
+        fresh = output.with_name(f".{output.name}.fresh")
+        self.policy.save(fresh, tokenizer_path=tokenizer_path)
+        if dist.get_rank() != 0:
+            return
+        old = output.with_name(f".{output.name}.old")
+        with writing(output):
+            if output.exists():
+                output.rename(old)
+            fresh.rename(output)
+            remove_any(old)
+
 
 def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
     tokens = np.array(prompt + response, np.int32)
@@ -115,7 +146,7 @@ def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
 
 def encode(codec: HuggingFaceCodec, prompt: Prompt, response: str) -> Pair:
     """Encode a prompt, and its response with the token that ends it."""
-    response_tokens = [*codec.encode(response), codec.stop_token_ids[0]]
+    response_tokens = [*codec.encode(response), codec.end_of_turn]
     return list(codec.encode_problem(Problem(prompt))), response_tokens
 
 
@@ -129,36 +160,90 @@ def tune(fields: dict[str, Any]) -> None:
     """Train on the pairs of a file, and write the model. Args: the fields of a PairsJob.
 
     Raises:
-        InputError: a field is missing, unknown or out of range, or the output exists.
-        DataError: a line of the file is not a pair, there is none, or the model is not supported.
+        InputError: a field is missing, unknown or out of range, or the output exists or cannot be written.
+        DataError: a row of the file is no example or too long, there is none, or the model is not supported.
+        RunStopped: interrupted; the output holds what had been learned.
     """
     try:
         job = PairsJob.model_validate(fields)
     except ValidationError as error:
         raise InputError(str(error)) from error
-    if os.path.exists(job.output):
-        raise InputError(f"output {job.output} exists already: remove it or choose another")
-    note = check_model_source(job.model)
-    if note is not None:
-        print(note, file=sys.stderr)
-    codec = load_codec(job.model)
-    pairs = [encode(codec, prompt, response) for prompt, response in read_pairs(Path(job.data))]
-    if not pairs:
+    output = Path(job.output)
+    if os.path.exists(output):
+        raise InputError(f"output {output} exists already: remove it or choose another")
+    refuse_unwritable(output.parent, "output")
+    examples = list(read_examples(Path(job.data)))
+    if not examples:
         raise DataError(f"data {job.data}: there is no pair in it; give one JSON object a line")
+    with tempfile.TemporaryDirectory(prefix="arl-sft-") as scratch:
+        model = _make_tiny(job, examples, Path(scratch)) if job.model == TINY else job.model
+        note = check_model_source(model)
+        if note is not None:
+            print(note, file=sys.stderr)
+        step = _train(job, model, _encode_all(load_codec(model), examples, model_limits(model).context))
+    say(output=job.output)
+    dist.destroy_process_group()  # left to the interpreter's end, gloo's threads sometimes abort
+    if step < job.steps:
+        rest = f"arl sft {output} {job.data} OUTPUT --steps {job.steps - step}"
+        raise RunStopped(f"stopped after step {step} of {job.steps}; {output} holds the model\ngo on with: {rest}")
+
+
+def _make_tiny(job: PairsJob, examples: Sequence[Example], directory: Path) -> str:
+    """Make a new model whose tokens are the characters of the examples, and return its directory."""
+    characters = set()
+    for place, prompt, response in examples:
+        if not isinstance(prompt, str):
+            raise DataError(f"{place}: a new tiny model has no chat template; give a prompt that is text")
+        characters |= {*prompt, *response}
+    make_tiny_model(TinyModel(), "".join(sorted(characters)), job.seed, directory)
+    return str(directory)
+
+
+def _encode_all(codec: HuggingFaceCodec, examples: Sequence[Example], context: int) -> list[Pair]:
+    pairs = []
+    for place, prompt, response in examples:
+        try:
+            pairs.append(encode(codec, prompt, response))
+        except DataError as error:
+            raise DataError(f"{place}: {error}") from error
+        num_tokens = len(pairs[-1][0]) + len(pairs[-1][1])
+        if num_tokens > context:
+            raise DataError(f"{place}: {num_tokens} tokens; the context of the model is {context}: shorten the row")
+    return pairs
+
+
+def _train(job: PairsJob, model: str, pairs: list[Pair]) -> int:
+    """Train, write the output, and return the last step that was made, which an interrupt may bring forward."""
     dtype = job.dtype
     if dtype == "auto":
         dtype = "bfloat16" if torch.cuda.is_available() else "float32"
+    threads = job.threads or (1 if model_flops(model).token < SMALL else visible_cores())
     schedule = Schedule(peak=job.learning_rate, ramp=RAMP, decay_from=RAMP - 1, last=job.steps - 1, decay_to=FLOOR)
-    tuner = Tuner(job.model, dtype=dtype, threads=job.threads)
+    tuner = Tuner(model, dtype=dtype, threads=threads)
+    say(pairs=len(pairs), steps=job.steps, dtype=dtype, threads=threads)
     batches = _batches(pairs, job)
+    interrupts: list[int] = []
+
+    def stop_soon(number: int, _: object) -> None:
+        interrupts.append(number)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        print("stopping after this step; a second Ctrl-C ends at once and saves nothing", file=sys.stderr, flush=True)
+
     start = time.perf_counter()
+    before = signal.signal(signal.SIGINT, stop_soon)
     for step in range(1, job.steps + 1):
         loss = tuner.step(next(batches), schedule.rate(step - 1))
-        if step % SAY_EVERY == 0 or step == job.steps:
-            say(step=step, loss=round(loss, 4), seconds=round(time.perf_counter() - start, 2))
-    tuner.policy.save(Path(job.output), tokenizer_path=job.model)
-    say(output=job.output)
-    dist.destroy_process_group()  # left to the interpreter's end, gloo's threads sometimes abort
+        is_last = step == job.steps or tuner.any_rank(bool(interrupts))
+        if step == FIRST_SAID or step % SAY_EVERY == 0 or is_last:
+            seconds = time.perf_counter() - start
+            left = round(seconds / step * (job.steps - step))
+            say(step=step, loss=round(loss, 4), seconds=round(seconds, 2), seconds_left=left)
+        if is_last or step % job.save_every == 0:
+            tuner.save(Path(job.output), model)
+        if is_last:
+            break
+    signal.signal(signal.SIGINT, before)
+    return step
 
 
 def _batches(pairs: list[Pair], job: PairsJob) -> Iterator[list[Pair]]:
@@ -177,18 +262,32 @@ class _Line(Struct):
     response: str
 
 
-def read_pairs(path: Path) -> Iterator[tuple[Prompt, str]]:
-    """Yield prompt and response of each line of a jsonl file.
+def read_examples(path: Path) -> Iterator[Example]:
+    """Yield what the rows of a file show: one response each, or every answer of a conversation.
 
     Raises:
-        DataError: the file cannot be read, or a line is not a pair.
+        DataError: the file cannot be read, or a row shows nothing.
     """
     for row in read_rows(path, field="data"):
         try:
             if row.malformed:
                 raise MalformedRow(row.malformed)
-            line = msgspec.convert(row.values, _Line)
-            prompt = prompt_of(line.prompt, "prompt")
+            shown = _answers(row.values)
         except (MalformedRow, msgspec.ValidationError) as error:
-            raise DataError(f"{row.place}: {error}; a line is {{'prompt': …, 'response': …}}") from error
-        yield prompt, line.response
+            raise DataError(
+                f"{row.place}: {error}; a line is {{'prompt': …, 'response': …}} or {{'messages': […]}}"
+            ) from error
+        for prompt, response in shown:
+            yield row.place, prompt, response
+
+
+def _answers(values: dict[str, Any]) -> list[tuple[Prompt, str]]:
+    """Return the response of a row, or each answer of its conversation, behind what comes before it."""
+    if "messages" not in values:
+        line = msgspec.convert(values, _Line)
+        return [(prompt_of(line.prompt, "prompt"), line.response)]
+    messages: Any = prompt_of(values["messages"], "messages")
+    answers = [i for i in range(1, len(messages)) if isinstance(messages, list) and messages[i]["role"] == "assistant"]
+    if not answers:
+        raise MalformedRow("no message of the column messages is an assistant's answer")
+    return [(messages[:i], messages[i]["content"]) for i in answers]

@@ -1,5 +1,6 @@
 """A short training in which task, env, reward, objective, advantage, backend and trackers are a user's own."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from arl.train.warmup import WarmupJob, warm_up
 from tests.extending import my_objective
 from tests.extending.my_task import LETTERS
 from tests.extending.short_run import TRAJECTORIES, ShortRun, step_records, trained_rows
+from tests.forks import ROOT
 
 HERE = "tests.extending"
 ECHO = f"{HERE}.my_task:Echo"
@@ -98,3 +100,18 @@ def test_the_demonstrations_of_a_task_warm_a_tiny_model_up(tmp_path: Path, capsy
     dist.destroy_process_group()
     assert '"stage": "copying", "step": 4' in capsys.readouterr().out
     assert (tmp_path / "out" / "model.safetensors").exists()
+
+
+def test_an_advantage_of_ones_own_trains_to_the_bits_of_the_built_in_one(tmp_path: Path) -> None:
+    def trained(advantage: str) -> str:
+        rewarded = f"reward.function={HERE}.my_reward:ones"
+        return ShortRun(tmp_path / advantage, f"advantage={advantage}", rewarded).train().weights_sha256
+
+    assert trained("recipes.leave_one_out:LeaveOneOut") == trained("rloo") != trained("grpo")
+
+
+def test_readme_shows_the_advantage_that_it_runs() -> None:
+    module = (ROOT / "recipes" / "leave_one_out.py").read_text()
+    (shown,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown in module
+    assert "recipes.leave_one_out:LeaveOneOut" in (ROOT / "README.md").read_text()
