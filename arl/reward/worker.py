@@ -26,7 +26,7 @@ import sys
 import time
 import traceback
 from collections import deque
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -390,14 +390,24 @@ def _children(pid: int) -> list[int]:
     return found
 
 
+def _use_threads(threads: Mapping[str, str]) -> None:
+    """Let torch, and what is imported from now on, use as many threads as the recipe gives."""
+    os.environ.update(threads)
+    if "torch" in sys.modules and threads["OMP_NUM_THREADS"].isdecimal():
+        sys.modules["torch"].set_num_threads(int(threads["OMP_NUM_THREADS"]))
+
+
 def main() -> None:
     """Serve the function that the command line names."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
     controller = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is started from here does not inherit the socket
+    threads = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+    os.environ.update(dict.fromkeys(threads, "1"))  # threads of OpenMP that the import used would be missing in a fork
     function = import_function(settings.function, "reward.function")
     if prepare := getattr(function, "prepare", None):
         prepare()
+    os.register_at_fork(after_in_child=lambda: _use_threads(threads))
     gc.collect()
     gc.freeze()  # so that the collector of a worker does not touch, and so copy, what is imported
     adopt_orphans()

@@ -137,15 +137,34 @@ def test_a_slow_first_call_loses_no_answer_beside_twice_as_many_busy_processes_a
     assert [verdict.error for verdict in verdicts] == ["", "its process exited with code 9", "", ""]
 
 
-def test_the_threads_that_a_recipe_gives_hold_for_each_numeric_library(tmp_path: Path) -> None:
+COMPUTES = """
+import torch
+from tests.reward.hostile import threads
+
+square = torch.ones(300, 300)
+(square @ square).exp().sum()  # by a team of threads, if there were several before the fork
+
+
+def score(problem, response):
+    (square @ square).exp().sum()
+    return {"torch": torch.get_num_threads(), **threads(problem, response)}
+"""
+
+
+def test_the_threads_that_a_recipe_gives_hold_for_each_numeric_library_and_outlive_the_fork(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """torch takes MKL's number, and numpy that of OpenBLAS, before OMP_NUM_THREADS."""
+    (tmp_path / "computes.py").write_text(COMPUTES)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
-    async def work(pool: RewardPool) -> dict[str, float]:
-        return (await pool.call(pool.settings.function, Problem("?"), Response("?"))).parts
+    async def work(pool: RewardPool) -> Verdict:
+        return await pool.call(pool.settings.function, Problem("?"), Response("?"))
 
-    for given, expected in (({}, 1.0), ({"OMP_NUM_THREADS": "3"}, 3.0)):
-        pool = pool_of(tmp_path, f"{hostile.__name__}:threads", environment=given)
-        assert set(with_pool(pool, work).values()) == {expected}
+    verdict = with_pool(pool_of(tmp_path, f"{hostile.__name__}:threads"), work)
+    assert set(verdict.parts.values()) == {1.0}
+    verdict = with_pool(pool_of(tmp_path, "computes:score", environment={"OMP_NUM_THREADS": "3"}), work)
+    assert set(verdict.parts.values()) == {3.0}, verdict
 
 
 def test_nothing_is_left_when_the_pool_closes_while_calls_run(marked: Path) -> None:
