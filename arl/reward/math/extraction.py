@@ -14,7 +14,7 @@ import re
 from collections.abc import Iterable
 
 from arl.reward.math.latex import MAX_CHARACTERS
-from arl.reward.math.vocabulary import one_of
+from arl.reward.math.vocabulary import TABLES, one_of
 
 _MAX_LINE = 200  # characters of an answer after `####`
 _MAX_WORDS = 6  # of an answer without a number or a formula; a longer sentence names none
@@ -51,19 +51,29 @@ _EMPHASIS = re.compile(r"(?<![\w\\])[*`]{1,3}(?=\S)|(?<=[^\s\\])[*`]{1,3}(?![\w-
 _MATH = re.compile(
     r"(?s)\$\$(.+?)\$\$|(?<![\\\d])\$(?:(?=\S)([^$\n]*[^$\s])|\s([^$]+)\s)\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]"
 )
-_NUMBER = r"(?:\d+\s\d+/\d+|\d{1,3}(?:[ ]\d{3})++(?!\d)|\d++(?:[.,:/]\d++)*+|\.\d++|\d*[¼-¾⅐-⅞])"
-_BRACKET = r"[(\[](?:[^()\[\]A-Za-z\n]|\\[A-Za-z]+|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\([^()A-Za-z\n]*\))++[)\]]"
-_OPERATOR = (
-    r"(?:[-+−–*/×·÷=<>≤≥≠≈±]|\\(?:times|cdot|div|pm|[lg]eq?|neq?|approx|in|cup)(?![A-Za-z])|(?<=\d)\s?[xX]\s?(?=\d))"
+_NUMBER = r"(?:\d+\s\d+/\d+|\d{1,3}(?:[ ]\d{3})++(?!\d)|\d++(?:[.,:/]\d++)*+(?:[eE][-+]?\d+)?|\.\d++|\d*[¼-¾⅐-⅞])"
+_BRACKET = (
+    r"(?:[(\[](?:[^()\[\]A-Za-z\n]|\\[A-Za-z]+|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\([^()A-Za-z\n]*\))++[)\]]"
+    r"|\\?\{[^{}A-Za-z\n]*\})"
 )
-_OPERAND = rf"""(?:[$€£]?√?{_NUMBER}|\\[A-Za-z]++(?:\s*\{{{_IN_BRACES}\}}|\[\d\])*+
-    |√?{_BRACKET}|[π∞]|(?<![A-Za-z\\])[A-Za-z](?![A-Za-z'’]))(?:\s?\\?%|°|[!²³]|[\^_]\s*(?:\{{{_IN_BRACES}\}}|[-+]?\w+|\\circ))*+"""
-_BESIDE = r"(?=[(√π])|\s?(?=\\[A-Za-z])|(?<=\d)(?=[a-fi-ln-rt-zA-Z](?![A-Za-z]))"
+_OPERATOR = (
+    r"(?:[-+−–*/×·÷=<>≤≥≠≈±]|\\(?:times|cdot|div|pm|[lg]eq?|neq?|approx|in|cup)(?![A-Za-z])"
+    r"|(?<=\d)\s?[xX]\s?(?=\d)|\b(?:mod|choose)\b)"
+)
+_SIGN = r"(?:[-−+±]|\\pm\s?)"
+_FUNCTION = rf"(?:{one_of('functions')}(?:_\w+|_?\{{\w+\}})?(?![A-Za-z])\s?)"
+_ARGUMENT = rf"(?:\{{{_IN_BRACES}\}}|[-+]?\w+|\\circ)"
+_OPERAND = (
+    rf"(?:[$€£]?√?{_FUNCTION}*{_NUMBER}|\\[A-Za-z]++(?:\s*\{{{_IN_BRACES}\}}|\[\d\]|\s?\d++)*+|[√|]?{_FUNCTION}*{_BRACKET}\|?"
+    rf"|{_FUNCTION}*(?:[π∞]|pi(?![A-Za-z])|(?<![A-Za-z\\])[A-Za-z](?![A-Za-z'’])))"
+    rf"(?:\s?\\?%|°|[!²³¹⁰⁴-⁹⁻]|[\^_]\s*{_ARGUMENT}|\s(?:{'|'.join(TABLES['scales'])})\b)*+"
+)
+_BESIDE = rf"(?=[(√π])|\s?(?=\\[A-Za-z]|{_FUNCTION}|pi(?![A-Za-z]))|(?<=\d)(?=[a-fi-ln-rt-zA-Z](?![A-Za-z]))"
 _AND = r",?\s(?:and|or)\s(?=[-\d$])"
 _EXPRESSION = re.compile(
-    rf"""(?x) (?<![A-Za-z\d_.,/^{{\\]) (?:[-−+](?=[\d.$€£\\(]))?
-    (?>{_OPERAND} (?: (?:\s*{_OPERATOR}\s*[-−+]?|{_BESIDE}|{_AND}|,\s(?=[-\d$][^\n]{{0,30}}?{_AND})) {_OPERAND} )*+ )
-    (?=(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?(?![A-Za-z\d_^]|[.,:]\d)(?!\s*[*/×÷^=]))"""
+    rf"""(?x) (?<![A-Za-z\d_.,/^{{\\|]) (?:{_SIGN}(?=[\d.$€£\\(]))?
+    (?>{_OPERAND} (?: (?:\s*{_OPERATOR}\s*{_SIGN}?|{_BESIDE}|{_AND}|,\s(?=[-\d$][^\n]{{0,30}}?{_AND})) {_OPERAND} )*+ )
+    (?=(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?(?![A-Za-z\d_^\]}}>|:]|[.,]\d)(?!\s*[*/×÷^=]))"""
 )
 _DIGIT = re.compile(r"\d")
 
@@ -92,8 +102,8 @@ def find_answer(text: str, truncated: bool) -> tuple[str | None, bool]:
     stated = _stated(whole_lines[-_TAIL:])
     if stated is not None or truncated or r"\boxed" in text:
         return stated, False
-    is_choice = re.fullmatch(r"\(?[A-J](?:[).:].{0,99})?", text.strip())
-    return text.strip() if is_choice else _last_expression(text[-_TAIL:]), False
+    is_whole = re.fullmatch(r"\(?[A-J](?:[).:].{0,99})?|[^\W\d_]+[.!]?", text.strip())
+    return text.strip() if is_whole else _last_expression(text[-_TAIL:]), False
 
 
 def gold_answer(answer: str) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 
 from arl.reward.math.forms import Form, Unreadable, relation, spell
-from arl.reward.math.tokens import NUMBERS, UNITS, Token, read_tokens, read_unit
+from arl.reward.math.tokens import LARGE_OPERATORS, NUMBERS, UNITS, Token, read_tokens, read_unit
 
 MAX_CHARACTERS = 4000
 MAX_TOKENS = 1500
@@ -21,7 +21,7 @@ MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
 # Signs between parts, the weakest first. "p=5,q=2;p=7,q=2"; a union is a list of intervals
 _SEPARATORS = ({";"}, {","}, {r"\cup"})
-_RELATIONS = {"=", r"\neq", r"\approx", r"\in", "<", ">", r"\leq", r"\geq"}
+_RELATIONS = {"=", r"\neq", r"\approx", r"\in", r"\to", "<", ">", r"\leq", r"\geq"}
 _INFIX = {r"\over": r"\frac", r"\choose": r"\binom"}
 _LEVELS = (*_SEPARATORS, _RELATIONS, {":"}, set(_INFIX), {"+", "-"})
 _UPPER = {r"\pm": "+", r"\mp": "-"}
@@ -88,6 +88,9 @@ def _joined(parts: list[Form], signs: list[str]) -> Form:
     if signs[0] in _INFIX:
         return _macro_call(_INFIX[signs[0]], (parts[0], parts[-1]))
     if signs[0] in {"+", "-"}:
+        if {part.kind for part in parts} == {"()"} and len({len(part.items) for part in parts}) == 1:
+            columns = zip(*(part.items for part in parts), strict=True)  # of vectors and matrices
+            return Form("()", tuple(_joined([*column], signs) for column in columns))
         signed = zip(signs, parts[1:], strict=True)
         return Form("+", (parts[0], *(Form("-", (part,)) if sign == "-" else part for sign, part in signed)))
     return Form("ratio" if signs[0] == ":" else "list", tuple(parts))
@@ -253,6 +256,9 @@ class _Parser:
         r"""Read `\sin^2 x`, `\log_{2}16`, `\ln(x+1)`: without brackets the argument is a product of plain factors."""
         base = (self._argument(),) if self._skip("_") else ()
         exponent = self._argument() if self._skip("^") else None
+        if name in LARGE_OPERATORS:  # the exponent is the upper limit
+            limits = base if exponent is None else (*base, exponent)
+            return Form("call", (self._product(), *limits), name)
         argument = self._power() if self._is("(", "[", "{", "|") else self._signed(self._plain_product)
         if exponent == Form("-", (_number(1),)):
             return Form("call", (argument,), r"\arc" + name[1:])

@@ -19,6 +19,7 @@ _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
 _NOT_ASCII = re.compile(f"[{_RAISED}]+|[{_LOWERED}]+|[^ -~]")
 _FUNCTIONS = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|lg|exp|det|gcd|lcm|max|min")
+LARGE_OPERATORS = ["\\" + name for name in words("operators")]
 _WORDS = re.compile(rf"(?s)(?!\s*(?:\d|(?:[eid]|and|or|{_FUNCTIONS.pattern})\s*$)).*[^\W\d_]")  # what \text holds
 _TYPED = re.compile(one_of("typed"))
 _SIGN = re.compile(rf"[^A-Za-z]|{one_of('signs')}")
@@ -133,7 +134,7 @@ def _add_letters(letters: str, tokens: list[Token]) -> None:
 
 def _macro(name: str) -> Token:
     text = _SPELLINGS.get(name, "\\" + name if name.isalpha() else name)
-    if _FUNCTIONS.fullmatch(name):
+    if _FUNCTIONS.fullmatch(name) or text in LARGE_OPERATORS:
         return Token("function", text)
     is_sign = not text[1:].isalpha() or _SIGN.fullmatch(text[1:])
     return Token("sign" if is_sign else "symbol", text)

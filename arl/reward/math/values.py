@@ -205,6 +205,10 @@ def _binomial(above: Value, below: Value) -> Value:
     return _factorial(above) * (1 / _factorial(below)) * (1 / _factorial(above + -below))
 
 
+def _combination(salt: int, one: Value, other: Value) -> Value:
+    return mp.sin(salt * one + mp.sqrt(salt) * other)
+
+
 _CONSTANTS = {r"\pi": mp.pi, "e": mp.e, "i": mp.j, r"\infty": mp.inf}
 # Fractions and numbers of mpmath can be added and multiplied, but not subtracted and divided.
 _OPERATIONS: dict[str, Callable[..., Value]] = {
@@ -225,3 +229,6 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
 _NAMES = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "ln", "exp")
 _FUNCTIONS = {"\\" + name: getattr(mp, name) for name in _NAMES}
 _FUNCTIONS |= {"\\arc" + name: getattr(mp, "a" + name) for name in _NAMES[:6]}
+# A sum or an integral is not computed, but it is a function of its parts.
+_OPAQUE = ("named", "relation", r"\sum", r"\prod", r"\int", r"\lim")
+_FUNCTIONS |= {name: functools.partial(_combination, salt) for salt, name in enumerate(_OPAQUE, start=3)}
