@@ -15,12 +15,21 @@ from msgspec import Struct
 from arl.config.data_section import PassRate
 from arl.config.recipe import Data
 from arl.data.hub import find_files
-from arl.data.row_problems import Candidate, RowReader, file_candidates, prompt_question
-from arl.data.table_rows import read_rows
+from arl.data.row_problems import (
+    ANSWER_COLUMNS,
+    Candidate,
+    RowReader,
+    file_candidates,
+    prompt_question,
+    shortened,
+)
+from arl.data.table_rows import column_names, read_rows
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
 from arl.tasks.registry import open_task
 from arl.types import LARGEST_REWARD, Problem
+
+MAX_CHECKED_ANSWERS = 20_000  # different ones, some seconds' worth; of more, as many that are evenly spread
 
 
 class ProblemSets(Struct, frozen=True):
@@ -36,6 +45,7 @@ def load_problems(
     seed: int,
     suites: Mapping[str, Sequence[Problem]] = {},
     count_tokens: Callable[[Problem], int] | None = None,
+    unusable: Callable[[str], str] | None = None,
 ) -> ProblemSets:
     """Load or make the problems, in the order of the files or of the task, and filter those for training.
 
@@ -43,9 +53,11 @@ def load_problems(
         seed: of a task that draws its problems.
         suites: name of a suite -> its problems, which must not overlap with the training problems.
         count_tokens: tokens of a problem's prompt; needed with data.max_prompt_tokens.
+        unusable: see `check_answers`; None: any answer will do.
 
     Raises:
-        DataError: no such file, a row that is no problem, nothing to train on, or an overlap that is to be refused.
+        DataError: no such file, a row that is no problem, nothing to train on, an overlap that is to be refused, or
+            most answers are unusable.
     """
     notes: list[str] = []
     if data.task is not None:
@@ -76,6 +88,8 @@ def load_problems(
             f"{source}: {len(held_out)} problems are held out and leave none to train on; give more, hold out "
             f"fewer, or filter less{said}"
         )
+    if unusable is not None:
+        notes += check_answers([*training, *held_out], data, unusable)
     return ProblemSets(
         training=[candidate.problem for candidate in training],
         held_out=[candidate.problem for candidate in held_out],
@@ -204,6 +218,42 @@ def _by_pass_rate(candidates: Sequence[Candidate], wanted: PassRate, notes: list
         f"and {len(candidates) - len(measured):,} that {wanted.file} did not measure"
     )
     return kept
+
+
+def check_answers(candidates: Sequence[Candidate], data: Data, unusable: Callable[[str], str]) -> list[str]:
+    """Count the gold answers that no response can match.
+
+    Args:
+        unusable: says why no response could match an answer; empty: one can. Is asked once about equal answers.
+
+    Returns:
+        A note, if there are any.
+
+    Raises:
+        DataError: more than half of the answers are unusable.
+    """
+    answers = list(dict.fromkeys(candidate.problem.answer for candidate in candidates))
+    reasons = {answer: unusable(answer) for answer in answers[:: len(answers) // MAX_CHECKED_ANSWERS + 1]}
+    checked = [candidate for candidate in candidates if candidate.problem.answer in reasons]
+    useless = [candidate for candidate in checked if reasons[candidate.problem.answer]]
+    if not useless:
+        return []
+    first = useless[0]
+    answer = first.problem.answer
+    what = (
+        f"{len(useless):,} of {len(checked):,} gold answers can be matched by no response, as that of {first.place}, "
+        f"{shortened(answer)}: {reasons[answer]}"
+    )
+    if 2 * len(useless) <= len(checked):
+        return [what]
+    if data.path is None:
+        raise DataError(f"data.task {data.task}: {what}. Correct the task's problems, or give another reward.function")
+    likely = [name for name in column_names(first.problem.metadata) if name.rpartition(".")[2] in ANSWER_COLUMNS]
+    has = f"; the rows have {', '.join(likely)}" if likely else ""
+    raise DataError(
+        f"data.path {data.path}: {what}. Name the column of the answers, or an element of a list such as "
+        f"final_answer.0, in data.columns.answer{has}"
+    )
 
 
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:

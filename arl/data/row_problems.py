@@ -24,6 +24,11 @@ from arl.errors import DataError, short_message
 from arl.types import Problem
 
 DEFAULT_ANSWER = "answer"
+ANSWER_COLUMNS = {
+    *("answer", "final_answer", "expected_answer", "correct_answer", "gold_answer", "reference_answer"),
+    *("ground_truth", "gold", "solution", "label", "target", "result"),
+}
+"""Names that columns with answers usually have."""
 
 
 class Candidate(Struct, frozen=True):
@@ -161,7 +166,7 @@ def prompt_of(value: Any, column: str) -> str | list[dict[str, str]]:
         if any(message["content"].strip() for message in messages):
             return messages
     raise MalformedRow(
-        f"column {column} is {_shortened(value)}, and must be text or a list of chat messages (role and content, both "
+        f"column {column} is {shortened(value)}, and must be text or a list of chat messages (role and content, both "
         "text), and not empty"
     )
 
@@ -179,7 +184,7 @@ def _text(value: Any, column: str) -> str:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(value)
-    raise MalformedRow(f"column {column} is {_shortened(value)}, and must be text or a number, not empty")
+    raise MalformedRow(f"column {column} is {shortened(value)}, and must be text or a number, not empty")
 
 
 def _as_answer(value: Any, column: str) -> str:
@@ -189,10 +194,11 @@ def _as_answer(value: Any, column: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:  # bytes, NaN, an infinity: only parquet has them
-        raise MalformedRow(f"column {column} is {_shortened(value)}, and must be what JSON can hold") from error
+        raise MalformedRow(f"column {column} is {shortened(value)}, and must be what JSON can hold") from error
 
 
-def _shortened(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """Write a value as Python does, in at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 

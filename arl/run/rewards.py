@@ -3,18 +3,22 @@
 recipe ─► open_rewards, inline_rewards ─► training_scorer, evaluation_scorer ─► Episodes
 """
 
-from collections.abc import Callable, Mapping, Sequence
+import contextlib
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import NoReturn
 
 from arl.config.imports import import_function
 from arl.config.recipe import Recipe
-from arl.errors import InputError
+from arl.errors import InputError, printable
 from arl.reward.pool import RewardPool
 from arl.reward.scorer import InlineRewards, OnError, Scorer, UngradedLog
 from arl.reward.worker import Settings
 from arl.tasks.registry import task_class, task_part
 
 LOG = "reward.log"
+ANSWER_SECONDS = 2.0  # for the check of one gold answer
 
 
 def reward_name(recipe: Recipe) -> str:
@@ -37,6 +41,42 @@ def reward_weights(recipe: Recipe) -> Mapping[str, float]:
     if recipe.reward.function is None and recipe.data.task is not None:
         return task_class(recipe.data.task).reward_weights
     return {}
+
+
+def answer_check(recipe: Recipe) -> Callable[[str], str] | None:
+    """Return what says why no response could match an answer, as `arl.data.problems.check_answers` takes it.
+
+    Returns:
+        None: the reward function has no `unusable`.
+    """
+    unusable = getattr(import_function(reward_name(recipe), "reward.function"), "unusable", None)
+    if unusable is None:
+        return None
+
+    def check(answer: str) -> str:
+        try:
+            with _alarm(ANSWER_SECONDS):
+                return unusable(answer) or ""
+        except Exception as error:  # whatever it raises, a run need not end for it
+            return f"its check failed ({printable(str(error)) or type(error).__name__})"
+
+    return check
+
+
+@contextlib.contextmanager
+def _alarm(seconds: float) -> Iterator[None]:
+    """Raise a TimeoutError in the main thread where the body takes longer."""
+
+    def end(*_: object) -> NoReturn:
+        raise TimeoutError(f"no answer in {seconds:g} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -> RewardPool:

@@ -86,6 +86,9 @@ def unusable(answer: str) -> str:
     return "" if form else "nothing in it can be read"
 
 
+score.unusable = unusable  # type: ignore[attr-defined]
+
+
 def canonical(answer: str) -> str:
     r"""Return one spelling for all answers that are equal without algebra, for majority votes.
 
