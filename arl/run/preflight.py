@@ -100,8 +100,6 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     measured = measured_suites(recipe, held_out, suites)
     for suite in (held_out, *measured):
         suite.check_prompts(codec, limits)
-    for suite in suites.values():
-        notes += suite.check_answers()
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:

@@ -3,14 +3,13 @@
 recipe ─► open_rewards, inline_rewards ─► training_scorer, evaluation_scorer ─► Episodes
 """
 
-import contextlib
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from arl.config.imports import import_function
 from arl.config.recipe import Recipe
+from arl.data.problems import AnswerCheck
 from arl.errors import InputError, printable
 from arl.reward.pool import RewardPool
 from arl.reward.scorer import InlineRewards, OnError, Scorer, UngradedLog
@@ -43,40 +42,27 @@ def reward_weights(recipe: Recipe) -> Mapping[str, float]:
     return {}
 
 
-def answer_check(recipe: Recipe) -> Callable[[str], str] | None:
-    """Return what says why no response could match an answer, as `arl.data.problems.check_answers` takes it.
-
-    Returns:
-        None: the reward function has no `unusable`.
-    """
+def answer_check(recipe: Recipe) -> AnswerCheck | None:
+    """Return the `unusable` of the reward function, with a deadline for each answer; None: it has none."""
     unusable = getattr(import_function(reward_name(recipe), "reward.function"), "unusable", None)
     if unusable is None:
         return None
+    signal.signal(signal.SIGALRM, _end_check)
 
     def check(answer: str) -> str:
+        signal.setitimer(signal.ITIMER_REAL, ANSWER_SECONDS)
         try:
-            with _alarm(ANSWER_SECONDS):
-                return unusable(answer) or ""
-        except Exception as error:  # whatever it raises, a run need not end for it
-            return f"its check failed ({printable(str(error)) or type(error).__name__})"
+            return unusable(answer) or ""
+        except Exception as error:  # a run does not end for the failure of a check
+            return f"its check failed ({printable(repr(error))})"
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
 
     return check
 
 
-@contextlib.contextmanager
-def _alarm(seconds: float) -> Iterator[None]:
-    """Raise a TimeoutError in the main thread where the body takes longer."""
-
-    def end(*_: object) -> NoReturn:
-        raise TimeoutError(f"no answer in {seconds:g} s")
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.setitimer(signal.ITIMER_REAL, seconds)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
+def _end_check(*_: object) -> None:
+    raise TimeoutError(f"no answer in {ANSWER_SECONDS:g} s")
 
 
 def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -> RewardPool:

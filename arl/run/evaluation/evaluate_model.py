@@ -141,8 +141,6 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     for name in names:
         all_of_it = {} if name == HELD_OUT else {"problems": ALL_PROBLEMS}
         suites.append(load_suite(recipe, name, all_of_it | request.sampling, "--suite").shortened())
-        for text in suites[-1].check_answers():
-            note(f"suite {name}: {text}")
     installed = probe_backend(recipe)
     # All cores and devices are for the engines.
     shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)

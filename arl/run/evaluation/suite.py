@@ -19,7 +19,7 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import make_recipe
 from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
-from arl.data.problems import ProblemSets, as_candidates, check_answers, load_problems
+from arl.data.problems import AnswerCheck, ProblemSets, as_candidates, check_answers, load_problems
 from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import HuggingFaceCodec, recipe_format
 from arl.errors import DataError
@@ -61,15 +61,12 @@ class Suite:
         return replace(self, problems=self.problems[: self.recipe.eval.problems])
 
     def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
-        """Check that the model can hold the longest prompt with a full answer; see `check_prompts`."""
+        """Check that the model can hold the longest prompt with a full answer, and that answers can be matched."""
+        if unusable := answer_check(self.recipe):
+            check_answers(as_candidates(self.problems, self.name), self.recipe.data, unusable)
         if self.problems:
             prompts = codec.with_format(recipe_format(self.recipe.data))
             check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
-
-    def check_answers(self) -> list[str]:
-        """Check the gold answers; see arl.data.problems.check_answers."""
-        unusable = answer_check(self.recipe)
-        return check_answers(as_candidates(self.problems, self.name), self.recipe.data, unusable) if unusable else []
 
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""
@@ -141,7 +138,7 @@ def run_suites(recipe: Recipe) -> dict[str, Suite]:
 
 
 def run_problems(
-    recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec, unusable: Callable[[str], str] | None = None
+    recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec, unusable: AnswerCheck | None = None
 ) -> ProblemSets:
     """Load the recipe's own problems, filtered as it says.
 
