@@ -257,13 +257,6 @@ for name, about, functions in (
         command(group)(function)
 
 
-def _expand_home(word: str) -> str:
-    """Replace the leading ~ of an argument, or of the value in `--option=~/value`, which no shell does."""
-    option = re.match(r"--[\w-]+=", word)
-    start = option.end() if option else 0
-    return word[:start] + os.path.expanduser(word[start:])
-
-
 def main() -> None:
     """Run the command line, and leave the process with its exit code."""
     from arl.errors import ArlError
@@ -279,7 +272,8 @@ def main() -> None:
         exit_immediately(code)
 
     atexit.register(end)  # first, and so called last
-    sys.argv[1:] = [_expand_home(word) for word in sys.argv[1:]]
+    at_home = re.compile(r"(^|^--[\w-]+=)~(?=/|$)")  # of `--option=~/value` no shell makes anything else
+    sys.argv[1:] = [at_home.sub(lambda found: found[1] + os.path.expanduser("~"), word) for word in sys.argv[1:]]
     try:
         app()
     except ArlError as error:  # of an argument that is looked up before its command begins

@@ -206,10 +206,6 @@ def _siblings(directory: Path, kind: str, names: Iterable[str]) -> str:
 # ---- files of data sets
 
 SUFFIXES = (".jsonl", ".json", ".parquet")
-CONVERT = (
-    "pandas.read_csv(FILE).to_json(NEW, orient='records', lines=True) writes jsonl of a table, `gunzip --keep FILE` of "
-    "its .gz"
-)
 
 
 def find_files(spec: str, field: str) -> list[Path]:
@@ -227,7 +223,8 @@ def find_files(spec: str, field: str) -> list[Path]:
     others = [file for file in files if file.suffix not in SUFFIXES]
     if others:
         raise DataError(
-            f"{what}: {others[0].name} is not {', '.join(SUFFIXES)}: give jsonl or parquet files. {CONVERT}"
+            f"{what}: {others[0].name} is not {', '.join(SUFFIXES)}: give jsonl or parquet files, as `gunzip --keep` "
+            "or pandas.read_csv(FILE).to_json(NEW, orient='records', lines=True) write them"
         )
     return files
 

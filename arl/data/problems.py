@@ -15,12 +15,17 @@ from msgspec import Struct
 from arl.config.data_section import PassRate
 from arl.config.recipe import Data
 from arl.data.hub import find_files
-from arl.data.row_problems import Candidate, RowReader, file_candidates, prompt_question
-from arl.data.table_rows import read_rows
+from arl.data.row_problems import Candidate, RowReader, file_candidates, prompt_question, shortened
+from arl.data.table_rows import column_names, read_rows
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
 from arl.tasks.registry import open_task
 from arl.types import LARGEST_REWARD, Problem
+
+AnswerCheck = Callable[[str], str]
+"""Says why no response could match an answer; empty: one can."""
+
+MAX_CHECKED_ANSWERS = 20_000  # different ones, some seconds' worth; of more, as many that are evenly spread
 
 
 class ProblemSets(Struct, frozen=True):
@@ -36,6 +41,7 @@ def load_problems(
     seed: int,
     suites: Mapping[str, Sequence[Problem]] = {},
     count_tokens: Callable[[Problem], int] | None = None,
+    unusable: AnswerCheck | None = None,
 ) -> ProblemSets:
     """Load or make the problems, in the order of the files or of the task, and filter those for training.
 
@@ -43,9 +49,11 @@ def load_problems(
         seed: of a task that draws its problems.
         suites: name of a suite -> its problems, which must not overlap with the training problems.
         count_tokens: tokens of a problem's prompt; needed with data.max_prompt_tokens.
+        unusable: checks gold answers; None: any will do.
 
     Raises:
-        DataError: no such file, a row that is no problem, nothing to train on, or an overlap that is to be refused.
+        DataError: no such file, a row that is no problem, nothing to train on, an overlap that is to be refused, or
+            most answers are unusable.
     """
     notes: list[str] = []
     if data.task is not None:
@@ -76,6 +84,8 @@ def load_problems(
             f"{source}: {len(held_out)} problems are held out and leave none to train on; give more, hold out "
             f"fewer, or filter less{said}"
         )
+    if unusable is not None:
+        notes += check_answers([*training, *held_out], data, unusable)
     return ProblemSets(
         training=[candidate.problem for candidate in training],
         held_out=[candidate.problem for candidate in held_out],
@@ -143,9 +153,10 @@ class ProblemOrder:
 
 def without_repeats(candidates: Sequence[Candidate], notes: list[str]) -> list[Candidate]:
     """Keep the first of all candidates with an equal question."""
-    counts = Counter(candidate.letters for candidate in candidates)
-    keys = [(each.letters, each.key if counts[each.letters] > 1 else "") for each in candidates]
-    first: dict[tuple[int, str], Candidate] = {}
+    letters = [candidate.letters for candidate in candidates]
+    counts = Counter(letters)
+    keys = [each.key if counts[own] > 1 else own for own, each in zip(letters, candidates, strict=True)]
+    first: dict[int | str, Candidate] = {}
     repeats = [each for key, each in zip(keys, candidates, strict=True) if first.setdefault(key, each) is not each]
     if repeats:
         notes.append(f"{len(repeats):,} repeated questions left out (data.deduplicate), as {repeats[0]}")
@@ -206,9 +217,40 @@ def _by_pass_rate(candidates: Sequence[Candidate], wanted: PassRate, notes: list
     return kept
 
 
+def check_answers(candidates: Sequence[Candidate], data: Data, unusable: AnswerCheck) -> list[str]:
+    """Count the gold answers that no response can match.
+
+    Returns:
+        A note, if there are any.
+
+    Raises:
+        DataError: more than half of the answers are unusable.
+    """
+    answers = list(dict.fromkeys(candidate.problem.answer for candidate in candidates))
+    reasons = {answer: unusable(answer) for answer in answers[:: len(answers) // MAX_CHECKED_ANSWERS + 1]}
+    checked = [candidate for candidate in candidates if candidate.problem.answer in reasons]
+    useless = [candidate for candidate in checked if reasons[candidate.problem.answer]]
+    if not useless:
+        return []
+    first = useless[0]
+    answer = first.problem.answer
+    what = (
+        f"{len(useless):,} of {len(checked):,} gold answers can be matched by no response, as that of {first.place}, "
+        f"{shortened(answer)}: {reasons[answer]}"
+    )
+    if 2 * len(useless) <= len(checked):
+        return [what]
+    source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
+    names = ", ".join(column_names(first.problem.metadata)[:12])
+    raise DataError(
+        f"{source}: {what}. Correct the answers, or name their column in data.columns.answer; of a list, name an "
+        f"element, as in final_answer.0{names and f' (the other columns are {names})'}"
+    )
+
+
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:
     """Wrap the problems of a task or suite called `where`, whose questions are their prompts."""
-    return [Candidate.of(problem, prompt_question(problem.prompt), where) for problem in problems]
+    return [Candidate(problem, prompt_question(problem.prompt), where) for problem in problems]
 
 
 def _measured_rates(file: str) -> dict[str, float]:

@@ -14,7 +14,7 @@ import textwrap
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from msgspec import Struct
 
@@ -27,25 +27,25 @@ DEFAULT_ANSWER = "answer"
 
 
 class Candidate(Struct, frozen=True):
-    """Hold a problem on its way into a split. Equal questions have equal letters and an equal key.
+    """Hold a problem on its way into a split.
 
-    A key takes ten times as long to make, and is made only where letters are equal.
+    Equal questions have equal letters and an equal key, which takes ten times as long to make.
     """
 
     problem: Problem
     question: str
-    letters: int  # a hash
     place: str  # where it comes from, for messages
-
-    @classmethod
-    def of(cls, problem: Problem, question: str, place: str) -> Self:
-        """Make one whose letters are those of the question."""
-        return cls(problem, question, _hash_letters(question), place)
 
     @property
     def key(self) -> str:
         """Return the text by which equal questions are found."""
         return question_key(self.question)
+
+    @property
+    def letters(self) -> int:
+        """Hash the letters and digits of the key. Of an ASCII text these are its own: no key has to be made."""
+        text = self.question if self.question.isascii() else self.key
+        return hash(text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS))
 
     def __str__(self) -> str:
         """Return the place and the beginning of the question, on one line."""
@@ -91,7 +91,7 @@ class RowReader:
             question = " ".join(texts.values())
         metadata = {name: value for name, value in row.values.items() if name not in self._used}
         problem = Problem(prompt, self._answer(row), metadata)
-        return Candidate.of(problem, question, row.place)
+        return Candidate(problem, question, row.place)
 
     def _answer(self, row: Row) -> str:
         column = self._columns.answer
@@ -161,7 +161,7 @@ def prompt_of(value: Any, column: str) -> str | list[dict[str, str]]:
         if any(message["content"].strip() for message in messages):
             return messages
     raise MalformedRow(
-        f"column {column} is {_shortened(value)}, and must be text or a list of chat messages (role and content, both "
+        f"column {column} is {shortened(value)}, and must be text or a list of chat messages (role and content, both "
         "text), and not empty"
     )
 
@@ -179,7 +179,7 @@ def _text(value: Any, column: str) -> str:
         return value
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         return str(value)
-    raise MalformedRow(f"column {column} is {_shortened(value)}, and must be text or a number, not empty")
+    raise MalformedRow(f"column {column} is {shortened(value)}, and must be text or a number, not empty")
 
 
 def _as_answer(value: Any, column: str) -> str:
@@ -189,10 +189,11 @@ def _as_answer(value: Any, column: str) -> str:
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError) as error:  # bytes, NaN, an infinity: only parquet has them
-        raise MalformedRow(f"column {column} is {_shortened(value)}, and must be what JSON can hold") from error
+        raise MalformedRow(f"column {column} is {shortened(value)}, and must be what JSON can hold") from error
 
 
-def _shortened(value: Any) -> str:
+def shortened(value: Any) -> str:
+    """Write a value as Python does, in at most 60 characters."""
     text = repr(value)
     return text if len(text) <= 60 else f"{text[:57]}…"
 
@@ -228,12 +229,6 @@ def question_key(text: str) -> str:
         for mark, plain in _PLAIN:
             text = text.replace(mark, plain)
     return " ".join(_MARKS.sub(" ", text.casefold()).split())
-
-
-def _hash_letters(question: str) -> int:
-    """Hash the letters and digits of a question's key. Of an ASCII text these are its own: no key has to be made."""
-    text = question if question.isascii() else question_key(question)
-    return hash(text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS))
 
 
 def prompt_question(prompt: str | list[dict[str, Any]]) -> str:

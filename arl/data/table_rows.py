@@ -79,7 +79,7 @@ def _read_array(file: BinaryIO) -> list[Any]:
         return []
     values = _decoded(file.read().removeprefix(BYTE_ORDER_MARK))
     if isinstance(values, dict) and (has_more or len(values) == 1):  # else it is the only row of its file
-        lists = [value for value in values.values() if isinstance(value, list) and _are_rows(value)]
+        lists = [value for value in values.values() if isinstance(value, list) and all(map(_is_row, value))]
         values = lists[0] if len(lists) == 1 else None
     if isinstance(values, list):
         return values
@@ -87,9 +87,8 @@ def _read_array(file: BinaryIO) -> list[Any]:
     return []
 
 
-def _are_rows(values: list[Any]) -> bool:
-    """Return whether these are rows, and not the chat messages of one."""
-    return all(isinstance(value, dict) and "role" not in value for value in values)
+def _is_row(value: Any) -> bool:
+    return isinstance(value, dict) and "role" not in value  # else it is a message
 
 
 def _decoded(text: bytes) -> Any:

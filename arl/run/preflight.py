@@ -27,7 +27,7 @@ from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run
 from arl.run.machines import resolve_auto
 from arl.run.processes import rare_collections
 from arl.run.prompt_lengths import check_lengths
-from arl.run.rewards import reward_name
+from arl.run.rewards import answer_check, reward_name
 from arl.run.starting_model import starting_codec, warmup_stages
 from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
@@ -94,7 +94,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     tiny = recipe.model.tiny
     limits = model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
     suites = run_suites(recipe)
-    problems = run_problems(recipe, suites, codec)
+    problems = run_problems(recipe, suites, codec, answer_check(recipe))
     longest = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
     held_out = held_out_suite(recipe, problems.held_out).shortened()
     measured = measured_suites(recipe, held_out, suites)

@@ -81,6 +81,16 @@ def prepare_grader() -> None:
 math_reward.prepare = prepare_grader  # type: ignore[attr-defined]
 
 
+def math_unusable(answer: str) -> str:
+    """Say why no response could match an answer; empty: one can."""
+    from arl.reward.math.grader import unusable
+
+    return unusable(answer)
+
+
+math_reward.unusable = math_unusable  # type: ignore[attr-defined]
+
+
 def math_vote(response: Response) -> str:
     """Return the answer in a response, spelled as all that equal it."""
     from arl.reward.math.grader import vote

@@ -81,6 +81,9 @@ def unusable(answer: str) -> str:
     return next((reason for reason, holds in reasons.items() if holds), "")
 
 
+score.unusable = unusable  # type: ignore[attr-defined]
+
+
 def canonical(answer: str) -> str:
     r"""Return one spelling for all answers that are equal without algebra, for majority votes.
 

@@ -19,11 +19,12 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import make_recipe
 from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
-from arl.data.problems import ProblemSets, load_problems
+from arl.data.problems import AnswerCheck, ProblemSets, as_candidates, check_answers, load_problems
 from arl.data.text_codec import TextCodec
 from arl.data.tokenizer import HuggingFaceCodec, recipe_format
 from arl.errors import DataError
 from arl.run.prompt_lengths import check_prompts
+from arl.run.rewards import answer_check
 from arl.tasks.registry import open_task, task_class
 from arl.types import Problem, Response
 
@@ -60,7 +61,9 @@ class Suite:
         return replace(self, problems=self.problems[: self.recipe.eval.problems])
 
     def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
-        """Check that the model can hold the longest prompt with a full answer; see `check_prompts`."""
+        """Check that the model can hold the longest prompt with a full answer, and that answers can be matched."""
+        if unusable := answer_check(self.recipe):
+            check_answers(as_candidates(self.problems, self.name), self.recipe.data, unusable)
         if self.problems:
             prompts = codec.with_format(recipe_format(self.recipe.data))
             check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
@@ -134,18 +137,23 @@ def run_suites(recipe: Recipe) -> dict[str, Suite]:
     return {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
 
 
-def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec) -> ProblemSets:
+def run_problems(
+    recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec, unusable: AnswerCheck | None = None
+) -> ProblemSets:
     """Load the recipe's own problems, filtered as it says.
 
     Args:
         suites: by name; none of their problems may be trained on.
         codec: counts the tokens of prompts.
+        unusable: checks their gold answers.
 
     Raises:
         DataError: none is held out; or see arl.data.problems.load_problems.
     """
     measured = {name: suite.problems for name, suite in suites.items()}
-    found = load_problems(recipe.data, recipe.seed, measured, lambda problem: len(codec.encode_problem(problem)))
+    found = load_problems(
+        recipe.data, recipe.seed, measured, lambda problem: len(codec.encode_problem(problem)), unusable
+    )
     if recipe.eval.problems and not found.held_out:
         raise DataError(
             f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
