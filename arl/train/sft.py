@@ -49,8 +49,8 @@ RAMP = 50  # optimizer steps
 FLOOR = 0.1  # the learning rate at the end of the schedule, as a share of the peak
 FIRST_SAID = 3  # step of the first progress line: the time of the first step is not that of the others
 SAY_EVERY = 10  # steps between progress lines
-# Operations a token, of 5M parameters. With 0.4M a second thread makes a step a fifth shorter on free cores, and 14 times
-# as long beside other work; with 3.4M it makes it twice as long.
+# Operations a token, of 5M parameters. With 0.4M a second thread makes a step a fifth shorter on free cores, and 14
+# times as long beside other work; with 3.4M it makes it twice as long.
 SMALL = 1e7
 TINY = "tiny"  # in the place of a model
 
