@@ -49,7 +49,9 @@ RAMP = 50  # optimizer steps
 FLOOR = 0.1  # the learning rate at the end of the schedule, as a share of the peak
 FIRST_SAID = 3  # step of the first progress line: the time of the first step is not that of the others
 SAY_EVERY = 10  # steps between progress lines
-SMALL = 5e7  # operations a token: about 25M parameters. A second core gains nothing, and costs much beside other work
+# Operations a token, of 5M parameters. With 0.4M a second thread makes a step a fifth shorter on free cores, and 14
+# times as long beside other work; with 3.4M it makes it twice as long.
+SMALL = 1e7
 TINY = "tiny"  # in the place of a model
 
 Pair = tuple[list[int], list[int]]  # prompt tokens, response tokens
@@ -75,7 +77,7 @@ class PairsJob(Section):
     seed: NonNegative = 0
     """Of the order of the pairs, and of a new model's weights."""
     threads: Positive | None = None
-    """CPU threads of each rank. null: one for a model of less than about 25M parameters, else all cores."""
+    """CPU threads of each rank. null: one for a model of less than about 5M parameters, else all cores."""
     save_every: Positive = 500
     """Steps between saves; each takes the place of the one before."""
     output: str
