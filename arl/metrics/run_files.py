@@ -15,6 +15,7 @@ TRAJECTORIES = "trajectories"
 TRACE_FILE = "trace.json"
 LOGS = "logs"  # directory
 RECIPE = "recipe.yaml"
+GIT_COMMIT = "# git commit "  # begins its first line, where the run was started in a repository
 LOCK = "run.lock"
 SUMMARY = "summary.json"
 SWEEP_MANIFEST = "sweep.json"  # in the directory of a sweep, whose runs are at <arm>/<run>

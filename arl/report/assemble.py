@@ -1,10 +1,11 @@
 """Put a report together: read runs, group them, and answer each question in a section.
 
 paths ─► runs ─► arms ─┬► comparison ─► learning, overview ─┐
-                       └► speed, token_ages, ledger, advice ─┴─► Report ─► terminal, page, JSON
+                       └► training, speed, token_ages, ledger, advice ─┴─► Report ─► terminal, page, JSON
 """
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,15 +16,16 @@ import numpy as np
 from msgspec import Struct
 
 from arl.metrics.names import AGE_BUCKETS
-from arl.report import learning, speed, token_ages
-from arl.report.arms import Arm, make_arms
+from arl.report import learning, speed, token_ages, training
+from arl.report.arms import Arm, exact, make_arms, shortest, show
 from arl.report.comparison import Comparison, compare
-from arl.report.parts import Item, ReportSection, Table, arm_table, by_arm
+from arl.report.parts import Figure, Item, ReportSection, Table, arm_table, by_arm
 from arl.report.quantities import LAST, Budget, Quantity, possible_budgets, unlike_fields
 from arl.report.runs import LoadedRun, load_runs
 from arl.report.statistics import text
 
 TOKENS = ("trained", "rejected", "failed", "dropped", "in_flight")
+MAX_NAMES = 3  # of runs, in a title
 GENERATED = "audit/tokens_generated"
 
 
@@ -31,6 +33,7 @@ class Report(Struct, frozen=True):
     """Hold a whole report."""
 
     title: str
+    facts: list[str]  # recipe, model, task, commit, date, size
     arms: list[Arm]
     comparison: Comparison
     notes: list[str]
@@ -53,13 +56,48 @@ def build_report(paths: Sequence[Path], budgets: Sequence[Budget] = ()) -> Repor
     sections = [
         learning.section(arms, comparison, notes),
         overview_section(arms, comparison),
+        training.section(arms),
         speed.section(arms),
         token_ages.section(arms),
         ledger_section(arms),
         speed.advice_section(arms),
     ]
-    num_runs = sum(len(arm.runs) for arm in arms)
-    return Report(f"Arms: {len(arms)}, runs: {num_runs}", arms, comparison, notes, sections)
+    drawn = [_without_empty_figures(one) for one in sections]
+    counted = [run for arm in arms for run in arm.runs]
+    return Report(_title(counted), _facts(arms, counted), arms, comparison, notes, drawn)
+
+
+def _title(runs: Sequence[LoadedRun]) -> str:
+    """Return the directory in which all runs are, or the names of the first few."""
+    names = [run.name for run in runs]
+    return os.path.commonpath(names) or ", ".join([*names[:MAX_NAMES], *(["…"] if len(names) > MAX_NAMES else [])])
+
+
+def _facts(arms: Sequence[Arm], runs: Sequence[LoadedRun]) -> list[str]:
+    """Say of what runs these are: what a figure's caption in a paper needs."""
+
+    def of(field: str) -> list[str]:
+        return [show(field, run.recipe[field]) for run in runs if run.recipe.get(field) is not None]
+
+    known = {
+        "recipe": [run.recipe_name for run in runs],
+        "model": of("model.path") or ["tiny"],
+        "task": [*of("data.task"), *of("data.path")],
+        "commit": [run.commit for run in runs if run.commit],
+        "date": [max(run.date for run in runs)],
+        "arms": [str(len(arms))],
+        "runs": [str(len(runs))],
+    }
+    return [f"{name} {', '.join(dict.fromkeys(values))}" for name, values in known.items() if values]
+
+
+def _without_empty_figures(section: ReportSection) -> ReportSection:
+    """Leave out figures of what no run has recorded."""
+
+    def keep(items: Sequence[Item]) -> list[Item]:
+        return [item for item in items if not isinstance(item, Figure) or item.series]
+
+    return msgspec.structs.replace(section, items=keep(section.items), more=keep(section.more))
 
 
 def overview_section(arms: Sequence[Arm], comparison: Comparison) -> ReportSection:
@@ -81,9 +119,19 @@ def overview_section(arms: Sequence[Arm], comparison: Comparison) -> ReportSecti
             "mean age": lambda arm: text(arm.mean("token_age/mean"), ".2f"),
         },
     )
-    caption = "Stopped: ended without a summary; `arl train RUN/recipe.yaml --resume` continues it."
-    rows = [[run.name, arm.name, str(run.seed), run.status, str(run.last_step)] for arm in arms for run in arm.runs]
-    runs = Table("Runs", caption, ["run", "arm", "seed", "status", "steps"], rows)
+    caption = (
+        "Each seed's own last measurement; accuracies in percent. Stopped: ended without a summary; "
+        "`arl train RUN/recipe.yaml --resume` continues it."
+    )
+    rows = []
+    short = shortest([run.name for arm in arms for run in arm.runs])
+    for arm in arms:
+        for run in arm.runs:
+            lasts = [comparison.last(run, quantity) for quantity in comparison.quantities]
+            rate = f"{speed.tokens_per_second(run):,.0f}"
+            rows.append([short[exact(run.name)], arm.name, str(run.seed), run.status, str(run.last_step), *lasts, rate])
+    titles = [quantity.title for quantity in comparison.quantities]
+    runs = Table("Runs", caption, ["run", "arm", "seed", "status", "steps", *titles, "tokens/s"], rows)
     return ReportSection(id="overview", title="Arms", items=[table], more=[runs])
 
 
@@ -141,6 +189,8 @@ def numbers_of(report: Report) -> str:
             "at": found.budget.title,
             "estimate": found.estimate,
             "is_paired": found.is_paired,
+            "noise": found.noise,
+            "doubt": found.doubt,
             "sentence": found.sentence,
         }
         for found in report.comparison.differences

@@ -61,6 +61,10 @@ class Quantity(Struct, frozen=True):
         """Return by what values are multiplied where they are shown: accuracies are shown in percent."""
         return 100.0 if self.is_accuracy else 1.0
 
+    def bounded(self, mean: MeanOfSeeds, is_difference: bool = False) -> MeanOfSeeds:
+        """Cut the interval of an accuracy at 0 and 100 %."""
+        return mean.within(-1.0 if is_difference else 0.0, 1.0) if self.is_accuracy else mean
+
     def text(self, value: float, sign: str = "") -> str:
         """Write a value: an accuracy in percent, anything else as it is. With "+", positive ones have a sign, too."""
         places = 1 if self.is_accuracy else 3
@@ -68,7 +72,8 @@ class Quantity(Struct, frozen=True):
         return f"{rounded:{sign}.{places}f}"
 
     def estimate(self, mean: MeanOfSeeds, sign: str = "", unit: str = "") -> str:
-        """Write a mean with its interval, as in `41.2 [39.0, 43.1]`."""
+        """Write a mean with its interval, as in `41.2 [39.0, 43.1]`; of a difference with a sign or a unit."""
+        mean = self.bounded(mean, is_difference=bool(sign or unit))
         text = f"{self.text(mean.mean, sign)}{unit}"
         interval = f" [{self.text(mean.low, sign)}, {self.text(mean.high, sign)}]"
         return text + interval if mean.has_interval else text

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,11 +20,12 @@ from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
 from arl.files import is_locked
 from arl.metrics.names import AGE_BUCKETS, OF_EVALUATION, Record, number
-from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY, read_records
+from arl.metrics.run_files import GIT_COMMIT, LOCK, METRICS_FILE, RECIPE, SUMMARY, SWEEP_MANIFEST, read_records
 
 RunStatus = Literal["finished", "running", "stopped"]
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
 ACCURACY = "/accuracy"
+PROBLEMS = "/problems"
 REMEDY = "give directories of runs or of a sweep, like runs/quickstart"
 
 
@@ -31,12 +33,16 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     """Hold what a run has recorded so far. What was not recorded is NaN, never 0."""
 
     name: str  # its path below what the user gave, without the path above
+    recipe_name: str = ""  # of its sweep, or its own
     directory: Path
     recipe: dict[str, Any]  # section.field -> value
     status: RunStatus
     steps: np.ndarray  # (steps,) int
     columns: dict[str, np.ndarray]  # metric -> (steps,) float; a list by age bucket -> (steps, 7) float
     scores: dict[str, dict[int, float]]  # suite -> version that was measured, in order -> accuracy
+    answers: dict[str, float] = {}  # suite -> problems · samples of an evaluation
+    commit: str = ""  # of the directory in which it was started
+    date: str = ""  # of its last record
     selection_bias: list[str] = []  # lines of its summary
 
     @property
@@ -114,7 +120,8 @@ def _run_directories(path: Path) -> Iterator[Path]:
 def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
     """Read one run; None, with a note, if it has nothing to compare."""
     try:
-        recipe = dict(leaves(read_document((directory / RECIPE).read_bytes()).values))
+        written = (directory / RECIPE).read_bytes()
+        recipe = dict(leaves(read_document(written).values))
         rows = read_records(directory / METRICS_FILE)
     except (OSError, YamlError, DataError) as error:
         notes.append(f"{name}: {RECIPE} or {METRICS_FILE} cannot be read ({error}); it is left out")
@@ -125,19 +132,34 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
         status = "finished"
         selection_bias = msgspec.json.decode((directory / SUMMARY).read_bytes())["selection_bias"]
     steps = [row for row in rows if OF_A_STEP in row]
+    evaluations = [row for row in rows if OF_A_STEP not in row]
+    samples = recipe.get("eval.samples", 1)
+    first = written.partition(b"\n")[0].decode(errors="replace")
     if not steps:
         notes.append(f"{name}: no step is finished yet ({status}); it is left out")
         return None
     return LoadedRun(
         name=name,
+        recipe_name=_recipe_name(directory, recipe),
         directory=directory,
         recipe=recipe,
         status=status,
         steps=np.array([number(row, "step") for row in steps], dtype=np.int64),
         columns=_columns(steps),
-        scores=_scores([row for row in rows if OF_A_STEP not in row]),
+        scores=_scores(evaluations, ACCURACY),
+        answers={suite: samples * max(of.values()) for suite, of in _scores(evaluations, PROBLEMS).items()},
+        commit=first.removeprefix(GIT_COMMIT) if first.startswith(GIT_COMMIT) else "",
+        date=f"{datetime.fromtimestamp((directory / METRICS_FILE).stat().st_mtime):%Y-%m-%d}",
         selection_bias=selection_bias,
     )
+
+
+def _recipe_name(directory: Path, recipe: dict[str, Any]) -> str:
+    """Return the name of the recipe; that of a run in a sweep names its seed."""
+    manifest = directory.parent.parent / SWEEP_MANIFEST
+    if manifest.exists():
+        recipe = msgspec.json.decode(manifest.read_bytes())["recipe"]
+    return str(recipe.get("name", ""))
 
 
 def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:
@@ -153,11 +175,12 @@ def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:
     return columns
 
 
-def _scores(rows: Sequence[Record]) -> dict[str, dict[int, float]]:
+def _scores(rows: Sequence[Record], ending: str) -> dict[str, dict[int, float]]:
+    """Map each suite to what its metric of that ending was, by version."""
     found: dict[str, dict[int, float]] = {}
     for row in sorted(rows, key=lambda row: number(row, "policy_version")):
         for name in row:
-            if name.startswith(OF_EVALUATION) and name.endswith(ACCURACY):
-                suite = name.removeprefix(OF_EVALUATION).removesuffix(ACCURACY)
+            if name.startswith(OF_EVALUATION) and name.endswith(ending):
+                suite = name.removeprefix(OF_EVALUATION).removesuffix(ending)
                 found.setdefault(suite, {})[int(number(row, "policy_version"))] = number(row, name)
     return found

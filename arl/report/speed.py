@@ -6,12 +6,13 @@ Engines: their time = busy + admission held back + paused for swaps + the rest.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from arl.report.arms import STALENESS, Arm
+from arl.report.arms import STALENESS, Arm, make_arms
 from arl.report.parts import ReportSection, Table, arm_table, by_arm, metric_curves
-from arl.report.runs import LoadedRun
+from arl.report.runs import LoadedRun, load_runs
 from arl.report.statistics import text
 
 TRAINER_PARTS = {  # metric -> what the trainer did in that time
@@ -28,8 +29,9 @@ UNEXPLAINED = "unexplained"
 BUSY = "generates"
 GATED = "admission held back"  # by the staleness bound, an exact lag or rollout.max_groups
 ENGINE_PARTS = {"wait/gate_s": GATED, "sync/paused_s": "paused for swaps"}
-NOTHING = "nothing to change: no number of these runs asks for it."
+NOTHING = "nothing to change, as far as the numbers say."
 MUCH = 0.2  # of a side's time
+SAME = 1e-9  # spread of equal rewards, whose mean is rounded
 
 Shares = dict[str, float]  # what a side's time went to -> its share
 
@@ -127,8 +129,32 @@ def advice_section(arms: Sequence[Arm]) -> ReportSection:
 
 
 def advice(arm: Arm) -> list[str]:
-    """Return what the numbers of an arm suggest; nothing if they suggest nothing."""
-    return [*_bottleneck(arm), *_waste(arm)]
+    """Return what the numbers of an arm suggest; nothing if they suggest nothing.
+
+    Where nothing can be learned, nothing else matters.
+    """
+    return [*_nothing_to_learn(arm)] or [*_bottleneck(arm), *_waste(arm)]
+
+
+def advice_on_run(directory: Path) -> list[str]:
+    """Return what the numbers of one run suggest."""
+    runs, _ = load_runs([directory])
+    arms, _ = make_arms(runs)
+    return advice(arms[0]) or [NOTHING]
+
+
+def _nothing_to_learn(arm: Arm) -> Iterator[str]:
+    """Say that all answers of all runs had one reward."""
+    rewards = np.concatenate([run.number("reward/generated_mean") for run in arm.runs])
+    spreads = np.concatenate([run.number("reward/trained_std") for run in arm.runs])
+    measured = rewards[np.isfinite(rewards)]
+    if len(measured) == 0 or np.ptp(measured) > SAME or np.nanmax(spreads, initial=0.0) > SAME:
+        return
+    cause = "warm the policy up (`arl sft`) or give easier problems" if measured[0] <= 0 else "give harder problems"
+    yield (
+        f"every answer had the reward {measured[0]:g}, from which nothing can be learned: {cause}. `arl samples RUN "
+        "--step 1` shows what was answered and how it was graded."
+    )
 
 
 def _bottleneck(arm: Arm) -> Iterator[str]:

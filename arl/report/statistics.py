@@ -20,6 +20,7 @@ from msgspec import Struct
 
 RESAMPLES = 10_000
 RESAMPLES_OF_CURVES = 1_000  # at each point of a curve
+MIN_SEEDS = 3  # for a verdict: what two of them have in common may be chance
 TAILS = (2.5, 97.5)  # percentiles, which 95 % of the means drawn lie between
 Z = NormalDist().inv_cdf(0.975)
 # The 97.5 % quantile of Student's t with 1, 2, … degrees of freedom.
@@ -38,6 +39,11 @@ class MeanOfSeeds(Struct, frozen=True):
     def has_interval(self) -> bool:
         """Return whether there are seeds enough for one."""
         return self.seeds > 1
+
+    def within(self, low: float, high: float) -> "MeanOfSeeds":
+        """Cut the interval where the quantity ends, as an accuracy at 0 and 1. A mean outside stays in its interval."""
+        cut_low = max(self.low, min(low, self.mean))
+        return MeanOfSeeds(self.mean, cut_low, min(self.high, max(high, self.mean)), self.seeds)
 
     @property
     def negative(self) -> "MeanOfSeeds":

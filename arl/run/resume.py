@@ -11,6 +11,7 @@ import glob
 import itertools
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_h
 from arl.errors import DataError, InputError
 from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
+from arl.metrics.run_files import GIT_COMMIT, LOCK, RECIPE, SUMMARY
 from arl.run.checkpoint import RunState, clear_after, newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.preflight import Plan, preflight
@@ -52,6 +53,7 @@ FREE_ON_THE_WALL = (
 )
 # Fields that may name what lies on the Hugging Face hub.
 HUB_FIELDS = ("model.path", "data.path", "data.eval_path")
+GIT_SECONDS = 10.0
 MAIN = "main"  # the branch that a name without a revision is of
 
 
@@ -151,7 +153,17 @@ def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay
 def _write_recipe(recipe: Recipe, directory: Path) -> None:
     file = directory / RECIPE
     with writing(file):
-        replace_file(file, dump_recipe(recipe).encode())
+        replace_file(file, f"{_git_commit()}{dump_recipe(recipe)}".encode())
+
+
+def _git_commit() -> str:
+    """Return a comment with the commit of the working directory, `-dirty` where files differ; "" without git."""
+    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=GIT_SECONDS)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return f"{GIT_COMMIT}{done.stdout}" if done.returncode == 0 else ""
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, checkpoint: Path, state: RunState) -> None:

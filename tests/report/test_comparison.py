@@ -114,23 +114,23 @@ def rising_run(directory: Path, accuracy: float, *settings: str, seed: int = 0) 
 def test_accuracy_is_drawn_against_the_bound_at_each_budget_and_over_steps_with_a_band(tmp_path: Path) -> None:
     for kind, accuracy in {"ppo": 0.4, "decoupled_ppo": 0.8}.items():
         for bound in ("0", "16", "null"):
-            for seed in range(2):
+            for seed in range(3):
                 run = tmp_path / f"{kind}-{bound}-{seed}"
                 settings = [f"rollout.staleness={bound}", f"objective.kind={kind}", "rollout.max_groups=64"]
                 rising_run(run, accuracy + seed / 10, *settings, seed=seed)
     drawn = figures(build_report([tmp_path], [Budget("steps", 5)]))
     at_5, at_last, over_steps, *_ = drawn.values()
     assert at_5.title == "Accuracy on held_out, percent, against the staleness bound η, versions, step 5"
-    assert at_last.layout["xaxis"]["ticktext"] == ["0", "16", "∞"]
-    decoupled, naive = at_last.traces
-    assert (decoupled["name"], naive["name"]) == ("decoupled_ppo", "ppo")
-    assert naive["text"] == ["0", "16", "∞"]
-    assert naive["y"] == pytest.approx([45, 45, 45])
-    assert decoupled["y"] == pytest.approx([85, 85, 85])
-    assert naive["error_y"]["array"][0] == pytest.approx(5 * widening(2), abs=0.01)  # as every interval
-    assert at_5.traces[1]["y"] == pytest.approx([22.5, 22.5, 22.5])
-    band, line = over_steps.traces[:2]
-    assert line["x"] == [0, 5, 10]
-    assert line["y"] == pytest.approx([0, 42.5, 85])
-    assert band["x"] == [0, 5, 10, 10, 5, 0]
-    assert max(band["y"]) == pytest.approx(85 + 5 * widening(2), abs=0.01)
+    assert at_last.ticks == ["0", "16", "∞"]
+    decoupled, naive = at_last.series
+    assert (decoupled.name, naive.name) == ("decoupled_ppo", "ppo")
+    assert naive.y == pytest.approx([50, 50, 50])
+    assert decoupled.y == pytest.approx([90, 90, 90])
+    assert naive.high - naive.y == pytest.approx([10 * widening(3)] * 3, abs=0.01)  # as every interval
+    assert decoupled.high == pytest.approx([100, 100, 100])  # no accuracy is above
+    assert at_5.series[1].y == pytest.approx([25, 25, 25])
+    *seeds, mean = over_steps.series[:4]
+    assert [(seed.name, seed.y[-1]) for seed in seeds] == [("", pytest.approx(y)) for y in (80, 90, 100)]
+    assert list(mean.x) == [0, 5, 10]
+    assert mean.y == pytest.approx([0, 45, 90])
+    assert mean.high == pytest.approx([0, 45 + 5 * widening(3), 100], abs=0.01)

@@ -76,4 +76,4 @@ def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_m
     assert pages[0] == pages[1]
     assert str(study.parent).encode() not in pages[0]
     assert b"staleness=2" in pages[0]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "one.html", "two", "two.html"]
