@@ -63,12 +63,12 @@ def _difference_table(comparison: Comparison) -> Table:
         size = found.quantity.estimate(found.estimate, sign="+")
         paired = "by seed" if found.is_paired else "no"
         compared = [found.one.name, found.other.name, found.quantity.title, found.budget.title]
-        rows.append([*compared, size, str(found.estimate.seeds), paired])
+        rows.append([*compared, size, str(found.estimate.seeds), paired, found.doubt or "yes"])
     caption = (
         f"First arm less second arm; accuracies in points. {INTERVALS} The last measurement is the last step that both "
         "arms have."
     )
-    header = ["arm", "less", "quantity", "at", "difference", "seeds", "paired"]
+    header = ["arm", "less", "quantity", "at", "difference", "seeds", "paired", "verdict"]
     return Table("Differences between arms", caption, header, rows)
 
 

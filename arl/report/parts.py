@@ -14,7 +14,16 @@ from arl.report.arms import Arm
 from arl.report.runs import LoadedRun
 from arl.report.statistics import MIN_SEEDS, at_each, curve_of_seeds
 
-TEXT_COLUMNS = ("arm", "run", "less", "quantity", "at", "paired", "status")  # every other column holds numbers
+TEXT_COLUMNS = (
+    "arm",
+    "run",
+    "less",
+    "quantity",
+    "at",
+    "paired",
+    "verdict",
+    "status",
+)  # every other column holds numbers
 MAX_POINTS = 300  # of a curve
 CURVES = (
     "Curves: mean over seeds. Thin lines: single seeds. Shaded: the 95 % bootstrap interval, from three seeds on. "

@@ -32,6 +32,13 @@ def test_arms_are_named_by_what_differs_and_sorted_by_it_with_no_bound_last(tmp_
     ]
 
 
+def test_of_paths_only_the_parts_that_differ_name_an_arm(tmp_path: Path) -> None:
+    for number, place in enumerate(("data/old", "data/new", "other/new")):
+        write_run(tmp_path / f"run-{number}", [f"model.path=/scratch/{place}/model", "model.tiny=null"])
+    names = [arm.name for arm in arms_in(tmp_path)]
+    assert names == ["path=data/new/model", "path=data/old/model", "path=other/new/model"]
+
+
 def test_of_two_runs_of_one_seed_the_finished_one_counts_and_the_other_is_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a", steps=9, is_finished=False)
     write_run(tmp_path / "b", steps=6)

@@ -25,11 +25,13 @@ def figures(report: Report) -> dict[str, Figure]:
     return {item.title: item for item in all_items(report) if isinstance(item, Figure)}
 
 
-def scored_run(directory: Path, accuracies: dict[int, float], *settings: str, seed: int = 0) -> None:
+def scored_run(
+    directory: Path, accuracies: dict[int, float], *settings: str, seed: int = 0, problems: int = 10_000
+) -> None:
     """Write a run of ten steps with these accuracies by step."""
     directory.mkdir(parents=True)
     write_recipe(directory, settings, seed)
-    evaluations = [evaluation(step, {"held_out": accuracy}) for step, accuracy in accuracies.items()]
+    evaluations = [evaluation(step, {"held_out": accuracy}, problems) for step, accuracy in accuracies.items()]
     write_metrics(directory, [*(step_record(step, 0) for step in range(1, 11)), *evaluations])
 
 
@@ -54,6 +56,21 @@ def test_a_real_difference_is_a_sentence_with_its_interval_and_no_difference_is_
         scored_run(tmp_path / "same" / f"p{seed}", {10: 0.8 + noise}, "objective.kind=ppo", seed=seed)
     (sentence,) = build_report([tmp_path / "same"]).comparison.sentences
     assert "no difference that 5 seeds can show (" in sentence
+
+
+def test_there_is_no_verdict_from_two_seeds_nor_within_the_noise_of_few_answers(tmp_path: Path) -> None:
+    def sentence(name: str, seeds: int, problems: int) -> str:
+        for seed in range(seeds):
+            for kind, accuracy in {"ppo": 0.5, "decoupled_ppo": 0.6}.items():
+                run = tmp_path / name / f"{kind}-{seed}"
+                scored_run(run, {10: accuracy + seed / 1000}, f"objective.kind={kind}", seed=seed, problems=problems)
+        (found,) = build_report([tmp_path / name]).comparison.sentences
+        return found
+
+    assert sentence("two", 2, 10_000).startswith("decoupled_ppo and ppo: no verdict from 2 seeds (10.0 points [10.0,")
+    noise = 196 * ((0.501 * 0.499 + 0.601 * 0.399) / 3 / 60) ** 0.5
+    assert f"no verdict within the evaluation's own noise of ±{noise:.1f} points" in sentence("few", 3, 60)
+    assert sentence("many", 3, 10_000).startswith("decoupled_ppo is 10.0 points [10.0, 10.0] above ppo at step 10,")
 
 
 def test_a_seed_that_crashed_early_and_one_without_an_evaluation_hold_no_other_back(tmp_path: Path) -> None:
