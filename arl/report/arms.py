@@ -1,6 +1,6 @@
 """Group runs into arms: runs whose recipes differ in seed, name and output alone. What differs names the arm."""
 
-import itertools
+import os
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -30,7 +30,6 @@ class Arm(Struct, frozen=True, kw_only=True):
     settings: dict[str, Any]  # section.field -> value, of the fields in which arms differ
     names: dict[str, str]  # the same fields -> how they are called in texts
     runs: list[LoadedRun]
-    shown: dict[str, str]  # the same fields -> their values in texts
     differing: list[str]  # every field in which arms differ, those too that follow from another
     own_name: str = ""  # used where settings are too many, or none, to name the arm
 
@@ -46,10 +45,12 @@ class Arm(Struct, frozen=True, kw_only=True):
 
     def words(self, field: str, between: str = " ") -> str:
         """Write one setting, as in `staleness 8`. A kind needs no name, and no word of a section with a kind does."""
+        value = self.settings[field]
+        shown = show(field, value)
         kind = f"{field.rpartition('.')[0]}{KIND}"
-        if isinstance(self.settings[field], str) and "." not in self.names[field] and kind in self.settings:
-            return self.shown[field]
-        return f"{self.names[field]}{between}{self.shown[field]}"
+        if isinstance(value, str) and "." not in self.names[field] and kind in self.settings:
+            return shown
+        return f"{self.names[field]}{between}{shown}"
 
     @property
     def own_settings(self) -> dict[str, Any]:
@@ -93,13 +94,10 @@ def make_arms(runs: Sequence[LoadedRun]) -> tuple[list[Arm], list[str]]:
 
     notes: list[str] = []
     arms = []
-    short = {field: shortest([_value_or_section(recipe, field) for recipe in recipes]) for field in fields}
     for number, group in enumerate(sorted(groups.values(), key=place)):
-        settings = {field: _value_or_section(group[0].recipe, field) for field in fields}
         arm = Arm(
             number=number,
-            settings=settings,
-            shown={field: show(field, short[field].get(exact(value), value)) for field, value in settings.items()},
+            settings={field: _value_or_section(group[0].recipe, field) for field in fields},
             names=_short_names(fields),
             differing=differing,
             runs=_one_of_each_seed(group, notes),
@@ -108,8 +106,8 @@ def make_arms(runs: Sequence[LoadedRun]) -> tuple[list[Arm], list[str]]:
     if not 0 < len(fields) <= MAX_FIELDS or len({arm.name for arm in arms}) < len(arms):
         own_names = [arm.runs[0].recipe["name"] for arm in arms]
         if len(set(own_names)) < len(arms):
-            short_names = shortest([arm.runs[0].name for arm in arms])
-            own_names = [short_names[exact(arm.runs[0].name)] for arm in arms]
+            common = os.path.commonpath([arm.runs[0].name for arm in arms]) if len(arms) > 1 else ""
+            own_names = [os.path.relpath(arm.runs[0].name, common or None) for arm in arms]
         arms = [msgspec.structs.replace(arm, own_name=name) for arm, name in zip(arms, own_names, strict=True)]
     return arms, notes
 
@@ -132,23 +130,10 @@ def show(field: str, value: Any) -> str:
     if isinstance(value, dict):  # a section
         text = " ".join(f"{name} {show(name, inner)}" for name, inner in value.items())
     else:
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        is_text = isinstance(value, str)  # the last part of a path or of module:attribute is enough
+        text = re.split("[/:]", value.rstrip("/"))[-1] if is_text else msgspec.json.encode(value).decode()
     half = MAX_VALUE // 2
     return text if len(text) <= MAX_VALUE else f"{text[: half - 1]}…{text[-half:]}"
-
-
-def shortest(values: Sequence[Any]) -> dict[bytes, str]:
-    """Shorten paths and module:attribute to as many of their last parts as set them apart; other values are left out.
-
-    >>> list(shortest(["/models/a/step_5", "/models/b/step_5", None]).values())
-    ['a/step_5', 'b/step_5']
-    """
-    parts = {value: re.findall(r"[^/:]*[/:]*", value) for value in values if isinstance(value, str)}
-    for count in itertools.count(2):  # the last match is empty
-        short = {value: "".join(found[-count:]) for value, found in parts.items()}
-        if len(set(short.values())) == len(parts):
-            return {exact(value): text for value, text in short.items()}
-    raise AssertionError("whole values differ")
 
 
 def order(field: str, value: Any) -> tuple[int, float, str]:

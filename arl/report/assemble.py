@@ -17,15 +17,14 @@ from msgspec import Struct
 
 from arl.metrics.names import AGE_BUCKETS
 from arl.report import learning, speed, token_ages, training
-from arl.report.arms import Arm, exact, make_arms, shortest, show
+from arl.report.arms import Arm, make_arms
 from arl.report.comparison import Comparison, compare
-from arl.report.parts import Figure, Item, ReportSection, Table, arm_table, by_arm
+from arl.report.parts import Item, ReportSection, Table, arm_table, by_arm, last_of
 from arl.report.quantities import LAST, Budget, Quantity, possible_budgets, unlike_fields
 from arl.report.runs import LoadedRun, load_runs
 from arl.report.statistics import text
 
 TOKENS = ("trained", "rejected", "failed", "dropped", "in_flight")
-MAX_NAMES = 3  # of runs, in a title
 GENERATED = "audit/tokens_generated"
 
 
@@ -62,42 +61,11 @@ def build_report(paths: Sequence[Path], budgets: Sequence[Budget] = ()) -> Repor
         ledger_section(arms),
         speed.advice_section(arms),
     ]
-    drawn = [_without_empty_figures(one) for one in sections]
     counted = [run for arm in arms for run in arm.runs]
-    return Report(_title(counted), _facts(arms, counted), arms, comparison, notes, drawn)
-
-
-def _title(runs: Sequence[LoadedRun]) -> str:
-    """Return the directory in which all runs are, or the names of the first few."""
-    names = [run.name for run in runs]
-    return os.path.commonpath(names) or ", ".join([*names[:MAX_NAMES], *(["…"] if len(names) > MAX_NAMES else [])])
-
-
-def _facts(arms: Sequence[Arm], runs: Sequence[LoadedRun]) -> list[str]:
-    """Say of what runs these are: what a figure's caption in a paper needs."""
-
-    def of(field: str) -> list[str]:
-        return [show(field, run.recipe[field]) for run in runs if run.recipe.get(field) is not None]
-
-    known = {
-        "recipe": [run.recipe_name for run in runs],
-        "model": of("model.path") or ["tiny"],
-        "task": [*of("data.task"), *of("data.path")],
-        "commit": [run.commit for run in runs if run.commit],
-        "date": [max(run.date for run in runs)],
-        "arms": [str(len(arms))],
-        "runs": [str(len(runs))],
-    }
-    return [f"{name} {', '.join(dict.fromkeys(values))}" for name, values in known.items() if values]
-
-
-def _without_empty_figures(section: ReportSection) -> ReportSection:
-    """Leave out figures of what no run has recorded."""
-
-    def keep(items: Sequence[Item]) -> list[Item]:
-        return [item for item in items if not isinstance(item, Figure) or item.series]
-
-    return msgspec.structs.replace(section, items=keep(section.items), more=keep(section.more))
+    title = os.path.commonpath([run.name for run in counted]) or f"{counted[0].name} and others"
+    known = {name: dict.fromkeys(filter(None, (run.facts[name] for run in counted))) for name in counted[0].facts}
+    facts = [f"{name} {', '.join(values)}" for name, values in known.items() if values]
+    return Report(title, [*facts, f"arms {len(arms)}", f"runs {len(counted)}"], arms, comparison, notes, sections)
 
 
 def overview_section(arms: Sequence[Arm], comparison: Comparison) -> ReportSection:
@@ -119,19 +87,14 @@ def overview_section(arms: Sequence[Arm], comparison: Comparison) -> ReportSecti
             "mean age": lambda arm: text(arm.mean("token_age/mean"), ".2f"),
         },
     )
-    caption = (
-        "Each seed's own last measurement; accuracies in percent. Stopped: ended without a summary; "
-        "`arl train RUN/recipe.yaml --resume` continues it."
-    )
+    caption = "Stopped: ended without a summary; `arl train RUN/recipe.yaml --resume` continues it."
     rows = []
-    short = shortest([run.name for arm in arms for run in arm.runs])
     for arm in arms:
         for run in arm.runs:
-            lasts = [comparison.last(run, quantity) for quantity in comparison.quantities]
-            rate = f"{speed.tokens_per_second(run):,.0f}"
-            rows.append([short[exact(run.name)], arm.name, str(run.seed), run.status, str(run.last_step), *lasts, rate])
+            lasts = [quantity.last(run) for quantity in comparison.quantities]
+            rows.append([run.name, arm.name, str(run.seed), run.status, str(run.last_step), *lasts])
     titles = [quantity.title for quantity in comparison.quantities]
-    runs = Table("Runs", caption, ["run", "arm", "seed", "status", "steps", *titles, "tokens/s"], rows)
+    runs = Table("Runs", caption, ["run", "arm", "seed", "status", "steps", *titles], rows)
     return ReportSection(id="overview", title="Arms", items=[table], more=[runs])
 
 
@@ -146,17 +109,14 @@ def _steps(arm: Arm) -> str:
 def ledger_section(arms: Sequence[Arm]) -> ReportSection:
     """Account for everything that was generated."""
 
-    def last_of(metric: str) -> Callable[[Arm], str]:
-        return lambda arm: text(arm.last(metric), ",.0f")
-
     table = arm_table(
         arms,
         "Sampled tokens",
         "Since the start, mean over seeds. Generated = trained + rejected + failed + dropped + in flight; unaccounted "
         "is what the sum leaves, and 0 in a sound ledger.",
         {
-            "generated": last_of(GENERATED),
-            **{part.replace("_", " "): last_of(f"audit/tokens_{part}") for part in TOKENS},
+            "generated": last_of(GENERATED, ",.0f"),
+            **{part.replace("_", " "): last_of(f"audit/tokens_{part}", ",.0f") for part in TOKENS},
             "unaccounted": lambda arm: text(arm.estimate(unaccounted), ",.0f"),
         },
     )

@@ -11,10 +11,7 @@ if TYPE_CHECKING:
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs or sweeps, or above.", metavar="RUN...")],
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Also write NAME.html, and its figures, tables and numbers.", metavar="NAME"),
-    ] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write NAME.html and its files.", metavar="NAME")] = None,
     at_steps: Annotated[str, typer.Option(help="Compare at these steps, as in 20,50. [20,30]")] = "",
     at_tokens: Annotated[str, typer.Option(help="Compare at so many trained tokens, as in 1e6,2e6.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence
 
 from msgspec import Struct
 
-from arl.report.arms import KIND, Arm, is_number, lines_along, order
-from arl.report.quantities import GENERATED, Budget, Quantity, curve, quantities, value
-from arl.report.runs import LoadedRun
+from arl.report.arms import KIND, Arm, is_number, lines_along, order, show
+from arl.report.quantities import GENERATED, Budget, Quantity, quantities, value
 from arl.report.statistics import MIN_SEEDS, MeanOfSeeds, Z, difference_of_means, mean_of_seeds
 
 MAX_SENTENCES = 12
@@ -36,11 +35,10 @@ class Difference(Struct, frozen=True, kw_only=True):
     @property
     def doubt(self) -> str:
         """Say why there is no verdict; "" if there is one."""
-        seeds = "1 seed" if self.estimate.seeds == 1 else f"{self.estimate.seeds} seeds"
         if self.estimate.seeds < MIN_SEEDS:
-            return f"no verdict from {seeds}"
+            return f"no verdict from fewer than {MIN_SEEDS} seeds"
         if self.estimate.low <= 0 <= self.estimate.high:
-            return f"no difference that {seeds} can show"
+            return f"no difference that {self.estimate.seeds} seeds can show"
         if self.noise > abs(self.estimate.mean):
             return f"no verdict within the evaluation's own noise of ±{self.quantity.text(self.noise)} points"
         return ""
@@ -78,7 +76,7 @@ def _common(arm: Arm, fields: Sequence[str]) -> str:
 
 
 def _setting(arm: Arm, field: str) -> str:
-    return arm.shown[field] if field.endswith(KIND) else arm.words(field)
+    return show(field, arm.settings[field]) if field.endswith(KIND) else arm.words(field)
 
 
 class Comparison(Struct, frozen=True):
@@ -103,11 +101,6 @@ class Comparison(Struct, frozen=True):
             return "–"
         text = quantity.estimate(found.mean)
         return f"≈ {text}" if found.is_between else text
-
-    def last(self, run: LoadedRun, quantity: Quantity) -> str:
-        """Write the last measurement of one run; a dash where there is none."""
-        _, y = curve(run, quantity, "steps")
-        return quantity.text(y[-1]) if len(y) else "–"
 
     @property
     def sentences(self) -> list[str]:
@@ -208,7 +201,7 @@ def _variance(arm: Arm, quantity: Quantity, measured: dict[int, float]) -> float
 
     var = Σ p (1 − p) / n / seeds²    p: the accuracy of a seed, n: its answers, problems · eval.samples
     """
-    answers = {run.seed: run.answers.get(quantity.name, math.nan) for run in arm.runs}
+    answers = {r.seed: r.problems.get(quantity.name, math.nan) * r.recipe.get("eval.samples", 1) for r in arm.runs}
     own = [max(p * (1 - p), 0.0) / answers[seed] for seed, p in measured.items()]
     return math.fsum(own) / len(own) ** 2
 

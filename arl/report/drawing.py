@@ -13,13 +13,7 @@ from jinja2 import Environment, Template
 
 from arl.report.parts import Figure, Series
 
-WIDTH, HEIGHT = 420, 262  # of the drawing, its legend left out
-LEFT, RIGHT, TOP, BOTTOM = 52, 410, 28, 222  # of the plot in it
-MAX_MARKS = 30  # points of a line that show their numbers under the pointer
-WIDE_NAME = 30  # characters of a name; with longer ones the legend has one column instead of two
-# Colors that color-blind readers can distinguish, after Okabe and Ito.
-COLORS = ("#0a66ab", "#d2560b", "#0a8a68", "#b24a8c", "#43a2d6", "#a97f00", "#5a4bb5")
-DASHES = ("none", "6 3", "2 2")  # of series that share a color
+LEFT, RIGHT, TOP, BOTTOM = 52, 410, 28, 222  # of the plot in the drawing
 
 
 @functools.cache
@@ -31,20 +25,9 @@ def template(name: str) -> Template:
 
 def draw(figure: Figure) -> str:
     """Return the figure as SVG; the same figure gives the same bytes."""
-    named = [one for one in figure.series if one.name]
-    return template("figure.svg").render(
-        figure=figure,
-        x_axis=_Axis(LEFT, RIGHT, [one.x[np.isfinite(one.y)] for one in figure.series], figure.ticks),
-        y_axis=_Axis(BOTTOM, TOP, [part for one in figure.series for part in (one.y, one.low, one.high)]),
-        series=figure.series,
-        named=named,
-        columns=2 if max((len(one.name) for one in named), default=0) <= WIDE_NAME else 1,
-        color=lambda one: COLORS[one.number % len(COLORS)],
-        dash=lambda one: DASHES[one.number // len(COLORS) % len(DASHES)],
-        marks=_marks,
-        band=_band,
-        box=(WIDTH, HEIGHT, LEFT, RIGHT, TOP, BOTTOM),
-    )
+    x_axis = _Axis(LEFT, RIGHT, [one.x[np.isfinite(one.y)] for one in figure.series], figure.ticks)
+    y_axis = _Axis(BOTTOM, TOP, [part for one in figure.series for part in (one.y, one.low, one.high)])
+    return template("figure.svg").render(figure=figure, x_axis=x_axis, y_axis=y_axis, marks=_marks)
 
 
 class _Axis:
@@ -56,17 +39,16 @@ class _Axis:
 
     def __init__(self, start: float, end: float, values: Sequence[np.ndarray], names: Sequence[str] = ()) -> None:
         found = np.concatenate(values)
-        found = found[np.isfinite(found)]
-        low, high = float(found.min()), float(found.max())
+        low, high = float(np.nanmin(found)), float(np.nanmax(found))
         room = (high - low) / 25 or abs(low) / 10 or 1.0
         self._range = (-0.4, len(names) - 0.6) if names else (low - room, high + room)
-        self._ends = (start, end)
-        numbers = [(number, f"{number:,.6g}") for number in _round_numbers(*self._range)]
-        self.ticks = list(enumerate(names)) or numbers
+        self.ends = (start, end)
+        numbers = ((at, f"{at:,.6g}") for at in _round_numbers(*self._range))
+        self.ticks: list[tuple[float, str]] = [*enumerate(names)] or [*numbers]
 
     def __call__(self, value: float) -> float:
         """Return where a number stands."""
-        return round(float(np.interp(value, self._range, self._ends)), 1)
+        return round(float(np.interp(value, self._range, self.ends)), 1)
 
     def path(self, x: np.ndarray, y: np.ndarray, y_axis: "_Axis") -> str:
         """Return the points, as far as they were measured, as a path."""
@@ -87,11 +69,6 @@ def _round_numbers(low: float, high: float, count: int = 8) -> list[float]:
 
 
 def _marks(one: Series) -> list[int]:
-    """Return the points that show their numbers: all that were measured, or some at even distances."""
+    """Return which points show their numbers under the pointer: all, or some 30 at even distances."""
     measured = np.flatnonzero(np.isfinite(one.y))
-    return list(measured[:: math.ceil(len(measured) / MAX_MARKS) or 1])
-
-
-def _band(one: Series) -> tuple[np.ndarray, np.ndarray]:
-    """Return the outline of the interval: along the lower bounds, and back along the upper ones."""
-    return np.concatenate([one.x, one.x[::-1]]), np.concatenate([one.low, one.high[::-1]])
+    return list(measured[:: math.ceil(len(measured) / 30) or 1])

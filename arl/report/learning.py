@@ -1,11 +1,12 @@
 """Show which arm learns more: against a setting that is a number, at budgets, and over steps, tokens and time."""
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
 
 from arl.report import parts
-from arl.report.arms import LAG, STALENESS, Arm, is_number, lines_along, order
+from arl.report.arms import LAG, STALENESS, Arm, is_number, lines_along, order, show
 from arl.report.comparison import Comparison
 from arl.report.parts import Figure, Item, ReportSection, Series, Table
 from arl.report.quantities import AXES, Axis, Budget, Quantity, curve
@@ -53,8 +54,8 @@ def _curves(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:
         return x, quantity.scale * y
 
     title = f"{quantity.axis_title}, over {AXES[axis]}"
-    bounds = (0.0, quantity.scale) if quantity.is_accuracy else parts.UNBOUNDED
-    return parts.curves_figure(arms, curve_of, title, (AXES[axis], quantity.axis_title), bounds)
+    whole = quantity.scale if quantity.is_accuracy else math.inf
+    return parts.curves_figure(arms, curve_of, title, (AXES[axis], quantity.axis_title), whole)
 
 
 def _difference_table(comparison: Comparison) -> Table:
@@ -113,7 +114,7 @@ def axis_figures(arms: Sequence[Arm], comparison: Comparison) -> list[Figure]:
     if field is None:
         return []
     placed = sorted((arm for arm in arms if _is_on(arm, field)), key=lambda arm: order(field, arm.settings[field]))
-    labels = list(dict.fromkeys(arm.shown[field] for arm in placed))
+    labels = list(dict.fromkeys(show(field, arm.settings[field]) for arm in placed))
     name = AXIS_TITLES.get(field, arms[0].names[field])
     figures = []
     for quantity in comparison.decisive:
@@ -123,7 +124,7 @@ def axis_figures(arms: Sequence[Arm], comparison: Comparison) -> list[Figure]:
                 caption="Mean over seeds with its 95 % bootstrap interval.",
                 x_title=name,
                 y_title=quantity.axis_title,
-                series=_axis_series(placed, field, labels, comparison, quantity, budget),
+                series=_axis_series(placed, field, comparison, (quantity, budget)),
                 ticks=labels,
             )
             figures.append(figure)
@@ -144,23 +145,17 @@ def _is_on(arm: Arm, field: str) -> bool:
     return field in settings and (is_number(settings[field]) or field == STALENESS)
 
 
-def _axis_series(
-    arms: Sequence[Arm],
-    field: str,
-    labels: Sequence[str],
-    comparison: Comparison,
-    quantity: Quantity,
-    budget: Budget,
-) -> list[Series]:
+def _axis_series(arms: Sequence[Arm], field: str, comparison: Comparison, of: tuple[Quantity, Budget]) -> list[Series]:
     """Draw a line for each setting of what else differs; they stand a little apart."""
-    measured = [arm for arm in arms if comparison.values[quantity, budget, arm.number] is not None]
+    labels = list(dict.fromkeys(show(field, arm.settings[field]) for arm in arms))
+    measured = [arm for arm in arms if comparison.values[*of, arm.number] is not None]
     lines = sorted(lines_along(measured, [field]), key=lambda line: min(arm.number for arm in line))
     series = []
     for number, line in enumerate(lines):
-        found = [comparison.values[quantity, budget, arm.number] for arm in line]
-        means = [quantity.bounded(value.mean) for value in found if value]
+        found = [comparison.values[*of, arm.number] for arm in line]
+        means = [of[0].bounded(value.mean) for value in found if value]
         shift = APART * (number - (len(lines) - 1) / 2)
-        x = np.array([labels.index(arm.shown[field]) + shift for arm in line])
-        y, low, high = quantity.scale * np.array([(mean.mean, mean.low, mean.high) for mean in means]).T
+        x = np.array([labels.index(show(field, arm.settings[field])) + shift for arm in line])
+        y, low, high = of[0].scale * np.array([(mean.mean, mean.low, mean.high) for mean in means]).T
         series.append(Series(number, line[0].name_without([field]) or "all arms", x, y, low, high))
     return series

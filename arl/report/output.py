@@ -22,7 +22,6 @@ from arl.report.token_viewer import ShownEpisode, choose_episodes
 
 FILE_WIDTH = 160  # columns, where the output is no terminal
 MIN_NAME = 32  # characters of an arm's name that are kept on one line
-MAX_SLUG = 120  # characters
 LATEX = str.maketrans(  # what LaTeX reads as a command, and what its usual fonts lack
     {char: rf"\{char}" for char in "#$%&_{}"}
     | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "‖": r"$\Vert$"}
@@ -35,8 +34,7 @@ def print_report(report: Report, console: Console) -> None:
     """Print every section without figures and what is folded on a page."""
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
-    console.print(f"{report.title}   {' · '.join(report.facts)}", markup=False, emoji=False, soft_wrap=True)
-    console.print()
+    console.print(f"{report.title}   {' · '.join(report.facts)}\n", markup=False, emoji=False, soft_wrap=True)
     for section in report.sections:
         console.print(section.title, style="bold", markup=False, emoji=False)
         for item in section.items:
@@ -68,12 +66,12 @@ def write_report(report: Report, path: Path) -> Path:
         InputError: a file cannot be written.
     """
     notes: list[str] = []
-    folder = path.with_name(path.name.removesuffix(".html"))
+    folder = path.absolute().with_name(path.absolute().name.removesuffix(".html"))
     page = folder.with_name(f"{folder.name}.html")
     texts = {page: render_page(report, choose_episodes(report.arms, notes), notes)}
     texts[folder / "numbers.json"] = numbers_of(report)
     for item in (item for section in report.sections for item in [*section.items, *section.more]):
-        if isinstance(item, Figure):
+        if isinstance(item, Figure) and item.series:
             texts[folder / "figures" / f"{_slug(item.title)}.svg"] = draw(item)
         elif isinstance(item, Table):
             texts[folder / "tables" / f"{_slug(item.title)}.csv"] = _csv(item)
@@ -89,7 +87,7 @@ def write_report(report: Report, path: Path) -> Path:
 
 def _slug(title: str) -> str:
     """Return the name of a file: `Accuracy on held_out, percent` is `accuracy-on-held-out-percent`."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:MAX_SLUG]
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:120]
 
 
 def _csv(table: Table) -> str:

@@ -7,23 +7,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from arl.metrics.names import METRICS
 from arl.report.arms import Arm
 from arl.report.runs import LoadedRun
-from arl.report.statistics import MIN_SEEDS, at_each, curve_of_seeds
+from arl.report.statistics import MIN_SEEDS, at_each, curve_of_seeds, text
 
-TEXT_COLUMNS = (
-    "arm",
-    "run",
-    "less",
-    "quantity",
-    "at",
-    "paired",
-    "verdict",
-    "status",
-)  # every other column holds numbers
+# Columns of text; every other column holds numbers.
+TEXT_COLUMNS = frozenset({"arm", "run", "less", "quantity", "at", "paired", "verdict", "status"})
 MAX_POINTS = 300  # of a curve
 CURVES = (
     "Curves: mean over seeds. Thin lines: single seeds. Shaded: the 95 % bootstrap interval, from three seeds on. "
@@ -31,8 +23,6 @@ CURVES = (
 )
 
 SeedCurve = tuple[np.ndarray, np.ndarray]  # x and y of one seed, (n,) float each
-Bounds = tuple[float, float]  # what a quantity is never below or above
-UNBOUNDED = (-math.inf, math.inf)
 
 
 class Series(Struct, frozen=True):
@@ -55,7 +45,7 @@ class Figure(Struct, frozen=True, kw_only=True):
     """Hold one plot. A figure without series has nothing to show, and is left out."""
 
     title: str
-    caption: str
+    caption: str = ""
     x_title: str
     y_title: str
     series: list[Series]
@@ -94,6 +84,11 @@ def arm_table(arms: Sequence[Arm], title: str, caption: str, columns: Mapping[st
     return Table(title, caption, ["arm", *columns], rows)
 
 
+def last_of(metric: str, form: str = ".3g") -> Callable[[Arm], str]:
+    """Return what writes the last value of a metric: a column of a table."""
+    return lambda arm: text(arm.last(metric), form)
+
+
 def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> list[str]:
     """Write each line behind the arms that it is about, once for all arms of which it is true."""
     about: dict[str, list[str]] = {}
@@ -114,16 +109,12 @@ def line(number: int, name: str, x: np.ndarray, y: np.ndarray) -> Series:
 
 
 def metric_curves(arms: Sequence[Arm], metric: str, title: str, unit: str) -> Figure:
-    """Draw a metric over training steps; without a series if no run recorded it."""
+    """Draw a metric over training steps, with its definition; without a series if no run recorded it."""
     formula = METRICS.get(metric, "")
-    return curves_figure(
-        arms,
-        lambda run: (run.steps.astype(float), run.number(metric)),
-        title,
-        ("training steps", unit),
-        (0.0, 1.0) if formula.endswith("[fraction]") else UNBOUNDED,
-        formula,
-    )
+    whole = 1.0 if formula.endswith("[fraction]") else math.inf
+    axes = ("training steps", unit)
+    figure = curves_figure(arms, lambda run: (run.steps.astype(float), run.number(metric)), title, axes, whole)
+    return structs.replace(figure, caption=formula)
 
 
 def curves_figure(
@@ -131,30 +122,31 @@ def curves_figure(
     curve_of: Callable[[LoadedRun], SeedCurve],
     title: str,
     axes: tuple[str, str],
-    bounds: Bounds = UNBOUNDED,
-    caption: str = "",
+    whole: float = math.inf,
 ) -> Figure:
     """Draw the mean over seeds of each arm, with its interval as a band, and each seed as a thin line.
 
     Args:
         axes: titles of the x-axis and of the y-axis.
+        whole: of which the quantity is a share, so that it is never below 0 or above this; ∞: it is none.
     """
     series: list[Series] = []
     for arm in arms:
         curves = [curve_of(run) for run in arm.runs]
-        series += _series(arm, [(x, y) for x, y in curves if np.isfinite(y).any()], bounds)
-    return Figure(title=title, caption=caption, x_title=axes[0], y_title=axes[1], series=series)
+        series += _series(arm, [(x, y) for x, y in curves if np.isfinite(y).any()], whole)
+    return Figure(title=title, x_title=axes[0], y_title=axes[1], series=series)
 
 
-def _series(arm: Arm, curves: Sequence[SeedCurve], bounds: Bounds) -> list[Series]:
+def _series(arm: Arm, curves: Sequence[SeedCurve], whole: float) -> list[Series]:
     if not curves:
         return []
     x = np.unique(np.concatenate([x for x, _ in curves]))
     if len(x) > MAX_POINTS:
         x = np.linspace(x[0], x[-1], MAX_POINTS)
     seeds = np.stack([at_each(*curve, x) for curve in curves])
-    mean, low, high = curve_of_seeds(seeds)
+    mean, *bounds = curve_of_seeds(seeds)
     is_enough = np.isfinite(seeds).sum(axis=0) >= MIN_SEEDS
-    low, high = (np.where(is_enough, np.clip(bound, *bounds), np.nan) for bound in (low, high))
+    least = 0.0 if math.isfinite(whole) else -math.inf
+    low, high = (np.where(is_enough, np.clip(bound, least, whole), np.nan) for bound in bounds)
     thin = [line(arm.number, "", x, seed) for seed in seeds] if len(seeds) > 1 else []
     return [*thin, Series(arm.number, arm.name, x, mean, low, high)]

@@ -25,7 +25,6 @@ from arl.metrics.run_files import GIT_COMMIT, LOCK, METRICS_FILE, RECIPE, SUMMAR
 RunStatus = Literal["finished", "running", "stopped"]
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
 ACCURACY = "/accuracy"
-PROBLEMS = "/problems"
 REMEDY = "give directories of runs or of a sweep, like runs/quickstart"
 
 
@@ -33,16 +32,14 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     """Hold what a run has recorded so far. What was not recorded is NaN, never 0."""
 
     name: str  # its path below what the user gave, without the path above
-    recipe_name: str = ""  # of its sweep, or its own
     directory: Path
     recipe: dict[str, Any]  # section.field -> value
     status: RunStatus
     steps: np.ndarray  # (steps,) int
     columns: dict[str, np.ndarray]  # metric -> (steps,) float; a list by age bucket -> (steps, 7) float
     scores: dict[str, dict[int, float]]  # suite -> version that was measured, in order -> accuracy
-    answers: dict[str, float] = {}  # suite -> problems · samples of an evaluation
-    commit: str = ""  # of the directory in which it was started
-    date: str = ""  # of its last record
+    problems: dict[str, float] = {}  # suite -> how many an evaluation has
+    facts: dict[str, str] = {}  # recipe, model, task, commit, date of the last record; "": not known
     selection_bias: list[str] = []  # lines of its summary
 
     @property
@@ -132,34 +129,34 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
         status = "finished"
         selection_bias = msgspec.json.decode((directory / SUMMARY).read_bytes())["selection_bias"]
     steps = [row for row in rows if OF_A_STEP in row]
-    evaluations = [row for row in rows if OF_A_STEP not in row]
-    samples = recipe.get("eval.samples", 1)
-    first = written.partition(b"\n")[0].decode(errors="replace")
     if not steps:
         notes.append(f"{name}: no step is finished yet ({status}); it is left out")
         return None
     return LoadedRun(
         name=name,
-        recipe_name=_recipe_name(directory, recipe),
         directory=directory,
         recipe=recipe,
         status=status,
         steps=np.array([number(row, "step") for row in steps], dtype=np.int64),
         columns=_columns(steps),
-        scores=_scores(evaluations, ACCURACY),
-        answers={suite: samples * max(of.values()) for suite, of in _scores(evaluations, PROBLEMS).items()},
-        commit=first.removeprefix(GIT_COMMIT) if first.startswith(GIT_COMMIT) else "",
-        date=f"{datetime.fromtimestamp((directory / METRICS_FILE).stat().st_mtime):%Y-%m-%d}",
+        scores=_scores(rows, ACCURACY),
+        problems={suite: max(counts.values()) for suite, counts in _scores(rows, "/problems").items()},
+        facts=_facts(directory, recipe, written),
         selection_bias=selection_bias,
     )
 
 
-def _recipe_name(directory: Path, recipe: dict[str, Any]) -> str:
-    """Return the name of the recipe; that of a run in a sweep names its seed."""
+def _facts(directory: Path, recipe: dict[str, Any], written: bytes) -> dict[str, str]:
+    """Read what a report's title says. A run of a sweep is named after its seed; the manifest names its recipe."""
     manifest = directory.parent.parent / SWEEP_MANIFEST
-    if manifest.exists():
-        recipe = msgspec.json.decode(manifest.read_bytes())["recipe"]
-    return str(recipe.get("name", ""))
+    named = msgspec.json.decode(manifest.read_bytes())["recipe"] if manifest.exists() else recipe
+    return {
+        "recipe": str(named.get("name", "")),
+        "model": str(recipe.get("model.path") or "tiny"),
+        "task": str(recipe.get("data.task") or recipe.get("data.path") or ""),
+        "commit": written.decode().partition("\n")[0].partition(GIT_COMMIT)[2],
+        "date": f"{datetime.fromtimestamp((directory / METRICS_FILE).stat().st_mtime):%Y-%m-%d}",
+    }
 
 
 def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:

@@ -31,7 +31,6 @@ GATED = "admission held back"  # by the staleness bound, an exact lag or rollout
 ENGINE_PARTS = {"wait/gate_s": GATED, "sync/paused_s": "paused for swaps"}
 NOTHING = "nothing to change, as far as the numbers say."
 MUCH = 0.2  # of a side's time
-SAME = 1e-9  # spread of equal rewards, whose mean is rounded
 
 Shares = dict[str, float]  # what a side's time went to -> its share
 
@@ -133,28 +132,18 @@ def advice(arm: Arm) -> list[str]:
 
     Where nothing can be learned, nothing else matters.
     """
-    return [*_nothing_to_learn(arm)] or [*_bottleneck(arm), *_waste(arm)]
+    reward, spread = arm.mean("reward/trained_mean"), arm.mean("reward/trained_std")
+    if reward and spread and spread.mean < 1e-9:
+        remedy = "a warm start (`arl sft`), easier problems" if reward.mean <= 0 else "harder problems"
+        seen = "see by `arl samples RUN --step 1` what was answered and how it was graded"
+        return [f"each step had equal rewards, {reward.mean:g}, and nothing to learn from: {seen}; {remedy}."]
+    return [*_bottleneck(arm), *_waste(arm)]
 
 
 def advice_on_run(directory: Path) -> list[str]:
     """Return what the numbers of one run suggest."""
-    runs, _ = load_runs([directory])
-    arms, _ = make_arms(runs)
+    arms, _ = make_arms(load_runs([directory])[0])
     return advice(arms[0]) or [NOTHING]
-
-
-def _nothing_to_learn(arm: Arm) -> Iterator[str]:
-    """Say that all answers of all runs had one reward."""
-    rewards = np.concatenate([run.number("reward/generated_mean") for run in arm.runs])
-    spreads = np.concatenate([run.number("reward/trained_std") for run in arm.runs])
-    measured = rewards[np.isfinite(rewards)]
-    if len(measured) == 0 or np.ptp(measured) > SAME or np.nanmax(spreads, initial=0.0) > SAME:
-        return
-    cause = "warm the policy up (`arl sft`) or give easier problems" if measured[0] <= 0 else "give harder problems"
-    yield (
-        f"every answer had the reward {measured[0]:g}, from which nothing can be learned: {cause}. `arl samples RUN "
-        "--step 1` shows what was answered and how it was graded."
-    )
 
 
 def _bottleneck(arm: Arm) -> Iterator[str]:

@@ -40,11 +40,6 @@ class MeanOfSeeds(Struct, frozen=True):
         """Return whether there are seeds enough for one."""
         return self.seeds > 1
 
-    def within(self, low: float, high: float) -> "MeanOfSeeds":
-        """Cut the interval where the quantity ends, as an accuracy at 0 and 1. A mean outside stays in its interval."""
-        cut_low = max(self.low, min(low, self.mean))
-        return MeanOfSeeds(self.mean, cut_low, min(self.high, max(high, self.mean)), self.seeds)
-
     @property
     def negative(self) -> "MeanOfSeeds":
         """Return the mean of the same numbers with the other sign."""

@@ -46,7 +46,7 @@ def section(arms: Sequence[Arm]) -> ReportSection:
     for metric_by_age, (metric, title) in DIVERGENCES.items():
         figures.append(parts.metric_curves(arms, metric, f"{title} over training steps", title))
         figures.append(over_ages(arms, metric_by_age, title))
-    items: list[Item] = [NUMERICS, _table(arms), *(figure for figure in figures if figure.series)]
+    items: list[Item] = [NUMERICS, _table(arms), *figures]
     return ReportSection(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
 
 

@@ -53,7 +53,8 @@ FREE_ON_THE_WALL = (
 )
 # Fields that may name what lies on the Hugging Face hub.
 HUB_FIELDS = ("model.path", "data.path", "data.eval_path")
-GIT_SECONDS = 10.0
+# Names the commit of the working directory, with -dirty where files differ from it; fails without git.
+DESCRIBE = "git describe --always --dirty --abbrev=12 --exclude='*'"
 MAIN = "main"  # the branch that a name without a revision is of
 
 
@@ -152,18 +153,10 @@ def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:
     file = directory / RECIPE
+    status, commit = subprocess.getstatusoutput(f"{DESCRIBE} 2> /dev/null")
+    header = "" if status else f"{GIT_COMMIT}{commit}\n"
     with writing(file):
-        replace_file(file, f"{_git_commit()}{dump_recipe(recipe)}".encode())
-
-
-def _git_commit() -> str:
-    """Return a comment with the commit of the working directory, `-dirty` where files differ; "" without git."""
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=GIT_SECONDS)
-    except (OSError, subprocess.TimeoutExpired):
-        return ""
-    return f"{GIT_COMMIT}{done.stdout}" if done.returncode == 0 else ""
+        replace_file(file, f"{header}{dump_recipe(recipe)}".encode())
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, checkpoint: Path, state: RunState) -> None:

@@ -32,11 +32,13 @@ def test_arms_are_named_by_what_differs_and_sorted_by_it_with_no_bound_last(tmp_
     ]
 
 
-def test_of_paths_only_the_parts_that_differ_name_an_arm(tmp_path: Path) -> None:
-    for number, place in enumerate(("data/old", "data/new", "other/new")):
-        write_run(tmp_path / f"run-{number}", [f"model.path=/scratch/{place}/model", "model.tiny=null"])
-    names = [arm.name for arm in arms_in(tmp_path)]
-    assert names == ["path=data/new/model", "path=data/old/model", "path=other/new/model"]
+def test_the_last_part_of_a_path_names_an_arm_and_where_it_is_the_same_the_runs_do(tmp_path: Path) -> None:
+    for place in ("old/small", "old/large"):
+        write_run(tmp_path / "models" / place, [f"model.path=/scratch/{place}", "model.tiny=null"])
+    assert [arm.name for arm in arms_in(tmp_path / "models")] == ["path=large", "path=small"]
+    for place in ("a/step_5", "b/step_5"):
+        write_run(tmp_path / "steps" / place, [f"model.path=/scratch/{place}", "model.tiny=null"])
+    assert [arm.name for arm in arms_in(tmp_path / "steps")] == ["a/step_5", "b/step_5"]
 
 
 def test_of_two_runs_of_one_seed_the_finished_one_counts_and_the_other_is_named(tmp_path: Path) -> None:

@@ -67,7 +67,9 @@ def test_there_is_no_verdict_from_two_seeds_nor_within_the_noise_of_few_answers(
         (found,) = build_report([tmp_path / name]).comparison.sentences
         return found
 
-    assert sentence("two", 2, 10_000).startswith("decoupled_ppo and ppo: no verdict from 2 seeds (10.0 points [10.0,")
+    assert sentence("two", 2, 10_000).startswith(
+        "decoupled_ppo and ppo: no verdict from fewer than 3 seeds (10.0 points [10.0,"
+    )
     noise = 196 * ((0.501 * 0.499 + 0.601 * 0.399) / 3 / 60) ** 0.5
     assert f"no verdict within the evaluation's own noise of ±{noise:.1f} points" in sentence("few", 3, 60)
     assert sentence("many", 3, 10_000).startswith("decoupled_ppo is 10.0 points [10.0, 10.0] above ppo at step 10,")
