@@ -19,6 +19,7 @@ KIND = ".kind"
 FOLLOWS = {"rollout.max_groups": STALENESS}  # a cap takes the place of no bound; else fields follow from a kind
 NOT_OF_AN_ARM = ("seed", "name")
 NOT_OF_AN_ARM_SECTIONS = ("output.",)
+PLACE = re.compile(r"^\S*[/:](?=\S)")  # of a file or of module:attribute, whose last part is name enough
 MAX_FIELDS = 4  # in the name of an arm
 MAX_VALUE = 40  # characters of a value in the name of an arm
 
@@ -130,8 +131,7 @@ def show(field: str, value: Any) -> str:
     if isinstance(value, dict):  # a section
         text = " ".join(f"{name} {show(name, inner)}" for name, inner in value.items())
     else:
-        is_text = isinstance(value, str)  # the last part of a path or of module:attribute is enough
-        text = re.split("[/:]", value.rstrip("/"))[-1] if is_text else msgspec.json.encode(value).decode()
+        text = PLACE.sub("", value) if isinstance(value, str) else msgspec.json.encode(value).decode()
     half = MAX_VALUE // 2
     return text if len(text) <= MAX_VALUE else f"{text[: half - 1]}…{text[-half:]}"
 
