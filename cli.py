@@ -95,6 +95,7 @@ def train(
     from arl.config.recipe_file import dump_recipe, load_recipe
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
+    from arl.report.speed import advice_on_run
     from arl.run import submit
     from arl.run.machines import named_nodes, resolve_auto
     from arl.run.plan_text import render_plan
@@ -121,7 +122,7 @@ def train(
         return
     with ConsoleDisplay() as display:
         summary = run(loaded, display, recipe if resume else None)
-        display.note(render(summary, loaded))
+        display.note(render(summary, loaded, advice_on_run(Path(summary.directory))))
 
 
 @command(app)
@@ -131,11 +132,12 @@ def replay(
     """Train again from what a run recorded, under other settings."""
     from arl.metrics.console import ConsoleDisplay
     from arl.metrics.summary import render
+    from arl.report.speed import advice_on_run
     from arl.run.replay.replay_world import replay as train_again
 
     with ConsoleDisplay() as display:
         summary, recipe = train_again(run, set_ or (), display)
-        display.note(render(summary, recipe))
+        display.note(render(summary, recipe, advice_on_run(Path(summary.directory))))
 
 
 @command(app)

@@ -115,9 +115,6 @@ class ObjectiveSection(ChosenSection):
     """True if a trajectory whose advantages are all 0 has no gradient; only then may the packer leave it out.
     Where that depends on settings, override `leaves_out_zeros`."""
 
-    try_next: ClassVar[tuple[str, ...]] = ()
-    """Hints at the end of a run: what to compare it with."""
-
     @property
     def leaves_out_zeros(self) -> bool:
         """Return whether, with these settings, a trajectory whose advantages are all 0 has no gradient."""

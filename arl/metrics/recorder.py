@@ -91,6 +91,10 @@ class RecorderState(Struct, kw_only=True):
     trace_bytes: int = 0  # size of trace.json
     num_files: int = 0  # trajectory files
 
+    def after_pause(self, seconds: float) -> "RecorderState":
+        """Return it for a clock that has gone on without training: the start-up of a resumed run is no step's time."""
+        return structs.replace(self, start=self.start + seconds, last_step=self.last_step + seconds)
+
 
 class RunRecords:
     """Keep in memory what a running run needs of its records; all of them are in metrics.jsonl.

@@ -16,6 +16,7 @@ TRACE_FILE = "trace.json"
 LOGS = "logs"  # directory
 ENV_LOG = f"{LOGS}/env.log"  # what envs and filters raised; made when something is to be written
 RECIPE = "recipe.yaml"
+GIT_COMMIT = "# git commit "  # begins its first line, where the run was started in a repository
 LOCK = "run.lock"
 SUMMARY = "summary.json"
 SWEEP_MANIFEST = "sweep.json"  # in the directory of a sweep, whose runs are at <arm>/<run>

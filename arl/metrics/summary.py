@@ -1,6 +1,7 @@
 """Summarize a run in a page, which is printed at its end and kept as summary.json."""
 
 import hashlib
+from collections.abc import Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -50,8 +51,8 @@ def mean_idle(records: list[Record], side: str) -> float:
     return idle_seconds / max(seconds, 1e-9)
 
 
-def render(summary: Summary, recipe: Recipe) -> str:
-    """Write the summary as plain text, at most a screen."""
+def render(summary: Summary, recipe: Recipe, hints: Sequence[str]) -> str:
+    """Write the summary as plain text, at most a screen, with what `arl report` suggests."""
     lines = [""]
     if summary.accuracy_before is not None and summary.accuracy_after is not None:
         lines.append(
@@ -75,9 +76,6 @@ def render(summary: Summary, recipe: Recipe) -> str:
     for age, count in sorted(summary.token_ages.items()):
         bar = "█" * round(BAR_WIDTH * count / total)
         lines.append(f"    age {age}  {bar:{BAR_WIDTH}s} {count / total:4.0%}")
-    hints = recipe.objective.try_next
-    if recipe.rollout.staleness or recipe.rollout.is_unbounded:
-        hints = ("--set rollout.staleness=0 --set name=sync: the same run, synchronous", *hints)
     lines += [
         f"weights    sha256 {summary.weights_sha256}",
         f"files      {summary.directory}",

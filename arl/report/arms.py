@@ -1,5 +1,7 @@
 """Group runs into arms: runs whose recipes differ in seed, name and output alone. What differs names the arm."""
 
+import os
+import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +19,7 @@ KIND = ".kind"
 FOLLOWS = {"rollout.max_groups": STALENESS}  # a cap takes the place of no bound; else fields follow from a kind
 NOT_OF_AN_ARM = ("seed", "name")
 NOT_OF_AN_ARM_SECTIONS = ("output.",)
+PLACE = re.compile(r"^\S*[/:](?=\S)")  # of a file or of module:attribute, whose last part is name enough
 MAX_FIELDS = 4  # in the name of an arm
 MAX_VALUE = 40  # characters of a value in the name of an arm
 
@@ -104,7 +107,8 @@ def make_arms(runs: Sequence[LoadedRun]) -> tuple[list[Arm], list[str]]:
     if not 0 < len(fields) <= MAX_FIELDS or len({arm.name for arm in arms}) < len(arms):
         own_names = [arm.runs[0].recipe["name"] for arm in arms]
         if len(set(own_names)) < len(arms):
-            own_names = [arm.runs[0].name for arm in arms]
+            common = os.path.commonpath([arm.runs[0].name for arm in arms]) if len(arms) > 1 else ""
+            own_names = [os.path.relpath(arm.runs[0].name, common or None) for arm in arms]
         arms = [msgspec.structs.replace(arm, own_name=name) for arm, name in zip(arms, own_names, strict=True)]
     return arms, notes
 
@@ -127,7 +131,7 @@ def show(field: str, value: Any) -> str:
     if isinstance(value, dict):  # a section
         text = " ".join(f"{name} {show(name, inner)}" for name, inner in value.items())
     else:
-        text = value if isinstance(value, str) else msgspec.json.encode(value).decode()
+        text = PLACE.sub("", value) if isinstance(value, str) else msgspec.json.encode(value).decode()
     half = MAX_VALUE // 2
     return text if len(text) <= MAX_VALUE else f"{text[: half - 1]}…{text[-half:]}"
 

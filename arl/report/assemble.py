@@ -1,10 +1,11 @@
 """Put a report together: read runs, group them, and answer each question in a section.
 
 paths ─► runs ─► arms ─┬► comparison ─► learning, overview ─┐
-                       └► speed, token_ages, ledger, advice ─┴─► Report ─► terminal, page, JSON
+                       └► training, speed, token_ages, ledger, advice ─┴─► Report ─► terminal, page, JSON
 """
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -15,10 +16,10 @@ import numpy as np
 from msgspec import Struct
 
 from arl.metrics.names import AGE_BUCKETS
-from arl.report import learning, speed, token_ages
+from arl.report import learning, speed, token_ages, training
 from arl.report.arms import Arm, make_arms
 from arl.report.comparison import Comparison, compare
-from arl.report.parts import Item, ReportSection, Table, arm_table, by_arm
+from arl.report.parts import Item, ReportSection, Table, arm_table, by_arm, last_of
 from arl.report.quantities import LAST, Budget, Quantity, possible_budgets, unlike_fields
 from arl.report.runs import LoadedRun, load_runs
 from arl.report.statistics import text
@@ -31,6 +32,7 @@ class Report(Struct, frozen=True):
     """Hold a whole report."""
 
     title: str
+    facts: list[str]  # recipe, model, task, commit, date, size
     arms: list[Arm]
     comparison: Comparison
     notes: list[str]
@@ -53,13 +55,17 @@ def build_report(paths: Sequence[Path], budgets: Sequence[Budget] = ()) -> Repor
     sections = [
         learning.section(arms, comparison, notes),
         overview_section(arms, comparison),
+        training.section(arms),
         speed.section(arms),
         token_ages.section(arms),
         ledger_section(arms),
         speed.advice_section(arms),
     ]
-    num_runs = sum(len(arm.runs) for arm in arms)
-    return Report(f"Arms: {len(arms)}, runs: {num_runs}", arms, comparison, notes, sections)
+    counted = [run for arm in arms for run in arm.runs]
+    title = os.path.commonpath([run.name for run in counted]) or f"{counted[0].name} and others"
+    known = {name: dict.fromkeys(filter(None, (run.facts[name] for run in counted))) for name in counted[0].facts}
+    facts = [f"{name} {', '.join(values)}" for name, values in known.items() if values]
+    return Report(title, [*facts, f"arms {len(arms)}", f"runs {len(counted)}"], arms, comparison, notes, sections)
 
 
 def overview_section(arms: Sequence[Arm], comparison: Comparison) -> ReportSection:
@@ -82,8 +88,13 @@ def overview_section(arms: Sequence[Arm], comparison: Comparison) -> ReportSecti
         },
     )
     caption = "Stopped: ended without a summary; `arl train RUN/recipe.yaml --resume` continues it."
-    rows = [[run.name, arm.name, str(run.seed), run.status, str(run.last_step)] for arm in arms for run in arm.runs]
-    runs = Table("Runs", caption, ["run", "arm", "seed", "status", "steps"], rows)
+    rows = []
+    for arm in arms:
+        for run in arm.runs:
+            lasts = [quantity.last(run) for quantity in comparison.quantities]
+            rows.append([run.name, arm.name, str(run.seed), run.status, str(run.last_step), *lasts])
+    titles = [quantity.title for quantity in comparison.quantities]
+    runs = Table("Runs", caption, ["run", "arm", "seed", "status", "steps", *titles], rows)
     return ReportSection(id="overview", title="Arms", items=[table], more=[runs])
 
 
@@ -98,17 +109,14 @@ def _steps(arm: Arm) -> str:
 def ledger_section(arms: Sequence[Arm]) -> ReportSection:
     """Account for everything that was generated."""
 
-    def last_of(metric: str) -> Callable[[Arm], str]:
-        return lambda arm: text(arm.last(metric), ",.0f")
-
     table = arm_table(
         arms,
         "Sampled tokens",
         "Since the start, mean over seeds. Generated = trained + rejected + failed + dropped + in flight; unaccounted "
         "is what the sum leaves, and 0 in a sound ledger.",
         {
-            "generated": last_of(GENERATED),
-            **{part.replace("_", " "): last_of(f"audit/tokens_{part}") for part in TOKENS},
+            "generated": last_of(GENERATED, ",.0f"),
+            **{part.replace("_", " "): last_of(f"audit/tokens_{part}", ",.0f") for part in TOKENS},
             "unaccounted": lambda arm: text(arm.estimate(unaccounted), ",.0f"),
         },
     )
@@ -141,6 +149,8 @@ def numbers_of(report: Report) -> str:
             "at": found.budget.title,
             "estimate": found.estimate,
             "is_paired": found.is_paired,
+            "noise": found.noise,
+            "doubt": found.doubt,
             "sentence": found.sentence,
         }
         for found in report.comparison.differences

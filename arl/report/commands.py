@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 def report(
     runs: Annotated[list[Path], typer.Argument(help="Directories of runs or sweeps, or above.", metavar="RUN...")],
-    out: Annotated[Path | None, typer.Option(help="Also write a page that opens offline.", metavar="FILE")] = None,
+    out: Annotated[Path | None, typer.Option(help="Also write NAME.html and its files.", metavar="NAME")] = None,
     at_steps: Annotated[str, typer.Option(help="Compare at these steps, as in 20,50. [20,30]")] = "",
     at_tokens: Annotated[str, typer.Option(help="Compare at so many trained tokens, as in 1e6,2e6.")] = "",
     json: Annotated[bool, typer.Option("--json", help="Print all numbers as JSON instead of tables.")] = False,
@@ -20,16 +20,15 @@ def report(
     from rich.console import Console
 
     from arl.report.assemble import build_report, numbers_of
-    from arl.report.output import print_report, write_page
+    from arl.report.output import print_report, write_report
 
     built = build_report(runs, [*_budgets(at_steps, "steps"), *_budgets(at_tokens, "tokens")])
+    if out is not None:
+        typer.echo(f"wrote {write_report(built, out)}", err=True)
     if json:
         typer.echo(numbers_of(built))
     else:
         print_report(built, Console(highlight=False))
-    if out is not None:
-        write_page(built, out)
-        typer.echo(f"wrote {out}", err=True)
 
 
 def _budgets(text: str, axis: "Axis") -> "list[Budget]":

@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from arl.report.arms import KIND, Arm, is_number, lines_along, order, show
 from arl.report.quantities import GENERATED, Budget, Quantity, quantities, value
-from arl.report.statistics import MeanOfSeeds, difference_of_means, mean_of_seeds
+from arl.report.statistics import MIN_SEEDS, MeanOfSeeds, Z, difference_of_means, mean_of_seeds
 
 MAX_SENTENCES = 12
 
@@ -30,15 +30,22 @@ class Difference(Struct, frozen=True, kw_only=True):
     estimate: MeanOfSeeds  # of one − other
     is_paired: bool  # by seed
     is_last: bool  # the last measurement was wanted, and `budget` is where both arms have one
+    noise: float  # 95 % of differences that the sampled answers alone would make are smaller; NaN: not known
 
     @property
-    def is_unclear(self) -> bool:
-        """Return whether several seeds show no difference. One seed alone says nothing either way."""
-        return self.estimate.low <= 0 <= self.estimate.high
+    def doubt(self) -> str:
+        """Say why there is no verdict; "" if there is one."""
+        if self.estimate.seeds < MIN_SEEDS:
+            return f"no verdict from fewer than {MIN_SEEDS} seeds"
+        if self.estimate.low <= 0 <= self.estimate.high:
+            return f"no difference that {self.estimate.seeds} seeds can show"
+        if self.noise > abs(self.estimate.mean):
+            return f"no verdict within the evaluation's own noise of ±{self.quantity.text(self.noise)} points"
+        return ""
 
     @property
     def sentence(self) -> str:
-        """Write the difference in words, the arm that is above first. An interval that holds 0 is no difference."""
+        """Write the difference in words, the arm that is above first, or why there is no verdict."""
         above, below, size = self.one, self.other, self.estimate
         if size.mean < 0:
             above, below, size = self.other, self.one, size.negative
@@ -50,12 +57,9 @@ class Difference(Struct, frozen=True, kw_only=True):
         pairing = "" if self.is_paired else " each at least, not the same ones"
         where = f"at {self.budget.title}, {self.quantity.title}, {seeds}{pairing}"
         written = self.quantity.estimate(size, unit=" points" if self.quantity.is_accuracy else "")
-        if self.is_unclear:
-            return f"{a} and {b}{common}: no difference that {size.seeds} seeds can show ({written} {where})."
-        if not size.has_interval and size.mean == 0:
-            return f"{a} and {b}{common}: equal {where}."
-        chance = "" if size.has_interval else ": one seed has no interval, so this may be chance"
-        return f"{a}{common} is {written} above {b} {where}{chance}."
+        if self.doubt:
+            return f"{a} and {b}{common}: {self.doubt} ({written} {where})."
+        return f"{a}{common} is {written} above {b} {where}."
 
 
 def _side(arm: Arm, fields: Sequence[str]) -> str:
@@ -102,12 +106,12 @@ class Comparison(Struct, frozen=True):
     def sentences(self) -> list[str]:
         """Say what differs at the last measurement, in the quantities that decide.
 
-        Of many pairs, only the largest differences that are not unclear are said.
+        Of many pairs, only the largest differences without a doubt are said.
         """
         found = [one for one in self.differences if one.is_last and one.quantity in self.decisive]
         if len(found) <= MAX_SENTENCES:
             return [one.sentence for one in found]
-        clear = [one for one in found if not one.is_unclear]
+        clear = [one for one in found if not one.doubt]
         largest = sorted(clear, key=lambda one: abs(one.estimate.mean), reverse=True)[:MAX_SENTENCES]
         counted = f"{len(clear)} of {len(found)} pairs show a difference. The table of differences has them all."
         return [*(one.sentence for one in largest), counted]
@@ -188,7 +192,18 @@ def difference(one: Arm, other: Arm, quantity: Quantity, budget: Budget) -> Diff
         estimate=estimate,
         is_paired=is_paired,
         is_last=budget.at is None,
+        noise=Z * math.sqrt(_variance(one, quantity, ones) + _variance(other, quantity, others)),
     )
+
+
+def _variance(arm: Arm, quantity: Quantity, measured: dict[int, float]) -> float:
+    """Return the binomial variance of a mean accuracy over seeds, each of few answers; NaN for other quantities.
+
+    var = Σ p (1 − p) / n / seeds²    p: the accuracy of a seed, n: its answers, problems · eval.samples
+    """
+    answers = {r.seed: r.problems.get(quantity.name, math.nan) * r.recipe.get("eval.samples", 1) for r in arm.runs}
+    own = [max(p * (1 - p), 0.0) / answers[seed] for seed, p in measured.items()]
+    return math.fsum(own) / len(own) ** 2
 
 
 def _measured(arm: Arm, quantity: Quantity, place: Budget) -> dict[int, float]:

@@ -1,14 +1,14 @@
 """Show which arm learns more: against a setting that is a number, at budgets, and over steps, tokens and time."""
 
+import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from arl.report import parts
 from arl.report.arms import LAG, STALENESS, Arm, is_number, lines_along, order, show
 from arl.report.comparison import Comparison
-from arl.report.parts import Figure, Item, ReportSection, Table
+from arl.report.parts import Figure, Item, ReportSection, Series, Table
 from arl.report.quantities import AXES, Axis, Budget, Quantity, curve
 from arl.report.runs import LoadedRun
 from arl.report.speed import tokens_per_second
@@ -53,8 +53,9 @@ def _curves(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:
         x, y = curve(run, quantity, axis)
         return x, quantity.scale * y
 
-    layout = parts.axes(AXES[axis], quantity.axis_title)
-    return parts.curves_figure(arms, curve_of, f"{quantity.axis_title}, over {AXES[axis]}", layout)
+    title = f"{quantity.axis_title}, over {AXES[axis]}"
+    whole = quantity.scale if quantity.is_accuracy else math.inf
+    return parts.curves_figure(arms, curve_of, title, (AXES[axis], quantity.axis_title), whole)
 
 
 def _difference_table(comparison: Comparison) -> Table:
@@ -63,12 +64,12 @@ def _difference_table(comparison: Comparison) -> Table:
         size = found.quantity.estimate(found.estimate, sign="+")
         paired = "by seed" if found.is_paired else "no"
         compared = [found.one.name, found.other.name, found.quantity.title, found.budget.title]
-        rows.append([*compared, size, str(found.estimate.seeds), paired])
+        rows.append([*compared, size, str(found.estimate.seeds), paired, found.doubt or "yes"])
     caption = (
         f"First arm less second arm; accuracies in points. {INTERVALS} The last measurement is the last step that both "
         "arms have."
     )
-    header = ["arm", "less", "quantity", "at", "difference", "seeds", "paired"]
+    header = ["arm", "less", "quantity", "at", "difference", "seeds", "paired", "verdict"]
     return Table("Differences between arms", caption, header, rows)
 
 
@@ -117,19 +118,16 @@ def axis_figures(arms: Sequence[Arm], comparison: Comparison) -> list[Figure]:
     name = AXIS_TITLES.get(field, arms[0].names[field])
     figures = []
     for quantity in comparison.decisive:
-        layout = parts.axes(name, quantity.axis_title)
-        layout["xaxis"] |= {
-            "tickmode": "array",
-            "tickvals": list(range(len(labels))),
-            "ticktext": labels,
-            "range": [-0.4, len(labels) - 0.6],
-            "showgrid": False,
-        }
         for budget in comparison.budgets:
-            traces = _axis_traces(placed, field, labels, comparison, quantity, budget)
-            title = f"{quantity.axis_title}, against the {name}, {budget.title}"
-            if traces:
-                figures.append(Figure(title, "Mean over seeds with its 95 % bootstrap interval.", traces, layout))
+            figure = Figure(
+                title=f"{quantity.axis_title}, against the {name}, {budget.title}",
+                caption="Mean over seeds with its 95 % bootstrap interval.",
+                x_title=name,
+                y_title=quantity.axis_title,
+                series=_axis_series(placed, field, comparison, (quantity, budget)),
+                ticks=labels,
+            )
+            figures.append(figure)
     return figures
 
 
@@ -147,36 +145,17 @@ def _is_on(arm: Arm, field: str) -> bool:
     return field in settings and (is_number(settings[field]) or field == STALENESS)
 
 
-def _axis_traces(
-    arms: Sequence[Arm],
-    field: str,
-    labels: Sequence[str],
-    comparison: Comparison,
-    quantity: Quantity,
-    budget: Budget,
-) -> list[dict[str, Any]]:
+def _axis_series(arms: Sequence[Arm], field: str, comparison: Comparison, of: tuple[Quantity, Budget]) -> list[Series]:
     """Draw a line for each setting of what else differs; they stand a little apart."""
-    measured = [arm for arm in arms if comparison.values[quantity, budget, arm.number] is not None]
+    labels = list(dict.fromkeys(show(field, arm.settings[field]) for arm in arms))
+    measured = [arm for arm in arms if comparison.values[*of, arm.number] is not None]
     lines = sorted(lines_along(measured, [field]), key=lambda line: min(arm.number for arm in line))
-    traces = []
+    series = []
     for number, line in enumerate(lines):
-        values = [comparison.values[quantity, budget, arm.number] for arm in line]
-        found = [value.mean for value in values if value]
-        means = quantity.scale * np.array([mean.mean for mean in found])
-        above = quantity.scale * np.array([mean.high - mean.mean for mean in found])
-        below = quantity.scale * np.array([mean.mean - mean.low for mean in found])
-        ticks = [show(field, arm.settings[field]) for arm in line]
+        found = [comparison.values[*of, arm.number] for arm in line]
+        means = [of[0].bounded(value.mean) for value in found if value]
         shift = APART * (number - (len(lines) - 1) / 2)
-        name = line[0].name_without([field]) or "all arms"
-        trace = parts.line_trace(number, name, [labels.index(tick) + shift for tick in ticks], means)
-        intervals = {
-            "type": "data",
-            "symmetric": False,
-            "array": parts.numbers(above),
-            "arrayminus": parts.numbers(below),
-            "color": parts.color(number),
-            "thickness": 1.3,
-            "width": 3,
-        }
-        traces.append(trace | {"text": ticks, "hovertemplate": "%{text}: %{y}", "error_y": intervals})
-    return traces
+        x = np.array([labels.index(show(field, arm.settings[field])) + shift for arm in line])
+        y, low, high = of[0].scale * np.array([(mean.mean, mean.low, mean.high) for mean in means]).T
+        series.append(Series(number, line[0].name_without([field]) or "all arms", x, y, low, high))
+    return series

@@ -1,11 +1,12 @@
-"""Show a report: in a terminal a compact table for each question, or as one HTML page that opens offline.
+"""Show a report: in a terminal a compact table for each question, as one HTML page that opens offline, and as files.
 
 Names are those of directories and settings, and models wrote the episodes. So the terminal reads nothing as rich's
 markup (`[lr3]` and `:bug:` stay as they are), and the page escapes all text.
 """
 
+import csv
+import io
 import re
-from importlib.resources import files
 from pathlib import Path
 
 from rich.box import SIMPLE
@@ -14,19 +15,26 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from arl.errors import InputError
-from arl.report.assemble import Report
-from arl.report.parts import Figure, Table
+from arl.report.assemble import Report, numbers_of
+from arl.report.drawing import draw, template
+from arl.report.parts import CURVES, Figure, Table
 from arl.report.token_viewer import ShownEpisode, choose_episodes
 
 FILE_WIDTH = 160  # columns, where the output is no terminal
 MIN_NAME = 32  # characters of an arm's name that are kept on one line
-LAYOUT = {"height": 340, "margin": {"t": 20, "r": 20}, "legend": {"orientation": "h", "y": -0.25}}
+LATEX = str.maketrans(  # what LaTeX reads as a command, and what its usual fonts lack
+    {char: rf"\{char}" for char in "#$%&_{}"}
+    | {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "–": "--", "‖": r"$\Vert$"}
+    | {"<": "$<$", ">": "$>$", "|": "$|$", "≈": r"$\approx$", "∞": r"$\infty$", "±": r"$\pm$", "…": r"\dots{}"}
+    | {"[": "{[}"}  # behind a line's end it would be a length
+)
 
 
 def print_report(report: Report, console: Console) -> None:
     """Print every section without figures and what is folded on a page."""
     if not console.is_terminal:
         console.width = max(console.width, FILE_WIDTH)
+    console.print(f"{report.title}   {' · '.join(report.facts)}\n", markup=False, emoji=False, soft_wrap=True)
     for section in report.sections:
         console.print(section.title, style="bold", markup=False, emoji=False)
         for item in section.items:
@@ -48,43 +56,54 @@ def _rich_table(table: Table) -> RichTable:
     return drawn
 
 
-def write_page(report: Report, path: Path) -> None:
-    """Write the page to a file.
+def write_report(report: Report, path: Path) -> Path:
+    """Write PATH.html, and in PATH each figure as SVG, each table as CSV and as LaTeX, and all numbers as JSON.
+
+    Returns:
+        The page.
 
     Raises:
-        InputError: the file cannot be written.
+        InputError: a file cannot be written.
     """
     notes: list[str] = []
-    page = render_page(report, choose_episodes(report.arms, notes), notes)
-    try:
-        path.write_text(page, encoding="utf-8", errors="replace")
-    except OSError as error:
-        raise InputError(f"--out {path}: cannot be written ({error.strerror}); name a file in a directory") from error
+    folder = path.absolute().with_name(path.absolute().name.removesuffix(".html"))
+    page = folder.with_name(f"{folder.name}.html")
+    texts = {page: render_page(report, choose_episodes(report.arms, notes), notes)}
+    texts[folder / "numbers.json"] = numbers_of(report)
+    for item in (item for section in report.sections for item in [*section.items, *section.more]):
+        if isinstance(item, Figure) and item.series:
+            texts[folder / "figures" / f"{_slug(item.title)}.svg"] = draw(item)
+        elif isinstance(item, Table):
+            texts[folder / "tables" / f"{_slug(item.title)}.csv"] = _csv(item)
+            texts[folder / "tables" / f"{_slug(item.title)}.tex"] = _latex(item)
+    for file, text in texts.items():
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8", errors="replace")
+        except OSError as error:
+            raise InputError(f"--out {file}: cannot be written ({error.strerror}); give another place") from error
+    return page
+
+
+def _slug(title: str) -> str:
+    """Return the name of a file: `Accuracy on held_out, percent` is `accuracy-on-held-out-percent`."""
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:120]
+
+
+def _csv(table: Table) -> str:
+    file = io.StringIO()
+    csv.writer(file, lineterminator="\n").writerows([table.header, *table.rows])
+    return file.getvalue()
+
+
+def _latex(table: Table) -> str:
+    """Write a tabular, which needs no package."""
+    columns = "".join("r" if is_numeric else "l" for is_numeric in table.numeric)
+    header, *rows = [rf"{' & '.join(cell.translate(LATEX) for cell in row)} \\" for row in [table.header, *table.rows]]
+    lines = [rf"\begin{{tabular}}{{{columns}}}", r"\hline", header, r"\hline", *rows, r"\hline", r"\end{tabular}", ""]
+    return "\n".join(lines)
 
 
 def render_page(report: Report, episodes: list[ShownEpisode], notes: list[str]) -> str:
     """Return the page; the same report gives the same bytes."""
-    from jinja2 import Environment
-    from plotly.offline import get_plotlyjs  # of 5 MB, so only a page reads it
-
-    source = files("arl.report").joinpath("assets/report.html").read_text(encoding="utf-8")
-    template = Environment(autoescape=True, trim_blocks=True).from_string(source)
-    return template.render(
-        title=report.title,
-        sections=report.sections,
-        episodes=episodes,
-        notes=notes,
-        draw=_draw,
-        plotly=get_plotlyjs(),
-    )
-
-
-def _draw(figure: Figure) -> str:
-    """Return a figure as HTML. Names in it are JSON whose `<` plotly escapes."""
-    from plotly.io import to_html
-
-    drawn = {"data": figure.traces, "layout": LAYOUT | figure.layout}
-    div_id = re.sub(r"\W+", "-", figure.title)  # plotly's own would be random
-    shown = {"include_plotlyjs": False, "full_html": False, "config": {"responsive": True}, "default_height": 340}
-    html: str = to_html(drawn, div_id=div_id, validate=False, **shown)
-    return html
+    return template("report.html").render(report=report, episodes=episodes, notes=notes, draw=draw, curves=CURVES)

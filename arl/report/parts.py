@@ -3,34 +3,53 @@
 The data side writes these parts; the page and the terminal show them. Parts hold no HTML.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from arl.metrics.names import METRICS
 from arl.report.arms import Arm
 from arl.report.runs import LoadedRun
-from arl.report.statistics import at_each, curve_of_seeds
+from arl.report.statistics import MIN_SEEDS, at_each, curve_of_seeds, text
 
-TEXT_COLUMNS = ("arm", "run", "less", "quantity", "at", "paired", "status")  # every other column holds numbers
+# Columns of text; every other column holds numbers.
+TEXT_COLUMNS = frozenset({"arm", "run", "less", "quantity", "at", "paired", "verdict", "status"})
 MAX_POINTS = 300  # of a curve
-CURVE_CAPTION = f"Mean over seeds with its 95 % interval. Longer curves are drawn at {MAX_POINTS} even places."
-# Colors that color-blind readers can distinguish, after Okabe and Ito.
-RED_GREEN_BLUE = ("10,102,171", "210,86,11", "10,138,104", "178,74,140", "67,162,214", "169,127,0", "90,75,181")
-DASHES = ("solid", "dash", "dot")
-DIGITS = 5  # significant ones of what is drawn
+CURVES = (
+    "Curves: mean over seeds. Thin lines: single seeds. Shaded: the 95 % bootstrap interval, from three seeds on. "
+    f"Longer curves are drawn at {MAX_POINTS} even places."
+)
 
 SeedCurve = tuple[np.ndarray, np.ndarray]  # x and y of one seed, (n,) float each
 
 
-class Figure(Struct, frozen=True):
-    """Hold one plot as plotly's JSON."""
+class Series(Struct, frozen=True):
+    """Hold one line of a figure."""
+
+    number: int  # of its arm, which is its color
+    name: str  # "" for one seed of an arm, which is drawn thin
+    x: np.ndarray  # (n,) float
+    y: np.ndarray  # (n,) float; NaN where nothing was measured
+    low: np.ndarray  # (n,) float; NaN where there is no interval
+    high: np.ndarray
+
+    @property
+    def has_interval(self) -> bool:
+        """Return whether it has one anywhere."""
+        return bool(np.isfinite(self.low).any())
+
+
+class Figure(Struct, frozen=True, kw_only=True):
+    """Hold one plot. A figure without series has nothing to show, and is left out."""
 
     title: str
-    caption: str
-    traces: list[dict[str, Any]]
-    layout: dict[str, Any] = {}
+    caption: str = ""
+    x_title: str
+    y_title: str
+    series: list[Series]
+    ticks: list[str] = []  # names of the places 0, 1, … on the x-axis; none: it has numbers
 
 
 class Table(Struct, frozen=True):
@@ -65,6 +84,11 @@ def arm_table(arms: Sequence[Arm], title: str, caption: str, columns: Mapping[st
     return Table(title, caption, ["arm", *columns], rows)
 
 
+def last_of(metric: str, form: str = ".3g") -> Callable[[Arm], str]:
+    """Return what writes the last value of a metric: a column of a table."""
+    return lambda arm: text(arm.last(metric), form)
+
+
 def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> list[str]:
     """Write each line behind the arms that it is about, once for all arms of which it is true."""
     about: dict[str, list[str]] = {}
@@ -78,73 +102,51 @@ def by_arm(arms: Sequence[Arm], lines_of: Callable[[Arm], Iterable[str]]) -> lis
     return written
 
 
-def numbers(values: np.ndarray) -> list[float | None]:
-    """Return numbers as JSON knows them, rounded; None where nothing was measured."""
-    return [float(f"{value:.{DIGITS}g}") if np.isfinite(value) else None for value in values.tolist()]
-
-
-def color(number: int, opacity: float = 1.0) -> str:
-    """Return the color of an arm or of a series."""
-    return f"rgba({RED_GREEN_BLUE[number % len(RED_GREEN_BLUE)]},{opacity:g})"
-
-
-def line_trace(number: int, name: str, x: list[Any], y: np.ndarray, mode: str = "lines+markers") -> dict[str, Any]:
-    """Draw an arm or a series; those that share a color have unlike dashes."""
-    return {
-        "type": "scatter",
-        "mode": mode,
-        "name": name,
-        "x": x,
-        "y": numbers(y),
-        "line": {"color": color(number), "dash": DASHES[number // len(RED_GREEN_BLUE) % len(DASHES)]},
-        "marker": {"color": color(number)},
-    }
-
-
-def axes(x_title: str, y_title: str) -> dict[str, Any]:
-    """Return the layout of a figure with the titles of both axes."""
-    return {"xaxis": {"title": {"text": x_title}}, "yaxis": {"title": {"text": y_title}}}
+def line(number: int, name: str, x: np.ndarray, y: np.ndarray) -> Series:
+    """Make a series without intervals."""
+    none = np.full(len(y), np.nan)
+    return Series(number, name, x, y, none, none)
 
 
 def metric_curves(arms: Sequence[Arm], metric: str, title: str, unit: str) -> Figure:
-    """Draw a metric over training steps; without a trace if no run recorded it."""
-    layout = axes("training steps", unit)
-    return curves_figure(arms, lambda run: (run.steps.astype(float), run.number(metric)), title, layout)
+    """Draw a metric over training steps, with its definition; without a series if no run recorded it."""
+    formula = METRICS.get(metric, "")
+    whole = 1.0 if formula.endswith("[fraction]") else math.inf
+    axes = ("training steps", unit)
+    figure = curves_figure(arms, lambda run: (run.steps.astype(float), run.number(metric)), title, axes, whole)
+    return structs.replace(figure, caption=formula)
 
 
 def curves_figure(
-    arms: Sequence[Arm], curve_of: Callable[[LoadedRun], SeedCurve], title: str, layout: dict[str, Any]
+    arms: Sequence[Arm],
+    curve_of: Callable[[LoadedRun], SeedCurve],
+    title: str,
+    axes: tuple[str, str],
+    whole: float = math.inf,
 ) -> Figure:
-    """Draw the mean over seeds of each arm, with its interval as a band."""
-    traces: list[dict[str, Any]] = []
+    """Draw the mean over seeds of each arm, with its interval as a band, and each seed as a thin line.
+
+    Args:
+        axes: titles of the x-axis and of the y-axis.
+        whole: of which the quantity is a share, so that it is never below 0 or above this; ∞: it is none.
+    """
+    series: list[Series] = []
     for arm in arms:
         curves = [curve_of(run) for run in arm.runs]
-        traces += _traces(arm, [(x, y) for x, y in curves if np.isfinite(y).any()])
-    return Figure(title, CURVE_CAPTION, traces, layout)
+        series += _series(arm, [(x, y) for x, y in curves if np.isfinite(y).any()], whole)
+    return Figure(title=title, x_title=axes[0], y_title=axes[1], series=series)
 
 
-def _traces(arm: Arm, curves: Sequence[SeedCurve]) -> list[dict[str, Any]]:
+def _series(arm: Arm, curves: Sequence[SeedCurve], whole: float) -> list[Series]:
     if not curves:
         return []
     x = np.unique(np.concatenate([x for x, _ in curves]))
     if len(x) > MAX_POINTS:
         x = np.linspace(x[0], x[-1], MAX_POINTS)
-    mean, low, high = curve_of_seeds(np.stack([at_each(*curve, x) for curve in curves]))
-    mode = "lines" if np.isfinite(mean).sum() > 1 else "markers"
-    line = line_trace(arm.number, arm.name, numbers(x), mean, mode)
-    known = np.isfinite(low)
-    if not known.any():
-        return [line]
-    band = {  # an area: along the lower bounds, and back along the upper ones
-        "type": "scatter",
-        "mode": "lines",
-        "name": arm.name,
-        "showlegend": False,
-        "hoverinfo": "skip",
-        "x": numbers(np.concatenate([x[known], x[known][::-1]])),
-        "y": numbers(np.concatenate([low[known], high[known][::-1]])),
-        "line": {"width": 0},
-        "fill": "toself",
-        "fillcolor": color(arm.number, 0.16),
-    }
-    return [band, line]
+    seeds = np.stack([at_each(*curve, x) for curve in curves])
+    mean, *bounds = curve_of_seeds(seeds)
+    is_enough = np.isfinite(seeds).sum(axis=0) >= MIN_SEEDS
+    least = 0.0 if math.isfinite(whole) else -math.inf
+    low, high = (np.where(is_enough, np.clip(bound, least, whole), np.nan) for bound in bounds)
+    thin = [line(arm.number, "", x, seed) for seed in seeds] if len(seeds) > 1 else []
+    return [*thin, Series(arm.number, arm.name, x, mean, low, high)]

@@ -61,6 +61,18 @@ class Quantity(Struct, frozen=True):
         """Return by what values are multiplied where they are shown: accuracies are shown in percent."""
         return 100.0 if self.is_accuracy else 1.0
 
+    def last(self, run: LoadedRun) -> str:
+        """Write the last measurement of one run; a dash where there is none."""
+        _, y = curve(run, self, "steps")
+        return self.text(y[-1]) if len(y) else "–"
+
+    def bounded(self, mean: MeanOfSeeds, least: float = 0.0) -> MeanOfSeeds:
+        """Cut the interval of an accuracy where accuracies end. A mean that is outside stays in its interval."""
+        if not self.is_accuracy:
+            return mean
+        low = max(mean.low, min(least, mean.mean))
+        return MeanOfSeeds(mean.mean, low, min(mean.high, max(1.0, mean.mean)), mean.seeds)
+
     def text(self, value: float, sign: str = "") -> str:
         """Write a value: an accuracy in percent, anything else as it is. With "+", positive ones have a sign, too."""
         places = 1 if self.is_accuracy else 3
@@ -68,7 +80,8 @@ class Quantity(Struct, frozen=True):
         return f"{rounded:{sign}.{places}f}"
 
     def estimate(self, mean: MeanOfSeeds, sign: str = "", unit: str = "") -> str:
-        """Write a mean with its interval, as in `41.2 [39.0, 43.1]`."""
+        """Write a mean with its interval, as in `41.2 [39.0, 43.1]`; of a difference with a sign or a unit."""
+        mean = self.bounded(mean, -1.0 if sign or unit else 0.0)
         text = f"{self.text(mean.mean, sign)}{unit}"
         interval = f" [{self.text(mean.low, sign)}, {self.text(mean.high, sign)}]"
         return text + interval if mean.has_interval else text

@@ -7,6 +7,7 @@ import itertools
 import math
 import os
 from collections.abc import Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,7 +20,7 @@ from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
 from arl.files import is_locked
 from arl.metrics.names import AGE_BUCKETS, OF_EVALUATION, Record, number
-from arl.metrics.run_files import LOCK, METRICS_FILE, RECIPE, SUMMARY, read_records
+from arl.metrics.run_files import GIT_COMMIT, LOCK, METRICS_FILE, RECIPE, SUMMARY, SWEEP_MANIFEST, read_records
 
 RunStatus = Literal["finished", "running", "stopped"]
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
@@ -37,6 +38,8 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     steps: np.ndarray  # (steps,) int
     columns: dict[str, np.ndarray]  # metric -> (steps,) float; a list by age bucket -> (steps, 7) float
     scores: dict[str, dict[int, float]]  # suite -> version that was measured, in order -> accuracy
+    problems: dict[str, float] = {}  # suite -> how many an evaluation has
+    facts: dict[str, str] = {}  # recipe, model, task, commit, date of the last record; "": not known
     selection_bias: list[str] = []  # lines of its summary
 
     @property
@@ -114,7 +117,8 @@ def _run_directories(path: Path) -> Iterator[Path]:
 def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
     """Read one run; None, with a note, if it has nothing to compare."""
     try:
-        recipe = dict(leaves(read_document((directory / RECIPE).read_bytes()).values))
+        written = (directory / RECIPE).read_bytes()
+        recipe = dict(leaves(read_document(written).values))
         rows = read_records(directory / METRICS_FILE)
     except (OSError, YamlError, DataError) as error:
         notes.append(f"{name}: {RECIPE} or {METRICS_FILE} cannot be read ({error}); it is left out")
@@ -135,9 +139,24 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
         status=status,
         steps=np.array([number(row, "step") for row in steps], dtype=np.int64),
         columns=_columns(steps),
-        scores=_scores([row for row in rows if OF_A_STEP not in row]),
+        scores=_scores(rows, ACCURACY),
+        problems={suite: max(counts.values()) for suite, counts in _scores(rows, "/problems").items()},
+        facts=_facts(directory, recipe, written),
         selection_bias=selection_bias,
     )
+
+
+def _facts(directory: Path, recipe: dict[str, Any], written: bytes) -> dict[str, str]:
+    """Read what a report's title says. A run of a sweep is named after its seed; the manifest names its recipe."""
+    manifest = directory.parent.parent / SWEEP_MANIFEST
+    named = msgspec.json.decode(manifest.read_bytes())["recipe"] if manifest.exists() else recipe
+    return {
+        "recipe": str(named.get("name", "")),
+        "model": str(recipe.get("model.path") or "tiny"),
+        "task": str(recipe.get("data.task") or recipe.get("data.path") or ""),
+        "commit": written.decode().partition("\n")[0].partition(GIT_COMMIT)[2],
+        "date": f"{datetime.fromtimestamp((directory / METRICS_FILE).stat().st_mtime):%Y-%m-%d}",
+    }
 
 
 def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:
@@ -153,11 +172,12 @@ def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:
     return columns
 
 
-def _scores(rows: Sequence[Record]) -> dict[str, dict[int, float]]:
+def _scores(rows: Sequence[Record], ending: str) -> dict[str, dict[int, float]]:
+    """Map each suite to what its metric of that ending was, by version."""
     found: dict[str, dict[int, float]] = {}
     for row in sorted(rows, key=lambda row: number(row, "policy_version")):
         for name in row:
-            if name.startswith(OF_EVALUATION) and name.endswith(ACCURACY):
-                suite = name.removeprefix(OF_EVALUATION).removesuffix(ACCURACY)
+            if name.startswith(OF_EVALUATION) and name.endswith(ending):
+                suite = name.removeprefix(OF_EVALUATION).removesuffix(ending)
                 found.setdefault(suite, {})[int(number(row, "policy_version"))] = number(row, name)
     return found

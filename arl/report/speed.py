@@ -6,12 +6,13 @@ Engines: their time = busy + admission held back + paused for swaps + the rest.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 
-from arl.report.arms import STALENESS, Arm
+from arl.report.arms import STALENESS, Arm, make_arms
 from arl.report.parts import ReportSection, Table, arm_table, by_arm, metric_curves
-from arl.report.runs import LoadedRun
+from arl.report.runs import LoadedRun, load_runs
 from arl.report.statistics import text
 
 TRAINER_PARTS = {  # metric -> what the trainer did in that time
@@ -28,7 +29,7 @@ UNEXPLAINED = "unexplained"
 BUSY = "generates"
 GATED = "admission held back"  # by the staleness bound, an exact lag or rollout.max_groups
 ENGINE_PARTS = {"wait/gate_s": GATED, "sync/paused_s": "paused for swaps"}
-NOTHING = "nothing to change: no number of these runs asks for it."
+NOTHING = "nothing to change, as far as the numbers say."
 MUCH = 0.2  # of a side's time
 
 Shares = dict[str, float]  # what a side's time went to -> its share
@@ -127,8 +128,22 @@ def advice_section(arms: Sequence[Arm]) -> ReportSection:
 
 
 def advice(arm: Arm) -> list[str]:
-    """Return what the numbers of an arm suggest; nothing if they suggest nothing."""
+    """Return what the numbers of an arm suggest; nothing if they suggest nothing.
+
+    Where nothing can be learned, nothing else matters.
+    """
+    reward, spread = arm.mean("reward/trained_mean"), arm.mean("reward/trained_std")
+    if reward and spread and spread.mean < 1e-9:
+        remedy = "a warm start (`arl sft`), easier problems" if reward.mean <= 0 else "harder problems"
+        seen = "see by `arl samples RUN --step 1` what was answered and how it was graded"
+        return [f"each step had equal rewards, {reward.mean:g}, and nothing to learn from: {seen}; {remedy}."]
     return [*_bottleneck(arm), *_waste(arm)]
+
+
+def advice_on_run(directory: Path) -> list[str]:
+    """Return what the numbers of one run suggest."""
+    arms, _ = make_arms(load_runs([directory])[0])
+    return advice(arms[0]) or [NOTHING]
 
 
 def _bottleneck(arm: Arm) -> Iterator[str]:

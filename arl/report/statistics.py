@@ -20,6 +20,7 @@ from msgspec import Struct
 
 RESAMPLES = 10_000
 RESAMPLES_OF_CURVES = 1_000  # at each point of a curve
+MIN_SEEDS = 3  # for a verdict: what two of them have in common may be chance
 TAILS = (2.5, 97.5)  # percentiles, which 95 % of the means drawn lie between
 Z = NormalDist().inv_cdf(0.975)
 # The 97.5 % quantile of Student's t with 1, 2, … degrees of freedom.

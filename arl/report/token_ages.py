@@ -45,8 +45,8 @@ def section(arms: Sequence[Arm]) -> ReportSection:
     ]
     for metric_by_age, (metric, title) in DIVERGENCES.items():
         figures.append(parts.metric_curves(arms, metric, f"{title} over training steps", title))
-        figures.append(_over_ages(arms, metric_by_age, title))
-    items: list[Item] = [NUMERICS, _table(arms), *(figure for figure in figures if figure.traces)]
+        figures.append(over_ages(arms, metric_by_age, title))
+    items: list[Item] = [NUMERICS, _table(arms), *figures]
     return ReportSection(id="staleness", title="How old was what it learned from, and what did age do?", items=items)
 
 
@@ -74,13 +74,15 @@ def _table(arms: Sequence[Arm]) -> Table:
     )
 
 
-def _over_ages(arms: Sequence[Arm], metric: str, title: str) -> Figure:
-    traces = []
-    for arm in arms:
-        values = by_age(arm, metric)
-        if np.isfinite(values).any():
-            traces.append(parts.line_trace(arm.number, arm.name, list(AGE_BUCKETS), values))
-    layout = parts.axes("age of the token, versions", title)
-    layout["xaxis"] |= {"type": "category", "categoryorder": "array", "categoryarray": list(AGE_BUCKETS)}
-    caption = "Mean over all steps weighted by tokens, then over seeds. A point is missing where no token has that age."
-    return Figure(f"{title} by age of the token", caption, traces, layout)
+def over_ages(arms: Sequence[Arm], metric: str, title: str) -> Figure:
+    """Draw a metric by age bucket; without a series if no run recorded it."""
+    measured = [(arm, by_age(arm, metric)) for arm in arms]
+    places = np.arange(len(AGE_BUCKETS), dtype=float)
+    return Figure(
+        title=f"{title} by age of the token",
+        caption="Mean over all steps weighted by tokens, then over seeds. Ages that no token has are left out.",
+        x_title="age of the token, versions",
+        y_title=title,
+        series=[parts.line(arm.number, arm.name, places, own) for arm, own in measured if np.isfinite(own).any()],
+        ticks=list(AGE_BUCKETS),
+    )

@@ -11,6 +11,7 @@ import glob
 import itertools
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_h
 from arl.errors import DataError, InputError
 from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
+from arl.metrics.run_files import GIT_COMMIT, LOCK, RECIPE, SUMMARY
 from arl.run.checkpoint import RunState, clear_after, newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.preflight import Plan, preflight
@@ -52,6 +53,8 @@ FREE_ON_THE_WALL = (
 )
 # Fields that may name what lies on the Hugging Face hub.
 HUB_FIELDS = ("model.path", "data.path", "data.eval_path")
+# Names the commit of the working directory, with -dirty where files differ from it; fails without git.
+DESCRIBE = "git describe --always --dirty --abbrev=12 --exclude='*'"
 MAIN = "main"  # the branch that a name without a revision is of
 
 
@@ -150,8 +153,10 @@ def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:
     file = directory / RECIPE
+    status, commit = subprocess.getstatusoutput(f"{DESCRIBE} 2> /dev/null")
+    header = "" if status else f"{GIT_COMMIT}{commit}\n"
     with writing(file):
-        replace_file(file, dump_recipe(recipe).encode())
+        replace_file(file, f"{header}{dump_recipe(recipe)}".encode())
 
 
 def _refuse_other_run(recipe: Recipe, plan: Plan, checkpoint: Path, state: RunState) -> None:

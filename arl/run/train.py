@@ -189,7 +189,7 @@ class SegmentRun:
             codec=parts.codec,
             samples_every=recipe.output.samples_every,
             threaded=not recipe.world_traits.virtual_time,
-            restored=None if restored is None else restored.recorder,
+            restored=None if restored is None else restored.recorder.after_pause(clock.now() - restored.time),
         ) as recorder:
             if self.before is not None and restored is None:
                 recorder.evaluated(self.before)

@@ -59,11 +59,12 @@ def until_cut(directory: Path, steps: int) -> tuple[Recorder, RecorderState]:
     return clock.run(main, virtual=True)
 
 
-def go_on(directory: Path, restored: RecorderState) -> Recorder:
+def go_on(directory: Path, restored: RecorderState, start_up: float = 0.0) -> Recorder:
     """Continue for two steps, on a clock that goes on where the other was cut."""
 
     async def main() -> Recorder:
-        process = Process(directory, restored)
+        await asyncio.sleep(start_up)
+        process = Process(directory, restored.after_pause(start_up))
         with process.recorder:
             for version in (6, 7):
                 await process.step(version)
@@ -105,9 +106,10 @@ def test_what_a_killed_process_did_after_the_cut_leaves_no_trace(tmp_path: Path,
     assert alive.records.newest[-1]["step"] == 10  # and nothing has closed its files
 
 
-def test_a_resumed_run_counts_on(tmp_path: Path) -> None:
+@pytest.mark.parametrize("start_up", [0.0, 40.0])
+def test_a_resumed_run_counts_on_without_its_start_up(tmp_path: Path, start_up: float) -> None:
     _, state = until_cut(tmp_path, 2)
-    records = list(go_on(tmp_path, state).read_records())
+    records = list(go_on(tmp_path, state, start_up).read_records())
     assert [r["groups/failed"] for r in records] == [1, 2, 3, 4]
     assert {r["reward/generated_mean"] for r in records} == {(1.0 + 0.0 + 0.5) / 3}
     assert [r["audit/groups_in_flight"] for r in records] == [97, 94, 91, 88]

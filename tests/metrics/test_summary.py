@@ -26,7 +26,7 @@ def page(selection: Selection) -> str:
         idle_engine=0.0,
         weights_sha256="0",
     )
-    return render(summary, recipe)
+    return render(summary, recipe, [])
 
 
 def test_the_filters_effect_is_shown_as_intended_and_without_a_warning() -> None:

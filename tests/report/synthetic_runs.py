@@ -55,9 +55,10 @@ def write_metrics(directory: Path, lines: Sequence[Line]) -> None:
     (directory / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
 
-def evaluation(version: int, accuracies: dict[str, float]) -> Line:
+def evaluation(version: int, accuracies: dict[str, float], problems: int = 10_000) -> Line:
     scores = {f"eval/{suite}/accuracy": accuracy for suite, accuracy in accuracies.items()}
-    return {"step": version, "policy_version": version, "time_s": 2.0 * version + 0.5} | scores
+    counts = {f"eval/{suite}/problems": problems for suite in accuracies}
+    return {"step": version, "policy_version": version, "time_s": 2.0 * version + 0.5} | scores | counts
 
 
 def step_record(step: int, age: int) -> Line:

@@ -32,6 +32,15 @@ def test_arms_are_named_by_what_differs_and_sorted_by_it_with_no_bound_last(tmp_
     ]
 
 
+def test_the_last_part_of_a_path_names_an_arm_and_where_it_is_the_same_the_runs_do(tmp_path: Path) -> None:
+    for place in ("old/small", "old/large"):
+        write_run(tmp_path / "models" / place, [f"model.path=/scratch/{place}", "model.tiny=null"])
+    assert [arm.name for arm in arms_in(tmp_path / "models")] == ["path=large", "path=small"]
+    for place in ("a/step_5", "b/step_5"):
+        write_run(tmp_path / "steps" / place, [f"model.path=/scratch/{place}", "model.tiny=null"])
+    assert [arm.name for arm in arms_in(tmp_path / "steps")] == ["a/step_5", "b/step_5"]
+
+
 def test_of_two_runs_of_one_seed_the_finished_one_counts_and_the_other_is_named(tmp_path: Path) -> None:
     write_run(tmp_path / "a", steps=9, is_finished=False)
     write_run(tmp_path / "b", steps=6)

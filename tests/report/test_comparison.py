@@ -25,11 +25,13 @@ def figures(report: Report) -> dict[str, Figure]:
     return {item.title: item for item in all_items(report) if isinstance(item, Figure)}
 
 
-def scored_run(directory: Path, accuracies: dict[int, float], *settings: str, seed: int = 0) -> None:
+def scored_run(
+    directory: Path, accuracies: dict[int, float], *settings: str, seed: int = 0, problems: int = 10_000
+) -> None:
     """Write a run of ten steps with these accuracies by step."""
     directory.mkdir(parents=True)
     write_recipe(directory, settings, seed)
-    evaluations = [evaluation(step, {"held_out": accuracy}) for step, accuracy in accuracies.items()]
+    evaluations = [evaluation(step, {"held_out": accuracy}, problems) for step, accuracy in accuracies.items()]
     write_metrics(directory, [*(step_record(step, 0) for step in range(1, 11)), *evaluations])
 
 
@@ -54,6 +56,23 @@ def test_a_real_difference_is_a_sentence_with_its_interval_and_no_difference_is_
         scored_run(tmp_path / "same" / f"p{seed}", {10: 0.8 + noise}, "objective.kind=ppo", seed=seed)
     (sentence,) = build_report([tmp_path / "same"]).comparison.sentences
     assert "no difference that 5 seeds can show (" in sentence
+
+
+def test_there_is_no_verdict_from_two_seeds_nor_within_the_noise_of_few_answers(tmp_path: Path) -> None:
+    def sentence(name: str, seeds: int, problems: int) -> str:
+        for seed in range(seeds):
+            for kind, accuracy in {"ppo": 0.5, "decoupled_ppo": 0.6}.items():
+                run = tmp_path / name / f"{kind}-{seed}"
+                scored_run(run, {10: accuracy + seed / 1000}, f"objective.kind={kind}", seed=seed, problems=problems)
+        (found,) = build_report([tmp_path / name]).comparison.sentences
+        return found
+
+    assert sentence("two", 2, 10_000).startswith(
+        "decoupled_ppo and ppo: no verdict from fewer than 3 seeds (10.0 points [10.0,"
+    )
+    noise = 196 * ((0.501 * 0.499 + 0.601 * 0.399) / 3 / 60) ** 0.5
+    assert f"no verdict within the evaluation's own noise of ±{noise:.1f} points" in sentence("few", 3, 60)
+    assert sentence("many", 3, 10_000).startswith("decoupled_ppo is 10.0 points [10.0, 10.0] above ppo at step 10,")
 
 
 def test_a_seed_that_crashed_early_and_one_without_an_evaluation_hold_no_other_back(tmp_path: Path) -> None:
@@ -114,23 +133,23 @@ def rising_run(directory: Path, accuracy: float, *settings: str, seed: int = 0) 
 def test_accuracy_is_drawn_against_the_bound_at_each_budget_and_over_steps_with_a_band(tmp_path: Path) -> None:
     for kind, accuracy in {"ppo": 0.4, "decoupled_ppo": 0.8}.items():
         for bound in ("0", "16", "null"):
-            for seed in range(2):
+            for seed in range(3):
                 run = tmp_path / f"{kind}-{bound}-{seed}"
                 settings = [f"rollout.staleness={bound}", f"objective.kind={kind}", "rollout.max_groups=64"]
                 rising_run(run, accuracy + seed / 10, *settings, seed=seed)
     drawn = figures(build_report([tmp_path], [Budget("steps", 5)]))
     at_5, at_last, over_steps, *_ = drawn.values()
     assert at_5.title == "Accuracy on held_out, percent, against the staleness bound η, versions, step 5"
-    assert at_last.layout["xaxis"]["ticktext"] == ["0", "16", "∞"]
-    decoupled, naive = at_last.traces
-    assert (decoupled["name"], naive["name"]) == ("decoupled_ppo", "ppo")
-    assert naive["text"] == ["0", "16", "∞"]
-    assert naive["y"] == pytest.approx([45, 45, 45])
-    assert decoupled["y"] == pytest.approx([85, 85, 85])
-    assert naive["error_y"]["array"][0] == pytest.approx(5 * widening(2), abs=0.01)  # as every interval
-    assert at_5.traces[1]["y"] == pytest.approx([22.5, 22.5, 22.5])
-    band, line = over_steps.traces[:2]
-    assert line["x"] == [0, 5, 10]
-    assert line["y"] == pytest.approx([0, 42.5, 85])
-    assert band["x"] == [0, 5, 10, 10, 5, 0]
-    assert max(band["y"]) == pytest.approx(85 + 5 * widening(2), abs=0.01)
+    assert at_last.ticks == ["0", "16", "∞"]
+    decoupled, naive = at_last.series
+    assert (decoupled.name, naive.name) == ("decoupled_ppo", "ppo")
+    assert naive.y == pytest.approx([50, 50, 50])
+    assert decoupled.y == pytest.approx([90, 90, 90])
+    assert naive.high - naive.y == pytest.approx([10 * widening(3)] * 3, abs=0.01)  # as every interval
+    assert decoupled.high == pytest.approx([100, 100, 100])  # no accuracy is above
+    assert at_5.series[1].y == pytest.approx([25, 25, 25])
+    *seeds, mean = over_steps.series[:4]
+    assert [(seed.name, seed.y[-1]) for seed in seeds] == [("", pytest.approx(y)) for y in (80, 90, 100)]
+    assert list(mean.x) == [0, 5, 10]
+    assert mean.y == pytest.approx([0, 45, 90])
+    assert mean.high == pytest.approx([0, 45 + 5 * widening(3), 100], abs=0.01)

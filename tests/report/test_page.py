@@ -3,13 +3,14 @@
 from html.parser import HTMLParser
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from arl.report.arms import Arm
 from arl.report.assemble import Report, build_report
 from arl.report.comparison import Comparison
 from arl.report.output import render_page
-from arl.report.parts import Figure, ReportSection, Table
+from arl.report.parts import Figure, ReportSection, Table, line
 from arl.report.token_viewer import MAX_TOKENS, ShownEpisode, choose_episodes
 from tests.report import synthetic_runs, written_runs
 
@@ -31,10 +32,17 @@ class Reader(HTMLParser):
 
 
 def page_of(text: str) -> str:
-    figure = Figure(text, text, [{"type": "scatter", "name": text, "y": [1, 2]}])
+    figure = Figure(
+        title=text,
+        caption=text,
+        x_title=text,
+        y_title=text,
+        series=[line(0, text, np.arange(2.0), np.arange(2.0))],
+        ticks=[text, text],
+    )
     table = Table(text, text, [text], [[text]])
     sections = [ReportSection(id="all", title=text, items=[figure, table, text])]
-    report = Report(text, [], Comparison([], [], {}, []), [], sections)
+    report = Report(text, [text], [], Comparison([], [], {}, []), [], sections)
     return render_page(report, [ShownEpisode(text, text, text, [])], [text])
 
 

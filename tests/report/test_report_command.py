@@ -1,8 +1,12 @@
 """`arl report` reads real runs, prints the same for the same files, and refuses bad input by name."""
 
+import csv
 import io
 import json
+import subprocess
+import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 from rich.console import Console
@@ -12,7 +16,7 @@ from arl.cli import app
 from arl.config.recipe_file import load_recipe
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
-from tests.report.synthetic_runs import write_run
+from tests.report.synthetic_runs import write_run, write_sweep
 from tests.run.virtual.test_virtual import RECIPE
 
 
@@ -66,6 +70,36 @@ def test_a_path_without_a_run_is_refused(tmp_path: Path, name: str, rule: str) -
     assert f"{tmp_path / name}: {rule}; give directories of runs" in refused.output.replace("\n", "")
 
 
+def test_files_for_a_paper_are_written_before_the_text_that_nobody_may_read(tmp_path: Path) -> None:
+    write_sweep(tmp_path / "a_sweep", [0, 8], ["ppo"], seeds=3)
+    command = [
+        sys.executable,
+        "-m",
+        "arl.cli",
+        "report",
+        str(tmp_path / "a_sweep"),
+        "--out",
+        str(tmp_path / "paper.html"),
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None
+        process.stdout.close()  # as `| head -0` does
+    files = {str(file.relative_to(tmp_path / "paper")) for file in (tmp_path / "paper").rglob("*.*")}
+    assert {"numbers.json", "figures/accuracy-on-held-out-percent-over-training-steps.svg"} < files
+    table = tmp_path / "paper" / "tables" / "accuracy-on-held-out-percent-at-budgets"
+    header, *rows = csv.reader(table.with_suffix(".csv").open())
+    assert header == ["arm", "seeds", "last"]
+    assert [row[0] for row in rows] == ["staleness=0", "staleness=8"]
+    lines = table.with_suffix(".tex").read_text().splitlines()
+    assert lines[0] == r"\begin{tabular}{lrr}"
+    assert lines[4].startswith(r"staleness=0 & 3 & 81.0 {[}")
+    assert r"quantity & at" in (tmp_path / "paper" / "tables" / "differences-between-arms.tex").read_text()
+    assert r"accuracy on held\_out" in (tmp_path / "paper" / "tables" / "differences-between-arms.tex").read_text()
+    for figure in (tmp_path / "paper" / "figures").iterdir():
+        ElementTree.parse(figure)
+    assert "<h1>a_sweep</h1>" in (tmp_path / "paper.html").read_text()
+
+
 def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_machine(
     study: Path, tmp_path: Path
 ) -> None:
@@ -76,4 +110,4 @@ def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_m
     assert pages[0] == pages[1]
     assert str(study.parent).encode() not in pages[0]
     assert b"staleness=2" in pages[0]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["one.html", "two.html"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "one.html", "two", "two.html"]

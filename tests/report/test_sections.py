@@ -6,6 +6,7 @@ import pytest
 
 from arl.report.arms import Arm, make_arms
 from arl.report.assemble import Report, build_report, unaccounted
+from arl.report.parts import Figure, Table
 from arl.report.runs import load_runs
 from arl.report.speed import UNEXPLAINED, advice, engine_shares, mean_shares, trainer_shares
 from tests.report.synthetic_runs import Line, step_record, write_metrics, write_recipe
@@ -23,6 +24,18 @@ def arm_of(directory: Path, lines: list[Line], *settings: str) -> Arm:
 
 def steps(changed: Line, count: int = 4, age: int = 2) -> list[Line]:
     return [step_record(step, age) | changed for step in range(1, count + 1)]
+
+
+def test_training_shows_every_part_of_the_reward_and_what_the_objective_logs(tmp_path: Path) -> None:
+    own = {"reward/format": 0.5, "objective/penalty": 0.1, "objective/by_age": [0.1, 0.2, *[None] * 5], "entropy": 0.7}
+    arm_of(tmp_path / "run", steps(own))
+    (section,) = [one for one in build_report([tmp_path]).sections if one.id == "training"]
+    *figures, table = section.items
+    shown = [figure.title for figure in figures if isinstance(figure, Figure) and figure.series]
+    own_titles = ["reward/format", "objective/penalty", "objective/by_age by age of the token"]
+    assert shown == ["reward/trained_mean", "entropy", *own_titles]
+    assert isinstance(table, Table)
+    assert table.rows[0][1:] == ["0.504", "0.7", "–", "–", "–", "0.5", "0.1"]
 
 
 def prose(report: Report) -> str:
@@ -60,6 +73,10 @@ GOOD |= {"time/train_s": 1.7}
         ({"wait/bound_s": 1.0, "time/train_s": 0.7}, "late groups hold the trainer up for 50%"),
         ({"groups/equal_rewards": 0.7}, "70% of groups have equal rewards"),
         ({"truncated": 0.3}, "30% of answers are cut off"),
+        (
+            {"reward/trained_mean": 0.0, "reward/trained_std": 0.0, "wait/bound_s": 1.0, "time/train_s": 0.7},
+            "each step had equal rewards, 0, and nothing to learn from: see by `arl samples RUN --step 1`",
+        ),
     ],
 )
 def test_advice_follows_from_the_numbers_and_names_them(tmp_path: Path, changed: Line, said: str) -> None:

@@ -21,7 +21,6 @@ class DecoupledPPO(AroundProximal):
     scope = "token"
     normalizer = "tokens"
     zero_advantage_is_zero_gradient = True
-    try_next = ("--set objective.kind=ppo --set name=naive: what staleness does without decoupling",)
 
     kind: str = "decoupled_ppo"
     """The short name of this class."""

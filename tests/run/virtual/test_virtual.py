@@ -166,7 +166,7 @@ def test_every_metric_but_the_wall_clocks_is_there_and_rejects_are_compared_with
     assert set().union(*ran.records()) == (EVERY_STEP | rejected) - (MEASURED - {"time/train_s"})
     selection = ran.summary.selection
     assert selection.rejected.groups == ran.summary.groups["rejected"] == ran.fates()["rejected"] > 0
-    page = render(ran.summary, load_recipe(ran.directory / "recipe.yaml"))
+    page = render(ran.summary, load_recipe(ran.directory / "recipe.yaml"), [])
     assert f"rejected  {selection.rejected.groups:8d}{selection.rejected.length.mean:14.4g}" in page
     assert "warning" not in page
     assert "virtual s of RL" in page
