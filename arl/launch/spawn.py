@@ -106,12 +106,11 @@ def control_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
 
 def oom_kills() -> int:
     """Return how many processes of this one's control group the kernel has killed because memory ran out."""
-    for file in (
-        group / name for group in control_groups("memory") for name in ("memory.events", "memory.oom_control")
-    ):
-        with contextlib.suppress(OSError):  # it is of the other version
-            return int(dict(line.split() for line in file.read_text().splitlines()).get("oom_kill", 0))
-    return 0
+    names = ("memory.events", "memory.oom_control")  # of version 2, and of version 1
+    files = (group / name for group in control_groups("memory") for name in names)
+    file = next(filter(Path.is_file, files), None)
+    lines = file.read_text().splitlines() if file else []
+    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
 
 
 _OOM_KILLS_BEFORE = oom_kills()  # before this process has started any other

@@ -48,9 +48,7 @@ PAUSE = 0.001  # seconds between two looks at them
 START_SECONDS = 5.0  # of CPU time, which a first call may use beyond its deadline
 MARGIN = 2.0  # with which the slowest first call that was answered lowers that
 SHARE = 0.05  # of a core that a call gets at least; with less of it, the deadline is that of the clock
-SLOW_START = (
-    "; first calls are slow if they import: import at the top of the module, or build in `prepare`; or raise it"
-)
+SLOW_START = "; first calls are slow if they import: import at the top of the module or in `prepare`, or raise it"
 
 
 class Settings(Struct, frozen=True):

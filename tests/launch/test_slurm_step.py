@@ -43,7 +43,7 @@ def test_signals_reach_a_process_and_what_it_has_started_and_nothing_is_left_whe
         tree = psutil.Process(process._process.pid).children(recursive=True)
         assert process._process.stdin is not None
         process._process.stdin.close()
-        assert (await process.ended()).endswith("was killed by SIGKILL, perhaps because memory was short (see `dmesg`)")
+        assert "was killed by SIGKILL, perhaps because memory was short" in await process.ended()
         assert not survivors(tree)
 
     asyncio.run(main())
