@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
@@ -115,8 +116,8 @@ def share_with_nodes(model: Path, directory: Path, display: ConsoleDisplay) -> P
     return shared
 
 
-async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
-    """Return the warmed-up model from the cache; of several runs that need it, one makes it, in its own process."""
+def warmup_job(recipe: Recipe) -> tuple[dict[str, Any], Path]:
+    """Return what the warm-up is made of, and the directory in the cache where it is, or will be."""
     assert recipe.model.tiny is not None
     task = recipe.data.task
     job = {  # the fields of arl.train.warmup.WarmupJob
@@ -134,7 +135,12 @@ async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, displa
     code = inspect.getsource(sys.modules[task_class(str(task)).__module__])
     decisive = f"{json.dumps(job, sort_keys=True)}\n{stages}\n{code}"  # for the weights
     caches = Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl"))
-    cached = caches / "warmup" / hashlib.sha256(decisive.encode()).hexdigest()[:16]
+    return job, caches / "warmup" / hashlib.sha256(decisive.encode()).hexdigest()[:16]
+
+
+async def _warmed_up(recipe: Recipe, directory: Path, launcher: Launcher, display: ConsoleDisplay) -> Path:
+    """Return the warmed-up model from the cache; of several runs that need it, one makes it, in its own process."""
+    job, cached = warmup_job(recipe)
     made = cached.with_name(f".{cached.name}.made")
     file = directory / "warmup.json"
     with writing(cached):

@@ -156,7 +156,7 @@ def tune(fields: dict[str, Any]) -> None:
         loss = tuner.step(next(batches), schedule.rate(step - 1))
         if step % SAY_EVERY == 0 or step == job.steps:
             say(step=step, loss=round(loss, 4), seconds=round(time.perf_counter() - start, 2))
-    tuner.policy.save(Path(job.output), tokenizer_path=job.model)
+    tuner.policy.save(Path(job.output))
     say(output=job.output)
     dist.destroy_process_group()  # left to the interpreter's end, gloo's threads sometimes abort
 
