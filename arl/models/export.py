@@ -1,5 +1,6 @@
 """Write the weights of a checkpoint in the dtype that its run began with, as a model to hand on."""
 
+import json
 from pathlib import Path
 
 from huggingface_hub import save_torch_state_dict
@@ -8,7 +9,7 @@ from arl.data.hub import SOURCE
 from arl.errors import InputError
 from arl.files import remove_any, writing
 from arl.models.load import DTYPES
-from arl.models.model_files import read_description, source_dtype, stored_tensors, write_description
+from arl.models.model_files import read_description, stored_tensors, write_description
 from arl.models.weights import rows_of
 
 
@@ -28,8 +29,8 @@ def export_model(model: Path, output: Path | None, dtype: str | None) -> tuple[P
         DiskError: the output cannot be written.
     """
     description = read_description(model)
-    dtype = dtype or source_dtype(description)
-    del description[SOURCE]
+    source = json.loads(description.pop(SOURCE))
+    dtype = dtype or str(source["dtype"])
     if dtype not in DTYPES:
         raise InputError(f"--dtype {dtype}: give one of {', '.join(DTYPES)}")
     output = output or model.with_name(f"{model.name}-{dtype}")

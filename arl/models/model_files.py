@@ -54,6 +54,8 @@ def local_copy(path: str | Path) -> Path:
 def read_description(path: str | Path) -> dict[str, bytes]:
     """Read config, tokenizer, generation config and chat templates: name of a file -> its content.
 
+    SOURCE says of which dtype the weights were that arl began with. Its own directories hold them in float32.
+
     Raises:
         DataError: a file, or the header of the weights, cannot be read.
     """
@@ -66,11 +68,6 @@ def read_description(path: str | Path) -> dict[str, bytes]:
         dtype = DTYPE_NAMES.get(largest.dtype, "float32")
         description[SOURCE] = json.dumps({"dtype": dtype}).encode()
     return description
-
-
-def source_dtype(description: Mapping[str, bytes]) -> str:
-    """Return the dtype of the weights that arl began with, which its own directories hold in float32."""
-    return str(json.loads(description[SOURCE])["dtype"])
 
 
 def write_description(description: Mapping[str, bytes], directory: Path, dtype: str) -> None:

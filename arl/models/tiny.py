@@ -14,7 +14,6 @@ from arl.config.recipe import TinyModel
 PAD = "<pad>"
 BOS = "<bos>"
 EOS = "<eos>"
-ROPE_THETA = 1000.0
 INITIAL_STD = 0.06  # the usual 0.02 suits wide models; at width 128 it takes five times as long to learn
 
 
@@ -46,14 +45,15 @@ def make_tiny_model(shape: TinyModel, characters: str, seed: int, directory: Pat
         num_attention_heads=shape.heads,
         num_key_value_heads=shape.heads,
         max_position_embeddings=shape.context,
-        rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
+        rope_parameters={"rope_type": "default", "rope_theta": 1000.0},
         tie_word_embeddings=False,
         initializer_range=INITIAL_STD,
         pad_token_id=tokenizer.pad_token_id,
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
-    config.rope_theta = ROPE_THETA  # transformers 4 reads this, and the tokenizer's class by its name of then
+    # transformers 4 reads this, and below the name that the tokenizer's class had then.
+    config.rope_theta = config.rope_parameters["rope_theta"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)

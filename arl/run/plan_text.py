@@ -27,7 +27,7 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     placement = plan.placement
     yield "run", f"{recipe.name}, written to {recipe.run_directory}"
     yield "world", f"{recipe.world}, {recipe.mode}"
-    yield from _named(recipe)
+    yield from named(recipe)
     if recipe.launcher != "local" or len(plan.nodes) > 1:
         sides = f"engines on {_names(placement.engines, plan)}, trainer on {_names(placement.ranks, plan)}"
         nodes = _count(len(plan.nodes), "node")
@@ -82,12 +82,8 @@ def notes(recipe: Recipe, plan: Plan) -> Iterator[str]:
             yield f"{name}: {count} answers; an accuracy near 50 % has a standard error of {error:.1f} points"
 
 
-def named_in_one_line(recipe: Recipe) -> str:
-    """Name the objects that a run is made of, as in "objective ppo; advantage grpo; …"."""
-    return "; ".join(f"{topic} {name}" for topic, name in _named(recipe))
-
-
-def _named(recipe: Recipe) -> Iterator[tuple[str, str]]:
+def named(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Yield what a run is made of, as ("objective", "ppo")."""
     weights = ", ".join(f"{part} {weight:g}" for part, weight in reward_weights(recipe).items())
     yield "objective", recipe.objective.kind
     yield "advantage", recipe.advantage.kind

@@ -26,7 +26,7 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import LOCK, RECIPE, SUMMARY
 from arl.run.checkpoint import RunState, clear_after, newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
-from arl.run.plan_text import named_in_one_line, notes
+from arl.run.plan_text import named, notes
 from arl.run.preflight import Plan, preflight
 from arl.run.rewards import reward_name, reward_sha256
 from arl.run.world import RunContext
@@ -78,7 +78,8 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
     with _locked(directory):
         _write_recipe(recipe, directory)
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
-        for note in (named_in_one_line(recipe), *notes(recipe, plan)):
+        display.note("; ".join(map(" ".join, named(recipe))))
+        for note in notes(recipe, plan):
             display.note(note)
         yield RunContext(recipe=recipe, plan=plan, directory=directory, display=display)
 

@@ -36,7 +36,8 @@ def reward_sha256(recipe: Recipe) -> str:
     """Hash the file of the reward's module, and of the one that the recipe names, which may only import it."""
     name = reward_name(recipe)
     function = import_function(name, "reward.function")
-    files = [Path(sys.modules[module].__file__ or "") for module in (name.partition(":")[0], function.__module__)]
+    names = (name.partition(":")[0], getattr(function, "__module__", ""))
+    files = [Path(getattr(sys.modules.get(module), "__file__", None) or "") for module in names]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.is_file())).hexdigest()
 
 

@@ -1,7 +1,7 @@
-"""Make a model, or describe one, with the version of transformers of the Python that runs this: it imports no arl.
+"""Make models, or describe some, with the version of transformers of the Python that runs this: it imports no arl.
 
-make FAMILY DIRECTORY       a tiny random model of bfloat16, with a rotary base and a tokenizer that are no defaults
-describe DIRECTORY          JSON of what it computes in float32, and of its tokenizer
+make DIRECTORY              a tiny random model of bfloat16 of each family, whose rotary base is no default
+describe DIRECTORY...       JSON of what each computes in float32, and of its tokenizer
 """
 
 import json
@@ -86,6 +86,7 @@ def describe(directory: Path) -> dict[str, Any]:
 
 if __name__ == "__main__":
     if sys.argv[1] == "make":
-        make(sys.argv[2], Path(sys.argv[3]))
+        for each in CONFIGS:
+            make(each, Path(sys.argv[2], each))
     else:
-        print(json.dumps(describe(Path(sys.argv[2]))))
+        print(json.dumps([describe(Path(each)) for each in sys.argv[2:]]))

@@ -8,7 +8,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -38,25 +37,26 @@ def ask(python: str, *arguments: object) -> str:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not OLDER, reason="ARL_TRANSFORMERS_4 names no Python with transformers 4")
-@pytest.mark.parametrize("family", any_transformers.CONFIGS)
-def test_what_a_run_hands_back_is_read_alike_by_both_versions(family: str, tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    ask(OLDER, "make", family, source)
+def test_what_a_run_hands_back_is_read_alike_by_both_versions(tmp_path: Path) -> None:
+    ask(OLDER, "make", tmp_path)
     rows = [json.dumps({"prompt": f"{i} + {i}?", "answer": str(2 * i)}) for i in range(9)]
     (tmp_path / "data.jsonl").write_text("\n".join(rows))
-    recipe = RECIPE.replace("MODEL", str(source)).replace("DATA", str(tmp_path / "data.jsonl"))
-    (tmp_path / "recipe.yaml").write_text(recipe)
-    loaded = load_recipe(tmp_path / "recipe.yaml", [f"output.directory={tmp_path}"])
-    saved = Path(train(loaded, silent()).directory, "checkpoints", "step_2")
-    exported, _ = export_model(saved, tmp_path / "exported", None)
+    directories = []
+    for family in any_transformers.CONFIGS:
+        source = tmp_path / family
+        recipe = tmp_path / f"{family}.yaml"
+        recipe.write_text(RECIPE.replace("MODEL", str(source)).replace("DATA", str(tmp_path / "data.jsonl")))
+        run = train(load_recipe(recipe, [f"output.directory={tmp_path / 'runs'}"]), silent()).directory
+        saved = Path(run, "checkpoints", "step_2")
+        exported, _ = export_model(saved, tmp_path / f"exported-{family}", None)
+        for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
+            assert (exported / name).read_bytes() == (source / name).read_bytes(), (family, name)
+        directories += [source, saved, exported]
 
-    found: list[dict[str, Any]] = []
-    for directory in (source, saved, exported):
-        older, ours = (json.loads(ask(python, "describe", directory)) for python in (OLDER, sys.executable))
+    by_older, by_ours = (json.loads(ask(python, "describe", *directories)) for python in (OLDER, sys.executable))
+    for directory, older, ours in zip(directories, by_older, by_ours, strict=True):
         for row, expected in zip(older.pop("logits"), ours.pop("logits"), strict=True):
-            assert row == pytest.approx(expected, abs=1e-4)
-        assert older == ours
-        found.append(ours)
-    assert found[0] == found[1] == found[2]
-    for name in ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json"):
-        assert (exported / name).read_bytes() == (source / name).read_bytes()
+            assert row == pytest.approx(expected, abs=1e-4), directory
+        assert older == ours, directory
+    for first in range(0, len(directories), 3):
+        assert by_ours[first] == by_ours[first + 1] == by_ours[first + 2], directories[first]
