@@ -246,7 +246,7 @@ def serve(
     serve_embedded(arguments)
 
 
-others: tuple[Callable[..., None], ...] = (options.tasks, *options.EVALUATION_COMMANDS, sweep, report, top, logs)
+others: tuple[Callable[..., None], ...] = (options.tasks, *options.MODEL_COMMANDS, sweep, report, top, logs)
 for function in others:
     command(app)(function)
 for name, about, functions in (

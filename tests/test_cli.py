@@ -27,7 +27,8 @@ def test_train_help_fits_one_screen() -> None:
     assert len(arl("train", "--help").stdout.splitlines()) <= 24
 
 
-def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
+def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ARL_CACHE", "/no/cache")
     settings = ("--verbose", "--set", "sync.check=true", "--set", "seed=7")
     done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -37,12 +38,18 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path) -> None:
     expected = {
         "run": "quickstart, written to runs/quickstart",
         "world": "wall, disaggregated",
+        "objective": "decoupled_ppo",
+        "advantage": "grpo",
+        "env": "arl.rollout.env:single_turn",
+        "filter": "none",
         "staleness": "at most 4 versions; up to 160 groups in flight",
         "weights": "travel by transport file",
     }
     assert expected.items() <= plan.items()
     assert plan["tokens"].startswith("at most 12,288 sampled a step (256 episodes of 48)")
-    assert {"model", "problems", "steps", "engines", "trainer", "rewards", "memory"} < plan.keys()
+    assert plan["reward"].startswith("arl.tasks.running_checksum:")
+    assert plan["model"].startswith("tiny; warm-up by the task, not yet cached in /no/cache/warmup/")
+    assert {"problems", "steps", "engines", "trainer", "rewards", "memory"} < plan.keys()
     assert not list(tmp_path.iterdir())
 
 

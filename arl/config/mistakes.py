@@ -12,8 +12,8 @@ from arl.config.data_section import task_options
 from arl.config.objective_section import ChosenSection
 from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
+from arl.config.yaml_loader import Key, load_yaml
 
-Key = tuple[str | int, ...]
 SHOWN_CHARACTERS = 300  # of a value
 NEAR = 0.8  # likeness of two names
 RULES = {  # where pydantic speaks of Python
@@ -21,6 +21,7 @@ RULES = {  # where pydantic speaks of Python
     "dict_type": "must be a mapping of names to values",
     "string_type": "must be text",
 }
+OTHER_SYSTEMS = Path(__file__).with_name("other_systems.yaml")  # our field -> its names elsewhere
 
 
 def rule_of(error: Any) -> str:
@@ -56,6 +57,9 @@ def explain(error: Any, values: dict[str, Any], places: Mapping[Key, str], path:
     place = f"{place_of(key, places, path)}: {'.'.join(map(str, key))}"
     if kind == "extra_forbidden":
         names = _valid_names(key[:-1], values)
+        translated = "; ".join(_translations(str(key[-1]), error["input"]))
+        if translated and "options" not in key:
+            return f"{place}: unknown key; {translated}"
         valid = f"valid: {', '.join(names) or 'none'}"
         return f"{place}: unknown key; {_meant(str(key[-1]), names, _all_fields(Recipe)).rstrip() or valid}"
     if kind == "missing":
@@ -72,14 +76,23 @@ def place_of(key: Key, places: Mapping[Key, str], path: Path) -> str:
     return str(path)
 
 
+def _translations(name: str, value: Any) -> Iterator[str]:
+    """Say what arl calls what other systems call `name`, or the fields of such a section."""
+    for ours, theirs in load_yaml(OTHER_SYSTEMS.read_text()).items():
+        if name in theirs.split():
+            yield f"in arl, {name} is {ours}"
+    if isinstance(value, dict):
+        for field, inner in value.items():
+            yield from _translations(str(field), inner)
+
+
 def _meant(given: str, names: list[str], fields: Iterable[str] = ()) -> str:
-    """Ask whether the nearest name was meant, also the one whose words begin with these letters, such as lr.
+    """Ask whether the nearest name was meant.
 
     Args:
         fields: section.field of other sections; one is named as well, unless a name is very near.
     """
-    initials = [name for name in names if "".join(word[:1] for word in name.split("_")) == given]
-    near = difflib.get_close_matches(given, names, n=1) or initials
+    near = difflib.get_close_matches(given, names, n=1)
     if not difflib.get_close_matches(given, near, cutoff=NEAR):
         by_word = {field: field.rpartition(".")[2] for field in fields}
         words = difflib.get_close_matches(given, by_word.values(), n=1, cutoff=NEAR)

@@ -11,10 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from arl.config.data_section import OF_FILES
-from arl.config.mistakes import Key, explain
+from arl.config.mistakes import explain
 from arl.config.objective_section import AdvantageSection, ObjectiveSection
 from arl.config.recipe import Recipe
-from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml, read_document
+from arl.config.yaml_loader import Key, YamlError, dump_yaml, load_yaml, read_document
 from arl.errors import RecipeError
 
 ALTERNATIVES = [
@@ -86,6 +86,7 @@ def make_recipe(
     for override, (key, value) in zip(overrides, parsed, strict=True):
         _set(values, key, value, override)
         places[key] = f"--set {override}"
+        places.setdefault(key[:1], places[key])  # of a section that the file lacks
     try:
         return Recipe.model_validate(values)
     except ValidationError as error:

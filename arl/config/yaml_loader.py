@@ -12,8 +12,7 @@ from typing import Any
 import yaml
 from msgspec import Struct
 
-from arl.config.mistakes import Key
-
+Key = tuple[str | int, ...]
 DIGITS = list("-+.0123456789")
 FLOAT = r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)"
 RESOLVED = (  # of scalars without quotes: kind, what they look like, their first characters

@@ -19,7 +19,7 @@ import os
 import re
 import shlex
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -101,7 +101,15 @@ def go_offline() -> None:
     os.environ["HF_HUB_OFFLINE"] = "1"
 
 
-DESCRIPTION = ["*.json", "*.txt", "*.jinja", "tokenizer.model"]  # files of config and tokenizer
+# Files that say how a model and its tokenizer are built. Not *.json: a directory may hold the index of weights, a
+# trainer's state or a user's own notes as well.
+CONFIGS = ("config.json", "generation_config.json", "chat_template.json")
+TEMPLATES = ("*.jinja", "additional_chat_templates/*.jinja")
+TOKENIZERS = ("tokenizer*.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt")
+OTHER_TOKENIZERS = ("merges.txt", "*.model", "*.tiktoken", "tekken.json")  # of BPE, sentencepiece, OpenAI, Mistral
+CODE = ("configuration_*.py", "modeling_*.py", "tokenization_*.py")  # that configs name; arl runs none of it
+SOURCE = "arl_source.json"  # see arl.models.model_files
+DESCRIPTION = (*CONFIGS, *TEMPLATES, *TOKENIZERS, *OTHER_TOKENIZERS, *CODE, SOURCE)
 
 
 def split_revision(path: str) -> tuple[str, str | None]:
@@ -125,7 +133,7 @@ def description_of(path: str) -> str:
     return path if os.path.isdir(path) else snapshot_of(path, DESCRIPTION)
 
 
-def snapshot_of(path: str, patterns: list[str]) -> str:
+def snapshot_of(path: str, patterns: Sequence[str]) -> str:
     """Return the directory in the Hugging Face cache with the files of a model; downloads what it lacks.
 
     Args:
@@ -138,7 +146,7 @@ def snapshot_of(path: str, patterns: list[str]) -> str:
     from huggingface_hub import snapshot_download
 
     name, revision = split_revision(path)
-    return str(snapshot_download(name, revision=revision, allow_patterns=patterns))
+    return str(snapshot_download(name, revision=revision, allow_patterns=list(patterns)))
 
 
 def check_model_source(path: str) -> str | None:

@@ -1,7 +1,6 @@
 """Load Hugging Face causal language models with arl's attention, and refuse by name what that cannot do."""
 
 import contextlib
-import copy
 import functools
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from transformers import (
     GenerationConfig,
     PretrainedConfig,
     PreTrainedModel,
-    PreTrainedTokenizerBase,
 )
 
 from arl.data.model_limits import end_token_ids, reading_model
@@ -108,16 +106,6 @@ def check_weights(model: PreTrainedModel, path: str | Path) -> None:
                 f"model.path {path}: its config.json ties {name} to {first}, and they are stored with different "
                 "values; set tie_word_embeddings to false, or remove one of them"
             )
-
-
-def save_description(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, path: Path) -> None:
-    """Write all that `from_pretrained` reads beside the weights: configs and tokenizer."""
-    config = copy.deepcopy(model.config)
-    config.dtype = model.dtype
-    config.save_pretrained(path)
-    if model.can_generate():
-        model.generation_config.save_pretrained(path)
-    tokenizer.save_pretrained(path)
 
 
 def _refuse_unsupported(config: PretrainedConfig, path: str | Path) -> None:

@@ -1,7 +1,9 @@
 """Name the files of a model, and find them by its directory or its Hugging Face name. This imports no torch."""
 
 import json
+import math
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
@@ -9,13 +11,16 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 from safetensors import SafetensorError, safe_open
-from transformers.utils import SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME, SAFE_WEIGHTS_NAME
 
-from arl.data.hub import DESCRIPTION, snapshot_of
+from arl.data.hub import DESCRIPTION, SOURCE, snapshot_of
+from arl.data.model_limits import reading_model
 from arl.errors import DataError
 
 # Weights as safetensors in Hugging Face's own layout, and the files of config and tokenizer. Nothing twice.
-WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors"]
+WANTED = [*DESCRIPTION, "model.safetensors", "model-*.safetensors", SAFE_WEIGHTS_INDEX_NAME]
+DTYPE_NAMES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}  # by safetensors' names
+_DTYPE = re.compile(rb'("(?:torch_)?dtype"\s*:\s*")[^"]*')
 
 
 class StoredTensor(NamedTuple):
@@ -44,6 +49,45 @@ def local_copy(path: str | Path) -> Path:
         raise DataError(
             f"model.path {path}: neither a directory nor a model that can be downloaded ({error})"
         ) from error
+
+
+def read_description(path: str | Path) -> dict[str, bytes]:
+    """Read config, tokenizer, generation config and chat templates: name of a file -> its content.
+
+    SOURCE says of which dtype the weights were that arl began with. Its own directories hold them in float32.
+
+    Raises:
+        DataError: a file, or the header of the weights, cannot be read.
+    """
+    home = local_copy(path)
+    files = {file for pattern in DESCRIPTION for file in home.glob(pattern) if file.is_file()}
+    with reading_model(path, "description"):
+        description = {file.relative_to(home).as_posix(): file.read_bytes() for file in sorted(files)}
+    if SOURCE not in description:
+        largest = max(stored_tensors(home).values(), key=lambda tensor: math.prod(tensor.shape))
+        dtype = DTYPE_NAMES.get(largest.dtype, "float32")
+        description[SOURCE] = json.dumps({"dtype": dtype}).encode()
+    return description
+
+
+def write_description(description: Mapping[str, bytes], directory: Path, dtype: str) -> None:
+    """Write the files of a description beside weights of `dtype`, byte for byte but for the dtype in config.json.
+
+    transformers would write them anew, in a form that its older versions misread: the rotary base becomes the default.
+    """
+    for name, content in description.items():
+        file = directory / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_bytes(with_dtype(content, dtype) if name == CONFIG_NAME else content)
+
+
+def with_dtype(config: bytes, dtype: str) -> bytes:
+    """Name another dtype of the weights in a config.json, in the spelling that it has; every other byte stays.
+
+    >>> with_dtype(b'{"torch_dtype": "bfloat16", "rms_norm_eps": 1e-05}', "float32")
+    b'{"torch_dtype": "float32", "rms_norm_eps": 1e-05}'
+    """
+    return _DTYPE.sub(rb"\g<1>" + dtype.encode(), config)
 
 
 def file_of_part(stem: str, part: int, parts: int) -> str:

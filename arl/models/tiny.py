@@ -52,8 +52,12 @@ def make_tiny_model(shape: TinyModel, characters: str, seed: int, directory: Pat
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
+    # transformers 4 reads this, and below the name that the tokenizer's class had then.
+    config.rope_theta = config.rope_parameters["rope_theta"]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = LlamaForCausalLM(config)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
+    described = directory / "tokenizer_config.json"
+    described.write_text(described.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast"))

@@ -29,20 +29,23 @@ from typing import Any, ParamSpec
 
 import msgspec
 from msgspec import Struct
+from transformers.utils import CONFIG_NAME, SAFE_WEIGHTS_INDEX_NAME
 
 from arl.clock import in_thread, now, outer_deadline
 from arl.config.recipe import Recipe
 from arl.data import msgpack_arrays
 from arl.engine.base import Engine
-from arl.errors import DataError
+from arl.errors import DataError, InputError
 from arl.files import remove_any, sync_to_disk, writing
 from arl.metrics.recorder import Recorder, RecorderState
 from arl.metrics.run_files import METRICS_FILE, TRACE_FILE, TRAJECTORIES
 from arl.metrics.spans import span
 from arl.metrics.trajectory_files import file_name
+from arl.models.model_files import stored_tensors
 from arl.rollout.controller_state import ControllerState
 from arl.run.evaluation.during import Evaluations
-from arl.run.evaluation.scoreboard import BEST
+from arl.run.evaluation.scoreboard import BEST, CHECKPOINTS
+from arl.run.rewards import reward_sha256
 from arl.train.base import Trainer
 from arl.types import Accuracy, WeightUpdate
 
@@ -64,6 +67,7 @@ class RunState(Struct, frozen=True):
     before: Accuracy | None  # the evaluation before training
     controller: ControllerState
     recorder: RecorderState
+    reward: str = ""  # sha256 of the source of the reward function
 
 
 def load_state(checkpoint: Path) -> RunState:
@@ -105,6 +109,9 @@ class RunCheckpoints:
     """Want checkpoints of their own, and need them until they are measured."""
     _writing: asyncio.Lock = field(default_factory=asyncio.Lock)
 
+    def __post_init__(self) -> None:
+        self._reward = reward_sha256(self.recipe)  # now: the file may change while the run goes on with what it was
+
     def due(self, version: int) -> bool:
         """See Checkpoints."""
         return version == next_checkpoint(self.recipe, version - 1) or self.evaluations.due(version)
@@ -143,6 +150,7 @@ class RunCheckpoints:
             before=self.before,
             controller=state,
             recorder=self.recorder.snapshot(),
+            reward=self._reward,
         )
         return self._write(run)
 
@@ -211,9 +219,11 @@ def next_checkpoint(recipe: Recipe, version: int) -> int:
 def _copy_model(update: WeightUpdate, target: Path) -> None:
     """Copy what an engine loads to `target`, and nothing else that a checkpoint holds."""
     target.mkdir(parents=True)
-    for file in Path(update.path).iterdir():
-        if file.name == "config.json" or "model" in file.name:
-            shutil.copy2(file, target)
+    source = Path(update.path)
+    weights = stored_tensors(source) if update.state is None else {}
+    files = {tensor.file for tensor in weights.values()}
+    for file in [source / CONFIG_NAME, *source.glob(SAFE_WEIGHTS_INDEX_NAME), *files]:
+        shutil.copy2(file, target)
     if update.state is not None:
         from arl.sync.targets import write_state  # imports torch, as whoever holds the state has
 
@@ -239,6 +249,25 @@ def checkpoints_in(directory: Path) -> list[Path]:
 def step_of(checkpoint: Path) -> int:
     """Return the version in the name of a checkpoint."""
     return int(checkpoint.name.removeprefix(STEP))
+
+
+def find_model(path: Path, step: str | None) -> Path:
+    """Return the directory of a run's checkpoint, or `path` itself, which then is a model's.
+
+    Args:
+        step: number of the checkpoint, or best; None: the newest.
+
+    Raises:
+        InputError: there is none.
+    """
+    saved = checkpoints_in(path / CHECKPOINTS)
+    found = saved[-1] if saved else path
+    if step is not None:
+        found = path / CHECKPOINTS / (step if step == BEST else f"{STEP}{step}")
+    if not (found / CONFIG_NAME).exists():
+        steps = ", ".join(str(step_of(checkpoint)) for checkpoint in saved) or "none"
+        raise InputError(f"{found}: there is no model; checkpoints of {path}: {steps}")
+    return found.resolve()
 
 
 def _sums(directory: Path) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Define the options of `arl train`, and the commands `arl eval`, `arl scores`, `arl tasks` and `arl engines`.
+"""Define the options of `arl train`, and `arl eval`, `arl scores`, `arl export`, `arl tasks`, `arl engines`.
 
 Heavy imports live inside functions, so that --help answers at once.
 """
@@ -62,7 +62,7 @@ def refuse_contradictions(dry_run: bool, resume: bool, verbose: bool, gpus: str 
             raise InputError(f"{option}: is for a plan, and a run takes the machine that is there; add --dry-run")
 
 
-# ---- arl eval, arl scores
+# ---- arl eval, arl scores, arl export
 
 
 def eval_(
@@ -128,7 +128,25 @@ def scores(
     print_scores(find_scores(directories), Console(highlight=False))
 
 
-EVALUATION_COMMANDS: tuple[Callable[..., None], ...] = (eval_, scores)
+def export(
+    source: Annotated[Path, typer.Argument(help="A run, or one of its checkpoints.", metavar="RUN", callback=run_of)],
+    step: Annotated[str | None, typer.Option(help="Number of the checkpoint, or best. [the newest]")] = None,
+    dtype: Annotated[str | None, typer.Option(help="As in bfloat16. [that of model.path]")] = None,
+    output: Annotated[Path | None, typer.Option(help="Directory. [beside the checkpoint, step_N-DTYPE]")] = None,
+) -> None:
+    """Write a checkpoint as a model to hand on.
+
+    Checkpoints are float32, and have what resumes a run.
+    """
+    from arl.models.export import export_model
+    from arl.run.checkpoint import find_model
+
+    written, written_dtype = export_model(find_model(source, step), output, dtype)
+    size = sum(file.stat().st_size for file in written.rglob("*") if file.is_file())
+    typer.echo(f"{written}: {size / 1e9:.3g} GB, {written_dtype}")
+
+
+MODEL_COMMANDS: tuple[Callable[..., None], ...] = (eval_, scores, export)
 
 
 # ---- arl tasks

@@ -1,12 +1,18 @@
 """Describe what a run would do, from the recipe and preflight's plan: the page of `arl train --dry-run`. Torch-free."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 from arl.config.recipe import Recipe, Rollout
+from arl.config.scoring_sections import HELD_OUT
 from arl.launch.base import Resources
 from arl.run.preflight import Plan
+from arl.run.rewards import reward_name, reward_weights
+from arl.run.starting_model import warmup_job
+from arl.tasks.registry import env_name
 
 WIDTH = 12  # characters before the text of a line
+FEW_ANSWERS = 100  # with fewer, an evaluation is noted to be noisy
 
 
 def render_plan(recipe: Recipe, plan: Plan) -> str:
@@ -21,12 +27,12 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     placement = plan.placement
     yield "run", f"{recipe.name}, written to {recipe.run_directory}"
     yield "world", f"{recipe.world}, {recipe.mode}"
+    yield from named(recipe)
     if recipe.launcher != "local" or len(plan.nodes) > 1:
         sides = f"engines on {_names(placement.engines, plan)}, trainer on {_names(placement.ranks, plan)}"
         nodes = _count(len(plan.nodes), "node")
         yield "cluster", f"{recipe.launcher}, {nodes}; controller on {plan.nodes[0].name}, {sides}"
-    tiny = "tiny, with random weights" + ("; warm-up by the task, cached" if recipe.warmup else "")
-    yield "model", recipe.model.path or tiny
+    yield "model", recipe.model.path or _tiny_model(recipe)
     suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
     counts = f"{len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
     yield "problems", f"{recipe.data.task or recipe.data.path}: {counts}; sha256 {plan.sha256(train.steps)[:12]}"
@@ -51,7 +57,8 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     cores = f" with {_count(recipe.reward.cores, 'CPU core')}" if recipe.reward.cores else ""
     yield "rewards", _count(recipe.reward.workers, "worker process", "worker processes") + cores
     if recipe.eval.every:
-        what = f"{', '.join(recipe.eval.suites)} every {recipe.eval.every} steps; best by {recipe.eval.decides}"
+        suites = ", ".join(f"{suite.name} by {reward_name(suite.recipe)}" for suite in plan.measured)
+        what = f"{suites} every {recipe.eval.every} steps; best by {recipe.eval.decides}"
         where = "in this process, between two steps"
         if placement.evaluation is not None:
             where = _processes(recipe, plan, [placement.evaluation])
@@ -59,8 +66,38 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "weights", f"travel by transport {plan.transport}"
     for line in ["not planned for a tiny model"] if plan.memory is None else plan.memory.lines():
         yield "memory", line
-    for note in plan.notes:
+    for note in notes(recipe, plan):
         yield "note", note
+
+
+def notes(recipe: Recipe, plan: Plan) -> Iterator[str]:
+    """Yield what preflight found, and where there are too few problems for what the recipe does with them."""
+    yield from plan.notes
+    per_step = recipe.rollout.problems_per_step
+    if per_step > len(plan.training):
+        yield f"rollout.problems_per_step {per_step}: a step holds some of the {len(plan.training)} problems twice"
+    answers = {HELD_OUT: len(plan.held_out) * recipe.eval.samples}
+    for name, count in (answers | {suite.name: suite.num_episodes for suite in plan.measured}).items():
+        if 0 < count < FEW_ANSWERS:
+            error = 50 / math.sqrt(count)  # percentage points
+            yield f"{name}: {count} answers; an accuracy near 50 % has a standard error of {error:.1f} points"
+
+
+def named(recipe: Recipe) -> Iterator[tuple[str, str]]:
+    """Yield what a run is made of, as ("objective", "ppo")."""
+    weights = ", ".join(f"{part} {weight:g}" for part, weight in reward_weights(recipe).items())
+    yield "objective", recipe.objective.kind
+    yield "advantage", recipe.advantage.kind
+    yield "reward", reward_name(recipe) + (f" with weights {weights}" if weights else "")
+    yield "env", env_name(recipe)
+    yield "filter", recipe.rollout.filter or "none"
+
+
+def _tiny_model(recipe: Recipe) -> str:
+    if not recipe.warmup:
+        return "tiny, with random weights"
+    _, cached = warmup_job(recipe)
+    return f"tiny; warm-up by the task, {'cached' if cached.exists() else 'not yet cached'} in {cached}"
 
 
 def _staleness(rollout: Rollout) -> str:

@@ -9,15 +9,16 @@ Everything that can be refused is refused here, before anything is started or wr
 import contextlib
 import glob
 import itertools
+import math
 import os
 import re
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from msgspec import structs
 
-from arl.config.recipe import Recipe
+from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe, load_recipe
 from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_hub_files, split_revision
 from arl.errors import DataError, InputError
@@ -26,8 +27,11 @@ from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import GIT_COMMIT, LOCK, RECIPE, SUMMARY
 from arl.run.checkpoint import RunState, clear_after, newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
+from arl.run.plan_text import named, notes
 from arl.run.preflight import Plan, preflight
+from arl.run.rewards import reward_name, reward_sha256
 from arl.run.world import RunContext
+from arl.train.optimizer import schedule_of
 
 # Fields that a resumed run may change: they change nothing that is computed.
 FREE = ("cluster.", "deadlines.", "eval.every", "output.directory", "output.keep_checkpoints")
@@ -77,7 +81,8 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
     with _locked(directory):
         _write_recipe(recipe, directory)
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
-        for note in plan.notes:
+        display.note("; ".join(map(" ".join, named(recipe))))
+        for note in notes(recipe, plan):
             display.note(note)
         yield RunContext(recipe=recipe, plan=plan, directory=directory, display=display)
 
@@ -148,7 +153,19 @@ def _resume(recipe: Recipe, plan: Plan, directory: Path, display: ConsoleDisplay
             (directory / SUMMARY).rename(directory / f"summary-step_{version}.json")
     _write_recipe(recipe, directory)
     display.note(f"resuming {directory} from {checkpoint.name}; what its files hold past that is removed")
+    _say_what_changes(recipe, state, display.note)
     return checkpoint, state
+
+
+def _say_what_changes(recipe: Recipe, state: RunState, note: Callable[[str], None]) -> None:
+    """Note what may differ from the checkpoint's run, and changes the course of the training."""
+    update = state.controller.version * recipe.train.minibatches
+    expected = schedule_of(Train.model_validate(state.recipe["train"])).rate(update)
+    rate = schedule_of(recipe.train).rate(update)
+    if not math.isclose(rate, expected, rel_tol=1e-3):
+        note(f"learning rate {expected:.3g} → {rate:.3g}, because train.steps is {recipe.train.steps}")
+    if state.reward not in ("", reward_sha256(recipe)):
+        note(f"reward.function {reward_name(recipe)}: its source has changed since the checkpoint was written")
 
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:

@@ -3,7 +3,9 @@
 recipe ─► open_rewards, inline_rewards ─► training_scorer, evaluation_scorer ─► Episodes
 """
 
+import hashlib
 import signal
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -31,6 +33,15 @@ def reward_name(recipe: Recipe) -> str:
     if recipe.data.task is None:
         raise InputError("reward.function: required with data.path; name a module:function")
     return task_part(recipe.data.task, "reward")
+
+
+def reward_sha256(recipe: Recipe) -> str:
+    """Hash the file of the reward's module, and of the one that the recipe names, which may only import it."""
+    name = reward_name(recipe)
+    function = import_function(name, "reward.function")
+    names = (name.partition(":")[0], getattr(function, "__module__", ""))
+    files = [Path(getattr(sys.modules.get(module), "__file__", None) or "") for module in names]
+    return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.is_file())).hexdigest()
 
 
 def reward_weights(recipe: Recipe) -> Mapping[str, float]:

@@ -17,10 +17,10 @@ from typing import Annotated, Any
 from msgspec import Struct
 from pydantic import BeforeValidator, Field, ValidationError
 
-from arl.config.mistakes import Key, place_of, rule_of
+from arl.config.mistakes import place_of, rule_of
 from arl.config.recipe_file import is_sweep_file, leaves, read_with_places
 from arl.config.section import MAX_SEED, FilePath, Positive, Section
-from arl.config.yaml_loader import YamlError, dump_yaml, load_yaml
+from arl.config.yaml_loader import Key, YamlError, dump_yaml, load_yaml
 from arl.errors import InputError
 
 NAME_RULE = "a name consists of letters, digits and ._=+,-, at most 150, and begins with a letter or a digit"

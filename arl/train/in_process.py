@@ -42,7 +42,6 @@ class InProcessTrainer:
     ) -> None:
         version = versions.version
         self._costs = recipe.virtual
-        self._model = Path(versions.model)
         self._packing = Packing(
             recipe.train,
             recipe.objective,
@@ -52,7 +51,7 @@ class InProcessTrainer:
             records=recipe.output.trajectories,
         )
         self._learner = Learner(
-            self._model,
+            Path(versions.model),
             recipe.train.model_copy(update={"threads": 1}),
             recipe.objective,
             temperature=recipe.rollout.temperature,
@@ -104,11 +103,11 @@ class InProcessTrainer:
     async def save(self, path: Path) -> None:
         """See Trainer. Costs no virtual time."""
         sharded = self._learner.policy
-        sharded.write(sharded.training_state(), path, tokenizer_path=self._model)
+        sharded.write(sharded.training_state(), path)
 
     def save_model(self, path: Path) -> None:
         """Write the present weights, config and tokenizer to `path`, all or nothing. Costs no virtual time."""
-        self._learner.policy.save(path, tokenizer_path=self._model)
+        self._learner.policy.save(path)
 
     async def saved(self) -> None:
         """See Trainer. Returns at once, because `save` has written everything."""

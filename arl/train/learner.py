@@ -12,7 +12,6 @@ log-probabilities and entropies of these tokens. So the two sum up to the miniba
 weights and clips are those of the whole.
 """
 
-import copy
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,10 +21,12 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from transformers.utils import CONFIG_NAME
 
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data.model_limits import model_flops
 from arl.errors import TrainerError
+from arl.models.model_files import with_dtype
 from arl.sync.buckets import TensorSpec
 from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.micro_batch import MicroBatch
@@ -188,9 +189,8 @@ class Learner:
 
     def config_json(self) -> str:
         """Return the config.json that belongs to a `snapshot`."""
-        config = copy.deepcopy(self.policy.model.config)
-        config.dtype = self.policy.dtype
-        return str(config.to_json_string())
+        config = with_dtype(self.policy.description[CONFIG_NAME], str(self.policy.dtype).removeprefix("torch."))
+        return config.decode()
 
     def first_minibatch(self, num_minibatches: int) -> int:
         """Return the minibatch of a step that is computed first: 0, or 1 if a proximal pass comes before it."""

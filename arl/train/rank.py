@@ -105,7 +105,7 @@ class Rank:
     def _write(self, request: RankRequest, path: Path, version: int) -> None:
         """Write what was copied at `version`, in the saver's thread."""
         try:
-            self.learner.policy.write(self._state, path, tokenizer_path=self._init.model_path)
+            self.learner.policy.write(self._state, path)
         except Exception as error:
             self._link.tell(Failed.of("saver", version, error))
         else:

@@ -126,10 +126,10 @@ class Tuner:
         dist.all_reduce(flags, dist.ReduceOp.MAX)
         return bool(flags)
 
-    def save(self, output: Path, tokenizer_path: str) -> None:
+    def save(self, output: Path) -> None:
         """Write the model in the place of the last save, so that one of the two is always whole. Collective."""
         fresh = output.with_name(f".{output.name}.fresh")
-        self.policy.save(fresh, tokenizer_path=tokenizer_path)
+        self.policy.save(fresh)
         if dist.get_rank() != 0:
             return
         old = output.with_name(f".{output.name}.old")
@@ -241,7 +241,7 @@ def _train(job: PairsJob, model: str, pairs: list[Pair]) -> int:
             left = round(seconds / step * (job.steps - step))
             say(step=step, loss=round(loss, 4), seconds=round(seconds, 2), seconds_left=left)
         if is_last or step % job.save_every == 0:
-            tuner.save(Path(job.output), model)
+            tuner.save(Path(job.output))
         if is_last:
             break
     signal.signal(signal.SIGINT, before)

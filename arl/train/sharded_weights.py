@@ -21,12 +21,12 @@ import torch.distributed as dist
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedModel
+from transformers import PreTrainedModel
 
 from arl.config.recipe import Train
 from arl.files import remove_any, writing
-from arl.models.load import check_weights, empty_model, save_description
-from arl.models.model_files import file_of_part, write_index
+from arl.models.load import check_weights, empty_model
+from arl.models.model_files import file_of_part, read_description, write_description, write_index
 from arl.models.weights import fill_model, own_rows, rows_of, rows_of_part
 from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.loading import specs_of, unflatten, unflatten_all
@@ -61,6 +61,7 @@ class ShardedWeights:
         self.device = device
         self.model: PreTrainedModel = empty_model(path)
         check_weights(self.model, path)
+        self.description = read_description(path)  # now: the directory may change, or be gone, while a run goes on
         self._root = shard(self.model, train, device)
         fill_model(self.model, path, device)
         self._shards = dict(self.model.named_parameters())
@@ -109,7 +110,7 @@ class ShardedWeights:
         self.gather([bucket], [flat])
         return unflatten(flat, bucket)
 
-    def save(self, path: Path, tokenizer_path: str | Path) -> None:
+    def save(self, path: Path) -> None:
         """Write float32 master weights, config and tokenizer to `path`, all or nothing. Collective.
 
         Raises:
@@ -121,7 +122,7 @@ class ShardedWeights:
         temporary = path.with_name(f".{path.name}.partial")
         with writing(path):
             remove_any(temporary)  # of a save that was killed
-            self._describe(temporary, tokenizer_path)
+            write_description(self.description, temporary, "float32")
             save_file(weights, temporary / "model.safetensors", metadata={"format": "pt"})
             temporary.rename(path)
 
@@ -144,7 +145,7 @@ class ShardedWeights:
                 found[f"{moment}.{name}"] = state[moment]
         return found
 
-    def write(self, state: "TrainingState", path: Path, tokenizer_path: str | Path) -> None:
+    def write(self, state: "TrainingState", path: Path) -> None:
         """Write this rank's `state` to `path`, as `from_pretrained` and `load_optimizer` read it. Not collective.
 
         Raises:
@@ -155,13 +156,8 @@ class ShardedWeights:
         with writing(path):
             path.mkdir(parents=True, exist_ok=True)
             if self._group.part == 0:
-                self._describe(path, tokenizer_path)
+                write_description(self.description, path, "float32")
             self._copy.write(state, path)
-
-    def _describe(self, path: Path, tokenizer_path: str | Path) -> None:
-        path.mkdir(parents=True, exist_ok=True)
-        tokenizer = AutoTokenizer.from_pretrained(tokenizer_path, trust_remote_code=False)
-        save_description(self.model, tokenizer, path)
 
     def load_optimizer(self, path: Path) -> None:
         """Continue with the AdamW state of a checkpoint, which any number of ranks may have written."""

@@ -77,7 +77,7 @@ def warm_up(job: WarmupJob) -> None:
         teacher = _Teacher(job, task.reward, path)
         for stage in task.warmup():
             teacher.teach(stage)
-        teacher.tuner.policy.save(Path(job.output), tokenizer_path=path)
+        teacher.tuner.policy.save(Path(job.output))
     say(output=job.output)
 
 

@@ -161,6 +161,8 @@ def test_the_plan_says_what_was_left_out(tmp_path: Path, files: str) -> None:
     assert 'note        1 repeated questions left out (data.deduplicate), as train.jsonl:12 "TRAIN 3"' in done.stdout
     assert "note        1 of 11 training problems also occur in the problems of the evaluation" in done.stdout
     assert "prompts     plain text: data.chat_template is false" in done.stdout
+    assert "note        rollout.problems_per_step 32: a step holds some of the 10 problems twice" in done.stdout
+    assert "note        held_out: 3 answers; an accuracy near 50 % has a standard error of 28.9" in done.stdout
 
 
 def test_long_prompts_are_refused_with_the_problem_or_left_out(tmp_path: Path, files: str) -> None:

@@ -1,5 +1,6 @@
 """Every family is filled from safetensors, sharded and scored as transformers would; others are refused by name."""
 
+import json
 import random
 import shutil
 from pathlib import Path
@@ -9,18 +10,19 @@ import pytest
 import torch
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     Gemma2Config,
-    GenerationConfig,
     GPT2Config,
     LlamaConfig,
     MistralConfig,
 )
 
 from arl.config.recipe import Train
-from arl.errors import DataError
+from arl.errors import DataError, InputError
+from arl.models.export import export_model
 from arl.models.load import empty_model
 from arl.models.weights import fill_model
 from arl.train.algorithms.ppo import PPO
@@ -125,13 +127,57 @@ def test_a_model_filled_from_several_files_is_the_one_that_transformers_loads(
         assert all(torch.equal(a[key], b[key]) for key in a)
 
 
-def test_what_is_saved_generates_as_the_model_it_came_from(models: dict[str, Path], tmp_path: Path) -> None:
-    shutil.copytree(models["llama"], tmp_path / "model")
-    GenerationConfig(eos_token_id=[3, 5], temperature=0.7, do_sample=True).save_pretrained(tmp_path / "model")
-    sharded = ShardedModel(tmp_path / "model", Train(dtype="float32", learning_rate=1.5e-4), 1.0, init_ranks(60))
-    sharded.save(tmp_path / "saved", tokenizer_path=tmp_path / "model")
-    saved = GenerationConfig.from_pretrained(tmp_path / "saved")
-    assert (saved.eos_token_id, saved.temperature, saved.do_sample) == ([3, 5], 0.7, True)
+DESCRIBED = {  # as older versions of transformers write them, or as nobody would
+    "config.json": '{"torch_dtype":  "bfloat16", "rope_theta": 5e5, "rope_scaling": null, %s}',
+    "generation_config.json": '{"eos_token_id": [3, 5], "temperature": 0.7, "do_sample": true}',
+    "tokenizer_config.json": '{"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>",   "é": 1}',
+    "special_tokens_map.json": "{}",
+    "tokenizer.model": "pieces",
+    "chat_template.jinja": "{{ messages }}",
+    "additional_chat_templates/tool_use.jinja": "{{ tools }}",
+}
+OTHERS = ["README.md", ".git/config", "notes.txt", "pytorch_model.bin", "training_args.bin", "trainer_state.json"]
+
+
+def test_a_model_comes_back_with_the_files_that_describe_it_byte_for_byte(
+    models: dict[str, Path], tmp_path: Path
+) -> None:
+    """Its source is of bfloat16 and in several files; what arl writes is float32, and exported the source again."""
+    source = tmp_path / "source"
+    model = AutoModelForCausalLM.from_pretrained(models["llama"], dtype=torch.bfloat16)
+    model.save_pretrained(source, max_shard_size="8KB")
+    shutil.copy(models["llama"] / "tokenizer.json", source)
+    known = json.loads((source / "config.json").read_text())
+    fields = json.dumps({name: known[name] for name in known.keys() - {"dtype", "rope_parameters"}})[1:-1]
+    for name in (*DESCRIBED, *OTHERS):
+        (source / name).parent.mkdir(exist_ok=True)
+        (source / name).write_text(DESCRIBED.get(name, "private").replace("%s", fields))
+    described = {name: (source / name).read_text() for name in (*DESCRIBED, "tokenizer.json")}
+    described_float32 = described | {"config.json": described["config.json"].replace("bfloat16", "float32")}
+
+    sharded = ShardedModel(source, Train(dtype="float32"), 1.0, init_ranks(60))
+    sharded.save(tmp_path / "saved")
+    of_saved = ShardedModel(tmp_path / "saved", Train(dtype="float32"), 1.0, init_ranks(60))  # a second run
+    of_saved.write(of_saved.training_state(), tmp_path / "again")
+    exported, dtype = export_model(tmp_path / "again", None, None)
+
+    assert (exported, dtype) == (tmp_path / "again-bfloat16", "bfloat16")
+    resumes = {"model.safetensors", "optimizer.safetensors", "arl_source.json"}
+    assert contents_but(resumes, tmp_path / "saved") == described_float32
+    assert contents_but(resumes, tmp_path / "again") == described_float32
+    assert contents_but({"model.safetensors"}, exported) == described
+    whole = load_file(exported / "model.safetensors")
+    for file in source.glob("*.safetensors"):
+        for name, tensor in load_file(file).items():
+            assert torch.equal(tensor, whole.pop(name)), name
+    assert not whole
+    with pytest.raises(InputError, match="exists already"):
+        export_model(tmp_path / "again", None, None)
+
+
+def contents_but(left_out: set[str], directory: Path) -> dict[str, str]:
+    files = (file for file in directory.rglob("*") if file.is_file() and file.name not in left_out)
+    return {file.relative_to(directory).as_posix(): file.read_text() for file in files}
 
 
 @pytest.mark.parametrize(

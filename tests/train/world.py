@@ -105,7 +105,7 @@ def save(model: str, directory: str, train: dict[str, Any]) -> None:
     copied = held.policy.training_state()
     for place, _ in places(held).values():
         place.zero_()  # as a later step would, while a thread writes
-    held.policy.write(copied, Path(directory), tokenizer_path=model)
+    held.policy.write(copied, Path(directory))
 
 
 def resume(directory: str, train: dict[str, Any]) -> None:

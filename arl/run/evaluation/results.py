@@ -26,6 +26,7 @@ from rich.table import Column, Table
 
 import arl
 from arl.config.imports import import_function
+from arl.data.hub import DESCRIPTION
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import Installation
 from arl.errors import DataError, InputError
@@ -39,7 +40,6 @@ Fields = dict[str, Any]
 SCORES = "scores.json"
 LOCK = ".lock"
 WEIGHTS = "model*.safetensors"
-DESCRIPTIONS = ("config.json", "generation_config.json", "tokenizer*.json", "vocab.json", "merges.txt", "*.jinja")
 BLOCKS = 256  # of each file of weights
 BLOCK = 64 * 1024  # bytes
 FILE_WIDTH = 120  # columns of tables, where the output is not a terminal
@@ -70,7 +70,7 @@ def model_sha256(directory: Path) -> str:
     if not weights:
         raise DataError(f"model {directory}: has no {WEIGHTS}")
     digest = hashlib.sha256()
-    for file in sorted({file for pattern in DESCRIPTIONS for file in directory.glob(pattern)}):
+    for file in sorted({file for pattern in DESCRIPTION for file in directory.glob(pattern)}):
         digest.update(f"{file.name} ".encode() + file.read_bytes())
     for file in weights:
         size = file.stat().st_size

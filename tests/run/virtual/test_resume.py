@@ -4,18 +4,22 @@ import fcntl
 import io
 import json
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from rich.console import Console
+from safetensors.torch import load_file
 
 from arl.config.recipe_file import dump_recipe, load_recipe
 from arl.errors import InputError
 from arl.metrics.console import ConsoleDisplay
 from arl.run.train import train
+from tests.forks import arl
 from tests.run.virtual.killing import in_fork
 from tests.run.virtual.test_virtual import RECIPE, Start
 
@@ -186,6 +190,8 @@ def test_a_finished_run_is_refused_and_extended_by_more_steps(again: tuple[Path,
     before = json.loads((runs / "small" / "summary.json").read_text())
     _, said = run(recipe, runs, "train.steps=6", resume=True)
     assert f"resuming {runs / 'small'} from step_4" in said
+    assert "learning rate" not in said
+    assert "has changed" not in said
     after = json.loads((runs / "small" / "summary.json").read_text())
     assert (before["steps"], after["steps"]) == (4, 6)
     assert after["groups"] == {"trained": 24, "in flight": 0}
@@ -210,3 +216,41 @@ def test_a_run_ends_at_its_tokens_and_more_of_them_extend_it(tmp_path: Path) -> 
         run(recipe, tmp_path, "train.tokens=200", resume=True)
     run(recipe, tmp_path, "train.tokens=null", resume=True)
     assert len(trained()) == 4
+
+
+REWARD = """
+def score(problem, response):
+    return len(response.text) % {modulus}
+"""
+
+
+def test_a_resumed_run_says_that_its_learning_rate_jumps_and_that_its_reward_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(tmp_path)
+    reward = tmp_path / "graded_by_length.py"
+    reward.write_text(REWARD.format(modulus=2))
+    settings = "reward.function=graded_by_length:score train.steps=2 train.decay_to=0.1 eval.problems=0"
+    recipe = write_recipe(tmp_path, settings)
+    _, said = run(recipe, tmp_path / "runs")
+    assert "objective decoupled_ppo; advantage grpo; reward graded_by_length:score; env arl.rollout.env" in said
+    reward.write_text(REWARD.format(modulus=3))
+    _, said = run(recipe, tmp_path / "runs", "train.steps=4", resume=True)
+    assert "learning rate 1.5e-05 → 7.29e-05, because train.steps is 4" in said
+    assert "reward.function graded_by_length:score: its source has changed since the checkpoint was written" in said
+
+
+def test_a_checkpoint_is_exported_in_the_dtype_asked_for(killed: Path) -> None:
+    small = killed / "runs" / "small"
+    done = arl("export", str(small), "--step", "2", "--dtype", "bfloat16", "--output", str(killed / "handed-on"))
+    assert done.returncode == 0, done.stderr
+    assert re.fullmatch(rf"{killed}/handed-on: \S+ GB, bfloat16\n", done.stdout)
+    checkpoint = small / "checkpoints" / "step_2"
+    trained = load_file(checkpoint / "model.safetensors")
+    handed_on = load_file(killed / "handed-on" / "model.safetensors")
+    assert handed_on.keys() == trained.keys()
+    assert all(torch.equal(tensor, trained[name].bfloat16()) for name, tensor in handed_on.items())
+    assert json.loads((killed / "handed-on" / "config.json").read_text())["dtype"] == "bfloat16"
+    refused = arl("export", str(small), "--step", "3")
+    assert refused.returncode == 2
+    assert f"step_3: there is no model; checkpoints of {small}: 2, 4" in refused.stderr
