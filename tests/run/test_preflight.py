@@ -165,6 +165,37 @@ def test_the_plan_says_what_was_left_out(tmp_path: Path, files: str) -> None:
     assert "note        held_out: 3 answers; an accuracy near 50 % has a standard error of 28.9" in done.stdout
 
 
+def test_gold_answers_that_no_response_can_match_are_refused_or_counted_with_their_row(
+    tmp_path: Path, files: str
+) -> None:
+    model = make_model(tmp_path / "model", TURNS)
+    train = tmp_path / "train.jsonl"
+    train.write_text("\n".join(json.dumps({"question": f"{i}?", "solution": f"It is {i}."}) for i in range(10)))
+    refused = dry_run(tmp_path, files, model=model)
+    assert refused.returncode == 2
+    assert "10 of 13 gold answers can be matched by no response, as that of train.jsonl:1, '': it is empty" in (
+        refused.stderr
+    )
+    assert "name their column in data.columns.answer" in refused.stderr
+    assert "the other columns are solution" in refused.stderr
+    train.write_text("\n".join(json.dumps({"question": f"{i}?", "answer": [None, i][i > 3]}) for i in range(10)))
+    passed = dry_run(tmp_path, files, model=model)
+    assert passed.returncode == 0, passed.stderr
+    assert "note        4 of 13 gold answers can be matched by no response, as that of train.jsonl:1" in passed.stdout
+
+
+def test_a_check_of_answers_that_hangs_or_raises_is_a_reason_and_not_the_end(tmp_path: Path, files: str) -> None:
+    (tmp_path / "own.py").write_text(
+        "def score(problem, response):\n    return 0.0\n"
+        "def unusable(answer):\n    while answer == '3':\n        pass\n    return 1 / int(answer) < 0\n"
+        "score.unusable = unusable\n"
+    )
+    done = dry_run(tmp_path, files, "reward.function=own:score")
+    assert done.returncode == 0, done.stderr
+    assert "note        3 of 13 gold answers can be matched by no response" in done.stdout
+    assert "its check failed (ZeroDivisionError" in done.stdout
+
+
 def test_long_prompts_are_refused_with_the_problem_or_left_out(tmp_path: Path, files: str) -> None:
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write("\n" + json.dumps({"question": "Why? " * 60}))
