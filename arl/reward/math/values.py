@@ -124,7 +124,7 @@ def _is_rounded(precise: Value, decimal: Form, value: Value) -> bool:
     digits = (whole + places).lstrip("0")
     if not (point and digits.isdigit() and len(digits) >= MIN_DIGITS):
         return False
-    if isinstance(precise, Fraction) and 10**MAX_BITS % precise.denominator == 0:
+    if isinstance(precise, Fraction) and 10 ** precise.denominator.bit_length() % precise.denominator == 0:
         return False  # it has a finite decimal
     return bool(mp.fabs(precise + -value) < mp.mpf(10) ** -len(places))
 
