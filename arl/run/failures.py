@@ -156,9 +156,9 @@ async def stopped_by_signals(
 ) -> AsyncIterator[None]:
     """Stop `run` at the first of SIGNALS, and then give the block `seconds` to end.
 
-    Every later signal has the effect that it had before, and so has the first one, if it comes so late that the block
-    ends before the loop can call it. A signal that no function handles is left alone: what a library's user has not
-    asked for, and Ctrl-C where a shell has started the command in the background.
+    Every later signal but SIGHUP has the effect that it had before, and so has the first one, if it comes so late that
+    the block ends before the loop can call it. A signal that no function handles is left alone: what a library's user
+    has not asked for, and Ctrl-C where a shell has started the command in the background.
 
     Raises:
         RunStopped: the block has not ended by then.
@@ -173,6 +173,8 @@ async def stopped_by_signals(
 
     def handle(number: int, frame: FrameType | None) -> None:
         restore()
+        if signal.SIGHUP in earlier:  # the kernel and the shell send one each when a terminal is closed
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         pending.append(number)
         loop.call_soon_threadsafe(begin)
 
