@@ -23,6 +23,7 @@ import psutil
 
 from arl.errors import DiskError, InputError
 
+MAKE_ROOM = "make room there"  # ends the message of a full disk
 FULL = {errno.ENOSPC, errno.EDQUOT}
 CLOCK_SECONDS = 2.0  # by which the clock of a file system may be behind
 CODE_IN_TEXT = re.compile(r"os error (\d+)")  # safetensors raises an error of its own
@@ -59,7 +60,7 @@ def explain_disk(path: Path, code: int | None) -> str:
     if code in FULL:
         disk = shutil.disk_usage(path.parent)
         free = f"{disk.free / 1e6:.1f} of {disk.total / 1e6:.0f} MB are free on {path.parent}"
-        remedy = f"{free}: make room there"
+        remedy = f"{free}: {MAKE_ROOM}"
     why = f" ({os.strerror(code)})" if code else ""
     return f"{path}: cannot be written{why}: {remedy}"
 
