@@ -45,9 +45,8 @@ def open_locked(directory: Path, is_ours: bool = False) -> int | None:
     except OSError:
         is_free = is_ours
     with contextlib.suppress(FileNotFoundError):
-        if is_free and os.path.samestat(
-            os.fstat(descriptor), os.stat(directory)
-        ):  # it was not removed and made anew meanwhile
+        # It was not removed and made anew meanwhile.
+        if is_free and os.path.samestat(os.fstat(descriptor), os.stat(directory)):
             return descriptor
     os.close(descriptor)
     return None

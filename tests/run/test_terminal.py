@@ -82,6 +82,7 @@ def test_what_a_console_does_not_take_is_in_a_log_as_soon_as_that_is_known(
     os.close(descriptor)
 
 
+@pytest.mark.slow
 def test_a_run_whose_terminal_is_closed_is_saved_and_says_so_in_its_log(start: Callable[..., Command]) -> None:
     """The kernel and the shell send a signal each; nobody reads the output any more."""
     command = start("train.steps=500", "eval.problems=0")
