@@ -20,12 +20,16 @@ import typer
 
 from arl.bench.commands import COMMANDS
 from arl.config.command_options import Model, Overrides, RecipePath, not_empty
+from arl.outputs import make_lasting, open_standard_files
 from arl.report.commands import report
 from arl.run import commands as options
 from arl.sweep.commands import sweep
 from arl.watch.commands import logs, top
 
 P = ParamSpec("P")
+
+# Commands that go on if these outputs cannot be written. What `arl eval` prints in the end is its result.
+LASTING = dict.fromkeys(("train", "replay", "sweep", "join", "sft"), ("stdout", "stderr")) | {"eval_": ("stderr",)}
 
 app = typer.Typer(
     name="arl",
@@ -49,6 +53,7 @@ def command(group: typer.Typer) -> Callable[[Callable[P, None]], Callable[P, Non
             signal.signal(signal.SIGTERM, _end_as_by_ctrl_c)
             if signal.getsignal(signal.SIGHUP) is signal.SIG_DFL:  # else nohup has asked to leave it alone
                 signal.signal(signal.SIGHUP, _end_as_by_ctrl_c)
+            make_lasting(*LASTING.get(function.__name__, ()))
             try:
                 function(*args, **kwargs)
             except ArlError as error:
@@ -72,8 +77,10 @@ def _show_failure(message: str, error: BaseException) -> None:
         typer.echo("\n".join([f"arl: {message}", *notes]), err=True)
 
 
-def _end_as_by_ctrl_c(*_: object) -> None:
+def _end_as_by_ctrl_c(number: int, _: object) -> None:
     """Interrupt this process, also one that a script has started in the background, where SIGINT is ignored."""
+    if number == signal.SIGHUP:  # the kernel and the shell send one each when a terminal is closed
+        signal.signal(number, signal.SIG_IGN)
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.raise_signal(signal.SIGINT)
@@ -264,6 +271,7 @@ def main() -> None:
     from arl.errors import ArlError
 
     code = 1  # of an exception that no command handles
+    open_standard_files()
     if isinstance(sys.stdout, io.TextIOWrapper):
         with contextlib.suppress(OSError):
             sys.stdout.reconfigure(errors="backslashreplace")  # a name of a file may be no UTF-8

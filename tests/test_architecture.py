@@ -12,7 +12,7 @@ ROOT = Path(__file__).parent.parent
 # Rooms from the ground up; a module imports only from its own room's list, itself, and everything below.
 LAYERS: list[set[str]] = [
     {"types"},
-    {"errors", "clock", "files"},
+    {"errors", "clock", "files", "outputs"},
     {"config"},
     {"launch", "tasks", "models", "data", "metrics", "reward"},
     {"sync"},

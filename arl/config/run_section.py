@@ -53,8 +53,11 @@ class Deadlines(Section):
 
     @property
     def evaluation(self) -> float:
-        """Return when a version that is measured during training is left out; its engine has the lowest priority."""
-        return self.startup + 2 * self.step
+        """Return when a version that is measured beside a run is left out: so long after its start or its last answer.
+
+        Its engine has the lowest priority.
+        """
+        return max(self.startup, self.step)
 
     @property
     def swap_and_restart(self) -> float:

@@ -77,9 +77,17 @@ def resident_bytes() -> Counter[int]:
 
 
 def describe_state(pid: int) -> str:
-    """Return what keeps a process of this machine from running; `RUNS`: nothing does, or there is none of this id."""
+    """Return what keeps a process of this machine from running; `RUNS`: nothing does, or there is none of this id.
+
+    It waits for one that it has started if that is stopped.
+    """
     try:
-        return STATES.get(psutil.Process(pid).status(), RUNS)
+        process = psutil.Process(pid)
+        state = STATES.get(process.status(), RUNS)
+        for child in process.children(recursive=True) if state == RUNS else ():
+            if child.status() == psutil.STATUS_STOPPED:
+                return f"has started process {child.pid}, which {STATES[psutil.STATUS_STOPPED]}"
+        return state
     except psutil.Error:
         return RUNS
 

@@ -1,7 +1,5 @@
 """Show progress to a person: a live bar below the run's status in a terminal, else one plain line per event."""
 
-import contextlib
-import os
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
@@ -26,19 +24,11 @@ class _Dashboard(Progress):
         yield self.make_tasks_table(self.tasks)
 
 
-class _OpenConsole(Console):
-    """Let a closed pipe be an error like any other. Rich would end the process, in any thread."""
-
-    def on_broken_pipe(self) -> None:
-        """Raise the error, which rich handles."""
-        raise  # noqa: PLE0704 - rich calls this while it handles the error
-
-
 class ConsoleDisplay:
     """Show one stage at a time: `begin` a stage, `advance` it, and `note` lines above it."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._console = console or _OpenConsole(highlight=False)
+        self._console = console or Console(highlight=False)
         self._progress = _Dashboard(
             TextColumn("{task.description}"),
             BarColumn(24),
@@ -64,8 +54,7 @@ class ConsoleDisplay:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with contextlib.suppress(OSError):  # the terminal is closed
-            self._progress.stop()
+        self._progress.stop()
 
     def begin(self, name: str, total: int) -> None:
         """Start a stage of `total` parts."""
@@ -83,12 +72,10 @@ class ConsoleDisplay:
             self._progress.top = draw_status(status, max_processes=rows_that_fit(self._console.height))
 
     def note(self, text: str) -> None:
-        """Print one line. Threads may call it too. A run goes on if the line cannot be written."""
-        try:
-            self._console.print(text, markup=False, soft_wrap=True)
-        except OSError:
-            with open(os.devnull, "w") as nothing:
-                os.dup2(nothing.fileno(), self._console.file.fileno())
+        """Print one line. Threads may call it too. One that cannot be written ends no command: see arl.outputs."""
+        if self._progress.live.is_started and not self.is_live:  # the terminal is gone, and a log takes its place
+            self._progress.stop()
+        self._console.print(text, markup=False, soft_wrap=True)
 
     def lost(self, text: str) -> None:
         """Print one line about a group that is not trained."""

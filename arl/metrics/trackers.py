@@ -10,6 +10,7 @@ not finish within CLOSE_SECONDS at the end. Threads are daemons: one that hangs 
 
 import importlib.util
 import queue
+import shlex
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -28,7 +29,7 @@ from arl.metrics.wandb_tracker import WandbTracker, redacted, require_key
 
 EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker"
 BUILT_IN = {"tensorboard": "arl.metrics.tensorboard_tracker:TensorboardTracker"}
-CLOSE_SECONDS = 30.0  # at the end, for all that is left to log, and for `close`
+CLOSE_SECONDS = 60.0  # at the end, for a start that is still tried, all that is left to log, and for `close`
 MAX_CALLS = 1_000  # that wait for a tracker; one that hangs must not fill the memory
 
 
@@ -142,4 +143,9 @@ class TrackerThread:
         """Log no more to it, and say so once."""
         if not self._dropped.is_set():
             self._dropped.set()
-            self._run.note(f"tracker {self._name} is dropped, and the run goes on without it: {why}")
+            self._run.note(f"tracker {self._name} is dropped, and the run goes on without it: {why}{self._remedy()}")
+
+    def _remedy(self) -> str:
+        """Say how to upload what wandb has on the disk."""
+        kept = sorted(self._run.directory.glob("wandb/*run-*")) if self._name == "wandb" else []
+        return f"; upload what it has with `wandb sync {shlex.quote(str(kept[-1]))}`" if kept else ""

@@ -19,7 +19,7 @@ from arl.metrics.names import AXES, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record
 from arl.metrics.sampled_episode import SampledEpisode
 
 ID_FILE = "wandb/arl-run-id"  # in the run directory
-START_SECONDS = 30.0  # for wandb to register the run, in the tracker's own thread
+START_SECONDS = 20.0  # for wandb to register the run, in the tracker's own thread
 MAX_GROUP = 128  # characters
 MAX_TAG = 64
 REDACTED = "(left out)"

@@ -14,6 +14,7 @@ import contextlib
 import os
 import signal
 import threading
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -33,10 +34,10 @@ from arl.errors import (
     TrainerError,
     leaves,
 )
-from arl.files import explain_disk
+from arl.files import MAKE_ROOM, explain_disk
 from arl.launch.base import Launcher, Process
 from arl.launch.spawn import RUNS
-from arl.metrics.run_files import RECIPE
+from arl.metrics.run_files import RECIPE, TRAJECTORIES
 from arl.rollout.controller import Controller
 from arl.run.checkpoint import checkpoints_in
 from arl.run.evaluation.scoreboard import CHECKPOINTS
@@ -156,9 +157,9 @@ async def stopped_by_signals(
 ) -> AsyncIterator[None]:
     """Stop `run` at the first of SIGNALS, and then give the block `seconds` to end.
 
-    Every later signal has the effect that it had before, and so has the first one, if it comes so late that the block
-    ends before the loop can call it. A signal that no function handles is left alone: what a library's user has not
-    asked for, and Ctrl-C where a shell has started the command in the background.
+    Every later signal but SIGHUP has the effect that it had before, and so has the first one, if it comes so late that
+    the block ends before the loop can call it. A signal that no function handles is left alone: what a library's user
+    has not asked for, and Ctrl-C where a shell has started the command in the background.
 
     Raises:
         RunStopped: the block has not ended by then.
@@ -173,6 +174,8 @@ async def stopped_by_signals(
 
     def handle(number: int, frame: FrameType | None) -> None:
         restore()
+        if signal.SIGHUP in earlier:  # the kernel and the shell send one each when a terminal is closed
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)
         pending.append(number)
         loop.call_soon_threadsafe(begin)
 
@@ -218,13 +221,29 @@ def stopped(directory: Path, version: int) -> RunStopped:
 
 @contextlib.contextmanager
 def resumable(directory: Path) -> Iterator[None]:
-    """Let the failure of a run that can be resumed end with the command that does it."""
+    """Let the failure of a run that can be resumed end with the command that does it.
+
+    On a full disk, it also says what the run has there.
+    """
     try:
         yield
     except RunError as error:
+        if MAKE_ROOM in str(error):
+            error.args = (f"{error}\n{describe_sizes(directory)}",)
         if checkpoints_in(directory / CHECKPOINTS):
             error.args = (f"{error}\n{RESUME_WITH}{resume_command(directory)}",)
         raise
+
+
+def describe_sizes(directory: Path) -> str:
+    """Say what the parts of a run take on its disk, and which fields change that."""
+    remedies = {CHECKPOINTS: " (output.keep_checkpoints)", TRAJECTORIES: " (output.trajectories)"}
+    sizes: Counter[str] = Counter()
+    for path in directory.rglob("*"):
+        with contextlib.suppress(OSError):  # removed meanwhile
+            sizes[path.relative_to(directory).parts[0]] += path.lstat().st_size
+    parts = ", ".join(f"{name} {size / 1e6:.1f} MB{remedies.get(name, '')}" for name, size in sizes.most_common(SHOWN))
+    return f"{directory} takes {sizes.total() / 1e6:.1f} MB: {parts}"
 
 
 def resume_command(directory: Path) -> str:

@@ -24,7 +24,8 @@ from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_h
 from arl.errors import DataError, InputError
 from arl.files import replace_file, require_lock, try_lock, writing
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.run_files import GIT_COMMIT, LOCK, RECIPE, SUMMARY
+from arl.metrics.run_files import GIT_COMMIT, LOCK, LOGS, RECIPE, SUMMARY
+from arl.outputs import go_on_in
 from arl.run.checkpoint import RunState, clear_after, newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.plan_text import named, notes
@@ -72,6 +73,7 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
     """
     if resumed is not None:
         with _locked(resumed):
+            go_on_in(resumed / LOGS)
             plan = preflight(recipe)
             model, state = _resume(recipe, plan, resumed, display)
             yield RunContext(recipe=recipe, plan=plan, directory=resumed, display=display, model=model, state=state)
@@ -79,6 +81,7 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
     plan = preflight(recipe)
     directory = new_run_directory(recipe)
     with _locked(directory):
+        go_on_in(directory / LOGS)
         _write_recipe(recipe, directory)
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
         display.note("; ".join(map(" ".join, named(recipe))))

@@ -20,7 +20,8 @@ from msgspec import Struct
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import InputError
 from arl.files import replace_file, require_lock, try_lock, writing
-from arl.metrics.run_files import SUMMARY, SWEEP_MANIFEST
+from arl.metrics.run_files import LOGS, SUMMARY, SWEEP_MANIFEST
+from arl.outputs import go_on_in
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import FREE, FREE_ON_THE_WALL
 from arl.sweep.sweep_arms import Sweep, SweepArm
@@ -141,6 +142,7 @@ def open_directory(directory: Path, sweep: Sweep) -> Iterator[None]:
     with require_lock(directory / SWEEP_LOCK) as lock:
         if not try_lock(lock):
             raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it")
+        go_on_in(directory / LOGS)
         arms = check_directory(directory, sweep)
         with writing(directory):
             (directory / RECIPES).mkdir(exist_ok=True)

@@ -28,15 +28,25 @@ SHARED_MEMORY = Path("/dev/shm")  # a memory-backed file system, where Linux has
 PREFIX = "arl-weights"  # of the folders' names
 
 
-def open_locked(directory: Path) -> int | None:
-    """Return an open file descriptor that locks `directory`; None: it is locked by others, another user's, or gone."""
+def open_locked(directory: Path, is_ours: bool = False) -> int | None:
+    """Return an open file descriptor that locks `directory`; None: it is locked by others, another user's, or gone.
+
+    Where the file system has no locks, only `is_ours` gives one: whether others use a directory cannot be known.
+    """
     try:
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
-    with contextlib.suppress(BlockingIOError, FileNotFoundError):
+    try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.path.samestat(os.fstat(descriptor), os.stat(directory)):  # it was not removed and made anew meanwhile
+        is_free = True
+    except BlockingIOError:
+        is_free = False
+    except OSError:
+        is_free = is_ours
+    with contextlib.suppress(FileNotFoundError):
+        # It was not removed and made anew meanwhile.
+        if is_free and os.path.samestat(os.fstat(descriptor), os.stat(directory)):
             return descriptor
     os.close(descriptor)
     return None
@@ -136,7 +146,7 @@ def make_locked_directory(place: Path) -> tuple[Path, int]:
     """
     while True:  # another run may take it for an abandoned one, lock it first and remove it
         directory = Path(tempfile.mkdtemp(prefix=f"{PREFIX}-", dir=place))
-        lock = open_locked(directory)
+        lock = open_locked(directory, is_ours=True)
         if lock is not None:
             return directory, lock
 

@@ -55,7 +55,9 @@ def stops() -> Iterator[list[str]]:
     # A shell that has started the tests in the background has Ctrl-C ignored.
     of_interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
     of_end = signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))
+    of_terminal = signal.signal(signal.SIGHUP, lambda *_: signal.raise_signal(signal.SIGINT))
     yield []
+    signal.signal(signal.SIGHUP, of_terminal)
     signal.signal(signal.SIGINT, of_interrupt)
     signal.signal(signal.SIGTERM, of_end)
 
@@ -81,6 +83,12 @@ def stopping(stops: list[str], seconds: float, *numbers: signal.Signals) -> None
 def test_a_second_ctrl_c_ends_the_run_at_once(stops: list[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         stopping(stops, 30.0, signal.SIGTERM, signal.SIGINT)
+    assert stops == ["stop"]
+
+
+def test_a_terminal_that_is_closed_is_no_second_ctrl_c(stops: list[str]) -> None:
+    with pytest.raises(RunStopped, match="without a checkpoint"):
+        stopping(stops, 0.5, signal.SIGHUP, signal.SIGHUP)
     assert stops == ["stop"]
 
 

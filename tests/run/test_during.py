@@ -1,6 +1,7 @@
 """Versions are evaluated beside a run: each once, in order, on its own weights, and never at the cost of the run."""
 
 import asyncio
+import shutil
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any, cast
@@ -13,6 +14,7 @@ from arl.config.recipe import Recipe
 from arl.errors import ProcessDied, RecipeError
 from arl.launch.base import Node, Process
 from arl.launch.placement import place
+from arl.launch.spawn import RUNS
 from arl.metrics.recorder import Recorder
 from arl.run.evaluation.during import BackgroundEvaluations
 from arl.run.evaluation.results import SuiteOutput
@@ -38,6 +40,7 @@ class FakeProcesses:
     def __init__(self, scores: dict[int, float]) -> None:
         self.scores = scores
         self.errors: dict[int, str] = {}
+        self.states: dict[int, str] = {}  # of the process of a version
         self.exit_code = 0
         self.hanging: dict[int, asyncio.Event] = {}
         self.measured: list[int] = []
@@ -60,6 +63,12 @@ class FakeProcesses:
         output = SuiteOutput(directory / "evaluations" / f"step_{version}", {"suite": "held_out"}, {})
         output.directory.mkdir(parents=True)
         output.finish(score_samples("held_out", [sample("p", 0, self.scores[version], policy_version=version)]))
+
+    async def state(self) -> str:
+        return self.states.get(self.measured[-1], RUNS)
+
+    def __str__(self) -> str:
+        return "evaluation (pid 7)"
 
     async def died(self) -> ProcessDied:
         assert self._running is not None
@@ -153,7 +162,7 @@ def test_a_failure_or_a_deadline_leaves_out_its_version_alone(tmp_path: Path) ->
             await running
         left_out = [note for note in beside.notes if "is not evaluated" in note]
         assert left_out[0] == "version 10 is not evaluated: evaluation exited with code 1"
-        assert left_out[1].startswith("version 20 is not evaluated: evaluation waited 4500 s for the scores")
+        assert left_out[1].startswith("version 20 is not evaluated: evaluation waited 1800 s for the next answer")
 
     records = in_run(tmp_path, body)
     assert [(r["step"], r["policy_version"], r["eval/held_out/accuracy"]) for r in records] == [
@@ -163,6 +172,33 @@ def test_a_failure_or_a_deadline_leaves_out_its_version_alone(tmp_path: Path) ->
     assert processes.measured == [10, 20, 30, 40]
     lines = (tmp_path / "evaluations" / "scores.jsonl").read_bytes().splitlines()
     assert [msgspec.json.decode(line)["model"] for line in lines] == ["step_30", "step_40"]
+
+
+def test_an_evaluation_may_take_as_long_as_it_writes_answers_and_two_minutes_where_it_is_stopped(
+    tmp_path: Path,
+) -> None:
+    processes = FakeProcesses({50: 0.6})
+    processes.hanging = {10: asyncio.Event(), 50: asyncio.Event()}
+    processes.states = {10: "is stopped"}
+    answers = tmp_path / "evaluations" / "step_50"
+
+    async def body(recorder: Recorder) -> None:
+        beside = Beside(tmp_path, processes, recorder)
+        beside.save(10, 50)
+        beside.evaluations.finish()
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(beside.evaluations.run())
+            await asyncio.sleep(200)
+            assert beside.notes[1:] == ["version 10 is not evaluated: evaluation (pid 7) is stopped for 120 s now"]
+            answers.mkdir()
+            for count in range(1, 5):
+                (answers / "samples.jsonl").write_text("x" * count)
+                await asyncio.sleep(1500)
+            shutil.rmtree(answers)
+            processes.hanging[50].set()
+        assert beside.board.measured(50)
+
+    in_run(tmp_path, body)
 
 
 def test_a_resumed_run_measures_what_waited_and_records_again_what_its_files_lost(tmp_path: Path) -> None:

@@ -25,8 +25,10 @@ from typing import Any
 from arl import clock
 from arl.clock import budget
 from arl.config.recipe import Recipe
+from arl.errors import RunError
 from arl.files import remove_any, writing
 from arl.launch.base import Command, Process, Resources
+from arl.launch.spawn import RUNS
 from arl.metrics.run_files import LOGS, RECIPE
 from arl.metrics.spans import span
 from arl.run.evaluation.results import SCORES, read_scores
@@ -37,6 +39,8 @@ PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone,
 LOWEST_PRIORITY = 19  # niceness
 REWARD_FACTOR = 10  # times as long as in training: the deadline of a reward at the lowest priority
 WAITS = ("deadlines.startup", "deadlines.swap", "deadlines.generate", "deadlines.step")  # are as long as all of it
+LOOK_SECONDS = 5.0  # between two looks at the process
+FROZEN_SECONDS = 120.0  # for which it could not run, at every look
 MAX_WAITING = 2  # beside the one that is measured; each holds the disk of one checkpoint
 
 
@@ -138,7 +142,7 @@ class BackgroundEvaluations(Evaluations):
     async def run(self) -> None:
         """See Evaluations.
 
-        Consumes saved versions, in order. Waits for the next one and for its scores, within deadlines.evaluation.
+        Consumes saved versions, in order. Waits for the next one and for its answers, each within deadlines.evaluation.
         Unblocked by `saved`, by `finish`, and by the process.
         """
         while self.waiting or not self._has_ended:
@@ -159,21 +163,53 @@ class BackgroundEvaluations(Evaluations):
     async def _measure(self, version: int) -> Sequence[Accuracy]:
         """Have one version measured by a process of its own, whose children end with it.
 
+        It may take as long as it writes answers.
+
         Raises:
-            RunError: the process has failed, or took too long.
+            RunError: the process has failed, cannot run, or has not written an answer for too long.
         """
         directory = self._board.run / EVALUATIONS / f"step_{version}"
         remove_any(directory)  # of an evaluation that was interrupted, perhaps before the step was trained again
         deadlines = self._board.recipe.deadlines
         process = await self._start(version)
+        died = asyncio.create_task(process.died(), name=f"evaluation of version {version}")
+        rule = "the longer of deadlines.startup and deadlines.step"
+        waiting = budget(deadlines.evaluation, "evaluation", f"the next answer of version {version} ({rule})")
         try:
-            async with budget(deadlines.evaluation, "evaluation", f"the scores of version {version}"):
-                died = await process.died()
+            async with waiting as bound:
+                await self._watch(process, directory, died, bound)
         finally:
+            died.cancel()
             await process.stop(deadlines.shutdown)
         if process.exit_code != 0:
-            raise died
+            raise died.result()
         return [scored.score.accuracy for scored in read_scores(directory / SCORES)]
+
+    async def _watch(
+        self, process: Process, directory: Path, died: asyncio.Future[Any], bound: asyncio.Timeout
+    ) -> None:
+        """Return when the process has died; renew `bound` whenever it has written answers into `directory`.
+
+        Raises:
+            RunError: it cannot run.
+        """
+        seconds = self._board.recipe.deadlines.evaluation
+        written = 0
+        frozen = 0.0
+        while not died.done():
+            await asyncio.wait({died}, timeout=LOOK_SECONDS)
+            found = _bytes_of_answers(directory)
+            if found != written:
+                written = found
+                bound.reschedule(clock.now() + seconds)
+            state = await process.state()
+            frozen = 0.0 if state == RUNS else frozen + LOOK_SECONDS
+            if frozen >= FROZEN_SECONDS and not died.done():
+                raise RunError(f"{process} {state} for {FROZEN_SECONDS:g} s now")
+
+
+def _bytes_of_answers(directory: Path) -> int:
+    return sum(path.stat().st_size for path in directory.rglob("*.jsonl"))
 
 
 class InPlaceEvaluations(Evaluations):

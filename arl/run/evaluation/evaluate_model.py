@@ -33,6 +33,7 @@ from arl.launch.placement import place
 from arl.launch.run_secrets import run_secrets
 from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
+from arl.outputs import go_on_in
 from arl.run.checkpoint import checkpoints_in, step_of
 from arl.run.engine_pool import open_engine_pool
 from arl.run.evaluation.evaluate import evaluate_suite
@@ -106,6 +107,7 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
             return [each.output.finish(score_samples(each.suite.name, each.output.kept, seed)) for each in assignments]
         logs = request.logs or Path(tempfile.mkdtemp(prefix="arl-eval-"))
         logs.mkdir(exist_ok=True)
+        go_on_in(logs)
         scores = clock.run(lambda: _evaluate(evaluation, logs, display))
         if request.logs is None:
             shutil.rmtree(logs)  # after a failure they are kept, because the message names them
