@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import Mapping
+from datetime import datetime
 from string import Formatter
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from arl.config.imports import import_attribute
 from arl.config.section import FilePath, Fraction, OpenFraction, Section, Tokens
@@ -29,6 +30,10 @@ OF_FILES = ("eval_path", "eval_fraction", "columns", "template", "malformed")
 """Fields that describe files, and have no meaning beside data.task."""
 
 EVAL_FRACTION = 0.1
+
+OF_RENDERING = {"messages", "conversation", "tools", "documents", "add_generation_prompt", "continue_final_message"}
+"""Arguments of apply_chat_template that make the prompt and are no one else's to give; so are the next ones."""
+OF_TOKENIZING = {"tokenize", "chat_template", "tokenizer_kwargs", "return_dict", "return_tensors"}
 
 
 class Columns(Section):
@@ -77,6 +82,10 @@ class Data(Section):
     """Text after each question, as in "\\nPut the answer in \\\\boxed{}."; tasks bring their own."""
     chat_template: bool = True
     """Make a text prompt a user's message where the tokenizer has a chat template."""
+    template_arguments: dict[str, JsonValue] = Field(default={})
+    """Arguments of the chat template, as in {enable_thinking: false}."""
+    template_time: str = "2025-01-01T00:00:00"
+    """The date and time that a chat template sees, so that prompts are the same on every day."""
     deduplicate: bool = False
     """Use training problems with an equal question once. Left out: true for files, and what the task says."""
     overlap: Literal["refuse", "drop"] = "refuse"
@@ -126,6 +135,23 @@ class Data(Section):
         if not fields:
             raise ValueError(f"data.template {template!r}: names no column; write {{question}}, for instance")
         return template
+
+    @field_validator("template_arguments")
+    @classmethod
+    def _of_the_user(cls, arguments: dict[str, Any]) -> dict[str, Any]:
+        if "strftime_now" in arguments:
+            raise ValueError("data.template_arguments.strftime_now: set the date with data.template_time")
+        for name in sorted(arguments.keys() & (OF_RENDERING | OF_TOKENIZING)):
+            raise ValueError(f"data.template_arguments.{name}: arl gives it itself; leave it out")
+        return arguments
+
+    @field_validator("template_time")
+    @classmethod
+    def _moment(cls, text: str) -> str:
+        try:
+            return datetime.fromisoformat(text).isoformat()
+        except ValueError as error:
+            raise ValueError(f"must be a date or a date and time, as in 2025-01-31 ({error})") from error
 
     @model_validator(mode="after")
     def _one_source(self) -> "Data":

@@ -2,7 +2,7 @@
 
 task or files ─► candidates ─► held out | training ─► filters ─► ProblemSets ─► ProblemOrder ─► one problem after
                                                                                  another, epoch after epoch
-filters: equal questions once ─► none of an evaluation ─► short prompts ─► solved at the wanted rate
+filters: equal questions once ─► none of an evaluation ─► solved at the wanted rate ─► short prompts
 """
 
 import random
@@ -34,14 +34,15 @@ def load_problems(
     data: Data,
     seed: int,
     suites: Mapping[str, Sequence[Problem]] = {},
-    count_tokens: Callable[[Problem], int] | None = None,
+    fitting: Callable[[list[Candidate], list[Candidate], list[str]], list[Candidate]] | None = None,
 ) -> ProblemSets:
     """Load or make the problems, in the order of the files or of the task, and filter those for training.
 
     Args:
         seed: of a task that draws its problems.
         suites: name of a suite -> its problems, which must not overlap with the training problems.
-        count_tokens: tokens of a problem's prompt; needed with data.max_prompt_tokens.
+        fitting: is given those for training, those held out, and the notes; returns those for training whose prompts
+            are not too long.
 
     Raises:
         DataError: no such file, a row that is no problem, nothing to train on, or an overlap that is to be refused.
@@ -59,15 +60,10 @@ def load_problems(
     if data.deduplicate:
         training = without_repeats(training, notes)
     training = without_overlap(training, evaluations, notes, drop=data.overlap == "drop")
-    if data.max_prompt_tokens is not None:
-        assert count_tokens is not None
-        longest = data.max_prompt_tokens
-        short = [candidate for candidate in training if count_tokens(candidate.problem) <= longest]
-        if left_out := len(training) - len(short):
-            notes.append(f"{left_out:,} prompts longer than data.max_prompt_tokens {longest:,} left out")
-        training = short
     if data.pass_rate is not None:
         training = _by_pass_rate(training, data.pass_rate, notes)
+    if fitting is not None:
+        training = fitting(training, held_out, notes)
     if not training:
         source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
         said = "".join(f"; {note}" for note in notes)

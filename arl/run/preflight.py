@@ -11,8 +11,10 @@ from msgspec import Struct
 
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
+from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
 from arl.data.model_limits import Limits, model_limits
+from arl.data.prompt_format import recipe_format
 from arl.engine.backend import find_backend, probe_backend
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
@@ -55,7 +57,7 @@ class Plan(Struct, frozen=True):
     nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
     measured: list[Suite] = []  # during training
-    prompts: str = ""  # how problems become prompts, with the beginning of one
+    prompts: tuple[str, ...] = ()  # how problems become prompts; one of them as text and as tokens
     notes: tuple[str, ...] = ()  # about problems that are not used, and where the model is
 
     def sha256(self, steps: int) -> str:
@@ -83,7 +85,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     if named is None:
         refuse_unwritable(Path(recipe.output.directory))
     recipe = resolve_auto(recipe, named)
-    notes = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
+    notes: list[str | None] = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
     try_algorithms(recipe)
     check_trackers(recipe)
     nccl_settings(recipe)
@@ -92,12 +94,13 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     tiny = recipe.model.tiny
     limits = model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
     suites = run_suites(recipe)
-    problems = run_problems(recipe, suites, codec)
-    longest = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
+    problems, longest = run_problems(recipe, suites, codec, limits)
+    check_lengths(recipe, longest, codec, limits)
     held_out = held_out_suite(recipe, problems.held_out).shortened()
     measured = measured_suites(recipe, held_out, suites)
-    for suite in (held_out, *measured):
-        suite.check_prompts(codec, limits)
+    for suite in measured:
+        if suite.name != HELD_OUT:
+            notes += suite.check_prompts(codec.with_format(recipe_format(suite.recipe.data)), limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
@@ -125,8 +128,11 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         nodes=tuple(nodes),
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
-        prompts=f"{codec.prompts.describe()}; one begins {codec.prompts.text(problems.training[0])[:EXAMPLE_LENGTH]!r}",
-        notes=(*problems.notes, *filter(None, notes)),
+        prompts=(
+            f"{codec.prompts.describe()}; one begins {codec.prompts.text(problems.training[0])[:EXAMPLE_LENGTH]!r}",
+            codec.describe_prompt(problems.training[0]),
+        ),
+        notes=(*problems.notes, *codec.prompts.notes(), *filter(None, notes)),
     )
 
 

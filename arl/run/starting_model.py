@@ -17,7 +17,8 @@ from pathlib import Path
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
-from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
+from arl.data.prompt_format import recipe_format
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
 from arl.files import remove_any, require_lock, sync_to_disk, try_lock, writing
 from arl.launch.base import Command, Launcher, Resources

@@ -17,7 +17,8 @@ import torch
 import torch.distributed as dist
 
 from arl.config.recipe import VIRTUAL, Recipe
-from arl.data.tokenizer import load_codec, recipe_format
+from arl.data.prompt_format import recipe_format
+from arl.data.tokenizer import load_codec
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices

@@ -20,7 +20,8 @@ from pathlib import Path
 import arl
 from arl.clock import in_thread
 from arl.config.recipe import WALL
-from arl.data.tokenizer import load_codec, recipe_format
+from arl.data.prompt_format import recipe_format
+from arl.data.tokenizer import load_codec
 from arl.launch.base import Launcher, Node, Process, make_launcher
 from arl.launch.network import host_identity, is_loopback
 from arl.launch.run_secrets import run_secrets

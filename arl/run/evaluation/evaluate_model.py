@@ -25,7 +25,8 @@ from arl.config.recipe_file import load_recipe, make_recipe
 from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits
-from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
+from arl.data.prompt_format import recipe_format
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.backend import probe_backend
 from arl.errors import InputError
 from arl.launch.base import Resources, make_launcher
@@ -152,7 +153,8 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     assignments = []
     for suite in suites:
         codec = model_codec.with_format(recipe_format(suite.recipe.data))
-        suite.check_prompts(model_codec, limits)
+        for line in suite.check_prompts(codec, limits):
+            note(line)
         output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
         assignments.append(Assignment(suite, codec, output))

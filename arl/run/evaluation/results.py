@@ -92,7 +92,7 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
     recipe = suite.recipe
     reward = reward_name(recipe)
     grader = import_function(reward, "reward.function")
-    template = str(codec.chat_template) if codec.prompts.uses_template else None
+    template = codec.prompts.source
     return {
         "suite": suite.name,
         "problems": len(suite.problems),
@@ -102,6 +102,8 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         "system": recipe.data.system,
         "suffix": recipe.data.suffix,
         "chat_template_sha256": template and _sha256(template.encode()),
+        "template_arguments": recipe.data.template_arguments,
+        "template_time": codec.prompts.template_time,
         **recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
         "env": env_name(recipe),
         "grader": reward,

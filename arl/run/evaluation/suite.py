@@ -19,11 +19,12 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import make_recipe
 from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
-from arl.data.problems import ProblemSets, load_problems
-from arl.data.text_codec import TextCodec
-from arl.data.tokenizer import HuggingFaceCodec, recipe_format
+from arl.data.problems import ProblemSets, as_candidates, load_problems
+from arl.data.prompt_format import PromptFormat
+from arl.data.row_problems import Candidate
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
-from arl.run.prompt_lengths import check_prompts
+from arl.run.prompt_lengths import PromptCheck
 from arl.tasks.registry import open_task, task_class
 from arl.types import Problem, Response
 
@@ -59,11 +60,16 @@ class Suite:
         """Return the suite with its first problems, at most as many as eval.problems allows."""
         return replace(self, problems=self.problems[: self.recipe.eval.problems])
 
-    def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
-        """Check that the model can hold the longest prompt with a full answer; see `check_prompts`."""
-        if self.problems:
-            prompts = codec.with_format(recipe_format(self.recipe.data))
-            check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
+    def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> list[str]:
+        """Check that the model can hold each prompt with a full answer, and return what is to be noted of them.
+
+        Args:
+            codec: makes the suite's prompts.
+        """
+        notes: list[str] = []
+        check = PromptCheck(codec, limits, self.max_new_tokens, self.name)
+        check.fitting(as_candidates(self.problems, f"a problem of {self.name}"), notes)
+        return notes
 
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""
@@ -101,7 +107,9 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         values["eval"] |= settings
     else:
         task_class(name, field)
-        kept = {"system", "chat_template", *(["suffix"] if recipe.data.suffix else [])}  # else the task brings a suffix
+        kept = set(PromptFormat.__struct_fields__)
+        if not recipe.data.suffix:  # the task brings one
+            kept.remove("suffix")
         options = recipe.data.options if recipe.data.task == name else {}
         values["data"] = recipe.data.model_dump(include=kept) | {"task": name, "options": options}
         values["reward"] |= {"function": None, "weights": None}
@@ -134,24 +142,37 @@ def run_suites(recipe: Recipe) -> dict[str, Suite]:
     return {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
 
 
-def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec) -> ProblemSets:
-    """Load the recipe's own problems, filtered as it says.
+def run_problems(
+    recipe: Recipe, suites: Mapping[str, Suite], codec: HuggingFaceCodec, limits: Limits
+) -> tuple[ProblemSets, int]:
+    """Load the recipe's own problems, filtered as it says; also return the longest training prompt with its answer.
 
     Args:
         suites: by name; none of their problems may be trained on.
-        codec: counts the tokens of prompts.
+        codec: makes the prompts, which are all measured.
 
     Raises:
         DataError: none is held out; or see arl.data.problems.load_problems.
+        InputError: see PromptCheck.
     """
+    of_training = PromptCheck(
+        codec, limits, recipe.rollout.max_new_tokens, max_prompt_tokens=recipe.data.max_prompt_tokens
+    )
+    of_held_out = PromptCheck(codec, limits, held_out_suite(recipe, ()).max_new_tokens, HELD_OUT)
+
+    def fitting(training: list[Candidate], held_out: list[Candidate], notes: list[str]) -> list[Candidate]:
+        kept = of_training.fitting(training, notes)
+        of_held_out.fitting(held_out, notes)
+        return kept
+
     measured = {name: suite.problems for name, suite in suites.items()}
-    found = load_problems(recipe.data, recipe.seed, measured, lambda problem: len(codec.encode_problem(problem)))
+    found = load_problems(recipe.data, recipe.seed, measured, fitting)
     if recipe.eval.problems and not found.held_out:
         raise DataError(
             f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
             "task's options), or set eval.problems to 0"
         )
-    return found
+    return found, of_training.longest
 
 
 def measured_suites(recipe: Recipe, held_out: Suite, suites: Mapping[str, Suite]) -> list[Suite]:

@@ -21,7 +21,8 @@ from typing import Any
 from arl import clock
 from arl.config.recipe import VIRTUAL, Recipe, Sync
 from arl.config.recipe_file import differences, load_recipe
-from arl.data.tokenizer import load_codec, recipe_format
+from arl.data.prompt_format import recipe_format
+from arl.data.tokenizer import load_codec
 from arl.errors import InputError, RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import RECIPE, SUMMARY
