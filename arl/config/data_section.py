@@ -31,10 +31,6 @@ OF_FILES = ("eval_path", "eval_fraction", "columns", "template", "malformed")
 
 EVAL_FRACTION = 0.1
 
-OF_RENDERING = {"messages", "conversation", "tools", "documents", "add_generation_prompt", "continue_final_message"}
-"""Arguments of apply_chat_template that make the prompt and are no one else's to give; so are the next ones."""
-OF_TOKENIZING = {"tokenize", "chat_template", "tokenizer_kwargs", "return_dict", "return_tensors"}
-
 
 class Columns(Section):
     """Name the columns of `path`; `outer.inner` is one inside a struct."""
@@ -84,7 +80,7 @@ class Data(Section):
     """Make a text prompt a user's message where the tokenizer has a chat template."""
     template_arguments: dict[str, JsonValue] = Field(default={})
     """Arguments of the chat template, as in {enable_thinking: false}."""
-    template_time: str = "2025-01-01T00:00:00"
+    template_time: datetime = datetime(2025, 1, 1)
     """The date and time that a chat template sees, so that prompts are the same on every day."""
     deduplicate: bool = False
     """Use training problems with an equal question once. Left out: true for files, and what the task says."""
@@ -135,23 +131,6 @@ class Data(Section):
         if not fields:
             raise ValueError(f"data.template {template!r}: names no column; write {{question}}, for instance")
         return template
-
-    @field_validator("template_arguments")
-    @classmethod
-    def _of_the_user(cls, arguments: dict[str, Any]) -> dict[str, Any]:
-        if "strftime_now" in arguments:
-            raise ValueError("data.template_arguments.strftime_now: set the date with data.template_time")
-        for name in sorted(arguments.keys() & (OF_RENDERING | OF_TOKENIZING)):
-            raise ValueError(f"data.template_arguments.{name}: arl gives it itself; leave it out")
-        return arguments
-
-    @field_validator("template_time")
-    @classmethod
-    def _moment(cls, text: str) -> str:
-        try:
-            return datetime.fromisoformat(text).isoformat()
-        except ValueError as error:
-            raise ValueError(f"must be a date or a date and time, as in 2025-01-31 ({error})") from error
 
     @model_validator(mode="after")
     def _one_source(self) -> "Data":

@@ -13,6 +13,7 @@ from msgspec import Struct
 
 from arl.config.data_section import PassRate
 from arl.config.recipe import Data
+from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import find_files
 from arl.data.row_problems import Candidate, RowReader, file_candidates, prompt_key
 from arl.data.table_rows import read_rows
@@ -27,6 +28,7 @@ class ProblemSets(Struct, frozen=True):
 
     training: list[Problem]
     held_out: list[Problem]
+    longest: int = 0  # training prompt with a full answer, tokens
     notes: tuple[str, ...] = ()  # what was left out, and how many
 
 
@@ -34,15 +36,14 @@ def load_problems(
     data: Data,
     seed: int,
     suites: Mapping[str, Sequence[Problem]] = {},
-    fitting: Callable[[list[Candidate], list[Candidate], list[str]], list[Candidate]] | None = None,
+    fitting: Callable[..., tuple[list[Candidate], int]] | None = None,
 ) -> ProblemSets:
     """Load or make the problems, in the order of the files or of the task, and filter those for training.
 
     Args:
         seed: of a task that draws its problems.
         suites: name of a suite -> its problems, which must not overlap with the training problems.
-        fitting: is given those for training, those held out, and the notes; returns those for training whose prompts
-            are not too long.
+        fitting: measures prompts, as arl.run.prompt_lengths.fitting_prompts with its first arguments.
 
     Raises:
         DataError: no such file, a row that is no problem, nothing to train on, or an overlap that is to be refused.
@@ -62,8 +63,10 @@ def load_problems(
     training = without_overlap(training, evaluations, notes, drop=data.overlap == "drop")
     if data.pass_rate is not None:
         training = _by_pass_rate(training, data.pass_rate, notes)
+    longest = 0
     if fitting is not None:
-        training = fitting(training, held_out, notes)
+        training, longest = fitting(training, notes)
+        fitting(held_out, notes, HELD_OUT)
     if not training:
         source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
         said = "".join(f"; {note}" for note in notes)
@@ -74,6 +77,7 @@ def load_problems(
     return ProblemSets(
         training=[candidate.problem for candidate in training],
         held_out=[candidate.problem for candidate in held_out],
+        longest=longest,
         notes=tuple(notes),
     )
 

@@ -11,12 +11,13 @@ say in what the policy sees and trains on.
 A prompt depends on the recipe and the tokenizer alone. A template that asks for the time gets `data.template_time`.
 """
 
+import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime
 from typing import Any
 
-from jinja2 import TemplateError, meta
+from jinja2 import Environment, Template, TemplateError, meta
 from msgspec import Struct
 from transformers import PreTrainedTokenizerBase
 
@@ -28,6 +29,7 @@ Messages = list[dict[str, str]]
 PROBE, REPLY, FOLLOW_UP = "Probe7", "Reply7", "Probe8"  # what no template contains
 BATCH = 2048  # prompts that are encoded together
 CLOCK = "strftime_now"  # the function by which a template asks for the time
+OWN_ARGUMENTS = {"messages", "tools", "documents", "add_generation_prompt"}
 # A template is code, and raises what its author did not think of.
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 
@@ -39,24 +41,7 @@ class PromptFormat(Struct, frozen=True):
     suffix: str = ""
     chat_template: bool = True
     template_arguments: dict[str, Any] = {}
-    template_time: str = Data.model_fields["template_time"].default
-
-
-def recipe_format(data: Data) -> PromptFormat:
-    """Return the format of the recipe's own problems."""
-    return PromptFormat(**{name: getattr(data, name) for name in PromptFormat.__struct_fields__})
-
-
-class Turns(Struct, frozen=True):
-    """Hold the tokens that a chat template writes around turns.
-
-    Of ChatML `end` is <|im_end|>, `next_turn` is the same, and `frames` are <|im_start|> and <|im_end|>.
-    """
-
-    end: int | None = None  # the first one behind a finished answer
-    next_turn: int | None = None  # right behind an answer that another question follows
-    frames: frozenset[int] = frozenset()
-    unmarked_end: str = ""  # the text behind a finished answer, if no token marks its end
+    template_time: datetime = Data.model_fields["template_time"].default
 
 
 class PromptRenderer:
@@ -70,29 +55,30 @@ class PromptRenderer:
         DataError: the template cannot be used, or the recipe asks for what needs one where there is none.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, wanted: PromptFormat) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, wanted: PromptFormat | Data) -> None:
         self._tokenizer = tokenizer
         self._format = wanted
-        self._time = datetime.fromisoformat(wanted.template_time)
         self._opening, self._closing = _added_to_text(tokenizer)
-        self.source: str | None = None  # of the template that is used
-        self.dates: set[str] = set()  # that the template wrote
-        self.turns = Turns()
-        if wanted.chat_template and tokenizer.chat_template is not None:
-            self._open_template()
+        self._dates: set[str] = set()  # that the template wrote
+        self.end: int | None = None  # token behind an answer, by the template
+        self.frames: set[int] = set()  # tokens around turns, by the template
+        self._unmarked_end = ""  # text behind an answer, if no token marks its end
+        self.uses_template = wanted.chat_template and tokenizer.chat_template is not None
+        if self.uses_template:
             self._check_template()
+            self._check_arguments()
             return
-        for name, value in (("system", wanted.system), ("template_arguments", wanted.template_arguments)):
-            if value:
+        for name in ("system", "template_arguments"):
+            if value := getattr(wanted, name):
                 raise DataError(
                     f"data.{name} {value!r}: needs a chat template, and {self._why_none()}; leave it out, or put "
                     "the text into data.template"
                 )
 
     @property
-    def template_time(self) -> str | None:
-        """Return the time that is shown to a template; None: it does not ask."""
-        return self._format.template_time if self.source is not None and CLOCK in self.source else None
+    def template(self) -> str | None:
+        """Return the source of the template that is used."""
+        return self._tokenizer.get_chat_template() if self.uses_template else None
 
     def token_ids(self, problem: Problem) -> tuple[int, ...]:
         """Return the ids of a whole prompt, ready for the answer.
@@ -112,7 +98,7 @@ class PromptRenderer:
         while texts := [self.text(problem) for problem in itertools.islice(waiting, BATCH)]:
             for ids in encode_texts(self._tokenizer, texts):
                 # A text that was rendered before it came here begins with the token already.
-                is_opened = self.source is not None or ids[:1] == self._opening[:1]
+                is_opened = self.uses_template or ids[:1] == self._opening[:1]
                 yield ids if is_opened else [*self._opening, *ids]
 
     def text(self, problem: Problem) -> str:
@@ -121,7 +107,7 @@ class PromptRenderer:
         Raises:
             DataError: as `token_ids`.
         """
-        if self.source is not None:
+        if self.uses_template:
             return self._rendered(self._messages(problem))
         if not isinstance(problem.prompt, str):
             raise DataError(
@@ -131,23 +117,22 @@ class PromptRenderer:
 
     def describe(self) -> str:
         """Say which template is used, or why none is, and what the tokenizer does to plain text."""
-        parts = [f"plain text: {self._why_none()}" if self.source is None else "chat template of the model"]
-        added = {"system prompt": self._format.system, "suffix": self._format.suffix}
-        added |= {f"template argument {name}": value for name, value in self._format.template_arguments.items()}
-        parts += [f"{name} {value!r}" for name, value in added.items() if value != ""]
-        if self.source is None and self._closing:
+        parts = ["chat template of the model" if self.uses_template else f"plain text: {self._why_none()}"]
+        added = {name: getattr(self._format, name) for name in ("system", "suffix", "template_arguments")}
+        parts += [f"data.{name} {value!r}" for name, value in added.items() if value]
+        if self._closing and not self.uses_template:
             parts.append(f"without {self._tokenizer.decode(self._closing)!r}, which the tokenizer puts behind a text")
         return "; ".join(parts)
 
     def notes(self) -> list[str]:
         """Return what a user should know of the template; of dates, those that were written so far."""
         notes = []
-        if self.dates:
-            written = ", ".join(map(repr, sorted(self.dates)))
-            notes.append(f"the chat template writes the date: {written}, from data.template_time, on every day")
-        if self.turns.unmarked_end:
+        if self._dates:
+            written = ", ".join(sorted(self._dates))
+            notes.append(f"the chat template writes the date: {written}, by data.template_time, on every day")
+        if self._unmarked_end:
             notes.append(
-                f"the chat template ends an answer with {self.turns.unmarked_end!r}, which is no token of this "
+                f"the chat template ends an answer with {self._unmarked_end!r}, which is no token of this "
                 "tokenizer, so nothing stops there: name it in rollout.stop"
             )
         return notes
@@ -172,49 +157,38 @@ class PromptRenderer:
             )
         return [{"role": "system", "content": self._format.system}, *messages]
 
-    def _open_template(self) -> None:
-        """Compile the template with everything that transformers lends it but the clock, which stands still here.
+    @functools.cached_property
+    def _compiled(self) -> Template:
+        """Compile the template with all that transformers lends it but the clock, which stands still here.
 
         transformers' public functions take no other clock: they turn a function among the arguments into text.
-
-        Raises:
-            DataError: it cannot be compiled, or does not read an argument.
         """
         from transformers.utils.chat_template_utils import _compile_jinja_template
 
         def frozen_clock(layout: str) -> str:
-            date = self._time.strftime(layout)
-            self.dates.add(date)
+            date = self._format.template_time.strftime(layout)
+            self._dates.add(date)
             return date
 
-        try:
-            source = self._tokenizer.get_chat_template()
-            environment = _compile_jinja_template(source).environment
-            self._template = environment.from_string(source, globals={CLOCK: frozen_clock})
-            read = meta.find_undeclared_variables(environment.parse(source))
-        except TEMPLATE_ERRORS as error:
+        environment: Environment = _compile_jinja_template(self.template).environment
+        return environment.from_string(str(self.template), globals={CLOCK: frozen_clock})
+
+    def _check_arguments(self) -> None:
+        """Raise where an argument is not one that the template reads, or is arl's own."""
+        read = meta.find_undeclared_variables(self._compiled.environment.parse(str(self.template)))
+        names = sorted(read - self._tokenizer.special_tokens_map.keys() - OWN_ARGUMENTS)
+        for name in self._format.template_arguments.keys() - names:
             raise DataError(
-                f"the chat template of {self._tokenizer.name_or_path} cannot be used ({error}): mend it, or set "
-                "data.chat_template to false"
-            ) from error
-        self.source = source
-        for name in self._format.template_arguments.keys() - read:
-            names = sorted(read - self._tokenizer.special_tokens_map.keys() - {"messages", "add_generation_prompt"})
-            raise DataError(
-                f"data.template_arguments.{name}: the chat template of {self._tokenizer.name_or_path} does not read "
-                f"it; it reads {', '.join(names) or 'no argument'}"
+                f"data.template_arguments.{name}: is none that the chat template of {self._tokenizer.name_or_path} "
+                f"takes; it takes {', '.join(names) or 'none'}. arl itself gives messages, and data.template_time"
             )
 
     def _rendered(self, messages: Messages, for_answer: bool = True) -> str:
+        own = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": for_answer}
         try:
-            text: str = self._template.render(
-                messages=messages,
-                tools=None,
-                documents=None,
-                add_generation_prompt=for_answer,
-                **{**self._tokenizer.special_tokens_map, **self._format.template_arguments},
+            return str(
+                self._compiled.render({**self._tokenizer.special_tokens_map, **self._format.template_arguments, **own})
             )
-            return text
         except TEMPLATE_ERRORS as error:
             roles = ", ".join(message["role"] for message in messages)
             raise DataError(
@@ -239,14 +213,14 @@ class PromptRenderer:
         elif not after.strip():
             complaint = "does not close the user's turn: nothing follows the question"
         else:
-            self.turns = self._find_turns(messages, beginning=prompt[len(closed) :])
+            self._find_turns(messages, beginning=prompt[len(closed) :])
             return
         raise DataError(
             f"the chat template of {self._tokenizer.name_or_path} {complaint}, so an answer would not be told from "
             "the question: mend tokenizer.chat_template, or set data.chat_template to false"
         )
 
-    def _find_turns(self, messages: Messages, beginning: str) -> "Turns":
+    def _find_turns(self, messages: Messages, beginning: str) -> None:
         """Find the tokens around turns, by a conversation that goes on behind an answer.
 
         What stands before the first question is not looked at: a system prompt may show marks of thinking.
@@ -254,25 +228,22 @@ class PromptRenderer:
         Args:
             beginning: of an answer's turn.
         """
+        control = control_tokens(self._tokenizer)
+
+        def found(text: str) -> list[int]:
+            return [token for token in encode_texts(self._tokenizer, [text])[0] if token in control]
+
         answered = [*messages, {"role": "assistant", "content": REPLY}]
         end = self._behind_reply(answered)
         asked_again = self._behind_reply([*answered, {"role": "user", "content": FOLLOW_UP}])
         between, _, behind = asked_again.partition(FOLLOW_UP)
-        ends = self._control_tokens(end)
-        next_turn = self._control_tokens(between.lstrip(), first=True)
-        opening = self._control_tokens(beginning.lstrip(), first=True)
-        said = paired_marks(self._tokenizer)  # an answer may begin with <think> alone
-        frames = {
-            *self._control_tokens(between),
-            *self._control_tokens(behind),
-            *(token for token in opening if control_tokens(self._tokenizer)[token] not in said),
-        }
-        return Turns(
-            end=ends[0] if ends else None,
-            next_turn=next_turn[0] if next_turn else None,
-            frames=frozenset(frames),
-            unmarked_end="" if ends or next_turn else end.strip(),
-        )
+        # The last assistant turn of some templates ends with nothing, and the next question ends it.
+        self.end = next(iter([*found(end), *found(between)]), None)
+        self.frames = {*found(between), *found(behind)}
+        # An answer may begin with <think>, which the policy says as well.
+        self.frames |= {token for token in found(beginning)[:1] if control[token] not in paired_marks(control.values())}
+        if self.end is None:
+            self._unmarked_end = (end or between).strip()
 
     def _behind_reply(self, messages: Messages) -> str:
         try:
@@ -280,23 +251,15 @@ class PromptRenderer:
         except DataError:  # some templates take one question only
             return ""
 
-    def _control_tokens(self, text: str, first: bool = False) -> list[int]:
-        """Return the control tokens of a text; only the one that it begins with, if `first`."""
-        (ids,) = encode_texts(self._tokenizer, [text])
-        known = control_tokens(self._tokenizer)
-        return [token for token in (ids[:1] if first else ids) if token in known]
-
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
-    """Return the id and text of every token that the tokenizer finds as a whole, whatever is around it."""
-    added = {token: added.content for token, added in tokenizer.added_tokens_decoder.items()}
-    return added | dict(zip(tokenizer.all_special_ids, tokenizer.all_special_tokens, strict=True))
+    """Return the id and text of every token that the tokenizer finds as a whole, but for runs of spaces."""
+    return {token: found.content for token, found in tokenizer.added_tokens_decoder.items() if found.content.strip()}
 
 
-def paired_marks(tokenizer: PreTrainedTokenizerBase) -> set[str]:
-    """Return the control tokens that come in pairs, such as <think> and </think>."""
-    texts = set(control_tokens(tokenizer).values())
-    pairs = ((text, f"{text[:1]}/{text[1:]}") for text in texts)
+def paired_marks(texts: Collection[str]) -> set[str]:
+    """Return those that come in pairs, such as <think> and </think>."""
+    pairs = [(text, f"{text[:1]}/{text[1:]}") for text in texts]
     return {mark for pair in pairs if pair[1] in texts for mark in pair}
 
 
@@ -316,7 +279,6 @@ def _added_to_text(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[
     (bare,) = encode_texts(tokenizer, [PROBE])
     whole = tokenizer(PROBE)["input_ids"]
     # From the right: where the tokenizer knows no character of the text, everything counts as before it.
-    for start in range(len(whole) - len(bare), -1, -1):
-        if whole[start : start + len(bare)] == bare:
-            return whole[:start], whole[start + len(bare) :]
-    return [], []
+    starts = range(len(whole) - len(bare), -1, -1)
+    start = next(start for start in starts if whole[start : start + len(bare)] == bare)
+    return whole[:start], whole[start + len(bare) :]

@@ -3,12 +3,13 @@
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from transformers import PreTrainedTokenizerBase
 
+from arl.config.data_section import Data
 from arl.data.hub import description_of
 from arl.data.model_limits import end_token_ids, reading_model
 from arl.data.prompt_format import PromptFormat, PromptRenderer, control_tokens, paired_marks
@@ -16,6 +17,7 @@ from arl.errors import DataError
 from arl.types import Problem
 
 PLAIN = PromptFormat()
+SHOWN_CHARACTERS = 120  # of a prompt, in the plan
 SHOWN_TOKENS = 4  # of each end of a prompt, in the plan
 GENERAL_CLASS = "TokenizersBackend"  # of transformers 5, which PreTrainedTokenizerFast is another name of
 
@@ -38,18 +40,16 @@ class HuggingFaceCodec:
             generation_config.json is damaged.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: PromptFormat = PLAIN) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: PromptFormat | Data = PLAIN) -> None:
         self._tokenizer = tokenizer
         self.prompts = PromptRenderer(tokenizer, prompts)
         self.vocab_size = len(tokenizer)
         path = tokenizer.name_or_path  # of the model; empty if the tokenizer was made on the spot
-        turns = self.prompts.turns
         self.stop_sources: dict[int, list[str]] = {}  # what names each stop token
         for token, source in (
-            (turns.end, "chat template"),
+            (self.prompts.end, "chat template"),
             (tokenizer.eos_token_id, "tokenizer"),
             *(end_token_ids(path).items() if path else ()),
-            (turns.next_turn, "chat template"),
         ):
             if token is not None and source not in self.stop_sources.setdefault(token, []):
                 self.stop_sources[token].append(source)
@@ -57,11 +57,11 @@ class HuggingFaceCodec:
         if not self.stop_token_ids:
             raise DataError(f"the tokenizer of {path} has no eos_token, so nothing would end a response; set one")
         self._control_tokens = control_tokens(tokenizer)
-        framing = {*self.stop_token_ids, *turns.frames, tokenizer.eos_token_id, tokenizer.bos_token_id}
+        framing = {*self.stop_token_ids, *self.prompts.frames, tokenizer.eos_token_id, tokenizer.bos_token_id}
         # An end token that is a word or a line end is text as well.
         self._left_out = (framing | {tokenizer.pad_token_id}) & self._control_tokens.keys()
 
-    def with_format(self, prompts: PromptFormat) -> "HuggingFaceCodec":
+    def with_format(self, prompts: PromptFormat | Data) -> "HuggingFaceCodec":
         """Return a codec of the same tokenizer that makes prompts of another format, such as a suite's."""
         return HuggingFaceCodec(self._tokenizer, prompts)
 
@@ -100,32 +100,34 @@ class HuggingFaceCodec:
         found = filter(None, map(self._control_pattern.search, parts))
         return next((match[0] for match in found), None)
 
-    def describe_prompt(self, problem: Problem) -> str:
-        """Return the first and last tokens of a prompt, and the tokens that end a response, each with its text."""
+    def describe(self, problem: Problem) -> tuple[str, str]:
+        """Say how prompts are made, with the text and the first and last tokens of one, and what ends a response."""
         ids = self.encode_problem(problem)
-        shown = [self._named(token) for token in ids]
-        if len(shown) > 2 * SHOWN_TOKENS:
+        shown = self._named(ids)
+        if len(ids) > 2 * SHOWN_TOKENS:
             shown[SHOWN_TOKENS:-SHOWN_TOKENS] = ["…"]
-        ends = [f"{self._named(token)} ({', '.join(names)})" for token, names in self.stop_sources.items()]
-        return f"{len(ids)} tokens: {' '.join(shown)}; a response ends with {' or '.join(ends)}"
+        ends = zip(self._named(self.stop_sources), self.stop_sources.values(), strict=True)
+        ended = " or ".join(f"{token} ({', '.join(sources)})" for token, sources in ends)
+        return (
+            f"{self.prompts.describe()}; one begins {self.prompts.text(problem)[:SHOWN_CHARACTERS]!r}",
+            f"{len(ids)} tokens in it, {' '.join(shown)}; a response ends with {ended}",
+        )
 
-    def _named(self, token: int) -> str:
-        return f"{token} {self._tokenizer.decode([token])!r}"
+    def _named(self, token_ids: Iterable[int]) -> list[str]:
+        return [f"{token} {self._tokenizer.decode([token])!r}" for token in token_ids]
 
     def _said(self, token_ids: Sequence[int]) -> list[int]:
         return [token for token in token_ids if token not in self._left_out]
 
     @functools.cached_property
     def _control_pattern(self) -> re.Pattern[str]:
-        added = self._tokenizer.added_tokens_decoder.values()
-        special = {token.content for token in added if token.special} | set(self._tokenizer.all_special_tokens)
-        framing = {self._control_tokens[token] for token in self._left_out}
-        texts = (special - paired_marks(self._tokenizer)) | framing
+        special = {token.content for token in self._tokenizer.added_tokens_decoder.values() if token.special}
+        texts = special - paired_marks(special) | {self._control_tokens[token] for token in self._left_out}
         longest_first = sorted(texts, key=len, reverse=True)
         return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
-def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
+def load_codec(path: str, prompts: PromptFormat | Data = PLAIN) -> HuggingFaceCodec:
     """Load the tokenizer of a model.
 
     Raises:

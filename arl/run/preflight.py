@@ -11,10 +11,8 @@ from msgspec import Struct
 
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
-from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
 from arl.data.model_limits import Limits, model_limits
-from arl.data.prompt_format import recipe_format
 from arl.engine.backend import find_backend, probe_backend
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
@@ -38,8 +36,6 @@ from arl.types import Problem, Transport
 
 if TYPE_CHECKING:
     from arl.run.memory import MemoryPlan
-
-EXAMPLE_LENGTH = 120  # of a prompt, in the plan
 
 
 class Plan(Struct, frozen=True):
@@ -85,7 +81,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     if named is None:
         refuse_unwritable(Path(recipe.output.directory))
     recipe = resolve_auto(recipe, named)
-    notes: list[str | None] = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
+    notes = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
     try_algorithms(recipe)
     check_trackers(recipe)
     nccl_settings(recipe)
@@ -94,13 +90,14 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     tiny = recipe.model.tiny
     limits = model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
     suites = run_suites(recipe)
-    problems, longest = run_problems(recipe, suites, codec, limits)
-    check_lengths(recipe, longest, codec, limits)
+    problems = run_problems(recipe, suites, codec, limits)
+    longest = problems.longest
+    check_lengths(recipe, longest, codec)
     held_out = held_out_suite(recipe, problems.held_out).shortened()
     measured = measured_suites(recipe, held_out, suites)
     for suite in measured:
-        if suite.name != HELD_OUT:
-            notes += suite.check_prompts(codec.with_format(recipe_format(suite.recipe.data)), limits)
+        if suite is not held_out:
+            suite.check_prompts(codec, limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
@@ -128,10 +125,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         nodes=tuple(nodes),
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
-        prompts=(
-            f"{codec.prompts.describe()}; one begins {codec.prompts.text(problems.training[0])[:EXAMPLE_LENGTH]!r}",
-            codec.describe_prompt(problems.training[0]),
-        ),
+        prompts=codec.describe(problems.training[0]),
         notes=(*problems.notes, *codec.prompts.notes(), *filter(None, notes)),
     )
 

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
-from arl.data.prompt_format import recipe_format
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
 from arl.files import remove_any, require_lock, sync_to_disk, try_lock, writing
@@ -40,12 +39,12 @@ def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
         RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix.
     """
     if recipe.model.path is not None:
-        return load_codec(recipe.model.path, recipe_format(recipe.data))
+        return load_codec(recipe.model.path, recipe.data)
     if recipe.data.suffix:
         raise RecipeError(
             f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
         )
-    return HuggingFaceCodec(character_tokenizer(task_characters(recipe)), recipe_format(recipe.data))
+    return HuggingFaceCodec(character_tokenizer(task_characters(recipe)), recipe.data)
 
 
 def task_characters(recipe: Recipe) -> str:

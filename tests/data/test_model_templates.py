@@ -6,18 +6,20 @@ from typing import Any
 import pytest
 from transformers.utils import chat_template_utils
 
+from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
 from arl.data.prompt_format import PromptFormat
 from arl.data.row_problems import Candidate
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
-from arl.run.prompt_lengths import PromptCheck
+from arl.run.prompt_lengths import fitting_prompts
 from arl.types import Problem
 from tests.data.model_templates import FAMILIES, family_tokenizer
 
 MARKS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>")
 QUESTION = Problem("What is 1 + 1?", "2")
-DATED = PromptFormat(template_time="2031-12-31T23:59:59")
+DATED = PromptFormat(template_time=datetime(2031, 12, 31, 23, 59, 59))
+RECIPE = {"name": "x", "model": {"path": "."}, "data": {"task": "arithmetic"}}
 
 
 def text_of(codec: HuggingFaceCodec, problem: Problem) -> str:
@@ -109,11 +111,11 @@ def test_thinking_is_turned_off_by_an_argument_of_the_template() -> None:
     thinking = text_of(HuggingFaceCodec(tokenizer), QUESTION)
     quiet = HuggingFaceCodec(tokenizer, PromptFormat(template_arguments={"enable_thinking": False}))
     assert text_of(quiet, QUESTION) == f"{thinking}<think>\n\n</think>\n\n"
-    assert "template argument enable_thinking False" in quiet.prompts.describe()
+    assert "data.template_arguments {'enable_thinking': False}" in quiet.prompts.describe()
 
 
 def test_an_argument_that_the_template_does_not_read_is_refused() -> None:
-    with pytest.raises(DataError, match=r"data\.template_arguments\.thinking: .*it reads .*enable_thinking"):
+    with pytest.raises(DataError, match=r"data\.template_arguments\.thinking: .*it takes .*enable_thinking"):
         HuggingFaceCodec(family_tokenizer("qwen3"), PromptFormat(template_arguments={"thinking": False}))
     wanted = PromptFormat(chat_template=False, template_arguments={"enable_thinking": False})
     with pytest.raises(DataError, match=r"data\.template_arguments .*needs a chat template"):
@@ -135,14 +137,9 @@ def test_a_prompt_is_the_same_before_and_after_midnight(monkeypatch: pytest.Monk
         codec = HuggingFaceCodec(family_tokenizer("llama3_1"), DATED)
         prompts.append(text_of(codec, QUESTION))
         (note,) = codec.prompts.notes()
-        assert "'31 Dec 2031', from data.template_time" in note
+        assert "31 Dec 2031, by data.template_time" in note
     assert "Today: 31 Dec 2031" in prompts[0]
     assert prompts[0] == prompts[1]
-
-
-def test_only_a_template_that_asks_for_the_time_depends_on_it(family: str) -> None:
-    codec = HuggingFaceCodec(family_tokenizer(family), DATED)
-    assert codec.prompts.template_time == (DATED.template_time if family == "llama3_1" else None)
 
 
 # ---- plain text
@@ -161,8 +158,8 @@ def test_plain_text_begins_with_one_bos_and_does_not_end_with_eos(adds_eos: bool
 def test_a_prompt_is_described_by_its_first_and_last_tokens_and_by_what_ends_a_response() -> None:
     codec = HuggingFaceCodec(family_tokenizer("qwen2_5"))
     first, *_, last = codec.encode_problem(QUESTION)
-    described = codec.describe_prompt(QUESTION)
-    assert f": {first} '<|im_start|>' " in described
+    described = codec.describe(QUESTION)[1]
+    assert f", {first} '<|im_start|>' " in described
     assert f" {last} '\\n'; a response ends with " in described
     assert described.endswith("'<|im_end|>' (chat template) or 256 '<|endoftext|>' (tokenizer)")
 
@@ -170,9 +167,12 @@ def test_a_prompt_is_described_by_its_first_and_last_tokens_and_by_what_ends_a_r
 # ---- all prompts are measured
 
 
-def measure(codec: HuggingFaceCodec, *prompts: str, context: int = 512, vocab_size: int = 400) -> list[str]:
+def measure(codec: HuggingFaceCodec, rows: list[Candidate], context: int = 512, vocab_size: int = 400) -> list[str]:
+    """Return what is noted of the prompts of a recipe whose answers have 100 tokens."""
     notes: list[str] = []
-    PromptCheck(codec, Limits(vocab_size, context), max_new_tokens=100).fitting(candidates(*prompts), notes)
+    recipe = Recipe.model_validate({**RECIPE, "rollout": {"max_new_tokens": 100}})
+    kept, _ = fitting_prompts(recipe, codec, Limits(vocab_size, context), rows, notes)
+    assert kept == rows
     return notes
 
 
@@ -182,16 +182,16 @@ def test_the_longest_prompt_is_found_by_tokens_whatever_its_script() -> None:
     chinese = "数" * 60
     needed = len(codec.encode_problem(Problem(chinese))) + 100
     prompts = [*([english] * 30), chinese, *(["1?"] * 30)]
-    assert measure(codec, *prompts, context=needed) == []
+    assert measure(codec, candidates(*prompts), needed) == []
     with pytest.raises(InputError, match=rf"a prompt of {needed - 100} tokens .*The longest is sums\.jsonl:31 "):
-        measure(codec, *prompts, context=needed - 1)
+        measure(codec, candidates(*prompts), needed - 1)
 
 
 def test_questions_with_control_tokens_are_counted_and_the_first_is_named(family: str) -> None:
     codec = HuggingFaceCodec(family_tokenizer(family, extra=("<think>", "</think>", "<|extra|>")))
     end = FAMILIES[family].turn_end
-    assert measure(codec, "1 + 1?", "Think in <think> and </think>.") == []
-    (note,) = measure(codec, "1 + 1?", f"2?{end}", "3?<|extra|>")
+    assert measure(codec, candidates("1 + 1?", "Think in <think> and </think>.")) == []
+    (note,) = measure(codec, candidates("1 + 1?", f"2?{end}", "3?<|extra|>"))
     assert "2 of 3 prompts hold control tokens" in note
     assert f"{end!r} in sums.jsonl:2" in note
 
@@ -201,7 +201,7 @@ def test_a_prompt_that_the_template_refuses_is_named_by_its_row() -> None:
     rows = candidates("1?", "2?")
     rows.append(Candidate(Problem([{"role": "system", "content": "No."}]), "", "sums.jsonl:3"))
     with pytest.raises(DataError, match=r"^sums\.jsonl:3 .*does not take messages of system"):
-        PromptCheck(codec, Limits(400, 512), 100).fitting([*rows, *candidates("4?")], [])
+        measure(codec, [*rows, *candidates("4?")])
 
 
 def test_a_tokenizer_file_that_asks_to_cut_prompts_does_not_shorten_them() -> None:

@@ -26,6 +26,7 @@ from rich.table import Column, Table
 
 import arl
 from arl.config.imports import import_function
+from arl.data.prompt_format import CLOCK
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import Installation
 from arl.errors import DataError, InputError
@@ -92,7 +93,7 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
     recipe = suite.recipe
     reward = reward_name(recipe)
     grader = import_function(reward, "reward.function")
-    template = codec.prompts.source
+    template = codec.prompts.template
     return {
         "suite": suite.name,
         "problems": len(suite.problems),
@@ -103,7 +104,7 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         "suffix": recipe.data.suffix,
         "chat_template_sha256": template and _sha256(template.encode()),
         "template_arguments": recipe.data.template_arguments,
-        "template_time": codec.prompts.template_time,
+        "template_time": recipe.data.template_time if template and CLOCK in template else None,
         **recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
         "env": env_name(recipe),
         "grader": reward,

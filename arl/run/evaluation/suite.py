@@ -21,10 +21,9 @@ from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
 from arl.data.problems import ProblemSets, as_candidates, load_problems
 from arl.data.prompt_format import PromptFormat
-from arl.data.row_problems import Candidate
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
-from arl.run.prompt_lengths import PromptCheck
+from arl.run.prompt_lengths import fitting_prompts
 from arl.tasks.registry import open_task, task_class
 from arl.types import Problem, Response
 
@@ -60,16 +59,10 @@ class Suite:
         """Return the suite with its first problems, at most as many as eval.problems allows."""
         return replace(self, problems=self.problems[: self.recipe.eval.problems])
 
-    def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> list[str]:
-        """Check that the model can hold each prompt with a full answer, and return what is to be noted of them.
-
-        Args:
-            codec: makes the suite's prompts.
-        """
-        notes: list[str] = []
-        check = PromptCheck(codec, limits, self.max_new_tokens, self.name)
-        check.fitting(as_candidates(self.problems, f"a problem of {self.name}"), notes)
-        return notes
+    def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
+        """Check that the model can hold each prompt with a full answer; see arl.run.prompt_lengths."""
+        rows = as_candidates(self.problems, f"a problem of {self.name}")
+        fitting_prompts(self.recipe, codec.with_format(self.recipe.data), limits, rows, [], self.name)
 
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""
@@ -107,9 +100,8 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         values["eval"] |= settings
     else:
         task_class(name, field)
-        kept = set(PromptFormat.__struct_fields__)
-        if not recipe.data.suffix:  # the task brings one
-            kept.remove("suffix")
+        left_out = () if recipe.data.suffix else {"suffix"}  # else the task brings one
+        kept = set(PromptFormat.__struct_fields__).difference(left_out)
         options = recipe.data.options if recipe.data.task == name else {}
         values["data"] = recipe.data.model_dump(include=kept) | {"task": name, "options": options}
         values["reward"] |= {"function": None, "weights": None}
@@ -142,37 +134,26 @@ def run_suites(recipe: Recipe) -> dict[str, Suite]:
     return {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
 
 
-def run_problems(
-    recipe: Recipe, suites: Mapping[str, Suite], codec: HuggingFaceCodec, limits: Limits
-) -> tuple[ProblemSets, int]:
-    """Load the recipe's own problems, filtered as it says; also return the longest training prompt with its answer.
+def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: HuggingFaceCodec, limits: Limits) -> ProblemSets:
+    """Load the recipe's own problems, filtered as it says, and measure their prompts.
 
     Args:
         suites: by name; none of their problems may be trained on.
-        codec: makes the prompts, which are all measured.
+        codec: makes the prompts.
 
     Raises:
         DataError: none is held out; or see arl.data.problems.load_problems.
-        InputError: see PromptCheck.
+        InputError: see fitting_prompts.
     """
-    of_training = PromptCheck(
-        codec, limits, recipe.rollout.max_new_tokens, max_prompt_tokens=recipe.data.max_prompt_tokens
-    )
-    of_held_out = PromptCheck(codec, limits, held_out_suite(recipe, ()).max_new_tokens, HELD_OUT)
-
-    def fitting(training: list[Candidate], held_out: list[Candidate], notes: list[str]) -> list[Candidate]:
-        kept = of_training.fitting(training, notes)
-        of_held_out.fitting(held_out, notes)
-        return kept
-
     measured = {name: suite.problems for name, suite in suites.items()}
+    fitting = functools.partial(fitting_prompts, recipe, codec, limits)
     found = load_problems(recipe.data, recipe.seed, measured, fitting)
     if recipe.eval.problems and not found.held_out:
         raise DataError(
             f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
             "task's options), or set eval.problems to 0"
         )
-    return found, of_training.longest
+    return found
 
 
 def measured_suites(recipe: Recipe, held_out: Suite, suites: Mapping[str, Suite]) -> list[Suite]:
