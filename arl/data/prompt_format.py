@@ -11,6 +11,7 @@ say in what the policy sees and trains on.
 A prompt depends on the recipe and the tokenizer alone. A template that asks for the time gets `data.template_time`.
 """
 
+import contextlib
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator
@@ -58,12 +59,12 @@ class PromptRenderer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase, wanted: PromptFormat | Data) -> None:
         self._tokenizer = tokenizer
         self._format = wanted
-        self._opening, self._closing = _added_to_text(tokenizer)
         self._dates: set[str] = set()  # that the template wrote
         self.end: int | None = None  # token behind an answer, by the template
         self.frames: set[int] = set()  # tokens around turns, by the template
         self._unmarked_end = ""  # text behind an answer, if no token marks its end
         self.uses_template = wanted.chat_template and tokenizer.chat_template is not None
+        self._opening, self._closing = ([], []) if self.uses_template else _added_to_text(tokenizer)
         if self.uses_template:
             self._check_template()
             self._check_arguments()
@@ -98,8 +99,7 @@ class PromptRenderer:
         while texts := [self.text(problem) for problem in itertools.islice(waiting, BATCH)]:
             for ids in encode_texts(self._tokenizer, texts):
                 # A text that was rendered before it came here begins with the token already.
-                is_opened = self.uses_template or ids[:1] == self._opening[:1]
-                yield ids if is_opened else [*self._opening, *ids]
+                yield ids if ids[:1] == self._opening[:1] else [*self._opening, *ids]
 
     def text(self, problem: Problem) -> str:
         """Return the prompt as text, without what the tokenizer puts before plain text.
@@ -120,19 +120,17 @@ class PromptRenderer:
         parts = ["chat template of the model" if self.uses_template else f"plain text: {self._why_none()}"]
         added = {name: getattr(self._format, name) for name in ("system", "suffix", "template_arguments")}
         parts += [f"data.{name} {value!r}" for name, value in added.items() if value]
-        if self._closing and not self.uses_template:
+        if self._closing:
             parts.append(f"without {self._tokenizer.decode(self._closing)!r}, which the tokenizer puts behind a text")
         return "; ".join(parts)
 
     def notes(self) -> list[str]:
         """Return what a user should know of the template; of dates, those that were written so far."""
-        notes = []
-        if self._dates:
-            written = ", ".join(sorted(self._dates))
-            notes.append(f"the chat template writes the date: {written}, by data.template_time, on every day")
+        said = "the chat template writes the date {}, by data.template_time, on every day"
+        notes = [said.format(date) for date in sorted(self._dates)]
         if self._unmarked_end:
             notes.append(
-                f"the chat template ends an answer with {self._unmarked_end!r}, which is no token of this "
+                f"behind an answer the chat template writes {self._unmarked_end!r}, which is no token of this "
                 "tokenizer, so nothing stops there: name it in rollout.stop"
             )
         return notes
@@ -234,8 +232,11 @@ class PromptRenderer:
             return [token for token in encode_texts(self._tokenizer, [text])[0] if token in control]
 
         answered = [*messages, {"role": "assistant", "content": REPLY}]
-        end = self._behind_reply(answered)
-        asked_again = self._behind_reply([*answered, {"role": "user", "content": FOLLOW_UP}])
+        end = asked_again = ""
+        with contextlib.suppress(DataError):  # some templates take one question only
+            end = self._rendered(answered, for_answer=False).partition(REPLY)[2]
+            answered.append({"role": "user", "content": FOLLOW_UP})
+            asked_again = self._rendered(answered, for_answer=False).partition(REPLY)[2]
         between, _, behind = asked_again.partition(FOLLOW_UP)
         # The last assistant turn of some templates ends with nothing, and the next question ends it.
         self.end = next(iter([*found(end), *found(between)]), None)
@@ -244,12 +245,6 @@ class PromptRenderer:
         self.frames |= {token for token in found(beginning)[:1] if control[token] not in paired_marks(control.values())}
         if self.end is None:
             self._unmarked_end = (end or between).strip()
-
-    def _behind_reply(self, messages: Messages) -> str:
-        try:
-            return self._rendered(messages, for_answer=False).partition(REPLY)[2]
-        except DataError:  # some templates take one question only
-            return ""
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
