@@ -169,7 +169,8 @@ class PromptRenderer:
             return date
 
         environment: Environment = _compile_jinja_template(self.template).environment
-        return environment.from_string(str(self.template), globals={CLOCK: frozen_clock})
+        given = {**self._tokenizer.special_tokens_map, CLOCK: frozen_clock, **self._format.template_arguments}
+        return environment.from_string(str(self.template), globals=given)
 
     def _check_arguments(self) -> None:
         """Raise where an argument is not one that the template reads, or is arl's own."""
@@ -184,9 +185,7 @@ class PromptRenderer:
     def _rendered(self, messages: Messages, for_answer: bool = True) -> str:
         own = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": for_answer}
         try:
-            return str(
-                self._compiled.render({**self._tokenizer.special_tokens_map, **self._format.template_arguments, **own})
-            )
+            return str(self._compiled.render(own))
         except TEMPLATE_ERRORS as error:
             roles = ", ".join(message["role"] for message in messages)
             raise DataError(

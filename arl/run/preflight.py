@@ -12,7 +12,6 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.hub import check_model_source
-from arl.data.model_limits import Limits, model_limits
 from arl.engine.backend import find_backend, probe_backend
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
@@ -27,7 +26,7 @@ from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run
 from arl.run.machines import resolve_auto
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
-from arl.run.starting_model import starting_codec, warmup_stages
+from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
@@ -87,23 +86,21 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     nccl_settings(recipe)
     lags = load_lags(recipe)
     codec = starting_codec(recipe)
-    tiny = recipe.model.tiny
-    limits = model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
-    suites = run_suites(recipe)
-    problems = run_problems(recipe, suites, codec, limits)
-    longest = problems.longest
-    check_lengths(recipe, longest, codec)
+    limits = starting_limits(recipe, codec)
+    problems = run_problems(recipe, suites := run_suites(recipe), codec, limits)
+    check_lengths(recipe, problems.longest, codec)
     held_out = held_out_suite(recipe, problems.held_out).shortened()
     measured = measured_suites(recipe, held_out, suites)
     for suite in measured:
-        if suite is not held_out:
+        if suite.name in suites:  # the others are measured already
             suite.check_prompts(codec, limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
         from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
 
-        memory = plan_recipe(recipe, nodes, placement, transport, longest, kept_versions(recipe, lags), named is None)
+        versions = kept_versions(recipe, lags)
+        memory = plan_recipe(recipe, nodes, placement, transport, problems.longest, versions, named is None)
     if named is None:
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
@@ -115,7 +112,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),
-        longest=longest,
+        longest=problems.longest,
         max_length=min(recipe.train.capacity, limits.context),
         context=limits.context,
         placement=placement,

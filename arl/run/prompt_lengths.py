@@ -1,6 +1,6 @@
 """Check, before anything starts, that model and trainer can hold the longest prompts, and that stops can occur."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
@@ -27,12 +27,8 @@ def fitting_prompts(
         DataError: a problem cannot become a prompt of this model.
         InputError: the longest prompt with its answer is too long, or a token is none of the model.
     """
-    name, field, max_new_tokens = "", "rollout.max_new_tokens", recipe.rollout.max_new_tokens
+    name = "" if suite is None else f"suite {suite}: "
     longest = recipe.data.max_prompt_tokens if suite is None else None
-    if suite is not None:
-        name = f"suite {suite}: "
-        field = "eval.max_new_tokens (--max-new-tokens)"
-        max_new_tokens = recipe.eval.max_new_tokens or max_new_tokens
     lengths: dict[int, Candidate] = {}  # the first of each length
     kept = []
     controlled = []
@@ -53,12 +49,7 @@ def fitting_prompts(
         raise DataError(f"{name}{taken}: {error}") from error
     if 0 in lengths:
         raise DataError(f"{name}{lengths[0]}: its prompt has no token of this model's tokenizer; remove it")
-    if largest >= limits.vocab_size:
-        named = ", ".join(sources.get(largest, ["id of the tokenizer"]))
-        raise InputError(
-            f"{name}{named} {largest}: the model's ids run from 0 to {limits.vocab_size - 1}; "
-            "correct it, or give the tokenizer that belongs to the model"
-        )
+    _check_id(largest, sources, limits, name)
     if left_out := len(candidates) - len(kept):
         notes.append(f"{left_out:,} prompts longer than data.max_prompt_tokens {longest:,} left out")
     if controlled:
@@ -68,15 +59,34 @@ def fitting_prompts(
             "prompts, set data.chat_template to false"
         )
     length = max(lengths, default=0)
-    total = length + max_new_tokens
-    if total > limits.context:
+    return kept, _check_length(recipe, limits, length, suite, str(lengths.get(length)))
+
+
+def _check_length(recipe: Recipe, limits: Limits, length: int, suite: str | None, place: str) -> int:
+    """Return the tokens of the longest prompt with a full answer; raise where they do not fit."""
+    name, field, answer = "", "rollout.max_new_tokens", recipe.rollout.max_new_tokens
+    if suite is not None:
+        name, field = f"suite {suite}: ", "eval.max_new_tokens (--max-new-tokens)"
+        answer = recipe.eval.max_new_tokens or answer
+    if length + answer > limits.context:
         raise InputError(
-            f"{name}a prompt of {length} tokens and {field} {max_new_tokens}, {total} in all, exceed the model's "
-            f"context of {limits.context}: lower {field} to {max(limits.context - length, 0)}, or leave out long "
-            f"prompts of training with data.max_prompt_tokens {max(limits.context - max_new_tokens, 0)}, or use a "
-            f"model with a longer context. The longest is {lengths.get(length)}"
+            f"{name}a prompt of {length} tokens and {field} {answer}, {length + answer} in all, exceed the model's "
+            f"context of {limits.context}: lower {field} to {max(limits.context - length, 0)}, leave out long "
+            f"prompts of training with data.max_prompt_tokens {max(limits.context - answer, 0)}, or use a "
+            "model with a longer context. "
+            f"The longest is {place}"
         )
-    return kept, total
+    return length + answer
+
+
+def _check_id(largest: int, sources: Mapping[int, list[str]], limits: Limits, name: str) -> None:
+    """Raise where a token is none of the model. Args: sources: what names end tokens."""
+    if largest >= limits.vocab_size:
+        named = ", ".join(sources.get(largest, ["id of the tokenizer"]))
+        raise InputError(
+            f"{name}{named} {largest}: the model's ids run from 0 to {limits.vocab_size - 1}; correct it, or give the "
+            "tokenizer that belongs to the model"
+        )
 
 
 def check_lengths(recipe: Recipe, longest: int, codec: HuggingFaceCodec) -> None:

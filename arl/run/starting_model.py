@@ -17,6 +17,7 @@ from pathlib import Path
 
 from arl.clock import deadline
 from arl.config.recipe import Recipe
+from arl.data.model_limits import Limits, model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
 from arl.files import remove_any, require_lock, sync_to_disk, try_lock, writing
@@ -45,6 +46,12 @@ def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
             f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
         )
     return HuggingFaceCodec(character_tokenizer(task_characters(recipe)), recipe.data)
+
+
+def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
+    """Return the limits of version 0."""
+    tiny = recipe.model.tiny
+    return model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
 
 
 def task_characters(recipe: Recipe) -> str:
