@@ -99,7 +99,7 @@ class Turn(Struct, frozen=True):
 class Response(Struct, frozen=True):
     """Hold what a reward function sees of an episode."""
 
-    text: str  # everything after the prompt, without special tokens
+    text: str  # everything after the prompt, without the tokens that end or frame turns
     truncated: bool = False  # the token budget or the context ended the episode, and not the policy or the env
     num_tokens: int = 0  # sampled by the policy
     budget: int = 0  # rollout.max_new_tokens, which num_tokens cannot exceed

@@ -2,10 +2,11 @@
 
 import contextlib
 from collections.abc import Mapping
+from datetime import datetime
 from string import Formatter
 from typing import Any, Literal
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from arl.config.imports import import_attribute
 from arl.config.section import FilePath, Fraction, OpenFraction, Section, Tokens
@@ -77,6 +78,10 @@ class Data(Section):
     """Text after each question, as in "\\nPut the answer in \\\\boxed{}."; tasks bring their own."""
     chat_template: bool = True
     """Make a text prompt a user's message where the tokenizer has a chat template."""
+    template_arguments: dict[str, JsonValue] = Field(default={})
+    """Arguments of the chat template, as in {enable_thinking: false}."""
+    template_time: datetime = datetime(2025, 1, 1)
+    """The date and time that a chat template sees, so that prompts are the same on every day."""
     deduplicate: bool = False
     """Use training problems with an equal question once. Left out: true for files, and what the task says."""
     overlap: Literal["refuse", "drop"] = "refuse"

@@ -121,8 +121,10 @@ def reading_model(path: str | Path, what: str) -> Iterator[None]:
         raise DataError(f"model.path {path}: no {what} can be loaded from there ({why})") from error
 
 
-def end_token_ids(path: str | Path) -> tuple[int, ...]:
+def end_token_ids(path: str | Path) -> dict[int, str]:
     """Return the ids in `eos_token_id` of generation_config.json, or of config.json where a model lacks the former.
+
+    Each has the name of the file.
 
     Chat models often end a response with several tokens, and their tokenizer names only one of them.
 
@@ -144,8 +146,8 @@ def end_token_ids(path: str | Path) -> tuple[int, ...]:
         ids = given if isinstance(given, list) else [] if given is None else [given]
         if not all(type(token) is int and token >= 0 for token in ids):
             raise DataError(f"{file}: eos_token_id {given!r} must be an id or a list of ids; correct it")
-        return tuple(ids)
-    return ()
+        return dict.fromkeys(ids, name)
+    return {}
 
 
 NORMED_HEADS = {"qwen3"}  # families that normalize each head's query and key

@@ -2,7 +2,7 @@
 
 task or files ─► candidates ─► held out | training ─► filters ─► ProblemSets ─► ProblemOrder ─► one problem after
                                                                                  another, epoch after epoch
-filters: equal questions once ─► none of an evaluation ─► short prompts ─► solved at the wanted rate
+filters: equal questions once ─► none of an evaluation ─► solved at the wanted rate ─► short prompts
 """
 
 import random
@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from arl.config.data_section import PassRate
 from arl.config.recipe import Data
+from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import find_files
 from arl.data.row_problems import Candidate, RowReader, file_candidates, prompt_question, shortened
 from arl.data.table_rows import column_names, read_rows
@@ -33,6 +34,7 @@ class ProblemSets(Struct, frozen=True):
 
     training: list[Problem]
     held_out: list[Problem]
+    longest: int = 0  # training prompt with a full answer, tokens
     notes: tuple[str, ...] = ()  # what was left out, and how many
 
 
@@ -40,7 +42,7 @@ def load_problems(
     data: Data,
     seed: int,
     suites: Mapping[str, Sequence[Problem]] = {},
-    count_tokens: Callable[[Problem], int] | None = None,
+    fitting: Callable[..., tuple[list[Candidate], int]] | None = None,
     unusable: AnswerCheck | None = None,
 ) -> ProblemSets:
     """Load or make the problems, in the order of the files or of the task, and filter those for training.
@@ -48,7 +50,7 @@ def load_problems(
     Args:
         seed: of a task that draws its problems.
         suites: name of a suite -> its problems, which must not overlap with the training problems.
-        count_tokens: tokens of a problem's prompt; needed with data.max_prompt_tokens.
+        fitting: measures prompts, as arl.run.prompt_lengths.fitting_prompts with its first arguments.
         unusable: checks gold answers; None: any will do.
 
     Raises:
@@ -68,15 +70,12 @@ def load_problems(
     if data.deduplicate and data.eval_fraction is None:  # else it was done before the split
         training = without_repeats(training, notes)
     training = without_overlap(training, evaluations, notes, drop=data.overlap == "drop")
-    if data.max_prompt_tokens is not None:
-        assert count_tokens is not None
-        longest = data.max_prompt_tokens
-        short = [candidate for candidate in training if count_tokens(candidate.problem) <= longest]
-        if left_out := len(training) - len(short):
-            notes.append(f"{left_out:,} prompts longer than data.max_prompt_tokens {longest:,} left out")
-        training = short
     if data.pass_rate is not None:
         training = _by_pass_rate(training, data.pass_rate, notes)
+    longest = 0
+    if fitting is not None:
+        training, longest = fitting(training, notes)
+        fitting(held_out, notes, HELD_OUT)
     if not training:
         source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
         said = "".join(f"; {note}" for note in notes)
@@ -89,6 +88,7 @@ def load_problems(
     return ProblemSets(
         training=[candidate.problem for candidate in training],
         held_out=[candidate.problem for candidate in held_out],
+        longest=longest,
         notes=tuple(notes),
     )
 

@@ -18,7 +18,7 @@ class TextCodec(Protocol):
         """Return the ids of text that continues a prompt, without special tokens."""
 
     def decode(self, token_ids: tuple[int, ...]) -> str:
-        """Return the text without special tokens."""
+        """Return the text without the tokens that end or frame a turn."""
 
     def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
-        """Return the text of each sequence, with or without special tokens. Threads may call it too."""
+        """Return the text of each sequence, all of it if `special_tokens`. Threads may call it too."""

@@ -1,223 +1,72 @@
-"""Turn text into token ids and back, with the model's own tokenizer, and problems into prompts: all in one place.
-
-    problem.prompt ─► suffix ─► the tokenizer has a chat template, and chat_template is true?
-                                 ├─► yes: [system], user ─► template, ready for the answer ─► token ids
-                                 └─► no:  the text as it stands                            ─► token ids
-
-A prompt is rendered once, when its group starts. Later turns of an episode append tokens to the record (see
-arl.rollout.env), so a template that would render earlier turns in another way, such as without their reasoning, has no
-say in what the policy sees and trains on.
-"""
+"""Turn text into token ids and back, with the model's own tokenizer. Prompts are rendered in arl.data.prompt_format."""
 
 import functools
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from jinja2 import TemplateError
-from msgspec import Struct
 from transformers import PreTrainedTokenizerBase
 
 from arl.config.data_section import Data
 from arl.data.hub import description_of
 from arl.data.model_limits import end_token_ids, reading_model
+from arl.data.prompt_format import PromptFormat, PromptRenderer, control_tokens, paired_marks
 from arl.errors import DataError
 from arl.types import Problem
 
-Messages = list[dict[str, str]]
-PROBE = "Probe7"  # a question that no template contains
-ANSWER = "Answer8"  # an answer that none contains
-# A template is code, and raises what its author did not think of.
-TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
-
-
-class PromptFormat(Struct, frozen=True):
-    """Say how prompts are made, as the section `data` of a recipe does."""
-
-    system: str = ""
-    suffix: str = ""
-    chat_template: bool = True
-
-
-def recipe_format(data: Data) -> PromptFormat:
-    """Return the format of the recipe's own problems."""
-    return PromptFormat(data.system, data.suffix, data.chat_template)
-
-
-class PromptRenderer:
-    """Render prompts with a model's tokenizer.
-
-    Args:
-        tokenizer: the model's own.
-        wanted: what the recipe asks for.
-
-    Raises:
-        DataError: the template cannot be used, or a system prompt is asked for where there is none.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, wanted: PromptFormat) -> None:
-        self._tokenizer = tokenizer
-        self._format = wanted
-        self.uses_template = wanted.chat_template and tokenizer.chat_template is not None
-        if self.uses_template:
-            self._check_template()
-        elif wanted.system:
-            raise DataError(
-                f"data.system {wanted.system!r}: needs a chat template, and {self._why_none()}; leave it out, or put "
-                "the text into data.template"
-            )
-
-    def token_ids(self, problem: Problem) -> tuple[int, ...]:
-        """Return the ids of a whole prompt, ready for the answer.
-
-        Raises:
-            DataError: the problem is chat messages that cannot be rendered.
-        """
-        if not self.uses_template:
-            return tuple(self._tokenizer(self._text(problem))["input_ids"])
-        return tuple(self._rendered(self._messages(problem), tokenize=True))
-
-    def text(self, problem: Problem) -> str:
-        """Return the prompt as text, for people to look at.
-
-        Raises:
-            DataError: as `token_ids`.
-        """
-        if not self.uses_template:
-            return self._text(problem)
-        return str(self._rendered(self._messages(problem), tokenize=False))
-
-    def after_answer(self) -> str:
-        """Return the text that the template puts behind an answer; empty: nothing, or no template."""
-        if not self.uses_template:
-            return ""
-        messages = [*self._messages(Problem(PROBE)), {"role": "assistant", "content": ANSWER}]
-        return str(self._rendered(messages, tokenize=False, for_answer=False)).rpartition(ANSWER)[2]
-
-    def describe(self) -> str:
-        """Say which template is used, or why none is."""
-        parts = ["chat template of the model" if self.uses_template else f"plain text: {self._why_none()}"]
-        added = {"system prompt": self._format.system, "suffix": self._format.suffix}
-        parts += [f"{name} {text!r}" for name, text in added.items() if text]
-        return "; ".join(parts)
-
-    def _why_none(self) -> str:
-        if self._tokenizer.chat_template is None:
-            return "the tokenizer has no chat template"
-        return "data.chat_template is false"
-
-    def _text(self, problem: Problem) -> str:
-        if not isinstance(problem.prompt, str):
-            raise DataError(
-                f"problem {problem.id} is chat messages, and {self._why_none()}: give text, or a model with a template"
-            )
-        return problem.prompt + self._format.suffix
-
-    def _messages(self, problem: Problem) -> Messages:
-        messages = problem.prompt
-        if isinstance(messages, str):
-            messages = [{"role": "user", "content": messages}]
-        last = messages[-1]
-        messages = [*messages[:-1], last | {"content": last["content"] + self._format.suffix}]
-        if not self._format.system:
-            return messages
-        if messages[0]["role"] == "system":
-            raise DataError(
-                f"data.system {self._format.system!r}: problem {problem.id} brings a system prompt of its own; leave "
-                "one of the two out"
-            )
-        return [{"role": "system", "content": self._format.system}, *messages]
-
-    def _rendered(self, messages: Messages, tokenize: bool, for_answer: bool = True) -> Any:
-        try:
-            return self._tokenizer.apply_chat_template(
-                messages,
-                add_generation_prompt=for_answer,
-                tokenize=tokenize,
-                return_dict=False,
-            )
-        except TEMPLATE_ERRORS as error:
-            roles = ", ".join(message["role"] for message in messages)
-            raise DataError(
-                f"the chat template of {self._tokenizer.name_or_path} does not take messages of {roles} ({error}); "
-                "leave out data.system, or set data.chat_template to false"
-            ) from error
-
-    def _check_template(self) -> None:
-        """Compare a rendered question with and without the beginning of an answer.
-
-        Raises:
-            DataError: the template does not hand the turn to the model.
-        """
-        messages = self._messages(Problem(PROBE))
-        closed = self._rendered(messages, tokenize=False, for_answer=False)
-        prompt = self._rendered(messages, tokenize=False)
-        _, question, after = prompt.rpartition((PROBE + self._format.suffix).strip())
-        if not prompt.startswith(closed):
-            complaint = "renders a conversation in another way when an answer is to follow"
-        elif not question:
-            complaint = "leaves out the question"
-        elif not after.strip():
-            complaint = "does not close the user's turn: nothing follows the question"
-        else:
-            return
-        raise DataError(
-            f"the chat template of {self._tokenizer.name_or_path} {complaint}, so an answer would not be told from "
-            "the question: mend tokenizer.chat_template, or set data.chat_template to false"
-        )
-
-
 PLAIN = PromptFormat()
+SHOWN_CHARACTERS = 120  # of a prompt, in the plan
+SHOWN_TOKENS = 4  # of each end of a prompt, in the plan
 GENERAL_CLASS = "TokenizersBackend"  # of transformers 5, which PreTrainedTokenizerFast is another name of
 
 
 class HuggingFaceCodec:
     """Implement TextCodec with a Hugging Face tokenizer.
 
-    A response ends with the tokenizer's eos_token, or an end token that the model's generation_config.json names.
+    A response ends with any token that the chat template ends an answer with, that is the tokenizer's eos_token, or
+    that the model's generation_config.json names. The first of `stop_token_ids` is the one that a finished answer has.
+
+    A response as text is everything that the policy said, but for the tokens that end or frame turns: special tokens
+    such as <think> are part of it.
 
     Args:
         tokenizer: the model's own.
         prompts: how problems become prompts.
 
     Raises:
-        DataError: the tokenizer has no eos_token, or cannot make prompts of this format, or generation_config.json is
-            damaged.
+        DataError: nothing would end a response, or the tokenizer cannot make prompts of this format, or
+            generation_config.json is damaged.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: PromptFormat = PLAIN) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: PromptFormat | Data = PLAIN) -> None:
         self._tokenizer = tokenizer
-        eos = tokenizer.eos_token_id
-        if eos is None:
-            raise DataError(
-                f"the tokenizer of {tokenizer.name_or_path} has no eos_token, so nothing would end a response; set one"
-            )
-        path = tokenizer.name_or_path  # of the model; empty if the tokenizer was made on the spot
-        more = end_token_ids(path) if path else ()
-        self.stop_token_ids: tuple[int, ...] = tuple(dict.fromkeys((eos, *more)))
-        self.vocab_size = len(tokenizer)
         self.prompts = PromptRenderer(tokenizer, prompts)
+        self.vocab_size = len(tokenizer)
+        path = tokenizer.name_or_path  # of the model; empty if the tokenizer was made on the spot
+        self.stop_sources: dict[int, list[str]] = {}  # what names each stop token
+        for token, source in (
+            (self.prompts.end, "chat template"),
+            (tokenizer.eos_token_id, "tokenizer"),
+            *(end_token_ids(path).items() if path else ()),
+        ):
+            if token is not None and source not in self.stop_sources.setdefault(token, []):
+                self.stop_sources[token].append(source)
+        self.stop_token_ids: tuple[int, ...] = tuple(self.stop_sources)
+        if not self.stop_token_ids:
+            raise DataError(f"the tokenizer of {path} has no eos_token, so nothing would end a response; set one")
+        self._control_tokens = control_tokens(tokenizer)
+        framing = {*self.stop_token_ids, *self.prompts.frames, tokenizer.eos_token_id, tokenizer.bos_token_id}
+        # An end token that is a word or a line end is text as well.
+        self._left_out = (framing | {tokenizer.pad_token_id}) & self._control_tokens.keys()
 
-    def with_format(self, prompts: PromptFormat) -> "HuggingFaceCodec":
+    def with_format(self, prompts: PromptFormat | Data) -> "HuggingFaceCodec":
         """Return a codec of the same tokenizer that makes prompts of another format, such as a suite's."""
         return HuggingFaceCodec(self._tokenizer, prompts)
 
-    @property
-    def chat_template(self) -> str | None:
-        """Return the template of chat messages; None: the model has none."""
-        template = self._tokenizer.chat_template
-        return template if template is None or isinstance(template, str) else str(template)
-
-    @functools.cached_property
-    def end_of_turn(self) -> int:
-        """Return the token that ends an answer: the first special one behind it in the template, or eos_token."""
-        special = {*self.stop_token_ids, *self._tokenizer.all_special_ids}
-        behind = self.encode(self.prompts.after_answer())
-        return next((token for token in behind if token in special), self.stop_token_ids[0])
-
     def encode_problem(self, problem: Problem) -> tuple[int, ...]:
-        """Return the ids of a whole prompt, ready for the answer; see arl.data.tokenizer.
+        """Return the ids of a whole prompt, ready for the answer; see arl.data.prompt_format.
 
         Raises:
             DataError: chat messages, and no chat template.
@@ -227,21 +76,58 @@ class HuggingFaceCodec:
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
-    def decode(self, token_ids: tuple[int, ...]) -> str:
-        return str(self._tokenizer.decode(token_ids, skip_special_tokens=True))
+    def decode(self, token_ids: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(self._said(token_ids)))
 
     def decode_all(self, sequences: Sequence[Sequence[int]], special_tokens: bool = False) -> list[str]:
         """See TextCodec. Most tokenizers do it without holding the interpreter's lock."""
-        ids = [list(sequence) for sequence in sequences]
+        ids = [list(sequence) if special_tokens else self._said(sequence) for sequence in sequences]
         tokenizer: Any = self._tokenizer
         if tokenizer.is_fast and not tokenizer.clean_up_tokenization_spaces:
-            texts: list[str] = tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=not special_tokens)
+            texts: list[str] = tokenizer.backend_tokenizer.decode_batch(ids, skip_special_tokens=False)
         else:
-            texts = tokenizer.batch_decode(ids, skip_special_tokens=not special_tokens)
+            texts = tokenizer.batch_decode(ids)
         return texts
 
+    def control_text(self, problem: Problem) -> str | None:
+        """Return the first control token in what a problem says, as text; None: it has none.
 
-def load_codec(path: str, prompts: PromptFormat = PLAIN) -> HuggingFaceCodec:
+        Such a token is one that ends or frames a turn, or another special token. Pairs of marks such as <think> and
+        </think> are none, because a question may ask for them.
+        """
+        prompt = problem.prompt
+        parts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
+        found = filter(None, map(self._control_pattern.search, parts))
+        return next((match[0] for match in found), None)
+
+    def describe(self, problem: Problem) -> tuple[str, str]:
+        """Say how prompts are made, with the text and the first and last tokens of one, and what ends a response."""
+        ids = self.encode_problem(problem)
+        shown = self._named(ids)
+        if len(ids) > 2 * SHOWN_TOKENS:
+            shown[SHOWN_TOKENS:-SHOWN_TOKENS] = ["…"]
+        ends = zip(self._named(self.stop_sources), self.stop_sources.values(), strict=True)
+        ended = " or ".join(f"{token} ({', '.join(sources)})" for token, sources in ends)
+        return (
+            f"{self.prompts.describe()}; one begins {self.prompts.text(problem)[:SHOWN_CHARACTERS]!r}",
+            f"{len(ids)} tokens in it, {' '.join(shown)}; a response ends with {ended}",
+        )
+
+    def _named(self, token_ids: Iterable[int]) -> list[str]:
+        return [f"{token} {self._tokenizer.decode([token])!r}" for token in token_ids]
+
+    def _said(self, token_ids: Sequence[int]) -> list[int]:
+        return [token for token in token_ids if token not in self._left_out]
+
+    @functools.cached_property
+    def _control_pattern(self) -> re.Pattern[str]:
+        special = {token.content for token in self._tokenizer.added_tokens_decoder.values() if token.special}
+        texts = special - paired_marks(special) | {self._control_tokens[token] for token in self._left_out}
+        longest_first = sorted(texts, key=len, reverse=True)
+        return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+def load_codec(path: str, prompts: PromptFormat | Data = PLAIN) -> HuggingFaceCodec:
     """Load the tokenizer of a model.
 
     Raises:

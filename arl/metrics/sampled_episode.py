@@ -43,7 +43,7 @@ class SampledEpisode(Struct, frozen=True, kw_only=True):
     sample: int  # its place in the group
     problem_id: str
     prompt: str  # what the model saw, with special tokens
-    response: str  # without special tokens: what the reward function saw
+    response: str  # without the tokens of turns: what the reward function saw
     answer: str
     reward: float | None  # as it was trained, shaped; None: not scored
     unshaped_reward: float | None

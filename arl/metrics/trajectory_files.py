@@ -43,7 +43,7 @@ SCHEMA = pa.schema(
         "arrival_time": pa.float64(),
         "prompt_length": pa.int64(),
         "prompt": pa.string(),  # text of the first prompt_length tokens, with special tokens
-        "response": pa.string(),  # text of all other tokens, without special tokens: what the reward function saw
+        "response": pa.string(),  # text of all other tokens, without those of turns: what the reward function saw
         "answer": pa.string(),  # the problem's
         "reward": pa.float64(),  # as it was trained, shaped; null: not scored
         "unshaped_reward": pa.float64(),  # the weighted sum of the parts, or the one number; null: not scored

@@ -136,7 +136,7 @@ class Session:
 
     @property
     def response(self) -> str:
-        """Return the text after the prompt, without special tokens."""
+        """Return the text after the prompt, without the tokens that end or frame turns."""
         return self._codec.decode(tuple(self._token_ids[self.prompt_length :]))
 
     def extend(self, text: str) -> None:

@@ -36,7 +36,8 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
     counts = f"{len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
     yield "problems", f"{recipe.data.task or recipe.data.path}: {counts}; sha256 {plan.sha256(train.steps)[:12]}"
-    yield "prompts", plan.prompts
+    for line in plan.prompts:
+        yield "prompts", line
     per_step = rollout.problems_per_step
     epochs = train.steps * per_step / len(plan.training)
     minibatches = _count(train.minibatches, "minibatch", "minibatches")

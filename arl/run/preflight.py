@@ -12,7 +12,6 @@ from msgspec import Struct
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
 from arl.data.hub import check_model_source
-from arl.data.model_limits import Limits, model_limits
 from arl.engine.backend import find_backend, probe_backend
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
@@ -28,7 +27,7 @@ from arl.run.machines import resolve_auto
 from arl.run.processes import rare_collections
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import answer_check, reward_name
-from arl.run.starting_model import starting_codec, warmup_stages
+from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
@@ -37,8 +36,6 @@ from arl.types import Problem, Transport
 
 if TYPE_CHECKING:
     from arl.run.memory import MemoryPlan
-
-EXAMPLE_LENGTH = 120  # of a prompt, in the plan
 
 
 class Plan(Struct, frozen=True):
@@ -56,7 +53,7 @@ class Plan(Struct, frozen=True):
     nodes: tuple[Node, ...] = ()  # of the launcher, the controller's first
     suites: dict[str, list[Problem]] = {}  # name of a suite -> its problems
     measured: list[Suite] = []  # during training
-    prompts: str = ""  # how problems become prompts, with the beginning of one
+    prompts: tuple[str, ...] = ()  # how problems become prompts; one of them as text and as tokens
     notes: tuple[str, ...] = ()  # about problems that are not used, and where the model is
 
     def sha256(self, steps: int) -> str:
@@ -91,21 +88,22 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     nccl_settings(recipe)
     lags = load_lags(recipe)
     codec = starting_codec(recipe)
-    tiny = recipe.model.tiny
-    limits = model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
+    limits = starting_limits(recipe, codec)
     suites = run_suites(recipe)
-    problems = run_problems(recipe, suites, codec, answer_check(recipe))
-    longest = check_lengths(recipe, problems.training + problems.held_out, codec, limits)
+    problems = run_problems(recipe, suites, codec, limits, answer_check(recipe))
+    check_lengths(recipe, problems.longest, codec)
     held_out = held_out_suite(recipe, problems.held_out).shortened()
     measured = measured_suites(recipe, held_out, suites)
-    for suite in (held_out, *measured):
-        suite.check_prompts(codec, limits)
+    for suite in measured:
+        if suite.name in suites:  # the others are measured already
+            suite.check_prompts(codec, limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
         from arl.run.memory import plan_recipe  # and torch with every model class of transformers, seconds of them
 
-        memory = plan_recipe(recipe, nodes, placement, transport, longest, kept_versions(recipe, lags), named is None)
+        versions = kept_versions(recipe, lags)
+        memory = plan_recipe(recipe, nodes, placement, transport, problems.longest, versions, named is None)
     if named is None:
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
@@ -117,7 +115,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),
-        longest=longest,
+        longest=problems.longest,
         max_length=min(recipe.train.capacity, limits.context),
         context=limits.context,
         placement=placement,
@@ -127,8 +125,8 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         nodes=tuple(nodes),
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
-        prompts=f"{codec.prompts.describe()}; one begins {codec.prompts.text(problems.training[0])[:EXAMPLE_LENGTH]!r}",
-        notes=(*problems.notes, *filter(None, notes)),
+        prompts=codec.describe(problems.training[0]),
+        notes=(*problems.notes, *codec.prompts.notes(), *filter(None, notes)),
     )
 
 

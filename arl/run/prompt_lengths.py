@@ -1,26 +1,26 @@
 """Check, before anything starts, that model and trainer can hold the longest prompts, and that stops can occur."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
-from arl.data.text_codec import TextCodec
+from arl.data.row_problems import Candidate
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
-from arl.types import Problem
-
-SHORTEST_PROMPTS = 4  # by characters, one of which may have no token at all
-LONGEST_PROMPTS = 16  # by characters; the longest by tokens is among them in practice
-SHOWN_CHARACTERS = 120  # of a prompt, in a message
 
 
-def check_prompts(
-    problems: Sequence[Problem], codec: TextCodec, limits: Limits, max_new_tokens: int, suite: str | None = None
-) -> int:
-    """Check that the model can hold the longest prompt with a full answer; return the tokens of both.
+def fitting_prompts(
+    recipe: Recipe,
+    codec: HuggingFaceCodec,
+    limits: Limits,
+    candidates: Sequence[Candidate],
+    notes: list[str],
+    suite: str | None = None,
+) -> tuple[list[Candidate], int]:
+    """Measure every prompt in tokens. Return those that are not left out, and the longest with a full answer, tokens.
 
     Args:
-        max_new_tokens: of an answer.
+        notes: gets a line about what is left out, and one about prompts with control tokens.
         suite: whose problems they are; None: those of training.
 
     Raises:
@@ -28,52 +28,80 @@ def check_prompts(
         InputError: the longest prompt with its answer is too long, or a token is none of the model.
     """
     name = "" if suite is None else f"suite {suite}: "
-    encoded: dict[tuple[int, ...], Problem] = {}
-    for problem in _extremes(problems):
-        try:
-            encoded[codec.encode_problem(problem)] = problem
-        except DataError as error:
-            raise DataError(f"{name}{error}") from error
-    if () in encoded:
-        raise DataError(f"{name}problem {encoded[()].id}: its prompt has no token of this model's tokenizer; remove it")
-    largest = max(max(ids) for ids in [*encoded, codec.stop_token_ids[:1]])
+    longest = recipe.data.max_prompt_tokens if suite is None else None
+    lengths: dict[int, Candidate] = {}  # the first of each length
+    kept = []
+    controlled = []
+    sources = codec.stop_sources | {key: ["rollout.stop_token_ids"] for key in recipe.rollout.stop_token_ids}
+    largest = max(sources)
+    taken: Candidate | None = None
+    problems = ((taken := candidate).problem for candidate in candidates)
+    try:
+        for candidate, ids in zip(candidates, codec.prompts.encode(problems), strict=True):
+            if longest is not None and len(ids) > longest:
+                continue
+            kept.append(candidate)
+            lengths.setdefault(len(ids), candidate)
+            largest = max(largest, *ids[:1], *ids)
+            if text := codec.control_text(candidate.problem):
+                controlled.append(f"{text!r} in {candidate}")
+    except DataError as error:
+        raise DataError(f"{name}{taken}: {error}") from error
+    if 0 in lengths:
+        raise DataError(f"{name}{lengths[0]}: its prompt has no token of this model's tokenizer; remove it")
+    _check_id(largest, sources, limits, name)
+    if left_out := len(candidates) - len(kept):
+        notes.append(f"{left_out:,} prompts longer than data.max_prompt_tokens {longest:,} left out")
+    if controlled:
+        notes.append(
+            f"{name}{len(controlled):,} of {len(kept):,} prompts hold control tokens, which the model takes for the "
+            f"end or the beginning of a turn: {controlled[0]}. Take them out of the rows; if these are rendered "
+            "prompts, set data.chat_template to false"
+        )
+    length = max(lengths, default=0)
+    return kept, _check_length(recipe, limits, length, suite, str(lengths.get(length)))
+
+
+def _check_length(recipe: Recipe, limits: Limits, length: int, suite: str | None, place: str) -> int:
+    """Return the tokens of the longest prompt with a full answer; raise where they do not fit."""
+    name, field, answer = "", "rollout.max_new_tokens", recipe.rollout.max_new_tokens
+    if suite is not None:
+        name, field = f"suite {suite}: ", "eval.max_new_tokens (--max-new-tokens)"
+        answer = recipe.eval.max_new_tokens or answer
+    if length + answer > limits.context:
+        raise InputError(
+            f"{name}a prompt of {length} tokens and {field} {answer}, {length + answer} in all, exceed the model's "
+            f"context of {limits.context}: lower {field} to {max(limits.context - length, 0)}, leave out long "
+            f"prompts of training with data.max_prompt_tokens {max(limits.context - answer, 0)}, or use a "
+            "model with a longer context. "
+            f"The longest is {place}"
+        )
+    return length + answer
+
+
+def _check_id(largest: int, sources: Mapping[int, list[str]], limits: Limits, name: str) -> None:
+    """Raise where a token is none of the model. Args: sources: what names end tokens."""
     if largest >= limits.vocab_size:
+        named = ", ".join(sources.get(largest, ["id of the tokenizer"]))
         raise InputError(
-            f"{name or 'model.path: '}the tokenizer makes id {largest}, and the model's ids run from 0 to "
-            f"{limits.vocab_size - 1}: give the tokenizer that belongs to the model"
+            f"{name}{named} {largest}: the model's ids run from 0 to {limits.vocab_size - 1}; correct it, or give the "
+            "tokenizer that belongs to the model"
         )
-    ids = max(encoded, key=len)
-    total = len(ids) + max_new_tokens
-    if total > limits.context:
-        field = "rollout.max_new_tokens" if suite is None else "eval.max_new_tokens (--max-new-tokens)"
-        prompt = encoded[ids].prompt
-        text = prompt if isinstance(prompt, str) else prompt[-1]["content"]
-        raise InputError(
-            f"{name}a prompt of {len(ids)} tokens and {field} {max_new_tokens}, {total} in all, exceed the model's "
-            f"context of {limits.context}: lower {field} to {max(limits.context - len(ids), 0)}, or leave out long "
-            f"prompts of training with data.max_prompt_tokens {max(limits.context - max_new_tokens, 0)}, or use a "
-            f"model with a longer context. The longest is problem {encoded[ids].id}, {text[:SHOWN_CHARACTERS]!r}"
-        )
-    return total
 
 
-def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCodec, limits: Limits) -> int:
-    """Check that model and trainer can hold the longest trajectory that is known before the start; return its tokens.
+def check_lengths(recipe: Recipe, longest: int, codec: HuggingFaceCodec) -> None:
+    """Check that the trainer can hold the longest trajectory that is known before the start.
 
     The prompts and rollout.max_new_tokens, which bounds what the policy samples in all turns together, are known before
     the start. Text that an env adds is not; a session leaves out what does not fit, and the episode ends as truncated.
 
+    Args:
+        longest: prompt with a full answer, tokens.
+
     Raises:
-        DataError, InputError: see `check_prompts`, or a micro-batch cannot hold it, or a stop cannot occur.
+        InputError: a micro-batch cannot hold it, or a stop cannot occur.
     """
     sampled = recipe.rollout.max_new_tokens
-    longest = check_prompts(problems, codec, limits, sampled)
-    lacking = [token for token in recipe.rollout.stop_token_ids if token >= limits.vocab_size]
-    if lacking:
-        raise InputError(
-            f"rollout.stop_token_ids {lacking[0]}: the model has ids 0 to {limits.vocab_size - 1}; give ids of its "
-            "tokenizer"
-        )
     for string in recipe.rollout.stop:
         written = codec.decode(codec.encode(string))
         if string.strip() not in written:
@@ -90,15 +118,3 @@ def check_lengths(recipe: Recipe, problems: list[Problem], codec: HuggingFaceCod
             f"{longest - sampled} tokens and rollout.max_new_tokens {sampled}, {longest} in all: raise train.capacity "
             f"to {held * longest} or more, or lower rollout.max_new_tokens{fewer}"
         )
-    return longest
-
-
-def _extremes(problems: Sequence[Problem]) -> list[Problem]:
-    """Return the longest and shortest problems, and one of each sequence of roles, which a template may refuse."""
-    by_length = sorted(problems, key=lambda problem: len(str(problem.prompt)))
-    by_roles = {
-        tuple(message["role"] for message in problem.prompt): problem
-        for problem in problems
-        if isinstance(problem.prompt, list)
-    }
-    return [*by_length[:SHORTEST_PROMPTS], *by_roles.values(), *by_length[-LONGEST_PROMPTS:]]

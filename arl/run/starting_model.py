@@ -22,7 +22,8 @@ import msgspec
 import arl
 from arl.clock import deadline
 from arl.config.recipe import Recipe
-from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
+from arl.data.model_limits import Limits, model_limits
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.errors import RecipeError
 from arl.files import remove_any, require_lock, sync_to_disk, try_lock, writing
 from arl.launch.base import Command, Launcher, Resources
@@ -46,12 +47,18 @@ def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
         RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix.
     """
     if recipe.model.path is not None:
-        return load_codec(recipe.model.path, recipe_format(recipe.data))
+        return load_codec(recipe.model.path, recipe.data)
     if recipe.data.suffix:
         raise RecipeError(
             f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
         )
-    return HuggingFaceCodec(character_tokenizer(task_characters(recipe)), recipe_format(recipe.data))
+    return HuggingFaceCodec(character_tokenizer(task_characters(recipe)), recipe.data)
+
+
+def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
+    """Return the limits of version 0."""
+    tiny = recipe.model.tiny
+    return model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
 
 
 def task_characters(recipe: Recipe) -> str:

@@ -17,7 +17,7 @@ import torch
 import torch.distributed as dist
 
 from arl.config.recipe import VIRTUAL, Recipe
-from arl.data.tokenizer import load_codec, recipe_format
+from arl.data.tokenizer import load_codec
 from arl.engine.backend import find_in_process_backend
 from arl.engine.router import Router
 from arl.launch.devices import hidden_devices
@@ -61,7 +61,7 @@ class VirtualWorld(World):
                     context,
                     engine=engine,
                     trainer=trainer,
-                    codec=load_codec(versions.model, recipe_format(recipe.data)),
+                    codec=load_codec(versions.model, recipe.data),
                     rewards=TimedRewards(training_scorer(recipe, rewards), cost, idle),
                     held_out_rewards=TimedRewards(evaluation_scorer(recipe, rewards), cost, idle),
                 )
@@ -100,7 +100,7 @@ async def measure_in_process(context: RunContext, suites: Sequence[Suite], model
     with unrecorded_spans():  # these engines have the names of the run's own
         async with reported_failures(), open_engines(recipe, StartingVersions(str(model), version)) as engine:
             for suite in suites:
-                prompts = codec.with_format(recipe_format(suite.recipe.data))
+                prompts = codec.with_format(suite.recipe.data)
                 scorer = evaluation_scorer(suite.recipe, rewards)
                 accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context.plan.context))
     return accuracies

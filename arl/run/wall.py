@@ -20,7 +20,7 @@ from pathlib import Path
 import arl
 from arl.clock import in_thread
 from arl.config.recipe import WALL
-from arl.data.tokenizer import load_codec, recipe_format
+from arl.data.tokenizer import load_codec
 from arl.launch.base import Launcher, Node, Process, make_launcher
 from arl.launch.network import host_identity, is_loopback
 from arl.launch.run_secrets import run_secrets
@@ -76,7 +76,7 @@ class WallWorld(World):
             trainer = await stack.enter_async_context(
                 open_trainer(recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport)
             )
-            codec = load_codec(versions.model, recipe_format(recipe.data))  # takes a second, while the processes start
+            codec = load_codec(versions.model, recipe.data)  # takes a second, while the processes start
             others = [*placement.ranks, *([] if placement.evaluation is None else [placement.evaluation])]
             async with asyncio.TaskGroup() as tasks:
                 trainer_start = tasks.create_task(trainer.ready(), name="trainer start")

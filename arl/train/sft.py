@@ -148,7 +148,7 @@ def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
 
 def encode(codec: HuggingFaceCodec, prompt: Prompt, response: str) -> Pair:
     """Encode a prompt, and its response with the token that ends it."""
-    response_tokens = [*codec.encode(response), codec.end_of_turn]
+    response_tokens = [*codec.encode(response), codec.stop_token_ids[0]]
     return list(codec.encode_problem(Problem(prompt))), response_tokens
 
 

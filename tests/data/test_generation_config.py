@@ -49,7 +49,7 @@ def test_without_the_file_the_models_config_counts(model: Path) -> None:
     (model / "generation_config.json").unlink()
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps(config | {"eos_token_id": [4]}))
-    assert end_token_ids(model) == (4,)
+    assert end_token_ids(model) == {4: "config.json"}
 
 
 @pytest.mark.parametrize("text", ["{", '{"eos_token_id": "2"}'])

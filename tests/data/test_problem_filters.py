@@ -30,9 +30,7 @@ def files(tmp_path: Path) -> dict[str, str]:
 
 
 def load(files: dict[str, str], suites: Mapping[str, list[Problem]] = {}, **data: Any) -> ProblemSets:
-    return load_problems(
-        Data.model_validate({**files, **data}), 0, suites, count_tokens=lambda problem: len(str(problem.prompt))
-    )
+    return load_problems(Data.model_validate({**files, **data}), 0, suites)
 
 
 def prompts(sets: ProblemSets) -> list[str]:
@@ -71,15 +69,6 @@ def test_training_problems_of_an_evaluation_can_be_left_out_and_are_counted(
     assert prompts(sets) == ["question"]
     assert len(sets.notes) == 2
     assert all("1 of 3 training problems also occur in" in note for note in sets.notes)
-
-
-def test_long_prompts_are_left_out_and_counted(files: dict[str, str], tmp_path: Path) -> None:
-    files["path"] = write(tmp_path / "train.jsonl", ["short", "somewhat longer", "x" * 99])
-    sets = load(files, max_prompt_tokens=15)
-    assert prompts(sets) == ["short", "somewhat longer"]
-    assert sets.notes == ("1 prompts longer than data.max_prompt_tokens 15 left out",)
-    with pytest.raises(DataError, match=r"leave none to train on; .*3 prompts longer than data\.max_prompt_tokens 1"):
-        load(files, max_prompt_tokens=1)
 
 
 def results(path: Path, correct: Mapping[str, Sequence[float]]) -> str:

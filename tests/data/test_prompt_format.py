@@ -2,7 +2,8 @@
 
 import pytest
 
-from arl.data.tokenizer import HuggingFaceCodec, PromptFormat
+from arl.data.prompt_format import PromptFormat
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
 from arl.types import Problem
 from tests.data.chat_tokenizers import (

@@ -12,17 +12,13 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import dump_recipe, load_recipe
-from arl.data.model_limits import Limits
-from arl.data.tokenizer import HuggingFaceCodec, PromptFormat
-from arl.errors import DataError, InputError
+from arl.errors import InputError
 from arl.launch import local
 from arl.run.machines import resolve_auto
 from arl.run.plan_text import render_plan
 from arl.run.preflight import Plan, preflight
-from arl.run.prompt_lengths import check_lengths
 from arl.run.submit import plan_submission
-from arl.types import Problem
-from tests.data.chat_tokenizers import INSTRUCTION, TURNS, chat_tokenizer
+from tests.data.chat_tokenizers import TURNS, chat_tokenizer
 from tests.fake_nvml import FakeNvml, fake_nvml
 from tests.forks import arl
 
@@ -105,14 +101,6 @@ def test_the_plan_of_several_nodes_says_what_each_is_for_and_on_which_its_gpus_a
 
 
 # ---- problems
-
-
-def test_roles_that_the_template_refuses_are_found_among_many_problems(tmp_path: Path) -> None:
-    codec = HuggingFaceCodec(chat_tokenizer(INSTRUCTION), PromptFormat())
-    sections = {"data": {"task": "arithmetic"}, "model": {"path": str(tmp_path)}, "name": "x"}
-    fine, refused = (Problem([{"role": role, "content": "…"}]) for role in ("user", "system"))
-    with pytest.raises(DataError, match="does not take messages of system"):
-        check_lengths(Recipe.model_validate(sections), [fine, fine, refused], codec, Limits(256, 4096))
 
 
 def make_model(directory: Path, template: str | None, context: int = 128) -> str:
@@ -204,8 +192,10 @@ def test_long_prompts_are_refused_with_the_problem_or_left_out(tmp_path: Path, f
     assert refused.returncode == 2
     assert "exceed the model's context of 128" in refused.stderr
     assert "data.max_prompt_tokens 96" in refused.stderr
-    assert "The longest is problem " in refused.stderr
-    assert "'Why? Why? " in refused.stderr
+    assert 'The longest is train.jsonl:11 "Why? Why? ' in refused.stderr
     passed = dry_run(tmp_path, files, "data.max_prompt_tokens=96", model=model)
     assert passed.returncode == 0, passed.stderr
     assert "note        1 prompts longer than data.max_prompt_tokens 96 left out" in passed.stdout
+    nothing = dry_run(tmp_path, files, "data.max_prompt_tokens=9", model=model)
+    assert "leave none to train on" in nothing.stderr
+    assert "11 prompts longer than data.max_prompt_tokens 9 left out" in nothing.stderr

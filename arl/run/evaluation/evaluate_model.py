@@ -25,7 +25,7 @@ from arl.config.recipe_file import load_recipe, make_recipe
 from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
 from arl.data.model_limits import model_limits
-from arl.data.tokenizer import HuggingFaceCodec, load_codec, recipe_format
+from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.backend import probe_backend
 from arl.errors import InputError
 from arl.launch.base import Resources, make_launcher
@@ -153,8 +153,8 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     limits = model_limits(str(model))
     assignments = []
     for suite in suites:
-        codec = model_codec.with_format(recipe_format(suite.recipe.data))
-        suite.check_prompts(model_codec, limits)
+        codec = model_codec.with_format(suite.recipe.data)
+        suite.check_prompts(codec, limits)
         output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
         assignments.append(Assignment(suite, codec, output))

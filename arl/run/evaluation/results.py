@@ -27,6 +27,7 @@ from rich.table import Column, Table
 import arl
 from arl.config.imports import import_function
 from arl.data.hub import DESCRIPTION
+from arl.data.prompt_format import CLOCK
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import Installation
 from arl.errors import DataError, InputError
@@ -92,7 +93,7 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
     recipe = suite.recipe
     reward = reward_name(recipe)
     grader = import_function(reward, "reward.function")
-    template = str(codec.chat_template) if codec.prompts.uses_template else None
+    template = codec.prompts.template
     return {
         "suite": suite.name,
         "problems": len(suite.problems),
@@ -102,6 +103,8 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         "system": recipe.data.system,
         "suffix": recipe.data.suffix,
         "chat_template_sha256": template and _sha256(template.encode()),
+        "template_arguments": recipe.data.template_arguments,
+        "template_time": recipe.data.template_time if template and CLOCK in template else None,
         **recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
         "env": env_name(recipe),
         "grader": reward,

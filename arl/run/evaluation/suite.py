@@ -20,10 +20,10 @@ from arl.config.recipe_file import make_recipe
 from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
 from arl.data.problems import AnswerCheck, ProblemSets, as_candidates, check_answers, load_problems
-from arl.data.text_codec import TextCodec
-from arl.data.tokenizer import HuggingFaceCodec, recipe_format
+from arl.data.prompt_format import PromptFormat
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
-from arl.run.prompt_lengths import check_prompts
+from arl.run.prompt_lengths import fitting_prompts
 from arl.run.rewards import answer_check
 from arl.tasks.registry import open_task, task_class
 from arl.types import Problem, Response
@@ -61,12 +61,11 @@ class Suite:
         return replace(self, problems=self.problems[: self.recipe.eval.problems])
 
     def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
-        """Check that the model can hold the longest prompt with a full answer, and that answers can be matched."""
+        """Check that the model can hold each prompt with a full answer, and that answers can be matched."""
         if unusable := answer_check(self.recipe):
             check_answers(as_candidates(self.problems, self.name), self.recipe.data, unusable)
-        if self.problems:
-            prompts = codec.with_format(recipe_format(self.recipe.data))
-            check_prompts(self.problems, prompts, limits, self.max_new_tokens, self.name)
+        rows = as_candidates(self.problems, f"a problem of {self.name}")
+        fitting_prompts(self.recipe, codec.with_format(self.recipe.data), limits, rows, [], self.name)
 
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""
@@ -104,7 +103,8 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         values["eval"] |= settings
     else:
         task_class(name, field)
-        kept = {"system", "chat_template", *(["suffix"] if recipe.data.suffix else [])}  # else the task brings a suffix
+        left_out = () if recipe.data.suffix else {"suffix"}  # else the task brings one
+        kept = set(PromptFormat.__struct_fields__).difference(left_out)
         options = recipe.data.options if recipe.data.task == name else {}
         values["data"] = recipe.data.model_dump(include=kept) | {"task": name, "options": options}
         values["reward"] |= {"function": None, "weights": None}
@@ -138,22 +138,26 @@ def run_suites(recipe: Recipe) -> dict[str, Suite]:
 
 
 def run_problems(
-    recipe: Recipe, suites: Mapping[str, Suite], codec: TextCodec, unusable: AnswerCheck | None = None
+    recipe: Recipe,
+    suites: Mapping[str, Suite],
+    codec: HuggingFaceCodec,
+    limits: Limits,
+    unusable: AnswerCheck | None = None,
 ) -> ProblemSets:
-    """Load the recipe's own problems, filtered as it says.
+    """Load the recipe's own problems, filtered as it says, and measure their prompts.
 
     Args:
         suites: by name; none of their problems may be trained on.
-        codec: counts the tokens of prompts.
+        codec: makes the prompts.
         unusable: checks their gold answers.
 
     Raises:
         DataError: none is held out; or see arl.data.problems.load_problems.
+        InputError: see fitting_prompts.
     """
     measured = {name: suite.problems for name, suite in suites.items()}
-    found = load_problems(
-        recipe.data, recipe.seed, measured, lambda problem: len(codec.encode_problem(problem)), unusable
-    )
+    fitting = functools.partial(fitting_prompts, recipe, codec, limits)
+    found = load_problems(recipe.data, recipe.seed, measured, fitting, unusable)
     if recipe.eval.problems and not found.held_out:
         raise DataError(
             f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "

@@ -13,11 +13,10 @@ import pyarrow as pa
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
+from arl.data.problems import load_problems
 from arl.errors import DataError, InputError
 from arl.metrics.spans import read_spans
 from arl.metrics.trajectory_files import TOKENS, read_trajectories, trajectory_files
-from arl.run.evaluation.suite import run_problems, run_suites
-from arl.run.starting_model import starting_codec
 from arl.types import FAILED, NOT_SAMPLED, Problem, Trajectory, TrajectoryGroup
 
 _OF_GROUP = ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
@@ -88,8 +87,7 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
-    sets = run_problems(recipe, run_suites(recipe), starting_codec(recipe))
-    problems = {problem.id: problem for problem in sets.training}
+    problems = {problem.id: problem for problem in load_problems(recipe.data, recipe.seed).training}
     columns = ("fate", "trained_at", "problem_id", *_OF_GROUP, *_OF_TRAJECTORY)
     table = pa.concat_tables([read_trajectories(file, columns) for file in trajectory_files(run)]).combine_chunks()
     unknown = set(table["problem_id"].to_pylist()) - problems.keys()

@@ -21,7 +21,7 @@ from typing import Any
 from arl import clock
 from arl.config.recipe import VIRTUAL, Recipe, Sync
 from arl.config.recipe_file import differences, load_recipe
-from arl.data.tokenizer import load_codec, recipe_format
+from arl.data.tokenizer import load_codec
 from arl.errors import InputError, RecipeError
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import RECIPE, SUMMARY
@@ -149,7 +149,7 @@ class ReplayWorld:
             deadlines = recipe.deadlines
             # What the controller waits for may be as far off as the recording is long.
             longer = {"step": deadlines.step + recording.timeout, "swap": deadlines.swap + recording.timeout}
-            codec = load_codec(str(model), recipe_format(recipe.data))
+            codec = load_codec(str(model), recipe.data)
             bound = None if self._as_recorded else recipe.rollout.max_age
             groups = RecordedGroups(recording.groups, engine, codec, trainer, recording.timeout, bound)
             yield Parts(

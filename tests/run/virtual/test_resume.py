@@ -151,6 +151,7 @@ def test_a_run_that_lost_files_that_its_checkpoints_count_on_is_refused(again: t
         ("world=wall", r"world = 'wall': .*step_4 was made with 'virtual'"),
         ("seed=1", "seed = 1: .* was made with 0; resume with that, or start a new run"),
         ("data.options.size=400", "data.options.size = 400"),
+        ("data.template_time=2031-12-31", "data.template_time = '2031-12-31T00:00:00': .* was made with '2025-01-01T"),
     ],
 )
 def test_a_checkpoint_of_another_world_or_model_is_refused_and_left_alone(
