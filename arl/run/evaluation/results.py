@@ -104,7 +104,7 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         "suffix": recipe.data.suffix,
         "chat_template_sha256": template and _sha256(template.encode()),
         "template_arguments": recipe.data.template_arguments,
-        "template_time": recipe.data.template_time if template and CLOCK in template else None,
+        "template_time": str(recipe.data.template_time) if template and CLOCK in template else None,
         **recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
         "env": env_name(recipe),
         "grader": reward,
