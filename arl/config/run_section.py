@@ -57,7 +57,7 @@ class Deadlines(Section):
 
         Its engine has the lowest priority.
         """
-        return max(self.startup, self.step)
+        return self.startup + self.step + MARGIN
 
     @property
     def swap_and_restart(self) -> float:

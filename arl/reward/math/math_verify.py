@@ -7,6 +7,7 @@ need the main thread of a process, and are off: the deadline of a reward worker 
 """
 
 from arl.reward.math.extraction import find_answer, gold_answer
+from arl.reward.math.grader import unusable
 from arl.types import Problem, Response
 
 try:
@@ -22,3 +23,6 @@ def score(problem: Problem, response: Response) -> dict[str, float]:
     _, is_marked = find_answer(response.text, response.truncated)
     is_correct = math_verify.verify(gold, answer, timeout_seconds=None)
     return {"correct": float(is_correct), "format": float(is_marked)}
+
+
+score.unusable = unusable  # type: ignore[attr-defined]

@@ -173,7 +173,7 @@ class BackgroundEvaluations(Evaluations):
         deadlines = self._board.recipe.deadlines
         process = await self._start(version)
         died = asyncio.create_task(process.died(), name=f"evaluation of version {version}")
-        rule = "the longer of deadlines.startup and deadlines.step"
+        rule = "deadlines.startup and deadlines.step"
         waiting = budget(deadlines.evaluation, "evaluation", f"the next answer of version {version} ({rule})")
         try:
             async with waiting as bound:
