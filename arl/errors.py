@@ -24,7 +24,7 @@ import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
-OTHERS = (str(Path(__file__).parent), *(sysconfig.get_path(name) for name in ("stdlib", "purelib", "platlib")))
+OTHERS = tuple(f"{path}/" for path in (Path(__file__).parent, *map(sysconfig.get_path, ("stdlib", "purelib"))))
 MAX_FRAMES = 8  # of a traceback, the innermost
 MAX_LINES = 20
 LINE_BEGIN = 700  # characters of a long line that are shown

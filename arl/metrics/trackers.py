@@ -147,5 +147,6 @@ class TrackerThread:
 
     def _remedy(self) -> str:
         """Say how to upload what wandb has on the disk."""
-        kept = sorted(self._run.directory.glob("wandb/*run-*")) if self._name == "wandb" else []
-        return f"; upload what it has with `wandb sync {shlex.quote(str(kept[-1]))}`" if kept else ""
+        kept = self._run.directory.glob("wandb/*run-[0-9]*") if self._name == "wandb" else ()
+        newest = max(kept, key=lambda path: path.stat().st_mtime, default=None)
+        return f"; upload what it has with `wandb sync {shlex.quote(str(newest))}`" if newest else ""

@@ -28,7 +28,7 @@ AXIS_STEP = "axis/step"
 AXIS_TOKENS = "axis/tokens"
 AXIS_TIME = "axis/time_s"
 TOKENS = "tokens/trained_total"
-COLUMNS = (*SampledEpisode.__struct_fields__, "age")  # of the table of samples
+COLUMNS = (*(name for name in SampledEpisode.__struct_fields__ if name != "spans"), "age")  # of the table of samples
 
 
 def require_key() -> None:

@@ -43,7 +43,7 @@ class _Axis:
         room = (high - low) / 25 or abs(low) / 10 or 1.0
         self._range = (-0.4, len(names) - 0.6) if names else (low - room, high + room)
         self.ends = (start, end)
-        numbers = ((at, f"{at:,.6g}") for at in _round_numbers(*self._range))
+        numbers = ((at, f"{at:,.12g}") for at in _round_numbers(*self._range))
         self.ticks: list[tuple[float, str]] = [*enumerate(names)] or [*numbers]
 
     def __call__(self, value: float) -> float:

@@ -59,6 +59,8 @@ class EnvWatch:
                 what = f"took no turn and did not end for {self.silence:g} s (deadlines.episode)"
                 cause = error.__cause__ or error  # the cancellation, whose traceback leads to where it waits
             raise UserCodeError(f"env {self.name} on {problem.id}", cause, what) from error
+        finally:
+            session.on_turn = lambda is_open: None  # of a turn that the env has left in a task of its own
 
     def _look_at(self, seconds: float) -> None:
         """Say that the env has blocked the controller, and again when it does so for twice as long."""
