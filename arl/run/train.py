@@ -181,6 +181,9 @@ class SegmentRun:
         context = self.context
         recipe = context.recipe
         restored = context.state
+        recorded = None if restored is None else restored.recorder
+        if restored is not None and not recipe.world_traits.virtual_time:  # there a restart is part of the schedule
+            recorded = restored.recorder.after_pause(clock.now() - restored.time)
         with Recorder(
             context.directory,
             recipe.output.trajectories,
@@ -189,7 +192,7 @@ class SegmentRun:
             codec=parts.codec,
             samples_every=recipe.output.samples_every,
             threaded=not recipe.world_traits.virtual_time,
-            restored=None if restored is None else restored.recorder.after_pause(clock.now() - restored.time),
+            restored=recorded,
         ) as recorder:
             if self.before is not None and restored is None:
                 recorder.evaluated(self.before)
