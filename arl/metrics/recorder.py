@@ -315,12 +315,12 @@ class Recorder:
         self._note_equal_rewards(record)
         self._recorded(result.version)
 
-    def evaluated(self, accuracy: Accuracy) -> None:
-        """Write the record of an evaluation, once; it may come after those of later steps."""
+    def evaluated(self, accuracy: Accuracy, time_s: float) -> None:
+        """Write the record of an evaluation of this time, once; it may come after those of later steps."""
         version = accuracy.version
         if (accuracy.suite, version) in self.records.evaluated:  # as in a run that is resumed
             return
-        record: Record = {"step": version, "policy_version": version, "time_s": self.seconds}
+        record: Record = {"step": version, "policy_version": version, "time_s": time_s}
         record[f"eval/{accuracy.suite}/accuracy"] = accuracy.mean_reward
         record[f"eval/{accuracy.suite}/problems"] = accuracy.problems
         self._write(record)

@@ -195,7 +195,7 @@ class SegmentRun:
             restored=recorded,
         ) as recorder:
             if self.before is not None and restored is None:
-                recorder.evaluated(self.before)
+                recorder.evaluated(self.before, recorder.seconds)
             board = None
             evaluations = Evaluations()
             if recipe.eval.every:
@@ -295,7 +295,7 @@ class SegmentRun:
         if board is not None and is_all and not board.measured(version):
             board.add(self.context.directory / CHECKPOINTS / f"step_{version}", [self.after])
         else:
-            self.recorder.evaluated(self.after)
+            self.recorder.evaluated(self.after, self.recorder.seconds)
 
 
 # ---- summary

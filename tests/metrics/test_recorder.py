@@ -85,7 +85,7 @@ def run(tmp_path: Path) -> Path:
             recorder.group_lost(FAILED_GROUP, FAILED, ValueError("no"))
             recorder.swapped(SwapReport(3, 0.25, 0.5, parts=PauseParts(drain=0.125, load=0.0625)))
             recorder.step_finished(BATCH, StepResult(4, {"loss": 0.125}), StepWaits(1.0, 0.5, 0.25))
-            recorder.evaluated(Accuracy(0.75, 512, 4))
+            recorder.evaluated(Accuracy(0.75, 512, 4), recorder.seconds)
             assert recorder.state.token_ages == {0: 4, 1: 2, 2: 2}
             assert recorder.state.num_spanning == 2
 

@@ -162,7 +162,7 @@ def test_a_failure_or_a_deadline_leaves_out_its_version_alone(tmp_path: Path) ->
             await running
         left_out = [note for note in beside.notes if "is not evaluated" in note]
         assert left_out[0] == "version 10 is not evaluated: evaluation exited with code 1"
-        assert left_out[1].startswith("version 20 is not evaluated: evaluation waited 1800 s for the next answer")
+        assert left_out[1].startswith("version 20 is not evaluated: evaluation waited 2710 s for the next answer")
 
     records = in_run(tmp_path, body)
     assert [(r["step"], r["policy_version"], r["eval/held_out/accuracy"]) for r in records] == [

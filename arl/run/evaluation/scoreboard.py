@@ -5,7 +5,7 @@
 The file outlives what a resumed run cuts off. A score that was measured is never measured again, unless its step is
 trained again; each has one record in metrics.jsonl.
 
-    evaluations/scores.jsonl    {"version": 40, "model": "step_40", "accuracies": [{"suite": "held_out", …}]}
+    evaluations/scores.jsonl    {"version": 40, "model": "step_40", "time_s": 61.2, "accuracies": […]}
     checkpoints/best            a link to the best checkpoint, a directory that `arl eval` and `model.path` take
 """
 
@@ -32,6 +32,7 @@ class Scores(Struct, frozen=True):
 
     version: int
     model: str  # name of its directory below checkpoints/
+    time_s: float  # of its records in metrics.jsonl, which a resumed run may have to write again
     accuracies: tuple[Accuracy, ...]  # one of each suite
 
 
@@ -97,7 +98,7 @@ class Scoreboard:
             DiskError: a file cannot be written.
         """
         version = accuracies[0].version
-        self._scores[version] = Scores(version, model.name, tuple(accuracies))
+        self._scores[version] = Scores(version, model.name, self._recorder.seconds, tuple(accuracies))
         self._write()
         is_best = self.best is self._scores[version]
         text = ", ".join(f"{accuracy.suite} {accuracy.mean_reward:.3f}" for accuracy in accuracies)
@@ -111,7 +112,7 @@ class Scoreboard:
             replace_file(self._file, msgspec.json.Encoder().encode_lines(self._scores.values()))
         for scores in self._scores.values():
             for accuracy in scores.accuracies:
-                self._recorder.evaluated(accuracy)
+                self._recorder.evaluated(accuracy, scores.time_s)
         link = self.checkpoints / BEST
         best = self.best
         if best is None:
