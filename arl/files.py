@@ -2,15 +2,13 @@
 
 A file that `replace_file` writes is either the old one or the new one, never a part. The kernel lets go of a lock
 (flock) when the process that holds it ends, however it ends. Some file systems have no locks: Lustre that is mounted
-without `-o flock`, NFS without lockd. There a file beside it says which process of which machine holds it.
+without `-o flock`, NFS without lockd. Runs go on there without a lock, and say so.
 """
 
 import contextlib
 import errno
 import fcntl
-import io
 import os
-import platform
 import re
 import shutil
 import sys
@@ -19,13 +17,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import psutil
-
 from arl.errors import DiskError, InputError
 
-MAKE_ROOM = "make room there"  # ends the message of a full disk
 FULL = {errno.ENOSPC, errno.EDQUOT}
-CLOCK_SECONDS = 2.0  # by which the clock of a file system may be behind
 CODE_IN_TEXT = re.compile(r"os error (\d+)")  # safetensors raises an error of its own
 
 
@@ -60,7 +54,7 @@ def explain_disk(path: Path, code: int | None) -> str:
     if code in FULL:
         disk = shutil.disk_usage(path.parent)
         free = f"{disk.free / 1e6:.1f} of {disk.total / 1e6:.0f} MB are free on {path.parent}"
-        remedy = f"{free}: {MAKE_ROOM}"
+        remedy = f"{free}: make room there"
     why = f" ({os.strerror(code)})" if code else ""
     return f"{path}: cannot be written{why}: {remedy}"
 
@@ -125,88 +119,43 @@ def remove_any(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-class LockFile(io.FileIO):
-    """Hold an open file that may be locked until it is closed."""
-
-    marker: Path | None = None
-    """Beside it, where its file system has no locks: says which process holds it."""
-
-    def close(self) -> None:
-        """Close the file, which ends the lock."""
-        if self.marker is not None:
-            self.marker.unlink(missing_ok=True)
-            self.marker = None
-        super().close()
-
-
-def require_lock(path: Path) -> LockFile:
+def require_lock(path: Path) -> BinaryIO:
     """Open a file to lock it, and make it if it is missing, in a directory that a user has named.
 
     Raises:
         InputError: it cannot be opened.
     """
     try:
-        return LockFile(path, "a")
+        return path.open("ab")
     except OSError as error:
         raise InputError(f"{path}: cannot be opened ({error.strerror}); remove what has its name") from error
 
 
-def try_lock(file: LockFile) -> bool:
+def try_lock(file: BinaryIO) -> bool:
     """Lock an open file until it is closed, without waiting, and return whether no other process holds its lock."""
-    path = Path(os.fsdecode(file.name))
     try:
         return _flock(file, fcntl.LOCK_EX)
-    except OSError as error:
-        if not _mark(_marker_of(path)):
-            return False
-        file.marker = _marker_of(path)
+    except OSError as error:  # ENOSYS, ENOLCK, EOPNOTSUPP, or the kernel's own 524, by file system
         print(
-            f"{path}: its file system has no locks ({error.strerror}): nothing keeps a process of another machine from "
-            "using the same directory at once",
+            f"{file.name}: its file system has no locks ({error.strerror}): nothing keeps two processes from using the "
+            "same directory at once",
             file=sys.stderr,
         )
         return True
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether a process holds the lock of a file; False where it is not there, or nobody can know."""
+    """Return whether a process holds the lock of a file; False where it is not there, or cannot be locked."""
     try:
         with path.open("rb") as file:
             return not _flock(file, fcntl.LOCK_SH)
     except OSError:
-        return _holder_lives(_marker_of(path))
+        return False
 
 
-def _flock(file: io.FileIO | BinaryIO, kind: int) -> bool:
+def _flock(file: BinaryIO, kind: int) -> bool:
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
-
-
-def _marker_of(path: Path) -> Path:
-    return path.with_name(f"{path.name}.held")
-
-
-def _mark(marker: Path) -> bool:
-    """Make a marker that names this process, unless one is there whose process lives."""
-    try:
-        with marker.open("x") as file:
-            file.write(f"{os.getpid()} {platform.node()}")
-    except FileExistsError:
-        if _holder_lives(marker):
-            return False
-        marker.unlink(missing_ok=True)  # of a process that was killed
-        return _mark(marker)
-    return True
-
-
-def _holder_lives(marker: Path) -> bool:
-    """Return whether the process that made a marker is one of this machine, and lives."""
-    try:
-        pid, host = marker.read_text().split(" ", 1)
-        began = psutil.Process(int(pid)).create_time()
-        return host == platform.node() and began <= marker.stat().st_mtime + CLOCK_SECONDS
-    except (OSError, ValueError, psutil.Error):
-        return False

@@ -1,6 +1,7 @@
 """Write the mistakes that pydantic finds in a recipe's words: place, field, value, rule and what was probably meant."""
 
 import difflib
+import functools
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -78,12 +79,17 @@ def place_of(key: Key, places: Mapping[Key, str], path: Path) -> str:
 
 def _translations(name: str, value: Any) -> Iterator[str]:
     """Say what arl calls what other systems call `name`, or the fields of such a section."""
-    for ours, theirs in load_yaml(OTHER_SYSTEMS.read_text()).items():
-        if name in theirs.split():
+    for ours, theirs in _other_names().items():
+        if name in theirs:
             yield f"in arl, {name} is {ours}"
     if isinstance(value, dict):
         for field, inner in value.items():
             yield from _translations(str(field), inner)
+
+
+@functools.cache
+def _other_names() -> dict[str, list[str]]:
+    return {ours: theirs.split() for ours, theirs in load_yaml(OTHER_SYSTEMS.read_text()).items()}
 
 
 def _meant(given: str, names: list[str], fields: Iterable[str] = ()) -> str:

@@ -18,7 +18,6 @@ from msgspec import Struct
 
 from arl.errors import InputError
 from arl.launch.child import CORES
-from arl.launch.spawn import control_groups
 
 VISIBLE_DEVICES = "CUDA_VISIBLE_DEVICES"
 DEVICE_FILES = "nvidia[0-9]*"
@@ -45,18 +44,17 @@ class Gpu(Struct, frozen=True):
         return f"GPU {self.number} {self.name}, {self.total_bytes / 1e9:.1f} GB"
 
 
-def core_numbers(root: Path = Path("/")) -> tuple[int, ...]:
-    """Return the numbers of the CPU cores on which this process may run, no more than its quotas of CPU time allow.
+def core_numbers() -> tuple[int, ...]:
+    """Return the numbers of the CPU cores on which this process may run."""
+    return tuple(sorted(os.sched_getaffinity(0)))
+
+
+def visible_cores(root: Path = Path("/")) -> int:
+    """Return the number of CPU cores on which this process may run, no more than its quotas of CPU time allow.
 
     More threads than that would wait for each other while the kernel holds some of them back.
     """
-    cores = sorted(os.sched_getaffinity(0))
-    return tuple(cores[: max(int(_least(len(cores), "cpu", _quota, root)), 1)])
-
-
-def visible_cores() -> int:
-    """Return the number of CPU cores that this process may use."""
-    return len(core_numbers())
+    return max(int(_least(len(core_numbers()), "cpu", _quota, root)), 1)
 
 
 def free_memory(root: Path = Path("/")) -> int:
@@ -70,10 +68,28 @@ def free_memory(root: Path = Path("/")) -> int:
 def _least(on_host: float, controller: str, read: Callable[[Path], float], root: Path) -> float:
     """Return the smallest of what the host has and of what each control group around this process allows."""
     allowed = [on_host]
-    for group in control_groups(controller, root):
+    for group in _control_groups(controller, root):
         with contextlib.suppress(OSError, ValueError):  # it has no such file, or no limit: "max"
             allowed.append(read(group))
     return min(allowed)
+
+
+def _control_groups(controller: str, root: Path) -> Iterator[Path]:
+    """Yield the directories of this process's control groups, each before those around it, as far as they are visible.
+
+    Version 1 has a tree for each controller, version 2 one for all.
+    """
+    if not (root / "proc/self/cgroup").exists():  # a kernel without control groups
+        return
+    own = [line.split(":", 2)[1:] for line in (root / "proc/self/cgroup").read_text().splitlines()]
+    for mount in (root / "proc/self/mounts").read_text().splitlines():
+        _, place, kind, options, *_ = mount.split()
+        tree = {"cgroup": controller, "cgroup2": ""}.get(kind)
+        top = root / place[1:]
+        for controllers, path in own:
+            if tree in controllers.split(",") and (not tree or tree in options.split(",")):
+                group = top / path[1:]  # in a container this may be the path outside of it: then only the top exists
+                yield from (each for each in (group, *group.parents) if each.is_relative_to(top) and each.is_dir())
 
 
 def _quota(group: Path) -> float:

@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import psutil
@@ -92,38 +92,6 @@ def describe_state(pid: int) -> str:
         return RUNS
 
 
-def control_groups(controller: str, root: Path = Path("/")) -> Iterator[Path]:
-    """Yield the directories of this process's control groups, each before those around it, as far as they are visible.
-
-    Args:
-        controller: such as memory; version 1 has a tree for each, version 2 one for all.
-        root: of the file system.
-    """
-    if not (root / "proc/self/cgroup").exists():  # a kernel without control groups
-        return
-    own = [line.split(":", 2)[1:] for line in (root / "proc/self/cgroup").read_text().splitlines()]
-    for mount in (root / "proc/self/mounts").read_text().splitlines():
-        _, place, kind, options, *_ = mount.split()
-        tree = {"cgroup": controller, "cgroup2": ""}.get(kind)
-        top = root / place[1:]
-        for controllers, path in own:
-            if tree in controllers.split(",") and (not tree or tree in options.split(",")):
-                group = top / path[1:]  # in a container this may be the path outside of it: then only the top exists
-                yield from (each for each in (group, *group.parents) if each.is_relative_to(top) and each.is_dir())
-
-
-def oom_kills() -> int:
-    """Return how many processes of this one's control group the kernel has killed because memory ran out."""
-    names = ("memory.events", "memory.oom_control")  # of version 2, and of version 1
-    files = (group / name for group in control_groups("memory") for name in names)
-    file = next(filter(Path.is_file, files), None)
-    lines = file.read_text().splitlines() if file else []
-    return sum(int(line.split()[1]) for line in lines if line.startswith("oom_kill "))
-
-
-_OOM_KILLS_BEFORE = oom_kills()  # before this process has started any other
-
-
 def describe_exit(code: int, lowered_by: str = "") -> str:
     """Say how a process has ended, by its exit code; 137 is a shell's for SIGKILL.
 
@@ -139,6 +107,4 @@ def describe_exit(code: int, lowered_by: str = "") -> str:
     how = f"exited with code {code}" if code >= 0 else f"was killed by {names.get(-code, f'signal {-code}')}"
     if code not in (-signal.SIGKILL, 128 + signal.SIGKILL):
         return how
-    killed = oom_kills() - _OOM_KILLS_BEFORE
-    sign = f"the kernel has killed {killed} in this control group" if killed else "see `dmesg`"
-    return f"{how}, perhaps because memory was short ({sign}){lowered_by and f'; lower {lowered_by}'}"
+    return f"{how}, perhaps because memory was short (see `dmesg`){lowered_by and f'; lower {lowered_by}'}"

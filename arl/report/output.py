@@ -87,7 +87,7 @@ def write_report(report: Report, path: Path) -> Path:
 
 def _slug(title: str) -> str:
     """Return the name of a file: `Accuracy on held_out, percent` is `accuracy-on-held-out-percent`."""
-    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")[:120]
+    return re.sub(r"[\W_]+", "-", title.lower()).strip("-")[:120]
 
 
 def _csv(table: Table) -> str:

@@ -14,7 +14,6 @@ import contextlib
 import os
 import signal
 import threading
-from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
@@ -34,10 +33,10 @@ from arl.errors import (
     TrainerError,
     leaves,
 )
-from arl.files import MAKE_ROOM, explain_disk
+from arl.files import explain_disk
 from arl.launch.base import Launcher, Process
 from arl.launch.spawn import RUNS
-from arl.metrics.run_files import RECIPE, TRAJECTORIES
+from arl.metrics.run_files import RECIPE
 from arl.rollout.controller import Controller
 from arl.run.checkpoint import checkpoints_in
 from arl.run.evaluation.scoreboard import CHECKPOINTS
@@ -221,29 +220,13 @@ def stopped(directory: Path, version: int) -> RunStopped:
 
 @contextlib.contextmanager
 def resumable(directory: Path) -> Iterator[None]:
-    """Let the failure of a run that can be resumed end with the command that does it.
-
-    On a full disk, it also says what the run has there.
-    """
+    """Let the failure of a run that can be resumed end with the command that does it."""
     try:
         yield
     except RunError as error:
-        if MAKE_ROOM in str(error):
-            error.args = (f"{error}\n{describe_sizes(directory)}",)
         if checkpoints_in(directory / CHECKPOINTS):
             error.args = (f"{error}\n{RESUME_WITH}{resume_command(directory)}",)
         raise
-
-
-def describe_sizes(directory: Path) -> str:
-    """Say what the parts of a run take on its disk, and which fields change that."""
-    remedies = {CHECKPOINTS: " (output.keep_checkpoints)", TRAJECTORIES: " (output.trajectories)"}
-    sizes: Counter[str] = Counter()
-    for path in directory.rglob("*"):
-        with contextlib.suppress(OSError):  # removed meanwhile
-            sizes[path.relative_to(directory).parts[0]] += path.lstat().st_size
-    parts = ", ".join(f"{name} {size / 1e6:.1f} MB{remedies.get(name, '')}" for name, size in sizes.most_common(SHOWN))
-    return f"{directory} takes {sizes.total() / 1e6:.1f} MB: {parts}"
 
 
 def resume_command(directory: Path) -> str:

@@ -59,7 +59,7 @@ FREE_ON_THE_WALL = (
 # Fields that may name what lies on the Hugging Face hub.
 HUB_FIELDS = ("model.path", "data.path", "data.eval_path")
 # Names the commit of the working directory, with -dirty where files differ from it; fails without git.
-DESCRIBE = "git describe --always --dirty --abbrev=12 --exclude='*'"
+DESCRIBE = ("timeout", "5", "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
 MAIN = "main"  # the branch that a name without a revision is of
 
 
@@ -173,8 +173,8 @@ def _say_what_changes(recipe: Recipe, state: RunState, note: Callable[[str], Non
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:
     file = directory / RECIPE
-    status, commit = subprocess.getstatusoutput(f"{DESCRIBE} 2> /dev/null")
-    header = "" if status else f"{GIT_COMMIT}{commit}\n"
+    commit = subprocess.run(DESCRIBE, capture_output=True, text=True, check=False)
+    header = "" if commit.returncode else f"{GIT_COMMIT}{commit.stdout}"
     with writing(file):
         replace_file(file, f"{header}{dump_recipe(recipe)}".encode())
 

@@ -10,6 +10,7 @@ packs the same pairs and computes its own share. Standard output is one JSON obj
 import json
 import os
 import random
+import shlex
 import signal
 import sys
 import tempfile
@@ -129,6 +130,8 @@ class Tuner:
     def save(self, output: Path) -> None:
         """Write the model in the place of the last save, so that one of the two is always whole. Collective."""
         fresh = output.with_name(f".{output.name}.fresh")
+        if dist.get_rank() == 0:
+            remove_any(fresh)  # of a save that was killed
         self.policy.save(fresh)
         if dist.get_rank() != 0:
             return
@@ -186,7 +189,7 @@ def tune(fields: dict[str, Any]) -> None:
     say(output=job.output)
     dist.destroy_process_group()  # left to the interpreter's end, gloo's threads sometimes abort
     if step < job.steps:
-        rest = f"arl sft {output} {job.data} OUTPUT --steps {job.steps - step}"
+        rest = shlex.join(["arl", "sft", job.output, job.data, "OUTPUT", "--steps", str(job.steps - step)])
         raise RunStopped(f"stopped after step {step} of {job.steps}; {output} holds the model\ngo on with: {rest}")
 
 
@@ -232,7 +235,9 @@ def _train(job: PairsJob, model: str, pairs: list[Pair]) -> int:
         print("stopping after this step; a second Ctrl-C ends at once and saves nothing", file=sys.stderr, flush=True)
 
     start = time.perf_counter()
-    before = signal.signal(signal.SIGINT, stop_soon)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # as in a script's background, whose Ctrl-C is not for it
+        signal.signal(signal.SIGINT, stop_soon)
     for step in range(1, job.steps + 1):
         loss = tuner.step(next(batches), schedule.rate(step - 1))
         is_last = step == job.steps or tuner.any_rank(bool(interrupts))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.launch import devices
-from arl.launch.devices import core_numbers, divide, free_memory, refuse_unusable_gpus
+from arl.launch.devices import divide, free_memory, refuse_unusable_gpus, visible_cores
 
 FILES = ("nvidia0", "nvidia1")
 
@@ -84,7 +84,7 @@ def test_limits_of_control_groups_count_wherever_they_are_set(name: str, tmp_pat
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(text)
     assert free_memory(tmp_path) == 1250
-    assert len(core_numbers(tmp_path)) == 1
+    assert visible_cores(tmp_path) == 1
 
 
 @given(jobs=st.integers(1, 12), cores=st.integers(1, 40))
