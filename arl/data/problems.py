@@ -77,10 +77,9 @@ def load_problems(
         training, longest = fitting(training, notes)
         fitting(held_out, notes, HELD_OUT)
     if not training:
-        source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
         said = "".join(f"; {note}" for note in notes)
         raise DataError(
-            f"{source}: {len(held_out)} problems are held out and leave none to train on; give more, hold out "
+            f"{_source(data)}: {len(held_out)} problems are held out and leave none to train on; give more, hold out "
             f"fewer, or filter less{said}"
         )
     if unusable is not None:
@@ -240,12 +239,15 @@ def check_answers(candidates: Sequence[Candidate], data: Data, unusable: AnswerC
     )
     if 2 * len(useless) <= len(checked):
         return [what]
-    source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
-    names = ", ".join(column_names(first.problem.metadata)[:12])
+    others = ", ".join(column_names(first.problem.metadata)[:12]) or "none"
     raise DataError(
-        f"{source}: {what}. Correct the answers, or name their column in data.columns.answer; of a list, name an "
-        f"element, as in final_answer.0{names and f' (the other columns are {names})'}"
+        f"{_source(data)}: {what}. Correct the answers, or name their column in data.columns.answer (the other columns "
+        f"are {others}); of a list, name an element, as in final_answer.0"
     )
+
+
+def _source(data: Data) -> str:
+    return f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
 
 
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:

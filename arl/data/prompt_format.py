@@ -170,7 +170,9 @@ class PromptRenderer:
 
         environment: Environment = _compile_jinja_template(self.template).environment
         given = {**self._tokenizer.special_tokens_map, CLOCK: frozen_clock, **self._format.template_arguments}
-        return environment.from_string(str(self.template), globals=given)
+        template = environment.from_string(str(self.template), globals=given)
+        template.globals = dict(template.globals)  # a chain of dicts takes as long as all else of a rendering
+        return template
 
     def _check_arguments(self) -> None:
         """Raise where an argument is not one that the template reads, or is arl's own."""

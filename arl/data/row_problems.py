@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import force_setattr
 
 from arl.config.data_section import Columns, fill_template, template_fields
 from arl.data.table_rows import Row, column_names, read_rows, value_at
@@ -35,17 +36,17 @@ class Candidate(Struct, frozen=True):
     problem: Problem
     question: str
     place: str  # where it comes from, for messages
+    letters: int = 0  # a hash of the letters and digits of the key
+
+    def __post_init__(self) -> None:
+        text = self.question if self.question.isascii() else self.key  # of an ASCII text the letters are its own
+        letters = text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS)
+        force_setattr(self, "letters", hash(letters))
 
     @property
     def key(self) -> str:
         """Return the text by which equal questions are found."""
         return question_key(self.question)
-
-    @property
-    def letters(self) -> int:
-        """Hash the letters and digits of the key. Of an ASCII text these are its own: no key has to be made."""
-        text = self.question if self.question.isascii() else self.key
-        return hash(text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS))
 
     def __str__(self) -> str:
         """Return the place and the beginning of the question, on one line."""

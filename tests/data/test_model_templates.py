@@ -12,6 +12,7 @@ from arl.data.prompt_format import PromptFormat
 from arl.data.row_problems import Candidate
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
+from arl.models.tiny import character_tokenizer
 from arl.run.prompt_lengths import fitting_prompts
 from arl.types import Problem
 from tests.data.model_templates import FAMILIES, family_tokenizer
@@ -202,6 +203,12 @@ def test_a_prompt_that_the_template_refuses_is_named_by_its_row() -> None:
     rows.append(Candidate(Problem([{"role": "system", "content": "No."}]), "", "sums.jsonl:3"))
     with pytest.raises(DataError, match=r"^sums\.jsonl:3 .*does not take messages of system"):
         measure(codec, [*rows, *candidates("4?")])
+
+
+def test_characters_that_the_tokenizer_does_not_know_are_refused_with_their_row() -> None:
+    codec = HuggingFaceCodec(character_tokenizer("0123456789+="))
+    with pytest.raises(InputError, match=r"^sums\.jsonl:2 .*: its prompt has ' x', for which this model's tokenizer"):
+        measure(codec, candidates("1+1=", "2 x 2=", "3 y 3="))
 
 
 def test_a_tokenizer_file_that_asks_to_cut_prompts_does_not_shorten_them() -> None:
