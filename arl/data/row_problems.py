@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import force_setattr
 
 from arl.config.data_section import Columns, fill_template, template_fields
 from arl.data.table_rows import Row, column_names, read_rows, value_at
@@ -27,26 +26,33 @@ from arl.types import Problem
 DEFAULT_ANSWER = "answer"
 
 
-class Candidate(Struct, frozen=True):
-    """Hold a problem on its way into a split.
+class Question:
+    """Hold a question. It equals itself in another spelling: see `question_key`.
 
-    Equal questions have equal letters and an equal key, which takes ten times as long to make.
+    The hash is that of the letters and digits of the key. Of an ASCII text these are its own, so that most keys, which
+    take eight times as long, are never made.
     """
 
+    __slots__ = ("_hash", "_text")
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        letters = text if text.isascii() else question_key(text)
+        self._hash = hash(letters.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Question) and question_key(self._text) == question_key(other._text)
+
+
+class Candidate(Struct, frozen=True):
+    """Hold a problem on its way into a split."""
+
     problem: Problem
-    question: str
+    question: Question
     place: str  # where it comes from, for messages
-    letters: int = 0  # a hash of the letters and digits of the key
-
-    def __post_init__(self) -> None:
-        text = self.question if self.question.isascii() else self.key  # of an ASCII text the letters are its own
-        letters = text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS)
-        force_setattr(self, "letters", hash(letters))
-
-    @property
-    def key(self) -> str:
-        """Return the text by which equal questions are found."""
-        return question_key(self.question)
 
     def __str__(self) -> str:
         """Return the place and the beginning of the question, on one line."""
@@ -92,7 +98,7 @@ class RowReader:
             question = " ".join(texts.values())
         metadata = {name: value for name, value in row.values.items() if name not in self._used}
         problem = Problem(prompt, self._answer(row), metadata)
-        return Candidate(problem, question, row.place)
+        return Candidate(problem, Question(question), row.place)
 
     def _answer(self, row: Row) -> str:
         column = self._columns.answer

@@ -120,14 +120,10 @@ def value_at(values: dict[str, Any], column: str) -> Any:
 
 def column_names(values: dict[str, Any]) -> list[str]:
     """List the columns of a row, those inside structs as `outer.inner`."""
-    names: list[str] = []
-    left = [("", values)]
-    while left:
-        prefix, inner = left.pop(0)
-        for name, value in inner.items():
-            names.append(f"{prefix}{name}")
-            if isinstance(value, dict):
-                left.append((f"{prefix}{name}.", value))
+    names = list(values)
+    for name, value in values.items():
+        if isinstance(value, dict):
+            names += [f"{name}.{inner}" for inner in column_names(value)]
     return names
 
 
