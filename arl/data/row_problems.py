@@ -26,28 +26,28 @@ from arl.types import Problem
 DEFAULT_ANSWER = "answer"
 
 
-class Question:
+class Question(Struct, eq=False, gc=False):
     """Hold a question. It equals itself in another spelling: see `question_key`.
 
     The hash is that of the letters and digits of the key. Of an ASCII text these are its own, so that most keys, which
     take eight times as long, are never made.
     """
 
-    __slots__ = ("_hash", "_text")
+    text: str
+    letters: int = 0
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        letters = text if text.isascii() else question_key(text)
-        self._hash = hash(letters.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS))
+    def __post_init__(self) -> None:
+        text = self.text if self.text.isascii() else question_key(self.text)
+        self.letters = hash(text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS))
 
     def __hash__(self) -> int:
-        return self._hash
+        return self.letters
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Question) and question_key(self._text) == question_key(other._text)
+        return isinstance(other, Question) and question_key(self.text) == question_key(other.text)
 
 
-class Candidate(Struct, frozen=True):
+class Candidate(Struct, frozen=True, gc=False):
     """Hold a problem on its way into a split."""
 
     problem: Problem
