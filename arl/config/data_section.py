@@ -29,9 +29,6 @@ TASKS: Mapping[str, str] = {
 OF_FILES = ("eval_path", "eval_fraction", "columns", "template", "malformed")
 """Fields that describe files, and have no meaning beside data.task."""
 
-OF_PROMPTS = ("system", "suffix", "chat_template", "template_arguments", "template_time")
-"""Fields that say how a problem becomes a prompt."""
-
 EVAL_FRACTION = 0.1
 
 

@@ -15,9 +15,11 @@ import contextlib
 import functools
 import itertools
 from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime
 from typing import Any
 
 from jinja2 import Environment, Template, TemplateError, meta
+from msgspec import Struct
 from transformers import PreTrainedTokenizerBase
 
 from arl.config.data_section import Data
@@ -33,6 +35,16 @@ OWN_ARGUMENTS = {"messages", "tools", "documents", "add_generation_prompt"}
 TEMPLATE_ERRORS = (TemplateError, TypeError, ValueError, ArithmeticError, AttributeError, LookupError, RecursionError)
 
 
+class PromptFormat(Struct, frozen=True):
+    """Say how prompts are made, as the fields of these names in the section `data` of a recipe do."""
+
+    system: str = ""
+    suffix: str = ""
+    chat_template: bool = True
+    template_arguments: dict[str, Any] = {}
+    template_time: datetime = Data.model_fields["template_time"].default
+
+
 class PromptRenderer:
     """Render prompts with a model's tokenizer.
 
@@ -44,7 +56,7 @@ class PromptRenderer:
         DataError: the template cannot be used, or the recipe asks for what needs one where there is none.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, wanted: Data) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, wanted: PromptFormat | Data) -> None:
         self._tokenizer = tokenizer
         self._format = wanted
         self._dates: set[str] = set()  # that the template wrote

@@ -12,11 +12,11 @@ from transformers import PreTrainedTokenizerBase
 from arl.config.data_section import Data
 from arl.data.hub import description_of
 from arl.data.model_limits import end_token_ids, reading_model
-from arl.data.prompt_format import PromptRenderer, control_tokens, encode_texts, paired_marks
+from arl.data.prompt_format import PromptFormat, PromptRenderer, control_tokens, encode_texts, paired_marks
 from arl.errors import DataError
 from arl.types import Problem
 
-PLAIN = Data.model_construct()  # prompts without additions
+PLAIN = PromptFormat()
 SHOWN_CHARACTERS = 120  # of a prompt, in the plan
 SHOWN_TOKENS = 4  # of each end of a prompt, in the plan
 GENERAL_CLASS = "TokenizersBackend"  # of transformers 5, which PreTrainedTokenizerFast is another name of
@@ -40,7 +40,7 @@ class HuggingFaceCodec:
             generation_config.json is damaged.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: Data = PLAIN) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, prompts: PromptFormat | Data = PLAIN) -> None:
         self._tokenizer = tokenizer
         self.prompts = PromptRenderer(tokenizer, prompts)
         self.vocab_size = len(tokenizer)
@@ -64,7 +64,7 @@ class HuggingFaceCodec:
         # An end token that is a word or a line end is text as well.
         self._left_out = (framing | {tokenizer.pad_token_id}) & self._control_tokens.keys()
 
-    def with_format(self, prompts: Data) -> "HuggingFaceCodec":
+    def with_format(self, prompts: PromptFormat | Data) -> "HuggingFaceCodec":
         """Return a codec of the same tokenizer that makes prompts of another format, such as a suite's."""
         return HuggingFaceCodec(self._tokenizer, prompts)
 
@@ -142,7 +142,7 @@ class HuggingFaceCodec:
         return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
 
-def load_codec(path: str, prompts: Data = PLAIN) -> HuggingFaceCodec:
+def load_codec(path: str, prompts: PromptFormat | Data = PLAIN) -> HuggingFaceCodec:
     """Load the tokenizer of a model.
 
     Raises:

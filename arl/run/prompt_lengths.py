@@ -48,7 +48,7 @@ def fitting_prompts(
                 )
             kept.append(candidate)
             lengths.setdefault(len(ids), candidate)
-            largest = max(largest, *ids[:1], *ids)
+            largest = max([largest, *ids])
             if recipe.data.chat_template and (text := codec.control_text(candidate.problem)):
                 controlled.append(f"{text!r} in {candidate}")
     except DataError as error:

@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 from transformers.utils import chat_template_utils
 
-from arl.config.data_section import Data
 from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
+from arl.data.prompt_format import PromptFormat
 from arl.data.row_problems import Candidate, Question
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
@@ -19,7 +19,7 @@ from tests.data.model_templates import FAMILIES, family_tokenizer
 
 MARKS = ("<think>", "</think>", "<answer>", "</answer>", "<tool_call>", "</tool_call>")
 QUESTION = Problem("What is 1 + 1?", "2")
-DATED = Data.model_construct(template_time=datetime(2031, 12, 31, 23, 59, 59))
+DATED = PromptFormat(template_time=datetime(2031, 12, 31, 23, 59, 59))
 RECIPE = {"name": "x", "model": {"path": "."}, "data": {"task": "arithmetic"}}
 
 
@@ -45,7 +45,7 @@ def family(request: pytest.FixtureRequest) -> str:
 def test_a_prompt_has_the_tokens_that_transformers_gives_it(family: str) -> None:
     tokenizer = family_tokenizer(family)
     arguments = {"date_string": "a day"} if family == "llama3_1" else {}
-    codec = HuggingFaceCodec(tokenizer, Data.model_construct(suffix="\nBox it.", template_arguments=arguments))
+    codec = HuggingFaceCodec(tokenizer, PromptFormat(suffix="\nBox it.", template_arguments=arguments))
     messages = [{"role": "user", "content": "What is 1 + 1?\nBox it."}]
     expected = tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False, **arguments)
     assert list(codec.encode_problem(QUESTION)) == expected
@@ -58,7 +58,7 @@ def test_the_token_that_ends_a_turn_of_the_template_stops_generation(family: str
     end, eos = tokenizer.convert_tokens_to_ids([FAMILIES[family].turn_end, FAMILIES[family].eos])
     assert codec.stop_token_ids == tuple(dict.fromkeys((end, eos)))
     assert codec.stop_sources[end][0] == "chat template"
-    plain = HuggingFaceCodec(tokenizer, Data.model_construct(chat_template=False))
+    plain = HuggingFaceCodec(tokenizer, PromptFormat(chat_template=False))
     assert plain.stop_token_ids == (eos,)
 
 
@@ -112,15 +112,15 @@ def test_what_the_policy_said_is_in_the_text_without_the_tokens_that_frame_turns
 def test_thinking_is_turned_off_by_an_argument_of_the_template() -> None:
     tokenizer = family_tokenizer("qwen3")
     thinking = text_of(HuggingFaceCodec(tokenizer), QUESTION)
-    quiet = HuggingFaceCodec(tokenizer, Data.model_construct(template_arguments={"enable_thinking": False}))
+    quiet = HuggingFaceCodec(tokenizer, PromptFormat(template_arguments={"enable_thinking": False}))
     assert text_of(quiet, QUESTION) == f"{thinking}<think>\n\n</think>\n\n"
     assert "data.template_arguments {'enable_thinking': False}" in quiet.prompts.describe()
 
 
 def test_an_argument_that_the_template_does_not_read_is_refused() -> None:
     with pytest.raises(DataError, match=r"data\.template_arguments\.thinking: .*it takes .*enable_thinking"):
-        HuggingFaceCodec(family_tokenizer("qwen3"), Data.model_construct(template_arguments={"thinking": False}))
-    wanted = Data.model_construct(chat_template=False, template_arguments={"enable_thinking": False})
+        HuggingFaceCodec(family_tokenizer("qwen3"), PromptFormat(template_arguments={"thinking": False}))
+    wanted = PromptFormat(chat_template=False, template_arguments={"enable_thinking": False})
     with pytest.raises(DataError, match=r"data\.template_arguments .*needs a chat template"):
         HuggingFaceCodec(family_tokenizer("qwen3"), wanted)
 
@@ -151,7 +151,7 @@ def test_a_prompt_is_the_same_before_and_after_midnight(monkeypatch: pytest.Monk
 @pytest.mark.parametrize("adds_eos", [False, True])
 def test_plain_text_begins_with_one_bos_and_does_not_end_with_eos(adds_eos: bool) -> None:
     tokenizer = family_tokenizer("llama3_1", adds_eos=adds_eos)
-    codec = HuggingFaceCodec(tokenizer, Data.model_construct(chat_template=False))
+    codec = HuggingFaceCodec(tokenizer, PromptFormat(chat_template=False))
     rendered = "<|begin_of_text|><|start_header_id|>user<|end_header_id|>"
     assert text_of(codec, Problem("1 + 1 =")) == "<|begin_of_text|>1 + 1 ="
     assert text_of(codec, Problem(rendered)) == rendered
@@ -204,6 +204,12 @@ def test_a_prompt_that_the_template_refuses_is_named_by_its_row() -> None:
     rows.append(Candidate(Problem([{"role": "system", "content": "No."}]), Question(""), "sums.jsonl:3"))
     with pytest.raises(DataError, match=r"^sums\.jsonl:3 .*does not take messages of system"):
         measure(codec, [*rows, *candidates("4?")])
+
+
+def test_a_prompt_without_a_token_is_refused_with_its_row() -> None:
+    codec = HuggingFaceCodec(family_tokenizer("qwen2_5"), PromptFormat(chat_template=False))
+    with pytest.raises(DataError, match=r"^sums\.jsonl:2 .*: its prompt has no token"):
+        measure(codec, candidates("1 + 1?", ""))
 
 
 def test_characters_that_the_tokenizer_does_not_know_are_refused_with_their_row() -> None:

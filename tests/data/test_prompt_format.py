@@ -2,7 +2,7 @@
 
 import pytest
 
-from arl.config.data_section import Data
+from arl.data.prompt_format import PromptFormat
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
 from arl.types import Problem
@@ -20,10 +20,10 @@ QUESTION = Problem("What is 1 + 1?", "2")
 CHAT = Problem([{"role": "user", "content": "What is 1 + 1?"}], "2")
 
 
-def prompt(problem: Problem, template: str | None = TURNS, prompts: Data | None = None) -> str:
+def prompt(problem: Problem, template: str | None = TURNS, prompts: PromptFormat | None = None) -> str:
     """Return the prompt as the policy sees it: encoded, and decoded again with its marks."""
     tokenizer = chat_tokenizer(template)
-    codec = HuggingFaceCodec(tokenizer, prompts or Data.model_construct())
+    codec = HuggingFaceCodec(tokenizer, prompts or PromptFormat())
     return str(tokenizer.decode(codec.encode_problem(problem), skip_special_tokens=False))
 
 
@@ -33,7 +33,7 @@ def test_a_text_prompt_is_a_users_message_where_there_is_a_template() -> None:
 
 
 def test_the_suffix_follows_the_question_and_the_system_prompt_comes_first() -> None:
-    prompts = Data.model_construct(system="Be brief.", suffix="\nBox it.")
+    prompts = PromptFormat(system="Be brief.", suffix="\nBox it.")
     expected = "<|start|>system\nBe brief.<|end|>\n<|start|>user\nWhat is 1 + 1?\nBox it.<|end|>\n<|start|>assistant\n"
     assert prompt(QUESTION, prompts=prompts) == expected
     assert prompt(CHAT, prompts=prompts) == expected
@@ -41,13 +41,10 @@ def test_the_suffix_follows_the_question_and_the_system_prompt_comes_first() -> 
 
 @pytest.mark.parametrize(
     ("template", "prompts"),
-    [
-        (None, Data.model_construct(suffix="\nBox it.")),
-        (TURNS, Data.model_construct(suffix="\nBox it.", chat_template=False)),
-    ],
+    [(None, PromptFormat(suffix="\nBox it.")), (TURNS, PromptFormat(suffix="\nBox it.", chat_template=False))],
 )
 def test_a_text_prompt_stays_text_without_a_template_or_where_it_is_turned_off(
-    template: str | None, prompts: Data
+    template: str | None, prompts: PromptFormat
 ) -> None:
     assert prompt(QUESTION, template, prompts) == "<bos>What is 1 + 1?\nBox it."
 
@@ -60,9 +57,9 @@ def test_a_system_prompt_or_chat_messages_without_a_template_are_refused(
     template: str | None, chat_template: bool, why: str
 ) -> None:
     with pytest.raises(DataError, match=f"data.system 'Be brief.': needs a chat template, and {why}"):
-        prompt(QUESTION, template, Data.model_construct(system="Be brief.", chat_template=chat_template))
+        prompt(QUESTION, template, PromptFormat(system="Be brief.", chat_template=chat_template))
     with pytest.raises(DataError, match=f"problem {CHAT.id} is chat messages, and {why}"):
-        prompt(CHAT, template, Data.model_construct(chat_template=chat_template))
+        prompt(CHAT, template, PromptFormat(chat_template=chat_template))
 
 
 @pytest.mark.parametrize(
@@ -78,7 +75,7 @@ def test_a_template_that_does_not_hand_over_the_turn_is_refused(template: str, c
     with pytest.raises(DataError, match=complaint) as caught:
         HuggingFaceCodec(chat_tokenizer(template))
     assert "data.chat_template to false" in str(caught.value)
-    assert HuggingFaceCodec(chat_tokenizer(template), Data.model_construct(chat_template=False))
+    assert HuggingFaceCodec(chat_tokenizer(template), PromptFormat(chat_template=False))
 
 
 def test_a_template_without_a_generation_prompt_serves_if_a_mark_closes_the_question() -> None:

@@ -14,12 +14,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from arl.config.data_section import OF_PROMPTS, task_evaluation
+from arl.config.data_section import task_evaluation
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import make_recipe
 from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
 from arl.data.problems import AnswerCheck, ProblemSets, as_candidates, check_answers, load_problems
+from arl.data.prompt_format import PromptFormat
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
 from arl.run.prompt_lengths import fitting_prompts
@@ -112,7 +113,7 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
     else:
         task_class(name, field)
         left_out = () if recipe.data.suffix else {"suffix"}  # else the task brings one
-        kept = set(OF_PROMPTS).difference(left_out)
+        kept = set(PromptFormat.__struct_fields__).difference(left_out)
         options = recipe.data.options if recipe.data.task == name else {}
         values["data"] = recipe.data.model_dump(include=kept) | {"task": name, "options": options}
         values["reward"] |= {"function": None, "weights": None}
