@@ -95,7 +95,6 @@ def model_config(path: str) -> Any:
         return AutoConfig.from_pretrained(description_of(path), trust_remote_code=False).get_text_config()
 
 
-AGAIN = "copy it again from where the model came from"
 END_TOKENS = ("generation_config.json", "config.json")  # the first that a model has counts, as in transformers
 
 
@@ -142,7 +141,7 @@ def end_token_ids(path: str | Path) -> dict[int, str]:
         try:
             given: Any = msgspec.json.decode(file.read_bytes(), type=dict[str, Any]).get("eos_token_id")
         except (OSError, msgspec.DecodeError) as error:
-            raise DataError(f"{file}: is damaged ({error}); {AGAIN}") from error
+            raise DataError(f"{file}: is damaged ({error}); copy it again from where the model came from") from error
         ids = given if isinstance(given, list) else [] if given is None else [given]
         if not all(type(token) is int and token >= 0 for token in ids):
             raise DataError(f"{file}: eos_token_id {given!r} must be an id or a list of ids; correct it")

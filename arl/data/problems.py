@@ -6,7 +6,6 @@ filters: equal questions once ─► none of an evaluation ─► solved at the 
 """
 
 import random
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -16,7 +15,7 @@ from arl.config.data_section import PassRate
 from arl.config.recipe import Data
 from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import find_files
-from arl.data.row_problems import Candidate, RowReader, file_candidates, prompt_question, shortened
+from arl.data.row_problems import Candidate, Question, RowReader, file_candidates, prompt_question, shortened
 from arl.data.table_rows import column_names, read_rows
 from arl.errors import DataError
 from arl.tasks.base import is_held_out
@@ -77,10 +76,9 @@ def load_problems(
         training, longest = fitting(training, notes)
         fitting(held_out, notes, HELD_OUT)
     if not training:
-        source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
         said = "".join(f"; {note}" for note in notes)
         raise DataError(
-            f"{source}: {len(held_out)} problems are held out and leave none to train on; give more, hold out "
+            f"{_source(data)}: {len(held_out)} problems are held out and leave none to train on; give more, hold out "
             f"fewer, or filter less{said}"
         )
     if unusable is not None:
@@ -153,11 +151,8 @@ class ProblemOrder:
 
 def without_repeats(candidates: Sequence[Candidate], notes: list[str]) -> list[Candidate]:
     """Keep the first of all candidates with an equal question."""
-    letters = [candidate.letters for candidate in candidates]
-    counts = Counter(letters)
-    keys = [each.key if counts[own] > 1 else own for own, each in zip(letters, candidates, strict=True)]
-    first: dict[int | str, Candidate] = {}
-    repeats = [each for key, each in zip(keys, candidates, strict=True) if first.setdefault(key, each) is not each]
+    first: dict[Question, Candidate] = {}
+    repeats = [each for each in candidates if first.setdefault(each.question, each) is not each]
     if repeats:
         notes.append(f"{len(repeats):,} repeated questions left out (data.deduplicate), as {repeats[0]}")
     return list(first.values())
@@ -177,10 +172,8 @@ def without_overlap(
     """
     kept = list(candidates)
     for name, evaluation in evaluations.items():
-        letters = {candidate.letters for candidate in evaluation}
-        similar = [candidate for candidate in kept if candidate.letters in letters]
-        keys = {candidate.key for candidate in evaluation} if similar else set()
-        shared = [candidate for candidate in similar if candidate.key in keys]
+        questions = {candidate.question for candidate in evaluation}
+        shared = [candidate for candidate in kept if candidate.question in questions]
         if not shared:
             continue
         what = f"{len(shared):,} of {len(candidates):,} training problems also occur in {name}, as {shared[0]}"
@@ -190,8 +183,7 @@ def without_overlap(
                 "data, or leave them out of training with data.overlap: drop"
             )
         notes.append(f"{what}: left out (data.overlap: drop)")
-        left_out = {id(candidate) for candidate in shared}
-        kept = [candidate for candidate in kept if id(candidate) not in left_out]
+        kept = [candidate for candidate in kept if candidate.question not in questions]
     return kept
 
 
@@ -240,17 +232,20 @@ def check_answers(candidates: Sequence[Candidate], data: Data, unusable: AnswerC
     )
     if 2 * len(useless) <= len(checked):
         return [what]
-    source = f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
-    names = ", ".join(column_names(first.problem.metadata)[:12])
+    others = ", ".join(column_names(first.problem.metadata)[:12]) or "none"
     raise DataError(
-        f"{source}: {what}. Correct the answers, or name their column in data.columns.answer; of a list, name an "
-        f"element, as in final_answer.0{names and f' (the other columns are {names})'}"
+        f"{_source(data)}: {what}. Correct the answers, or name their column in data.columns.answer (the other columns "
+        f"are {others}); of a list, name an element, as in final_answer.0"
     )
+
+
+def _source(data: Data) -> str:
+    return f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
 
 
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:
     """Wrap the problems of a task or suite called `where`, whose questions are their prompts."""
-    return [Candidate(problem, prompt_question(problem.prompt), where) for problem in problems]
+    return [Candidate(problem, Question(prompt_question(problem.prompt)), where) for problem in problems]
 
 
 def _measured_rates(file: str) -> dict[str, float]:

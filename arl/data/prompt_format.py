@@ -64,7 +64,7 @@ class PromptRenderer:
         self.frames: set[int] = set()  # tokens around turns, by the template
         self._unmarked_end = ""  # text behind an answer, if no token marks its end
         self.uses_template = wanted.chat_template and tokenizer.chat_template is not None
-        self._opening, self._closing = ([], []) if self.uses_template else _added_to_text(tokenizer)
+        self._opening = [] if self.uses_template else _opening(tokenizer)
         if self.uses_template:
             self._check_template()
             self._check_arguments()
@@ -116,12 +116,10 @@ class PromptRenderer:
         return problem.prompt + self._format.suffix
 
     def describe(self) -> str:
-        """Say which template is used, or why none is, and what the tokenizer does to plain text."""
+        """Say which template is used, or why none is."""
         parts = ["chat template of the model" if self.uses_template else f"plain text: {self._why_none()}"]
         added = {name: getattr(self._format, name) for name in ("system", "suffix", "template_arguments")}
         parts += [f"data.{name} {value!r}" for name, value in added.items() if value]
-        if self._closing:
-            parts.append(f"without {self._tokenizer.decode(self._closing)!r}, which the tokenizer puts behind a text")
         return "; ".join(parts)
 
     def notes(self) -> list[str]:
@@ -170,7 +168,9 @@ class PromptRenderer:
 
         environment: Environment = _compile_jinja_template(self.template).environment
         given = {**self._tokenizer.special_tokens_map, CLOCK: frozen_clock, **self._format.template_arguments}
-        return environment.from_string(str(self.template), globals=given)
+        template = environment.from_string(str(self.template), globals=given)
+        template.globals = dict(template.globals)  # a chain of dicts takes as long as all else of a rendering
+        return template
 
     def _check_arguments(self) -> None:
         """Raise where an argument is not one that the template reads, or is arl's own."""
@@ -268,11 +268,11 @@ def encode_texts(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     return ids
 
 
-def _added_to_text(tokenizer: PreTrainedTokenizerBase) -> tuple[list[int], list[int]]:
-    """Return what the tokenizer puts before and behind plain text by itself."""
+def _opening(tokenizer: PreTrainedTokenizerBase) -> list[int]:
+    """Return what the tokenizer puts before plain text by itself. What it puts behind it would end an answer."""
     (bare,) = encode_texts(tokenizer, [PROBE])
     whole = tokenizer(PROBE)["input_ids"]
     # From the right: where the tokenizer knows no character of the text, everything counts as before it.
     starts = range(len(whole) - len(bare), -1, -1)
     start = next(start for start in starts if whole[start : start + len(bare)] == bare)
-    return whole[:start], whole[start + len(bare) :]
+    return list(whole[:start])

@@ -26,26 +26,33 @@ from arl.types import Problem
 DEFAULT_ANSWER = "answer"
 
 
-class Candidate(Struct, frozen=True):
-    """Hold a problem on its way into a split.
+class Question(Struct, eq=False, gc=False):
+    """Hold a question. It equals itself in another spelling: see `question_key`.
 
-    Equal questions have equal letters and an equal key, which takes ten times as long to make.
+    The hash is that of the letters and digits of the key. Of an ASCII text these are its own, so that most keys, which
+    take eight times as long, are never made.
     """
 
+    text: str
+    letters: int = 0
+
+    def __post_init__(self) -> None:
+        text = self.text if self.text.isascii() else question_key(self.text)
+        self.letters = hash(text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS))
+
+    def __hash__(self) -> int:
+        return self.letters
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Question) and question_key(self.text) == question_key(other.text)
+
+
+class Candidate(Struct, frozen=True, gc=False):
+    """Hold a problem on its way into a split."""
+
     problem: Problem
-    question: str
+    question: Question
     place: str  # where it comes from, for messages
-
-    @property
-    def key(self) -> str:
-        """Return the text by which equal questions are found."""
-        return question_key(self.question)
-
-    @property
-    def letters(self) -> int:
-        """Hash the letters and digits of the key. Of an ASCII text these are its own: no key has to be made."""
-        text = self.question if self.question.isascii() else self.key
-        return hash(text.encode("utf-8", "surrogatepass").translate(_LOWER, _NO_LETTERS))
 
     def __str__(self) -> str:
         """Return the place and the beginning of the question, on one line."""
@@ -91,7 +98,7 @@ class RowReader:
             question = " ".join(texts.values())
         metadata = {name: value for name, value in row.values.items() if name not in self._used}
         problem = Problem(prompt, self._answer(row), metadata)
-        return Candidate(problem, question, row.place)
+        return Candidate(problem, Question(question), row.place)
 
     def _answer(self, row: Row) -> str:
         column = self._columns.answer

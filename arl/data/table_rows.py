@@ -52,7 +52,7 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
     number = 0
     try:
         with path.open("rb") as file:
-            for number, values in enumerate(_read_array(file), 1):
+            for number, values in enumerate(_array(file), 1):
                 yield _row(f"{name} row {number}", values)
             for number, line in enumerate(file, 1):
                 text = (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).decode()
@@ -67,34 +67,15 @@ def read_rows(path: Path, field: str) -> Iterator[Row]:
         raise DataError(f"{field} {path}: cannot be read ({error.strerror})") from error
 
 
-def _read_array(file: BinaryIO) -> list[Any]:
-    """Return the rows of a file that is one JSON array, or one object with one list of rows, as in {"data": […]}.
-
-    Of any other file nothing is read, and there are none.
-    """
-    first = file.readline().removeprefix(BYTE_ORDER_MARK)
-    has_more = bool(file.read(1))
+def _array(file: BinaryIO) -> list[Any]:
+    """Return the rows of a file that is one JSON array. Of any other file nothing is read, and there are none."""
+    begins_so = file.read(1024).removeprefix(BYTE_ORDER_MARK).lstrip().startswith(b"[")
     file.seek(0)
-    if has_more and isinstance(_decoded(first), dict):
-        return []
-    values = _decoded(file.read().removeprefix(BYTE_ORDER_MARK))
-    if isinstance(values, dict) and (has_more or len(values) == 1):  # else it is the only row of its file
-        lists = [value for value in values.values() if isinstance(value, list) and all(map(_is_row, value))]
-        values = lists[0] if len(lists) == 1 else None
-    if isinstance(values, list):
-        return values
+    if begins_so:
+        with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):  # the lines will say which
+            return msgspec.json.decode(file.read().removeprefix(BYTE_ORDER_MARK), type=list[Any])
     file.seek(0)
     return []
-
-
-def _is_row(value: Any) -> bool:
-    return isinstance(value, dict) and "role" not in value  # else it is a message
-
-
-def _decoded(text: bytes) -> Any:
-    with contextlib.suppress(msgspec.DecodeError, RecursionError, UnicodeError):
-        return msgspec.json.decode(text)
-    return None
 
 
 def _jsonl_row(place: str, line: str) -> Row:
@@ -102,7 +83,7 @@ def _jsonl_row(place: str, line: str) -> Row:
         return _row(place, msgspec.json.decode(line))
     except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
         is_number = "NaN" in line or "Infinity" in line  # as Python's json writes them
-        rule = "and each line must be one JSON object (`jq -c . FILE` writes a file so)"
+        rule = "and each line must be one JSON object, as `jq -c . FILE` writes it, or `jq -c '.data[]' FILE` a list"
         if is_number:
             rule = "which has no NaN and no Infinity: write null"
         return Row(place, {}, malformed=f"not JSON ({error}), {rule}")
@@ -139,14 +120,10 @@ def value_at(values: dict[str, Any], column: str) -> Any:
 
 def column_names(values: dict[str, Any]) -> list[str]:
     """List the columns of a row, those inside structs as `outer.inner`."""
-    names: list[str] = []
-    left = [("", values)]
-    while left:
-        prefix, inner = left.pop(0)
-        for name, value in inner.items():
-            names.append(f"{prefix}{name}")
-            if isinstance(value, dict):
-                left.append((f"{prefix}{name}.", value))
+    names = list(values)
+    for name, value in values.items():
+        if isinstance(value, dict):
+            names += [f"{name}.{inner}" for inner in column_names(value)]
     return names
 
 

@@ -12,7 +12,7 @@ from transformers import PreTrainedTokenizerBase
 from arl.config.data_section import Data
 from arl.data.hub import description_of
 from arl.data.model_limits import end_token_ids, reading_model
-from arl.data.prompt_format import PromptFormat, PromptRenderer, control_tokens, paired_marks
+from arl.data.prompt_format import PromptFormat, PromptRenderer, control_tokens, encode_texts, paired_marks
 from arl.errors import DataError
 from arl.types import Problem
 
@@ -51,11 +51,14 @@ class HuggingFaceCodec:
             (tokenizer.eos_token_id, "tokenizer"),
             *(end_token_ids(path).items() if path else ()),
         ):
-            if token is not None and source not in self.stop_sources.setdefault(token, []):
-                self.stop_sources[token].append(source)
+            if token is not None:
+                self.stop_sources.setdefault(token, []).append(source)
         self.stop_token_ids: tuple[int, ...] = tuple(self.stop_sources)
         if not self.stop_token_ids:
             raise DataError(f"the tokenizer of {path} has no eos_token, so nothing would end a response; set one")
+        model = tokenizer.backend_tokenizer.model if tokenizer.is_fast else tokenizer
+        unknown = tokenizer.unk_token or getattr(model, "unk_token", None)
+        self._unknown = tokenizer.convert_tokens_to_ids(unknown) if unknown else None
         self._control_tokens = control_tokens(tokenizer)
         framing = {*self.stop_token_ids, *self.prompts.frames, tokenizer.eos_token_id, tokenizer.bos_token_id}
         # An end token that is a word or a line end is text as well.
@@ -96,9 +99,21 @@ class HuggingFaceCodec:
         </think> are none, because a question may ask for them.
         """
         prompt = problem.prompt
-        parts = [prompt] if isinstance(prompt, str) else [message["content"] for message in prompt]
-        found = filter(None, map(self._control_pattern.search, parts))
-        return next((match[0] for match in found), None)
+        said = prompt if isinstance(prompt, str) else "\n".join(message["content"] for message in prompt)
+        found = self._control_pattern.search(said)
+        return found and found[0]
+
+    def lacking_characters(self, problem: Problem, token_ids: Sequence[int]) -> str:
+        """Return the characters of a prompt that the tokenizer replaced by its token for whatever is unknown.
+
+        Args:
+            token_ids: of the prompt.
+        """
+        if self._unknown not in token_ids:
+            return ""
+        characters = sorted(set(self.prompts.text(problem)))
+        encoded = encode_texts(self._tokenizer, characters)
+        return "".join(text for text, ids in zip(characters, encoded, strict=True) if self._unknown in ids)
 
     def describe(self, problem: Problem) -> tuple[str, str]:
         """Say how prompts are made, with the text and the first and last tokens of one, and what ends a response."""

@@ -95,7 +95,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     measured = measured_suites(recipe, held_out, suites)
     for suite in measured:
         if suite.name in suites:  # the others are measured already
-            suite.check_prompts(codec, limits)
+            notes += suite.check_prompts(codec.with_format(suite.recipe.data), limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
@@ -125,7 +125,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
         prompts=codec.describe(problems.training[0]),
-        notes=(*problems.notes, *codec.prompts.notes(), *filter(None, notes)),
+        notes=tuple(dict.fromkeys([*problems.notes, *codec.prompts.notes(), *filter(None, notes)])),
     )
 
 

@@ -25,7 +25,8 @@ def fitting_prompts(
 
     Raises:
         DataError: a problem cannot become a prompt of this model.
-        InputError: the longest prompt with its answer is too long, or a token is none of the model.
+        InputError: the longest prompt with its answer is too long, a token is none of the model, or the tokenizer lacks
+            a character.
     """
     name = "" if suite is None else f"suite {suite}: "
     longest = recipe.data.max_prompt_tokens if suite is None else None
@@ -40,10 +41,15 @@ def fitting_prompts(
         for candidate, ids in zip(candidates, codec.prompts.encode(problems), strict=True):
             if longest is not None and len(ids) > longest:
                 continue
+            if lacking := codec.lacking_characters(candidate.problem, ids):
+                raise InputError(
+                    f"{name}{candidate}: its prompt has {lacking!r}, for which this model's tokenizer has no token; "
+                    "remove it from the rows"
+                )
             kept.append(candidate)
             lengths.setdefault(len(ids), candidate)
-            largest = max(largest, *ids[:1], *ids)
-            if text := codec.control_text(candidate.problem):
+            largest = max([largest, *ids])
+            if recipe.data.chat_template and (text := codec.control_text(candidate.problem)):
                 controlled.append(f"{text!r} in {candidate}")
     except DataError as error:
         raise DataError(f"{name}{taken}: {error}") from error

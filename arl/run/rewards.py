@@ -4,7 +4,6 @@ recipe ─► open_rewards, inline_rewards ─► training_scorer, evaluation_sc
 """
 
 import hashlib
-import signal
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from arl.reward.worker import Settings
 from arl.tasks.registry import task_class, task_part
 
 LOG = "reward.log"
-ANSWER_SECONDS = 2.0  # for the check of one gold answer
 
 
 def reward_name(recipe: Recipe) -> str:
@@ -54,26 +52,18 @@ def reward_weights(recipe: Recipe) -> Mapping[str, float]:
 
 
 def answer_check(recipe: Recipe) -> AnswerCheck | None:
-    """Return the `unusable` of the reward function, with a deadline for each answer; None: it has none."""
+    """Return the `unusable` of the reward function; None: it has none."""
     unusable = getattr(import_function(reward_name(recipe), "reward.function"), "unusable", None)
     if unusable is None:
         return None
-    signal.signal(signal.SIGALRM, _end_check)
 
     def check(answer: str) -> str:
-        signal.setitimer(signal.ITIMER_REAL, ANSWER_SECONDS)
         try:
             return unusable(answer) or ""
         except Exception as error:  # a run does not end for the failure of a check
             return f"its check failed ({printable(repr(error))})"
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
 
     return check
-
-
-def _end_check(*_: object) -> None:
-    raise TimeoutError(f"no answer in {ANSWER_SECONDS:g} s")
 
 
 def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -> RewardPool:

@@ -17,8 +17,8 @@ import string
 from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, NamedTuple
 
+from arl.reward.math.grader import score, vote
 from arl.tasks.base import Demonstration, Split, Task, TwoStageOptions, WarmupStage, two_stage_warmup
-from arl.tasks.math_sets import math_reward, math_vote
 from arl.types import Problem
 
 PROBLEMS_PER_KIND = 16  # both sides together
@@ -119,8 +119,8 @@ class Arithmetic(Task):
 
     Options = ArithmeticOptions
     characters = string.digits + string.ascii_letters + " +-*/=?;.,\\{}"
-    reward = staticmethod(math_reward)
-    extract = staticmethod(math_vote)
+    reward = staticmethod(score)
+    extract = staticmethod(vote)
     reward_weights: ClassVar[Mapping[str, float]] = {"format": 0.0}
 
     def __init__(self, options: ArithmeticOptions) -> None:

@@ -19,9 +19,9 @@ from arl.config.section import Section
 from arl.data.hub import HubFiles, cached_hub_files, fetch_hub_files
 from arl.data.row_problems import RowReader, file_candidates
 from arl.errors import DataError
-from arl.reward.math.extraction import gold_answer
+from arl.reward.math.grader import gold_answer, score, vote
 from arl.tasks.base import Split, SplitSource, Task
-from arl.types import Problem, Response
+from arl.types import Problem
 
 
 class Source(Struct, frozen=True):
@@ -66,38 +66,6 @@ class Source(Struct, frozen=True):
         return f"cached in {cached[0].parent}" if cached else f"missing: {self.hub.fetch_command}"
 
 
-def math_reward(problem: Problem, response: Response) -> dict[str, float]:
-    """Grade an answer as mathematics: parts `correct` and `format`."""
-    from arl.reward.math.grader import score  # and mpmath
-
-    return score(problem, response)
-
-
-def prepare_grader() -> None:
-    """Import what the grader needs, so that no answer waits for it: a reward worker calls it when it starts."""
-    import arl.reward.math.grader  # noqa: F401
-
-
-math_reward.prepare = prepare_grader  # type: ignore[attr-defined]
-
-
-def math_unusable(answer: str) -> str:
-    """Say why no response could match an answer; empty: one can."""
-    from arl.reward.math.grader import unusable
-
-    return unusable(answer)
-
-
-math_reward.unusable = math_unusable  # type: ignore[attr-defined]
-
-
-def math_vote(response: Response) -> str:
-    """Return the answer in a response, spelled as all that equal it."""
-    from arl.reward.math.grader import vote
-
-    return vote(response)
-
-
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
 
 _GSM8K = "openai/gsm8k"
@@ -121,8 +89,8 @@ class MathSet(Task):
     name: ClassVar[str]
 
     prompting: ClassVar[Mapping[str, Any]] = {"suffix": SUFFIX, "deduplicate": True}
-    reward = staticmethod(math_reward)
-    extract = staticmethod(math_vote)
+    reward = staticmethod(score)
+    extract = staticmethod(vote)
     reward_weights: ClassVar[Mapping[str, float]] = {"format": 0.0}
 
     def __init__(self, options: Section) -> None:

@@ -9,9 +9,10 @@ from transformers.utils import chat_template_utils
 from arl.config.recipe import Recipe
 from arl.data.model_limits import Limits
 from arl.data.prompt_format import PromptFormat
-from arl.data.row_problems import Candidate
+from arl.data.row_problems import Candidate, Question
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError, InputError
+from arl.models.tiny import character_tokenizer
 from arl.run.prompt_lengths import fitting_prompts
 from arl.types import Problem
 from tests.data.model_templates import FAMILIES, family_tokenizer
@@ -28,7 +29,9 @@ def text_of(codec: HuggingFaceCodec, problem: Problem) -> str:
 
 
 def candidates(*prompts: str) -> list[Candidate]:
-    return [Candidate(Problem(prompt), prompt, f"sums.jsonl:{i}") for i, prompt in enumerate(prompts, start=1)]
+    return [
+        Candidate(Problem(prompt), Question(prompt), f"sums.jsonl:{i}") for i, prompt in enumerate(prompts, start=1)
+    ]
 
 
 @pytest.fixture(params=FAMILIES)
@@ -152,7 +155,6 @@ def test_plain_text_begins_with_one_bos_and_does_not_end_with_eos(adds_eos: bool
     rendered = "<|begin_of_text|><|start_header_id|>user<|end_header_id|>"
     assert text_of(codec, Problem("1 + 1 =")) == "<|begin_of_text|>1 + 1 ="
     assert text_of(codec, Problem(rendered)) == rendered
-    assert ("without '<|end_of_text|>'" in codec.prompts.describe()) is adds_eos
 
 
 def test_a_prompt_is_described_by_its_first_and_last_tokens_and_by_what_ends_a_response() -> None:
@@ -199,9 +201,21 @@ def test_questions_with_control_tokens_are_counted_and_the_first_is_named(family
 def test_a_prompt_that_the_template_refuses_is_named_by_its_row() -> None:
     codec = HuggingFaceCodec(family_tokenizer("gemma"))
     rows = candidates("1?", "2?")
-    rows.append(Candidate(Problem([{"role": "system", "content": "No."}]), "", "sums.jsonl:3"))
+    rows.append(Candidate(Problem([{"role": "system", "content": "No."}]), Question(""), "sums.jsonl:3"))
     with pytest.raises(DataError, match=r"^sums\.jsonl:3 .*does not take messages of system"):
         measure(codec, [*rows, *candidates("4?")])
+
+
+def test_a_prompt_without_a_token_is_refused_with_its_row() -> None:
+    codec = HuggingFaceCodec(family_tokenizer("qwen2_5"), PromptFormat(chat_template=False))
+    with pytest.raises(DataError, match=r"^sums\.jsonl:2 .*: its prompt has no token"):
+        measure(codec, candidates("1 + 1?", ""))
+
+
+def test_characters_that_the_tokenizer_does_not_know_are_refused_with_their_row() -> None:
+    codec = HuggingFaceCodec(character_tokenizer("0123456789+="))
+    with pytest.raises(InputError, match=r"^sums\.jsonl:2 .*: its prompt has ' x', for which this model's tokenizer"):
+        measure(codec, candidates("1+1=", "2 x 2=", "3 y 3="))
 
 
 def test_a_tokenizer_file_that_asks_to_cut_prompts_does_not_shorten_them() -> None:

@@ -55,22 +55,21 @@ def test_all_files_of_a_glob_are_read_in_the_order_of_their_names(tmp_path: Path
 
 @pytest.mark.parametrize("name", ["p.json", "p.jsonl"])
 @pytest.mark.parametrize("indent", [None, 1])
-@pytest.mark.parametrize("wrap", [lambda rows: rows, lambda rows: {"data": rows}])
-def test_a_file_of_one_array_is_read_whatever_its_suffix(tmp_path: Path, name: str, indent: int, wrap: Any) -> None:
+def test_a_file_of_one_array_is_read_whatever_its_suffix(tmp_path: Path, name: str, indent: int | None) -> None:
     path = tmp_path / name
     rows = [{"prompt": f"{i} + 1?", "tests": [{"input": i}]} for i in range(3)]
-    path.write_text(json.dumps(wrap(rows), indent=indent))
+    path.write_text(json.dumps(rows, indent=indent))
     assert [problem.prompt for problem in training(path=str(path))] == ["0 + 1?", "1 + 1?", "2 + 1?"]
-    path.write_text(json.dumps(wrap([*rows, {"question": "?"}]), indent=indent))
+    path.write_text(json.dumps([*rows, {"question": "?"}], indent=indent))
     with pytest.raises(DataError, match=rf"{name} row 4: no column prompt"):
         training(path=str(path))
 
 
-def test_a_file_of_one_row_is_no_array_though_the_row_holds_one(tmp_path: Path) -> None:
-    (problem,) = training(path=jsonl(tmp_path / "p.jsonl", [{"prompt": "1 + 1?", "tests": [{"input": 1}]}]))
-    assert problem.metadata == {"tests": [{"input": 1}]}
-    (problem,) = training(path=jsonl(tmp_path / "q.jsonl", [{"prompt": NESTED[0]["messages"]}]))
-    assert problem.prompt == NESTED[0]["messages"]
+def test_an_array_inside_an_object_is_refused_with_the_command_that_takes_it_out(tmp_path: Path) -> None:
+    path = tmp_path / "p.json"
+    path.write_text(json.dumps({"data": NESTED}, indent=1))
+    with pytest.raises(DataError, match=r"p\.json:1: not JSON .*`jq -c '\.data\[\]' FILE`"):
+        training(path=str(path))
 
 
 def test_directories_are_taken_as_they_are_called_before_a_pattern_begins(tmp_path: Path) -> None:

@@ -154,7 +154,8 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     assignments = []
     for suite in suites:
         codec = model_codec.with_format(suite.recipe.data)
-        suite.check_prompts(codec, limits)
+        for line in suite.check_prompts(codec, limits):
+            note(line)
         output = SuiteOutput(request.output, protocol_of(suite, installed, codec), identity)
         output.check()
         assignments.append(Assignment(suite, codec, output))

@@ -60,12 +60,21 @@ class Suite:
         """Return the suite with its first problems, at most as many as eval.problems allows."""
         return replace(self, problems=self.problems[: self.recipe.eval.problems])
 
-    def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> None:
-        """Check that the model can hold each prompt with a full answer, and that answers can be matched."""
-        if unusable := answer_check(self.recipe):
-            check_answers(as_candidates(self.problems, self.name), self.recipe.data, unusable)
+    def check_prompts(self, codec: HuggingFaceCodec, limits: Limits) -> list[str]:
+        """Check that the model can hold each prompt with a full answer, and that answers can be matched.
+
+        Args:
+            codec: makes the prompts of this suite.
+
+        Returns:
+            What a user should know of them.
+        """
         rows = as_candidates(self.problems, f"a problem of {self.name}")
-        fitting_prompts(self.recipe, codec.with_format(self.recipe.data), limits, rows, [], self.name)
+        notes: list[str] = []
+        if unusable := answer_check(self.recipe):
+            notes += check_answers(rows, self.recipe.data, unusable)
+        fitting_prompts(self.recipe, codec, limits, rows, notes, self.name)
+        return notes + codec.prompts.notes()
 
     def keys(self) -> list[str]:
         """Return a name for each problem: its id, and a number behind it where a problem occurs again."""

@@ -14,7 +14,7 @@ from arl.run.evaluation.evaluate_model import Request, prepare
 from arl.run.evaluation.results import locked, model_sha256
 from arl.types import StartingVersions
 from tests.forks import ForkedCommand
-from tests.run.evaluation.conftest import FLAGS, rows_of, run_eval, score_of
+from tests.run.evaluation.conftest import FLAGS, SUITES, rows_of, run_eval, score_of
 
 COLUMNS = {
     "problem_id", "sample", "prompt", "response", "answer", "extracted", "correct", "parts", "num_tokens", "truncated",
@@ -106,6 +106,16 @@ def test_bad_input_is_refused_before_anything_starts(
     assert complaint in done.stderr
     assert "Traceback" not in done.stderr
     assert not (place / "refused").exists()
+
+
+def test_prompts_with_control_tokens_are_noted(tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "ended.py").write_text(SUITES.replace("{i}=", "{i}<eos>="))
+    monkeypatch.syspath_prepend(tmp_path)
+    notes: list[str] = []
+    prepare(Request(model=str(model), suites=["ended:Digits"], sampling={"max_new_tokens": 8}), notes.append)
+    (note,) = notes
+    assert note.startswith("suite ended:Digits: 30 of 30 prompts hold control tokens")
+    assert "'<eos>' in a problem of ended:Digits \"0<eos>=\"" in note
 
 
 def test_a_link_is_followed_at_once_because_the_best_checkpoint_of_a_run_changes(
