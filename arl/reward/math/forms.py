@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _TURNED = {">": "<", r"\geq": r"\leq"}
+_BEFORE_NAMES = {r"\angle", r"\triangle", r"\overline", r"\vec"}
 CONSTANTS = {r"\pi", "e", "i", r"\infty"}
 
 
@@ -78,13 +79,6 @@ def _interval(sides: list[Form], signs: list[str], whole: Form) -> Form:
     if not bounds_a_name or not set(signs) <= {"<", r"\leq"}:
         return whole
     low, name, high = sides
-    if name.text == "|":  # |x|<2, or 1<|x|<2
-        inner = name.items[0]
-        if low == MINUS_INFINITY:
-            return _interval([Form("-", (high,)), inner, high], [signs[1]] * 2, whole)
-        below = _interval([Form("-", (high,)), inner, Form("-", (low,))], signs[::-1], whole)
-        parts = [below, _interval([low, inner, high], signs, whole)]
-        return Form("named", (inner, Form("list", tuple(part.items[1] for part in parts)), whole))
     left = "(" if signs[0] == "<" else "["
     right = ")" if signs[1] == "<" else "]"
     interval = Form(left + right, (low, high))
@@ -92,7 +86,7 @@ def _interval(sides: list[Form], signs: list[str], whole: Form) -> Form:
 
 
 def _is_variable(node: Form) -> bool:
-    return node.text == "|" or (node.kind in {"symbol", "apply"} and node != INFINITY)
+    return node.kind in {"symbol", "apply"} and node != INFINITY
 
 
 def _is_name(node: Form) -> bool:
@@ -101,7 +95,7 @@ def _is_name(node: Form) -> bool:
         return True
     if node.kind == "*":  # AB is a distance, xyz a product
         texts = [item.text if item.kind == "symbol" else "" for item in node.items]
-        return all(text.isupper() for text in texts) or bool({r"\angle", r"\triangle"} & set(texts))
+        return all(text.isupper() for text in texts) or not _BEFORE_NAMES.isdisjoint(texts)
     return (node.kind in {"()", "/", "ratio"} or node.text == "|") and all(map(_is_name, node.items))
 
 

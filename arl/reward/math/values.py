@@ -76,13 +76,6 @@ def same_relation(gold: Form, answer: Form) -> bool:
     return gold.text in {"=", r"\neq"} or mp.re(ratios[0]) > 0  # -x < 1 is not x < -1
 
 
-def same_ratio(gold: Form, answer: Form) -> bool:
-    """Tell whether two ratios are equal: 3:2 is 6:4."""
-    parts = zip(gold.items, answer.items, strict=False)
-    products = [(Form("*", (one, answer.items[0])), Form("*", (other, gold.items[0]))) for one, other in parts]
-    return len(gold.items) == len(answer.items) and all(itertools.starmap(same_value, products))
-
-
 def _values_at_points(gold: Form, answer: Form) -> Iterator[tuple[Value, Value]]:
     """Yield the values of both at points of unrelated fractions, some of them for small domains.
 
@@ -205,10 +198,6 @@ def _binomial(above: Value, below: Value) -> Value:
     return _factorial(above) * (1 / _factorial(below)) * (1 / _factorial(above + -below))
 
 
-def _combination(salt: int, one: Value, other: Value) -> Value:
-    return mp.sin(salt * one + mp.sqrt(salt) * other)
-
-
 _CONSTANTS = {r"\pi": mp.pi, "e": mp.e, "i": mp.j, r"\infty": mp.inf}
 # Fractions and numbers of mpmath can be added and multiplied, but not subtracted and divided.
 _OPERATIONS: dict[str, Callable[..., Value]] = {
@@ -222,13 +211,10 @@ _OPERATIONS: dict[str, Callable[..., Value]] = {
     "!": _factorial,
     "percent": lambda value: value / 100,
     "degree": mp.radians,
-    r"\binom": _binomial,
+    "binomial": _binomial,
     r"\sqrt": _root,
     r"\log": lambda value, base=10: mp.log(value) / mp.log(base),
 }
 _NAMES = ("sin", "cos", "tan", "cot", "sec", "csc", "sinh", "cosh", "tanh", "ln", "exp")
 _FUNCTIONS = {"\\" + name: getattr(mp, name) for name in _NAMES}
 _FUNCTIONS |= {"\\arc" + name: getattr(mp, "a" + name) for name in _NAMES[:6]}
-# A sum or an integral is not computed, but it is a function of its parts.
-_OPAQUE = ("named", "relation", r"\sum", r"\prod", r"\int", r"\lim")
-_FUNCTIONS |= {name: functools.partial(_combination, salt) for salt, name in enumerate(_OPAQUE, start=3)}
