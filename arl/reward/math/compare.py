@@ -22,7 +22,7 @@ _GROUPS = _UNORDERED | {"()", "[)", "(]", "[]", "ratio"}
 _VARIABLES = re.compile(r"(?!.*(.).*\1)[abcdkmnxyzABCDKMNXYZ]+|[^aeiouAEIOU]+|[A-Z]{2}")  # a product, and no word
 _SYNONYMS = first_spellings("synonyms")
 _DECORATION = re.compile(r"\\(?:text|math|bold|oper)[a-z]*|\\boxed|\\[ ,;()\[\]]|[{}$]")
-_LETTER = r"(?:\(([A-Za-z])\)|([A-Za-z])(?:[).:]|\s[-–—](?=\s[A-Za-z]{3})|$))"
+_LETTER = r"\(?([A-Za-z])(?:[).:]|\s[-–—](?=\s[A-Za-z]{3})|$)"
 _CHOICE = re.compile(
     rf"(?is)(?:(?:the\s+)?(?:(?:final|correct)\s+)?(?:answer|option|choice)\b\s*(?:is\b)?:?)?\s*{_LETTER}\s*(.*)"
 )
@@ -31,7 +31,7 @@ _OTHER_CHOICE = re.compile(
     r"^(?:and|or|[,/&])\s*\(?[A-J]\b|(?:^|[,;.]\s*|\b(?:and|or)\s+)[A-J][).:](?:\s|$)|(?<!\w)(?:\([A-J]\)|[A-J]\))|^[A-J]$"
 )
 LABEL = re.compile(
-    r"[$\s]*(?:\\text[a-z]*\{)?\s*(?:\(([A-J])\)(?=[\s\d:$\\}])|([A-J])[).:](?=[\s\\}]))(?:[\s}:~]|\\[ ;,])*"
+    r"[$\s]*(?:\\text[a-z]*\{)?\s*\(?([A-J])[).:](?=[\s\d:$\\}])(?:[\s}:~]|\\[ ;,])*"
     r"(?=[^\s}:+*/^=,<>_!-])(?!\\(?:cdot|times|cup|cap))"
 )
 
@@ -49,8 +49,8 @@ def compare_choices(gold: str, answer: str) -> bool | None:
         return ours == theirs
     if given is None or not (len(ours) == 1 or label):
         return None
-    letter = ours or str(label and (label[1] or label[2]))
-    return (given[1] or given[2]).upper() == letter and _OTHER_CHOICE.search(given[3]) is None
+    letter = ours or (label and label[1])
+    return given[1].upper() == letter and _OTHER_CHOICE.search(given[2]) is None
 
 
 def letters_of(answer: str) -> str:
@@ -107,9 +107,7 @@ def _words(node: Form) -> str:
         return node.text
     if node.kind == "*" and all(item.kind == "symbol" and item.text.isalpha() for item in node.items):
         letters = "".join(item.text for item in node.items)
-        if _VARIABLES.fullmatch(letters):
-            return ""
-        return letters if len(letters) == 2 else letters.lower()
+        return "" if _VARIABLES.fullmatch(letters) else letters.lower()
     words = re.sub(r"(?<=\D) | (?=\D)", "", node.text) if node.kind == "words" else ""
     return _SYNONYMS.get(words, words)
 

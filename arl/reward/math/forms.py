@@ -57,8 +57,6 @@ def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
             return Form("named", (first, last, whole))
         if signs[0] == r"\approx":
             return first
-        if len(sides) == 2 and _is_name(last):
-            return Form("named", (last, first, whole))
         is_value = not last.names() - CONSTANTS and len(sides) > 2  # 2x+1 = 6+1 = 7
         return last if is_value or not whole.names() - CONSTANTS else whole
     if signs == [r"\neq"] and _is_variable(first):

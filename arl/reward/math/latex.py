@@ -16,15 +16,13 @@ from arl.reward.math.forms import Form, Unreadable, relation, spell
 from arl.reward.math.tokens import NUMBERS, UNITS, Token, read_tokens, read_unit
 
 MAX_CHARACTERS = 4000
-MAX_TOKENS = 1500
 MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
 # Signs between parts, the weakest first. "p=5,q=2;p=7,q=2"; a union is a list of intervals
 _SEPARATORS = ({";"}, {","}, {r"\cup"})
 _RELATIONS = {"=", r"\neq", r"\approx", r"\in", r"\to", "<", ">", r"\leq", r"\geq"}
-_INFIX = {r"\over": "/", r"\choose": "binomial"}
-_KINDS = {r"\frac": "/", r"\binom": "binomial"}
-_LEVELS = (*_SEPARATORS, _RELATIONS, {":"}, set(_INFIX), {"+", "-"})
+_KINDS = {r"\frac": "/", r"\over": "/", r"\binom": "binomial", r"\choose": "binomial"}
+_LEVELS = (*_SEPARATORS, _RELATIONS, {":"}, {r"\over", r"\choose"}, {"+", "-"})
 _UPPER = {r"\pm": "+", r"\mp": "-"}
 _LOWER = {r"\pm": "-", r"\mp": "+"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
@@ -39,13 +37,12 @@ def read(text: str) -> Form | None:
     tokens = read_tokens(text)
     if not tokens:
         return None
-    if len(tokens) <= MAX_TOKENS:
-        with contextlib.suppress(Unreadable, RecursionError):
-            form = _Parser(tokens, _UPPER).answer()
-            if any(token.text in _LOWER for token in tokens):
-                form = _both(form, _Parser(tokens, _LOWER).answer())
-            if _depth(form) <= MAX_DEPTH:
-                return form
+    with contextlib.suppress(Unreadable, RecursionError):
+        form = _Parser(tokens, _UPPER).answer()
+        if any(token.text in _LOWER for token in tokens):
+            form = _both(form, _Parser(tokens, _LOWER).answer())
+        if _depth(form) <= MAX_DEPTH:
+            return form
     is_formula = any(token.text[0] in "\\{}_^" for token in tokens) or r"\begin" in text
     if not is_formula:
         return _words(text)
@@ -87,8 +84,8 @@ def _times(left: Form, right: Form) -> Form:
 def _joined(parts: list[Form], signs: list[str]) -> Form:
     if signs[0] in _RELATIONS:
         return relation(parts, signs)
-    if signs[0] in _INFIX:
-        return Form(_INFIX[signs[0]], (parts[0], parts[-1]))
+    if signs[0] in _KINDS:
+        return Form(_KINDS[signs[0]], (parts[0], parts[-1]))
     if signs[0] in {"+", "-"}:
         signed = zip(signs, parts[1:], strict=True)
         return Form("+", (parts[0], *(Form("-", (part,)) if sign == "-" else part for sign, part in signed)))
@@ -172,8 +169,6 @@ class _Parser:
         """Read what stands beside a factor: mostly another one."""
         token = self._now
         right = self._power()
-        if "words" in (left.kind, right.kind):
-            raise Unreadable("words are beside a formula")
         if left.kind == token.kind == "number":  # 2 1/2
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
@@ -259,9 +254,6 @@ class _Parser:
         node = self._power()
         while self._now.kind in {"number", "symbol"}:
             node = self._beside(node)
-        if self._is("/") and self._tokens[self._at + 1].kind == "number":
-            self._next()
-            node = Form("/", (node, self._power()))
         return node
 
     def _argument(self, whole_numbers: bool = False) -> Form:
@@ -280,8 +272,6 @@ class _Parser:
         return self._single(token)
 
     def _group(self, opening: str) -> Form:
-        if opening == r"\{" and self._skip(r"\}"):
-            return Form("symbol", text=r"\emptyset")
         outer = self._bar
         self._bar = opening if opening in {"|", r"\{"} else ""
         inner = self._list()
