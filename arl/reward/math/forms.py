@@ -99,10 +99,7 @@ def _is_name(node: Form) -> bool:
 
 def spell(form: Form) -> str:
     """Return one spelling of a form."""
-    parts = list(map(spell, form.items))
-    if form.kind in {"+", "*", "/", "^"}:
-        return f"({form.kind.join(parts)})"
-    inner = ",".join(parts)
+    inner = ",".join(map(spell, form.items))
     if len(form.kind) == 2:
         return form.kind[0] + inner + form.kind[1]
     return f"{form.text or form.kind}({inner})" if form.items else form.text

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from arl.reward.math.forms import Form, Unreadable, relation, spell
+from arl.reward.math.forms import CONSTANTS, Form, Unreadable, relation, spell
 from arl.reward.math.tokens import NUMBERS, UNITS, Token, read_tokens, read_unit
 
 MAX_CHARACTERS = 4000
@@ -190,9 +190,7 @@ class _Parser:
             if words[-1] == "^":
                 self._argument()
         unit, scale = read_unit(" ".join(words))
-        factors = value.items if value.kind == "*" else (value,)
-        has_letters = all(factor.kind == "symbol" for factor in factors)
-        if has_letters and (unit not in UNITS or ":" in value.text):
+        if value.names() - CONSTANTS and (unit not in UNITS or ":" in value.text):
             raise Unreadable("words are beside letters")
         if scale:
             value = _times(value, Form("^", (_number(10), _number(scale))))
