@@ -55,12 +55,12 @@ _NO_PROSE = f"(?:{one_of('functions')}|pi|mod|choose|and|or|{'|'.join(TABLES['sc
 _LISTED = r"[^.\n]{0,30}?\s(?:and|or)\s[-\d$]"
 _PROSE = re.compile(  # what stands between the formulas of a text; a word that is glued to a digit is a part of one
     rf"""(?xm) (?P<macro> \\[A-Za-z]+ (?:\s*\{{{_IN_BRACES}\}})+ )
-    | (?<![\\A-Za-z\d]) (?!{_NO_PROSE}) [A-Za-z]{{2,}} (?:['’][a-z]+)? (?:\s[-–—]\s)?
+    | (?<![\\A-Za-z\d]) (?!{_NO_PROSE}) [A-Za-z]{{2,}} (?:['’][a-z]+|\^\{{?\d\}}?)? (?:\s[-–—]\s)?
     | (?![A-Za-z²³¹⁰⁴-⁹¼-¾⅐-⅞Ͱ-Ͽ]) [^\W\d_]
     | \b(?:and|or)\b (?!\s[-\d$]) | \b[aAI]\s(?=[\d$])
-    | (?<=\d) (?: \s(?=\(|[a-wyzA-Z](?![A-Za-z\d^(])) | (?=[mghs](?![A-Za-z(])) )
+    | (?<=\d) (?: \s(?=\(|[a-wyzA-Z](?![A-Za-z\d^(])) | \s?[mghs](?:\^\{{?\d\}}?|[²³])?(?![A-Za-z\d^(]) )
     | [.;?](?=\s|$) | [。，、；？！] | ,(?=\s)(?![^()\[\]\n]*[)\]]|[^{{}}\n]*\}}|\s[-\d$]{_LISTED}|\s(?:and|or)\s[-\d$])
-    | </?[a-z_]+> | ^\s*[-*>•]\s"""
+    | </?[a-z_]+> | ^\s*(?:[-*>•]|\d\))\s"""
 )
 _PIECE = re.compile(r"[ \t:,=&)}]*+(?:(?:[*/+x×÷]|and|or|choose)\s(?=[$\d]))?+([^\n]*\d[^\n]*)(?<!:)(?<!: )(?=\n|$)")
 _DIGIT = re.compile(r"\d")
@@ -195,7 +195,7 @@ def _last_expression(text: str) -> str | None:
 
 def _numbers(text: str) -> list[Mark]:
     """Return what has a digit and stands between words, as a whole; "Step 3:" has no number."""
-    return [(piece.start(1), piece[1].rstrip(" /,(&")) for piece in _PIECE.finditer(_PROSE.sub(_blank, text))]
+    return [(piece.start(1), piece[1].rstrip(" /,(&-")) for piece in _PIECE.finditer(_PROSE.sub(_blank, text))]
 
 
 def _blank(match: re.Match[str]) -> str:

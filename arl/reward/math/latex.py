@@ -44,10 +44,7 @@ def read(text: str) -> Form | None:
         if _depth(form) <= MAX_DEPTH:
             return form
     is_formula = any(token.text[0] in "\\{}_^" for token in tokens) or r"\begin" in text
-    if not is_formula:
-        return _words(text)
-    spelled = " ".join(token.text for token in tokens)
-    return Form("tokens", text=re.sub(r"\{ (\S+) \}", r"\1", spelled))
+    return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
 
 
 def _both(upper: Form, lower: Form) -> Form:
@@ -87,8 +84,12 @@ def _joined(parts: list[Form], signs: list[str]) -> Form:
     if signs[0] in _KINDS:
         return Form(_KINDS[signs[0]], (parts[0], parts[-1]))
     if signs[0] in {"+", "-"}:
+        if {part.kind for part in parts} == {"()"} and len({len(part.items) for part in parts}) == 1:
+            columns = zip(*(part.items for part in parts), strict=True)  # of vectors and matrices
+            return Form("()", tuple(_joined([*column], signs) for column in columns))
         signed = zip(signs, parts[1:], strict=True)
-        return Form("+", (parts[0], *(Form("-", (part,)) if sign == "-" else part for sign, part in signed)))
+        terms = [Form("-", (part,)) if sign == "-" else part for sign, part in signed]
+        return Form("+", (parts[0], *terms))
     if signs[0] == ":":  # of the others to the first, so that 3:2 is 6:4
         return Form("ratio", tuple(Form("/", (part, parts[0])) for part in parts[1:]))
     return Form("list", tuple(parts))

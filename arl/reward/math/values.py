@@ -34,7 +34,8 @@ TOLERANCE = mp.mpf(10) ** -40  # relative, of equal values
 ZERO = mp.mpf(10) ** -100  # a value that is not exact and below it is zero but for rounding
 NUM_POINTS = 3
 # The first three points differ in every sign, because roots of squares agree where all are positive.
-_SIZES_AND_SIGNS = ((2, (1, 1)), (2, (1, -1)), (2, (-1, 1)), (5, (1, 1)), (1, (-1, 1)), (20, (1, 1)))
+_SIZES = (2, 2, 2, 5, 1, 20)
+_SIGNS = ((1, 1), (1, -1), (-1, 1), (1, 1), (-1, 1), (1, 1))
 
 Value = Any  # a Fraction, or a real or complex number of mpmath
 
@@ -84,7 +85,7 @@ def _values_at_points(gold: Form, answer: Form) -> Iterator[tuple[Value, Value]]
     names = gold.names() | answer.names()
     draw = random.Random(0)
     num_points = 0
-    for size, signs in _SIZES_AND_SIGNS:
+    for size, signs in zip(_SIZES, _SIGNS, strict=True):
         point = {}
         for name, sign in zip(sorted(names - CONSTANTS), itertools.cycle(signs), strict=False):
             point[name] = mp.mpf(sign * size * draw.randrange(1, 10**6)) / (10**6 + 3)
