@@ -77,6 +77,13 @@ def _interval(sides: list[Form], signs: list[str], whole: Form) -> Form:
     if not bounds_a_name or not set(signs) <= {"<", r"\leq"}:
         return whole
     low, name, high = sides
+    if name.text == "|":  # |x|<2, or 1<|x|<2
+        inner = name.items[0]
+        if low == MINUS_INFINITY:
+            return _interval([Form("-", (high,)), inner, high], [signs[1]] * 2, whole)
+        below = _interval([Form("-", (high,)), inner, Form("-", (low,))], signs[::-1], whole)
+        parts = [below, _interval([low, inner, high], signs, whole)]
+        return Form("named", (inner, Form("list", tuple(part.items[1] for part in parts)), whole))
     left = "(" if signs[0] == "<" else "["
     right = ")" if signs[1] == "<" else "]"
     interval = Form(left + right, (low, high))
@@ -84,7 +91,7 @@ def _interval(sides: list[Form], signs: list[str], whole: Form) -> Form:
 
 
 def _is_variable(node: Form) -> bool:
-    return node.kind in {"symbol", "apply"} and node != INFINITY
+    return node.text == "|" or (node.kind in {"symbol", "apply"} and node != INFINITY)
 
 
 def _is_name(node: Form) -> bool:
