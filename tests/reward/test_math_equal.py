@@ -36,7 +36,7 @@ CANONICAL = {
     "{1,2}": [r"\{2, 1\}", "1,2", "2 and 1", "x=1 or x=2"],
     r"[0,\infty)": [r"x \ge 0", r"[0,\infty)", r"0 \leq x"],
     "C": [r"\text{(C)}", "C", "(C)"],
-    "(2^99999)": ["2^{99999}", "$2^{99999}$"],  # Python does not write out so many digits
+    "^(2,99999)": ["2^{99999}", "$2^{99999}$"],  # Python does not write out so many digits
     "(1,2)": [r"\begin{pmatrix}1\\2\end{pmatrix}", r"\begin{bmatrix} 1 \\ 2.0 \end{bmatrix}"],
     "evelyn": [r"\text{Evelyn}", "evelyn."],
 }

@@ -12,25 +12,26 @@ import re
 
 from arl.reward.math.forms import REAL_LINE, Form, spell
 from arl.reward.math.tokens import UNITS
-from arl.reward.math.values import rational, same_ratio, same_relation, same_value
+from arl.reward.math.values import rational, same_relation, same_value
 from arl.reward.math.vocabulary import first_spellings
 
 _UNORDERED = {"list", "set"}
 _WITH_UNITS = {"unit", "+", "-", "*", "/"}
-_GROUPS = _UNORDERED | {"()", "[)", "(]", "[]"}
-_VARIABLES = re.compile(r"[abcdkmnxyzABCDKMNXYZ]+|[^aeiouAEIOU]+|[A-Z]{2}")  # a product, and no word
+_KNOWN_UNITS = {*UNITS.values()} - {"unit"}
+_GROUPS = _UNORDERED | {"()", "[)", "(]", "[]", "ratio"}
+_VARIABLES = re.compile(r"(?!.*(.).*\1)[abcdkmnxyzABCDKMNXYZ]+|[^aeiouAEIOU]+|[A-Z]{2}")  # a product, and no word
 _SYNONYMS = first_spellings("synonyms")
 _DECORATION = re.compile(r"\\(?:text|math|bold|oper)[a-z]*|\\boxed|\\[ ,;()\[\]]|[{}$]")
-_LETTER = r"(?:\(([A-Za-z])\)|([A-Za-z])(?:[).:]|\s[-–—](?=\s[A-Za-z]{3})|$))"
+_LETTER = r"\(?([A-Za-z])(?:[).:]|\s[-–—](?=\s[A-Za-z]{3})|$)"
 _CHOICE = re.compile(
     rf"(?is)(?:(?:the\s+)?(?:(?:final|correct)\s+)?(?:answer|option|choice)\b\s*(?:is\b)?:?)?\s*{_LETTER}\s*(.*)"
 )
-_LETTERS = re.compile(r"[A-J]{2,5}|(?:\([A-J]\)|[A-J])(?:\s*(?:[,;/&]|\band\b|\bor\b|\s)\s*(?:\([A-J]\)|[A-J]))+")
+_LETTERS = re.compile(r"(?!.*([A-J]).*\1)\(?[A-J]\)?(?:\s*(?:[,;/&]|and\b|or\b)?\s*\(?[A-J]\)?){0,9}[.:]?")
 _OTHER_CHOICE = re.compile(
-    r"^(?:and|or|[,/&])\s*\(?[A-J]\b|(?:^|[,;.]\s*|\b(?:and|or)\s+)[A-J][).:](?:\s|$)|(?<!\w)(?:\([A-J]\)|[A-J]\))"
+    r"^(?:and|or|[,/&])\s*\(?[A-J]\b|(?:^|[,;.]\s*|\b(?:and|or)\s+)[A-J][).:](?:\s|$)|(?<!\w)(?:\([A-J]\)|[A-J]\))|^[A-J]$"
 )
 LABEL = re.compile(
-    r"[$\s]*(?:\\text[a-z]*\{)?\s*(?:\(([A-J])\)(?=[\s\d:$\\}])|([A-J])[).:](?=[\s\\}]))(?:[\s}:~]|\\[ ;,])*"
+    r"[$\s]*(?:\\text[a-z]*\{)?\s*\(?([A-J])[).:](?=[\s\d:$\\}])(?:[\s}:~]|\\[ ;,])*"
     r"(?=[^\s}:+*/^=,<>_!-])(?!\\(?:cdot|times|cup|cap))"
 )
 
@@ -48,14 +49,14 @@ def compare_choices(gold: str, answer: str) -> bool | None:
         return ours == theirs
     if given is None or not (len(ours) == 1 or label):
         return None
-    letter = ours or str(label and (label[1] or label[2]))
-    return (given[1] or given[2]).upper() == letter and _OTHER_CHOICE.search(given[3]) is None
+    letter = ours or (label and label[1])
+    return given[1].upper() == letter and _OTHER_CHOICE.search(given[2]) is None
 
 
 def letters_of(answer: str) -> str:
     """Return the letters of an answer that has nothing else, in their order: "(C), A" is AC."""
-    bare = re.sub(r"^\(?([A-J])[).:]?$", r"\1", _bare(answer))
-    return "".join(sorted(re.findall("[A-J]", bare))) if len(bare) == 1 or _LETTERS.fullmatch(bare) else ""
+    bare = _bare(answer)
+    return "".join(sorted(re.findall("[A-J]", bare))) if _LETTERS.fullmatch(bare) else ""
 
 
 def _bare(answer: str) -> str:
@@ -71,8 +72,6 @@ def same_answer(gold: Form, answer: Form) -> bool:
         return _same_named(gold, answer)
     if kinds == {"relation"}:
         return same_relation(gold, answer)
-    if kinds == {"ratio"}:
-        return same_ratio(gold, answer)
     words = _words(gold)
     if words and (words == _words(answer) or gold.kind == answer.kind == "*"):
         return words == _words(answer)
@@ -108,9 +107,7 @@ def _words(node: Form) -> str:
         return node.text
     if node.kind == "*" and all(item.kind == "symbol" and item.text.isalpha() for item in node.items):
         letters = "".join(item.text for item in node.items)
-        if _VARIABLES.fullmatch(letters):
-            return ""
-        return letters if len(letters) == 2 else letters.lower()
+        return "" if _VARIABLES.fullmatch(letters) else letters.lower()
     words = re.sub(r"(?<=\D) | (?=\D)", "", node.text) if node.kind == "words" else ""
     return _SYNONYMS.get(words, words)
 
@@ -138,8 +135,8 @@ def _in_any_order(gold: Form, answer: Form) -> bool:
 def _same_quantity(gold: Form, answer: Form) -> bool:
     our_units = _units(gold)
     their_units = _units(answer)
-    is_other = our_units != their_units and our_units and their_units and "unit" not in our_units | their_units
-    if is_other and our_units | their_units <= UNITS.keys():
+    is_part = our_units <= their_units or their_units <= our_units
+    if not is_part and our_units | their_units <= _KNOWN_UNITS:
         return False  # two of the table; "5" is right where "5 cm" is gold, and a unit of any kind is called "unit"
     ours = _without_units(gold)
     theirs = _without_units(answer)

@@ -51,30 +51,18 @@ _EMPHASIS = re.compile(r"(?<![\w\\])[*`]{1,3}(?=\S)|(?<=[^\s\\])[*`]{1,3}(?![\w-
 _MATH = re.compile(
     r"(?s)\$\$(.+?)\$\$|(?<![\\\d])\$(?:(?=\S)([^$\n]*[^$\s])|\s([^$]+)\s)\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]"
 )
-_NUMBER = r"(?:\d+\s\d+/\d+|\d{1,3}(?:[ ]\d{3})++(?!\d)|\d++(?:[.,:/]\d++)*+(?:[eE][-+]?\d+)?|\.\d++|\d*[¼-¾⅐-⅞])"
-_BRACKET = (
-    r"(?:[(\[](?:[^()\[\]A-Za-z\n]|\\[A-Za-z]+|(?<![A-Za-z])[A-Za-z](?![A-Za-z])|\([^()A-Za-z\n]*\))++[)\]]"
-    r"|\\?\{[^{}A-Za-z\n]*\})"
+_NO_PROSE = f"(?:{one_of('functions')}|pi|mod|choose|and|or|{'|'.join(TABLES['scales'])})(?![A-Za-z])"
+_LISTED = r"[^.\n]{0,30}?\s(?:and|or)\s[-\d$]"
+_PROSE = re.compile(  # what stands between the formulas of a text; a word that is glued to a digit is a part of one
+    rf"""(?xm) (?P<macro> \\[A-Za-z]+ (?:\s*\{{{_IN_BRACES}\}})+ )
+    | (?<![\\A-Za-z\d]) (?!{_NO_PROSE}) [A-Za-z]{{2,}} (?:['’][a-z]+|\^\{{?\d\}}?)? (?:\s[-–—]\s)?
+    | (?![A-Za-z²³¹⁰⁴-⁹¼-¾⅐-⅞Ͱ-Ͽ]) [^\W\d_]
+    | \b(?:and|or)\b (?!\s[-\d$]) | \b[aAI]\s(?=[\d$])
+    | (?<=\d) (?: \s(?=\(|[a-wyzA-Z](?![A-Za-z\d^(])) | \s?[mghs](?:\^\{{?\d\}}?|[²³])?(?![A-Za-z\d^(]) )
+    | [.;?](?=\s|$) | [。，、；？！] | ,(?=\s)(?![^()\[\]\n]*[)\]]|[^{{}}\n]*\}}|\s[-\d$]{_LISTED}|\s(?:and|or)\s[-\d$])
+    | </?[a-z_]+> | ^\s*(?:[-*>•]|\d\))\s"""
 )
-_OPERATOR = (
-    r"(?:[-+−–*/×·÷=<>≤≥≠≈±]|\\(?:times|cdot|div|pm|[lg]eq?|neq?|approx|in|cup)(?![A-Za-z])"
-    r"|(?<=\d)\s?[xX]\s?(?=\d)|\b(?:mod|choose)\b)"
-)
-_SIGN = r"(?:[-−+±]|\\pm\s?)"
-_FUNCTION = rf"(?:{one_of('functions')}(?:_\w+|_?\{{\w+\}})?(?![A-Za-z])\s?)"
-_ARGUMENT = rf"(?:\{{{_IN_BRACES}\}}|[-+]?\w+|\\circ)"
-_OPERAND = (
-    rf"(?:[$€£]?√?{_FUNCTION}*{_NUMBER}|\\[A-Za-z]++(?:\s*\{{{_IN_BRACES}\}}|\[\d\]|\s?\d++)*+|[√|]?{_FUNCTION}*{_BRACKET}\|?"
-    rf"|{_FUNCTION}*(?:[π∞]|pi(?![A-Za-z])|(?<![A-Za-z\\])[A-Za-z](?![A-Za-z'’])))"
-    rf"(?:\s?\\?%|°|[!²³¹⁰⁴-⁹⁻]|[\^_]\s*{_ARGUMENT}|\s(?:{'|'.join(TABLES['scales'])})\b)*+"
-)
-_BESIDE = rf"(?=[(√π])|\s?(?=\\[A-Za-z]|{_FUNCTION}|pi(?![A-Za-z]))|(?<=\d)(?=[a-fi-ln-rt-zA-Z](?![A-Za-z]))"
-_AND = r",?\s(?:and|or)\s(?=[-\d$])"
-_EXPRESSION = re.compile(
-    rf"""(?x) (?<![A-Za-z\d_.,/^{{\\|]) (?:{_SIGN}(?=[\d.$€£\\(]))?
-    (?>{_OPERAND} (?: (?:\s*{_OPERATOR}\s*{_SIGN}?|{_BESIDE}|{_AND}|,\s(?=[-\d$][^\n]{{0,30}}?{_AND})) {_OPERAND} )*+ )
-    (?=(?:[kcm]?m|k?g|ft|lbs?|hrs?|mins?|h|s)?[²³]?(?![A-Za-z\d_^\]}}>|:]|[.,]\d)(?!\s*[*/×÷^=]))"""
-)
+_PIECE = re.compile(r"[ \t:,=&)}]*+(?:(?:[*/+x×÷]|and|or|choose)\s(?=[$\d]))?+([^\n]*\d[^\n]*)(?<!:)(?<!: )(?=\n|$)")
 _DIGIT = re.compile(r"\d")
 
 Mark = tuple[int, str]  # where in the response an answer begins that is marked as one, and what it is
@@ -193,14 +181,22 @@ def _only_number(clause: str) -> str:
     is_prose = len(clause.split()) >= _MIN_SENTENCE or _UNSPACED.search(clause)
     if not is_prose or _NOT_PROSE.search(clause):
         return clause
-    numbers = [match[0] for match in _EXPRESSION.finditer(clause) if _DIGIT.search(match[0])]
-    return numbers[0] if len(numbers) == 1 else clause
+    numbers = _numbers(clause)
+    return numbers[0][1] if len(numbers) == 1 else clause
 
 
 def _last_expression(text: str) -> str | None:
     """Return the last formula or number as a whole. A formula without a digit counts only where there is no digit."""
     formulas = _joined(text, _MATH.finditer(text))
-    outside = _MATH.sub(lambda match: " " * len(match[0]), text)
-    numbers = [(match.start(), match[0].strip()) for match in _EXPRESSION.finditer(outside)]
-    found = [*formulas, *(number for number in numbers if _DIGIT.search(number[1]))]
+    outside = _MATH.sub(_blank, text)
+    found = [*formulas, *_numbers(outside)]
     return max(found, key=lambda mark: (bool(_DIGIT.search(mark[1])), *mark), default=(0, None))[1]
+
+
+def _numbers(text: str) -> list[Mark]:
+    """Return what has a digit and stands between words, as a whole; "Step 3:" has no number."""
+    return [(piece.start(1), piece[1].rstrip(" /,(&-")) for piece in _PIECE.finditer(_PROSE.sub(_blank, text))]
+
+
+def _blank(match: re.Match[str]) -> str:
+    return match[0] if match.groupdict().get("macro") else "\n" * len(match[0])

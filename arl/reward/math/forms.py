@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 _TURNED = {">": "<", r"\geq": r"\leq"}
+_BEFORE_NAMES = {r"\angle", r"\triangle", r"\overline", r"\vec"}
 CONSTANTS = {r"\pi", "e", "i", r"\infty"}
 
 
@@ -56,8 +57,6 @@ def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
             return Form("named", (first, last, whole))
         if signs[0] == r"\approx":
             return first
-        if len(sides) == 2 and _is_name(last):
-            return Form("named", (last, first, whole))
         is_value = not last.names() - CONSTANTS and len(sides) > 2  # 2x+1 = 6+1 = 7
         return last if is_value or not whole.names() - CONSTANTS else whole
     if signs == [r"\neq"] and _is_variable(first):
@@ -101,16 +100,13 @@ def _is_name(node: Form) -> bool:
         return True
     if node.kind == "*":  # AB is a distance, xyz a product
         texts = [item.text if item.kind == "symbol" else "" for item in node.items]
-        return all(text.isupper() for text in texts) or bool({r"\angle", r"\triangle"} & set(texts))
+        return all(text.isupper() for text in texts) or not _BEFORE_NAMES.isdisjoint(texts)
     return (node.kind in {"()", "/", "ratio"} or node.text == "|") and all(map(_is_name, node.items))
 
 
 def spell(form: Form) -> str:
     """Return one spelling of a form."""
-    parts = list(map(spell, form.items))
-    if form.kind in {"+", "*", "/", "^"}:
-        return f"({form.kind.join(parts)})"
-    inner = ",".join(parts)
+    inner = ",".join(map(spell, form.items))
     if len(form.kind) == 2:
         return form.kind[0] + inner + form.kind[1]
     return f"{form.text or form.kind}({inner})" if form.items else form.text

@@ -12,23 +12,20 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from arl.reward.math.forms import Form, Unreadable, relation, spell
-from arl.reward.math.tokens import LARGE_OPERATORS, NUMBERS, UNITS, Token, read_tokens, read_unit
+from arl.reward.math.forms import CONSTANTS, Form, Unreadable, relation, spell
+from arl.reward.math.tokens import NUMBERS, UNITS, Token, read_tokens, read_unit
 
 MAX_CHARACTERS = 4000
-MAX_TOKENS = 1500
 MAX_DEPTH = 60  # of a form: what computes it calls itself for each level
 
 # Signs between parts, the weakest first. "p=5,q=2;p=7,q=2"; a union is a list of intervals
 _SEPARATORS = ({";"}, {","}, {r"\cup"})
 _RELATIONS = {"=", r"\neq", r"\approx", r"\in", r"\to", "<", ">", r"\leq", r"\geq"}
-_INFIX = {r"\over": r"\frac", r"\choose": r"\binom"}
-_LEVELS = (*_SEPARATORS, _RELATIONS, {":"}, set(_INFIX), {"+", "-"})
+_KINDS = {r"\frac": "/", r"\over": "/", r"\binom": "binomial", r"\choose": "binomial"}
+_LEVELS = (*_SEPARATORS, _RELATIONS, {":"}, {r"\over", r"\choose"}, {"+", "-"})
 _UPPER = {r"\pm": "+", r"\mp": "-"}
 _LOWER = {r"\pm": "-", r"\mp": "+"}
 _CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
-_MARKS = (r"\overline", r"\bar", r"\vec", r"\hat", r"\widehat", r"\tilde")
-_NUM_ARGUMENTS = {r"\frac": 2, r"\binom": 2, **dict.fromkeys(_MARKS, 1)}
 _FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
 
@@ -40,13 +37,12 @@ def read(text: str) -> Form | None:
     tokens = read_tokens(text)
     if not tokens:
         return None
-    if len(tokens) <= MAX_TOKENS:
-        with contextlib.suppress(Unreadable, RecursionError):
-            form = _Parser(tokens, _UPPER).answer()
-            if any(token.text in _LOWER for token in tokens):
-                form = _both(form, _Parser(tokens, _LOWER).answer())
-            if _depth(form) <= MAX_DEPTH:
-                return form
+    with contextlib.suppress(Unreadable, RecursionError):
+        form = _Parser(tokens, _UPPER).answer()
+        if any(token.text in _LOWER for token in tokens):
+            form = _both(form, _Parser(tokens, _LOWER).answer())
+        if _depth(form) <= MAX_DEPTH:
+            return form
     is_formula = any(token.text[0] in "\\{}_^" for token in tokens) or r"\begin" in text
     return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
 
@@ -85,22 +81,18 @@ def _times(left: Form, right: Form) -> Form:
 def _joined(parts: list[Form], signs: list[str]) -> Form:
     if signs[0] in _RELATIONS:
         return relation(parts, signs)
-    if signs[0] in _INFIX:
-        return _macro_call(_INFIX[signs[0]], (parts[0], parts[-1]))
+    if signs[0] in _KINDS:
+        return Form(_KINDS[signs[0]], (parts[0], parts[-1]))
     if signs[0] in {"+", "-"}:
         if {part.kind for part in parts} == {"()"} and len({len(part.items) for part in parts}) == 1:
             columns = zip(*(part.items for part in parts), strict=True)  # of vectors and matrices
             return Form("()", tuple(_joined([*column], signs) for column in columns))
         signed = zip(signs, parts[1:], strict=True)
-        return Form("+", (parts[0], *(Form("-", (part,)) if sign == "-" else part for sign, part in signed)))
-    return Form("ratio" if signs[0] == ":" else "list", tuple(parts))
-
-
-def _macro_call(name: str, arguments: tuple[Form, ...]) -> Form:
-    if name == r"\frac":
-        return Form("/", arguments)
-    call = Form("call", arguments, name)
-    return call if name == r"\binom" else Form("symbol", text=spell(call))
+        terms = [Form("-", (part,)) if sign == "-" else part for sign, part in signed]
+        return Form("+", (parts[0], *terms))
+    if signs[0] == ":":  # of the others to the first, so that 3:2 is 6:4
+        return Form("ratio", tuple(Form("/", (part, parts[0])) for part in parts[1:]))
+    return Form("list", tuple(parts))
 
 
 class _Parser:
@@ -178,8 +170,6 @@ class _Parser:
         """Read what stands beside a factor: mostly another one."""
         token = self._now
         right = self._power()
-        if "words" in (left.kind, right.kind):
-            raise Unreadable("words are beside a formula")
         if left.kind == token.kind == "number":  # 2 1/2
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
@@ -195,16 +185,14 @@ class _Parser:
 
     def _with_unit(self, value: Form) -> Form:
         """Read the words behind a value, as far as they go."""
-        if value.kind == "*" and all(item.kind == "symbol" for item in value.items):
-            raise Unreadable("words are beside letters")
         words = []
         while self._now.kind == "words" or self._is("/", "^"):
             words.append(self._next().text)
             if words[-1] == "^":
                 self._argument()
         unit, scale = read_unit(" ".join(words))
-        if value.kind == "symbol" and (unit not in UNITS or ":" in value.text):
-            raise Unreadable("words are beside a letter")
+        if value.names() - CONSTANTS and (unit not in UNITS or ":" in value.text):
+            raise Unreadable("words are beside letters")
         if scale:
             value = _times(value, Form("^", (_number(10), _number(scale))))
         return Form("unit", (value,), unit)
@@ -243,9 +231,8 @@ class _Parser:
         if name in {r"\sqrt", r"\root"}:  # √12 is typed, and \sqrt12 is \sqrt{1}2
             root = self._power() if self._is("[") else _number(2)
             return Form("call", (self._argument(whole_numbers=name == r"\root"), root), r"\sqrt")
-        if name in _NUM_ARGUMENTS:
-            arguments = tuple(self._argument() for _ in range(_NUM_ARGUMENTS[name]))
-            return _macro_call(name, arguments)
+        if name in _KINDS:
+            return Form(_KINDS[name], (self._argument(), self._argument()))
         if self._skip("_"):
             name += "_" + spell(self._argument(whole_numbers=True))
         while self._skip("'"):
@@ -256,9 +243,6 @@ class _Parser:
         r"""Read `\sin^2 x`, `\log_{2}16`, `\ln(x+1)`: without brackets the argument is a product of plain factors."""
         base = (self._argument(),) if self._skip("_") else ()
         exponent = self._argument() if self._skip("^") else None
-        if name in LARGE_OPERATORS:  # the exponent is the upper limit
-            limits = base if exponent is None else (*base, exponent)
-            return Form("call", (self._product(), *limits), name)
         argument = self._power() if self._is("(", "[", "{", "|") else self._signed(self._plain_product)
         if exponent == Form("-", (_number(1),)):
             return Form("call", (argument,), r"\arc" + name[1:])
@@ -269,9 +253,6 @@ class _Parser:
         node = self._power()
         while self._now.kind in {"number", "symbol"}:
             node = self._beside(node)
-        if self._is("/") and self._tokens[self._at + 1].kind == "number":
-            self._next()
-            node = Form("/", (node, self._power()))
         return node
 
     def _argument(self, whole_numbers: bool = False) -> Form:
@@ -290,8 +271,6 @@ class _Parser:
         return self._single(token)
 
     def _group(self, opening: str) -> Form:
-        if opening == r"\{" and self._skip(r"\}"):
-            return Form("symbol", text=r"\emptyset")
         outer = self._bar
         self._bar = opening if opening in {"|", r"\{"} else ""
         inner = self._list()

@@ -19,7 +19,6 @@ _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
 _NOT_ASCII = re.compile(f"[{_RAISED}]+|[{_LOWERED}]+|[^ -~]")
 _FUNCTIONS = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|lg|exp|det|gcd|lcm|max|min")
-LARGE_OPERATORS = ["\\" + name for name in words("operators")]
 _WORDS = re.compile(rf"(?s)(?!\s*(?:\d|(?:[eid]|and|or|{_FUNCTIONS.pattern})\s*$)).*[^\W\d_]")  # what \text holds
 _TYPED = re.compile(one_of("typed"))
 _SIGN = re.compile(rf"[^A-Za-z]|{one_of('signs')}")
@@ -29,10 +28,9 @@ UNITS = first_spellings("units")
 
 _TOKEN = re.compile(
     rf"""
-    (?P<times> (?<=\d)\s?[xX]\s?(?=\d) )
+    (?P<times> (?<=\d)\s?[xX]\s?(?=\\?\$?\d) )
   | (?P<degree> (?: \^\s*(?:\{{\s*(?:\\circ|\\degree|°|o|\\text\s*\{{\s*o\s*\}})\s*\}}|\\circ|o(?![A-Za-z])) | °
-        | \\degree(?![A-Za-z]) | (?<=\d)o(?!\w) | (?<=[\d}}])\s*(?:\\text\s*\{{\s*degrees?\s*\}}|deg(?:rees?)?(?!\w)) )
-        (?:\s*(?P<scale>\\(?:text|mathrm)\s*\{{\s*[CF]\s*\}}|[CF](?![A-Za-z])|[Cc]elsius|[Ff]ahrenheit))? )
+        | \\degree(?![A-Za-z]) ) )
   | (?P<row> \\\\(?!\s*\\end) )
   | (?P<begin> \\begin\s*\{{(?:[pbB]?matrix|smallmatrix|array)\}}(?:\s*\{{[lcr|\s]*\}})? )
   | (?P<end> \\end\s*\{{[^{{}}]*\}} )
@@ -51,7 +49,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_SIGNS = {"times": "*", "begin": "( (", "row": ") , (", "end": ") )"}
+_SIGNS = {"times": "*", "degree": r"\degree", "begin": "( (", "row": ") , (", "end": ") )"}
 
 
 class Token(NamedTuple):
@@ -92,9 +90,6 @@ def _add_tokens(text: str, tokens: list[Token]) -> None:
                 tokens.append(Token("number", _fraction(*re.findall(r"[\d.]+", found))))
             case "clock":
                 tokens.append(Token("symbol", found.replace(" ", "")))
-            case "degree":
-                scale = "celsius" if re.search("[Cc]", match["scale"] or "") else "fahrenheit"
-                tokens.append(Token("words", scale) if match["scale"] else Token("sign", r"\degree"))
             case "text" if _WORDS.match(found):
                 tokens.append(Token("words", found.strip()))
             case "text":
@@ -106,7 +101,7 @@ def _add_tokens(text: str, tokens: list[Token]) -> None:
             case "sign":
                 is_other_spelling = found in _SPELLINGS and found not in "{}"
                 tokens.append(_macro(found) if is_other_spelling else Token("sign", found))
-            case "times" | "begin" | "row" | "end":
+            case "times" | "degree" | "begin" | "row" | "end":
                 tokens += [Token("sign", sign) for sign in _SIGNS[kind].split()]
 
 
@@ -123,10 +118,11 @@ def _add_letters(letters: str, tokens: list[Token]) -> None:
     last = tokens[-1] if tokens else Token("sign", "")
     is_behind_value = last.kind == "number" or last.text in {"}", r"\pi", ")"}
     is_unit = lower in UNITS and (len(letters) > 2 or (len(letters) == 2 and is_behind_value))
+    is_scale = last.text == r"\degree" and letters in {"C", "F"}
     is_function = _FUNCTIONS.fullmatch(letters) and lower not in UNITS
     if is_function or _TYPED.fullmatch(lower):
         tokens.append(_macro("√" if lower == "sqrt" else lower))
-    elif len(letters) > 3 or lower in _WORDS_OF_LETTERS or is_unit or last.kind == "words":
+    elif len(letters) > 3 or lower in _WORDS_OF_LETTERS or is_unit or is_scale or last.kind == "words":
         tokens.append(Token("words", letters))
     else:
         tokens += [Token("symbol", letter) for letter in letters]
@@ -134,7 +130,7 @@ def _add_letters(letters: str, tokens: list[Token]) -> None:
 
 def _macro(name: str) -> Token:
     text = _SPELLINGS.get(name, "\\" + name if name.isalpha() else name)
-    if _FUNCTIONS.fullmatch(name) or text in LARGE_OPERATORS:
+    if _FUNCTIONS.fullmatch(name):
         return Token("function", text)
     is_sign = not text[1:].isalpha() or _SIGN.fullmatch(text[1:])
     return Token("sign" if is_sign else "symbol", text)
@@ -157,6 +153,6 @@ def read_unit(words: str) -> tuple[str, int]:
     """Return the first unit of the table in the words, else the words; and the power of ten of "million", or 0."""
     parts = re.findall("[a-z]+", words.lower())
     known = [UNITS[part] for part in parts if part in UNITS]
-    known.sort(key="unit".__eq__)  # of "square inches" it is the inch
+    known.sort(key={"unit", "degree"}.__contains__)  # of "square inches" it is the inch
     scale = TABLES["scales"].get(parts[0], 0) if parts else 0
     return known[0] if known else " ".join(parts), scale
