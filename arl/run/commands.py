@@ -143,7 +143,9 @@ def export(
 
     written, written_dtype = export_model(find_model(source, step), output, dtype)
     size = sum(file.stat().st_size for file in written.rglob("*") if file.is_file())
-    typer.echo(f"{written}: {size / 1e9:.3g} GB, {written_dtype}")
+    typer.echo(
+        f"{written}: {size / 1e9:.3g} GB, {written_dtype}; give it to from_pretrained of transformers, or to a server"
+    )
 
 
 MODEL_COMMANDS: tuple[Callable[..., None], ...] = (eval_, scores, export)

@@ -116,7 +116,7 @@ def describe_pause(seconds: float) -> str:
     """Say that this process could not run for a while, and that its deadlines were moved."""
     return (
         f"the controller (pid {os.getpid()}) could not run for {seconds:.0f} s, because it was stopped (Ctrl-Z?), "
-        "this machine slept, or it had too much to do: its deadlines are moved by as much"
+        "this machine slept, or it had too much to do: nothing is lost, its deadlines are moved by as much"
     )
 
 

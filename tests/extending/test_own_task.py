@@ -29,6 +29,8 @@ SMALL = {  # in a few seconds, in this process
         "--set=eval.problems=4",
     ],
     "samples": [],
+    "report": [],
+    "eval": ["--problems", "4", "--max-new-tokens", "8"],
 }
 PROGRAMS = {"python": [], "arl": ["-m", "arl.cli"]}
 ACCURACY = re.compile(r"accuracy +(0\.\d+) → (0\.\d+)")

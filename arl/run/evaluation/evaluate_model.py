@@ -32,6 +32,7 @@ from arl.launch.base import Resources, make_launcher
 from arl.launch.placement import place
 from arl.launch.run_secrets import run_secrets
 from arl.metrics.console import ConsoleDisplay
+from arl.metrics.run_files import RECIPE
 from arl.models.model_files import local_copy
 from arl.outputs import go_on_in
 from arl.run.checkpoint import checkpoints_in, step_of
@@ -124,17 +125,14 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         InputError: unknown suites, impossible settings, a model that is nowhere, prompts that do not fit, an engine
             that is not installed, or a directory with another evaluation.
     """
-    given = Path(request.model)
-    saved = checkpoints_in(given / CHECKPOINTS)
-    if saved:
-        raise InputError(f"MODEL {given}: is a run, whose newest checkpoint is {saved[-1]}; give that")
-    if given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
-        request = replace(request, model=str(given.resolve()))
+    request = _of_a_run(request, note)
     names = list(dict.fromkeys(request.suites)) or ([HELD_OUT] if request.recipe else [])
     if not names:
         raise InputError("--suite: required without --recipe; `arl eval MODEL --suite gsm8k,math500`")
     if request.recipe is None and HELD_OUT in names:
-        raise InputError(f"--suite {HELD_OUT}: these are the problems of a recipe; give --recipe")
+        raise InputError(
+            f"--suite {HELD_OUT}: these are the problems of a recipe; give --recipe, or a run's checkpoint"
+        )
     recipe = _recipe(request, names[0])
     cached = check_model_source(request.model)
     if cached is not None:
@@ -161,6 +159,23 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
         assignments.append(Assignment(suite, codec, output))
     version = step_of(model) if model in checkpoints_in(model.parent) else 0
     return Evaluation(recipe, resources, StartingVersions(str(model), version), limits.context, assignments)
+
+
+def _of_a_run(request: Request, note: Callable[[str], None]) -> Request:
+    """Complete a request for a run or one of its checkpoints: the newest one, and its recipe for held-out problems."""
+    given = Path(request.model)
+    saved = checkpoints_in(given / CHECKPOINTS)
+    if saved:
+        note(f"{given}: its newest checkpoint is {saved[-1]}")
+        given = saved[-1]
+    elif given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
+        given = given.resolve()
+    request = replace(request, model=str(given))
+    recipe = given.parent.parent / RECIPE
+    is_of_run = given.parent.name == CHECKPOINTS and recipe.is_file()
+    if request.recipe is not None or not is_of_run or (request.suites and HELD_OUT not in request.suites):
+        return request
+    return replace(request, recipe=recipe)
 
 
 def _recipe(request: Request, suite: str) -> Recipe:

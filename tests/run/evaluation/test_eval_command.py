@@ -132,6 +132,20 @@ def test_a_link_is_followed_at_once_because_the_best_checkpoint_of_a_run_changes
     assert assignment.output.model["name"] == str(step)
 
 
+def test_a_run_is_evaluated_at_its_newest_checkpoint_on_what_its_own_recipe_holds_out(
+    place: Path, tmp_path: Path, model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(place)
+    for step in ("step_3", "step_20"):
+        shutil.copytree(model, tmp_path / "checkpoints" / step)
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    notes: list[str] = []
+    evaluation = prepare(Request(model=str(tmp_path)), notes.append)
+    assert evaluation.versions.version == 20
+    assert [each.suite.name for each in evaluation.assignments] == ["held_out"]
+    assert f"its newest checkpoint is {tmp_path}/checkpoints/step_20" in notes[0]
+
+
 RECIPE = """\
 name: small
 model:
