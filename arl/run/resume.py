@@ -194,8 +194,8 @@ def _refuse_other_run(recipe: Recipe, plan: Plan, checkpoint: Path, state: RunSt
         grows = may_grow and recorded is not None and (wanted is None or wanted > recorded)
         if not (grows or field.startswith(free)):
             raise InputError(
-                f"{field} = {wanted!r}: {checkpoint} was made with {recorded!r}; resume with that{' or more' * may_grow}, or "
-                "start a new run without --resume"
+                f"{field} = {wanted!r}: {checkpoint} was made with {recorded!r}; resume with that"
+                f"{' or more' * may_grow}, or start a new run without --resume"
             )
     if plan.sha256(recorded_steps) != state.inputs:
         raise DataError(f"{checkpoint}: was made with other problems or lags than the recipe's files now hold")
