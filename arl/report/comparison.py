@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from msgspec import Struct
 
 from arl.report.arms import KIND, Arm, is_number, lines_along, order, show
-from arl.report.quantities import GENERATED, Budget, Quantity, quantities, value
+from arl.report.quantities import BEFORE, GENERATED, Budget, Quantity, quantities, value
 from arl.report.statistics import MIN_SEEDS, MeanOfSeeds, Z, difference_of_means, mean_of_seeds
 
 MAX_SENTENCES = 12
@@ -121,7 +121,7 @@ def compare(arms: Sequence[Arm], budgets: Sequence[Budget]) -> Comparison:
     """Compute values of every arm, and differences of every pair that a reader asks for."""
     comparison = Comparison(quantities(arms), list(budgets), {}, [])
     for quantity in comparison.quantities:
-        for budget in budgets:
+        for budget in (BEFORE, *budgets):
             for arm in arms:
                 comparison.values[quantity, budget, arm.number] = _arm_value(arm, quantity, budget)
         for one, other in pairs(arms):

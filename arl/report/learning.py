@@ -9,7 +9,7 @@ from arl.report import parts
 from arl.report.arms import LAG, STALENESS, Arm, is_number, lines_along, order, show
 from arl.report.comparison import Comparison
 from arl.report.parts import Figure, Item, ReportSection, Series, Table
-from arl.report.quantities import AXES, Axis, Budget, Quantity, curve
+from arl.report.quantities import AXES, BEFORE, Axis, Budget, Quantity, curve
 from arl.report.runs import LoadedRun
 from arl.report.speed import tokens_per_second
 from arl.report.statistics import text
@@ -37,15 +37,17 @@ def section(arms: Sequence[Arm], comparison: Comparison, notes: Sequence[str]) -
 
 
 def _value_table(arms: Sequence[Arm], comparison: Comparison, quantity: Quantity) -> Table:
-    """Write a quantity of each arm that has it at each budget."""
+    """Write a quantity of each arm that has it, at each budget where some arm was measured."""
+    measured = {budget for (one, budget, _), value in comparison.values.items() if one == quantity and value}
+    budgets = [budget for budget in (BEFORE, *comparison.budgets) if budget in measured]
     rows = []
     for arm in arms:
-        cells = [comparison.cell(arm, quantity, budget) for budget in comparison.budgets]
+        cells = [comparison.cell(arm, quantity, budget) for budget in budgets]
         if any(written != "–" for written in cells):
             rows.append([arm.name, str(len(arm.runs)), *cells])
     caption = f"{INTERVALS} A dash: not measured there. ≈: on the line between two evaluations."
-    header = ["arm", "seeds", *(budget.title for budget in comparison.budgets)]
-    return Table(f"{quantity.axis_title}, at budgets", caption, header, rows)
+    header = ["arm", "seeds", *(budget.title for budget in budgets)]
+    return Table(quantity.axis_title, caption, header, rows)
 
 
 def _curves(arms: Sequence[Arm], quantity: Quantity, axis: Axis) -> Figure:

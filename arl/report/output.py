@@ -63,8 +63,10 @@ def write_report(report: Report, path: Path) -> Path:
         The page.
 
     Raises:
-        InputError: a file cannot be written.
+        InputError: `path` is no name, or a file cannot be written.
     """
+    if path.name in ("", ".."):
+        raise InputError(f"--out {path}: give a name for the page, as in --out {path / 'report'}")
     notes: list[str] = []
     folder = path.absolute().with_name(path.absolute().name.removesuffix(".html"))
     page = folder.with_name(f"{folder.name}.html")

@@ -93,7 +93,9 @@ def test_a_seed_that_crashed_early_and_one_without_an_evaluation_hold_no_other_b
 def test_values_between_evaluations_are_marked_and_none_is_given_beyond_them(tmp_path: Path) -> None:
     scored_run(tmp_path / "run", {0: 0.1, 5: 0.5, 10: 0.7})
     report = build_report([tmp_path], [Budget("steps", at) for at in (5, 6, 11)])
-    assert table(report, "Accuracy on held_out, percent, at budgets").rows[0][2:] == ["50.0", "≈ 54.0", "–", "70.0"]
+    shown = table(report, "Accuracy on held_out, percent")
+    assert shown.header[2:] == ["before", "step 5", "step 6", "last"]
+    assert shown.rows[0][2:] == ["10.0", "50.0", "≈ 54.0", "70.0"]
 
 
 def test_accuracies_of_unlike_tasks_are_never_compared_and_their_speed_is(tmp_path: Path) -> None:

@@ -86,12 +86,12 @@ def test_files_for_a_paper_are_written_before_the_text_that_nobody_may_read(tmp_
         process.stdout.close()  # as `| head -0` does
     files = {str(file.relative_to(tmp_path / "paper")) for file in (tmp_path / "paper").rglob("*.*")}
     assert {"numbers.json", "figures/accuracy-on-held-out-percent-over-training-steps.svg"} < files
-    table = tmp_path / "paper" / "tables" / "accuracy-on-held-out-percent-at-budgets"
+    table = tmp_path / "paper" / "tables" / "accuracy-on-held-out-percent"
     header, *rows = csv.reader(table.with_suffix(".csv").open())
-    assert header == ["arm", "seeds", "last"]
+    assert header == ["arm", "seeds", "before", "last"]
     assert [row[0] for row in rows] == ["staleness=0", "staleness=8"]
     lines = table.with_suffix(".tex").read_text().splitlines()
-    assert lines[0] == r"\begin{tabular}{lrr}"
+    assert lines[0] == r"\begin{tabular}{lrrr}"
     assert lines[4].startswith(r"staleness=0 & 3 & 81.0 {[}")
     assert r"quantity & at" in (tmp_path / "paper" / "tables" / "differences-between-arms.tex").read_text()
     assert r"accuracy on held\_out" in (tmp_path / "paper" / "tables" / "differences-between-arms.tex").read_text()
