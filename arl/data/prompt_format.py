@@ -202,7 +202,14 @@ class PromptRenderer:
         messages = self._messages(Problem(PROBE))
         closed = self._rendered(messages, for_answer=False)
         prompt = self._rendered(messages)
+        if self._format.system.strip() not in prompt:
+            raise DataError(
+                f"data.system {self._format.system!r}: the chat template of {self._tokenizer.name_or_path} leaves it "
+                "out; say it in data.suffix"
+            )
         _, question, after = prompt.rpartition((PROBE + self._format.suffix).strip())
+        if not prompt.startswith(closed):  # some end a conversation with the end of a text
+            closed = closed.removesuffix(self._tokenizer.eos_token or "")
         if not prompt.startswith(closed):
             complaint = "renders a conversation in another way when an answer is to follow"
         elif not question:
@@ -243,7 +250,7 @@ class PromptRenderer:
         # An answer may begin with <think>, which the policy says as well.
         self.frames |= {token for token in found(beginning)[:1] if control[token] not in paired_marks(control.values())}
         if self.end is None:
-            self._unmarked_end = (end or between).strip()
+            self._unmarked_end = end.strip() or between.strip()
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:
