@@ -62,6 +62,7 @@ class PromptRenderer:
         self._dates: set[str] = set()  # that the template wrote
         self.end: int | None = None  # token behind an answer, by the template
         self.frames: set[int] = set()  # tokens around turns, by the template
+        self._drops_system = False
         self._unmarked_end = ""  # text behind an answer, if no token marks its end
         self.uses_template = wanted.chat_template and tokenizer.chat_template is not None
         self._opening = [] if self.uses_template else _opening(tokenizer)
@@ -144,14 +145,18 @@ class PromptRenderer:
             messages = [{"role": "user", "content": messages}]
         last = messages[-1]
         messages = [*messages[:-1], last | {"content": last["content"] + self._format.suffix}]
-        if not self._format.system:
-            return messages
-        if messages[0]["role"] == "system":
+        brings_system = messages[0]["role"] == "system"
+        if self._format.system and brings_system:
             raise DataError(
                 f"data.system {self._format.system!r}: problem {problem.id} brings a system prompt of its own; leave "
                 "one of the two out"
             )
-        return [{"role": "system", "content": self._format.system}, *messages]
+        if self._drops_system and (self._format.system or brings_system):
+            raise DataError(
+                f"the chat template of {self._tokenizer.name_or_path} leaves out system prompts: put the text of "
+                "data.system, or of the rows, into data.suffix"
+            )
+        return [{"role": "system", "content": self._format.system}, *messages] if self._format.system else messages
 
     @functools.cached_property
     def _compiled(self) -> Template:
@@ -199,14 +204,13 @@ class PromptRenderer:
         Raises:
             DataError: the template does not hand the turn to the model.
         """
+        asked = [{"role": "user", "content": PROBE}]
+        with contextlib.suppress(DataError):  # others refuse it
+            told = [{"role": "system", "content": REPLY}, *asked]
+            self._drops_system = self._rendered(told) == self._rendered(asked)
         messages = self._messages(Problem(PROBE))
         closed = self._rendered(messages, for_answer=False)
         prompt = self._rendered(messages)
-        if self._format.system.strip() not in prompt:
-            raise DataError(
-                f"data.system {self._format.system!r}: the chat template of {self._tokenizer.name_or_path} leaves it "
-                "out; say it in data.suffix"
-            )
         _, question, after = prompt.rpartition((PROBE + self._format.suffix).strip())
         if not prompt.startswith(closed):  # some end a conversation with the end of a text
             closed = closed.removesuffix(self._tokenizer.eos_token or "")

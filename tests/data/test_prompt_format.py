@@ -91,5 +91,7 @@ def test_a_template_may_end_a_conversation_with_the_end_of_a_text() -> None:
 
 def test_a_system_prompt_that_the_template_leaves_out_is_refused() -> None:
     template = TURNS.replace("messages -%}", "messages if message.role != 'system' -%}")
-    with pytest.raises(DataError, match=r"data.system 'Be brief.': the chat template of .* leaves it out"):
-        prompt(QUESTION, template, PromptFormat(system="Be brief."))
+    told = Problem([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}])
+    for problem, prompts in ((QUESTION, PromptFormat(system="Be brief.")), (told, PromptFormat())):
+        with pytest.raises(DataError, match=r"leaves out system prompts: .* data\.suffix"):
+            prompt(problem, template, prompts)
