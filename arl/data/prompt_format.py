@@ -109,7 +109,15 @@ class PromptRenderer:
             DataError: as `token_ids`.
         """
         if self.uses_template:
-            return self._rendered(self._messages(problem))
+            messages = self._messages(problem)
+            prompt = self._rendered(messages)
+            for message in messages:  # a system prompt may hold words that a template takes for switches
+                if message["role"] not in ("system", "assistant") and message["content"].strip() not in prompt:
+                    raise DataError(
+                        f"the chat template of {self._tokenizer.name_or_path} leaves out what role "
+                        f"{message['role']!r} says; a question is of role 'user'"
+                    )
+            return prompt
         if not isinstance(problem.prompt, str):
             raise DataError(
                 f"problem {problem.id} is chat messages, and {self._why_none()}: give text, or a model with a template"

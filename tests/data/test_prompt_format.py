@@ -95,3 +95,9 @@ def test_a_system_prompt_that_the_template_leaves_out_is_refused() -> None:
     for problem, prompts in ((QUESTION, PromptFormat(system="Be brief.")), (told, PromptFormat())):
         with pytest.raises(DataError, match=r"leaves out system prompts: .* data\.suffix"):
             prompt(problem, template, prompts)
+
+
+def test_a_message_of_a_role_that_the_template_leaves_out_is_refused() -> None:
+    template = TURNS.replace("messages -%}", "messages if message.role in ('user', 'assistant') -%}")
+    with pytest.raises(DataError, match="leaves out what role 'human' says; a question is of role 'user'"):
+        prompt(Problem([{"role": "human", "content": "1 + 1?"}]), template)
