@@ -82,19 +82,11 @@ class PromptRenderer:
         """Return the source of the template that is used."""
         return self._tokenizer.get_chat_template() if self.uses_template else None
 
-    def token_ids(self, problem: Problem) -> tuple[int, ...]:
-        """Return the ids of a whole prompt, ready for the answer.
-
-        Raises:
-            DataError: the problem is chat messages that cannot be rendered.
-        """
-        return tuple(next(self.encode([problem])))
-
     def encode(self, problems: Iterable[Problem]) -> Iterator[list[int]]:
         """Yield the ids of each prompt. Many are encoded at once, which is several times as fast as one by one.
 
         Raises:
-            DataError: as `token_ids`; no problem behind the one at fault has been taken.
+            DataError: as `text`; no problem behind the one at fault has been taken.
         """
         waiting = iter(problems)
         while texts := [self.text(problem) for problem in itertools.islice(waiting, BATCH)]:
@@ -106,7 +98,7 @@ class PromptRenderer:
         """Return the prompt as text, without what the tokenizer puts before plain text.
 
         Raises:
-            DataError: as `token_ids`.
+            DataError: the problem is chat messages that cannot be rendered.
         """
         if self.uses_template:
             messages = self._messages(problem)
