@@ -61,8 +61,8 @@ class InputError(ArlError):
         super().__init__(short_message(message))
 
 
-class RecipeError(InputError):
-    """Report that a recipe field is wrong."""
+class RecipeError(InputError, ValueError):
+    """Report that a recipe field is wrong. As a ValueError of a section's check it gets its line from the file."""
 
 
 class DataError(InputError):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Literal
 
 from msgspec import Struct
 
+from arl.errors import RecipeError
 from arl.types import Transport
 
 if TYPE_CHECKING:
@@ -55,19 +56,19 @@ def validate_supported(recipe: "Recipe", can: Capabilities, who: str) -> None:
     """Compare what `recipe` asks for with what the backend called `who` can do.
 
     Raises:
-        ValueError: names the field, its value, the backend, and the remedy.
+        RecipeError: names the field, its value, the backend, and the remedy.
     """
     for field, value, remedy in _impossible(recipe, can):
-        raise ValueError(f"{field} {value}: {who} {remedy}")
+        raise RecipeError(f"{field} {value}: {who} {remedy}")
     reserved = can.reserved_flags or {}
     flags = [argument.partition("=")[0] for argument in recipe.engine.args if argument.startswith("--")]
     for flag in flags:
         for name, source in reserved.items():
             if name.startswith(flag):  # servers take the beginning of a flag for the flag, such as --tp
-                raise ValueError(f"engine.args {flag}: arl gives it ({source}); leave it out")
+                raise RecipeError(f"engine.args {flag}: arl gives it ({source}); leave it out")
     for name in recipe.engine.environment:
         if name in can.reserved_variables:
-            raise ValueError(f"engine.environment {name}: arl sets it ({can.reserved_variables[name]}); leave it out")
+            raise RecipeError(f"engine.environment {name}: arl sets it ({can.reserved_variables[name]}); leave it out")
 
 
 def _impossible(recipe: "Recipe", can: Capabilities) -> Iterator[tuple[str, object, str]]:

@@ -155,11 +155,11 @@ def task_options(task: str) -> type[Section]:
     """Import the class that declares the settings of a task.
 
     Raises:
-        ValueError: nothing has this name.
+        RecipeError: nothing has this name.
     """
     options = getattr(_imported(task), "Options", Section)
     if not isinstance(options, type) or not issubclass(options, Section):
-        raise ValueError(f"data.task {task!r}: its Options must be a subclass of arl.config.section:Section")
+        raise RecipeError(f"data.task {task!r}: its Options must be a subclass of arl.config.section:Section")
     return options
 
 
@@ -167,16 +167,13 @@ def task_evaluation(task: str) -> dict[str, Any]:
     """Import what a task declares for the section `eval`.
 
     Raises:
-        ValueError: nothing has this name.
+        RecipeError: nothing has this name.
     """
     return dict(getattr(_imported(task), "evaluation", {}))
 
 
 def _imported(task: str) -> Any:
-    try:
-        return import_attribute(task, "data.task", TASKS)
-    except RecipeError as error:
-        raise ValueError(str(error)) from error  # so that the recipe's file names its line
+    return import_attribute(task, "data.task", TASKS)
 
 
 def template_fields(template: str) -> list[str]:

@@ -7,7 +7,6 @@ from pydantic import Field, model_validator
 from arl.config.capabilities import Capabilities, KvPolicy
 from arl.config.imports import import_attribute
 from arl.config.section import Environment, FilePath, NonNegative, Positive, Section, Tokens, not_reserved
-from arl.errors import RecipeError
 
 Argument = Annotated[str, Field(coerce_numbers_to_str=True)]
 
@@ -64,12 +63,9 @@ class EngineConfig(Section):
         """Return what this kind of backend can do at its best; what is installed may do less: see arl.engine.backend.
 
         Raises:
-            ValueError: no such backend, or one that lacks a part.
+            RecipeError: no such backend, or one that lacks a part.
         """
         # By name, because config lies below the engines; and only for a recipe that is read, because it costs imports.
         find_backend = import_attribute("arl.engine.backend:find_backend", "engine.kind")
-        try:
-            found: Capabilities = find_backend(self.kind).capabilities
-        except RecipeError as error:
-            raise ValueError(str(error)) from error
+        found: Capabilities = find_backend(self.kind).capabilities
         return found

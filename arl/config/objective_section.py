@@ -56,19 +56,16 @@ class ChosenSection(Section):
         """Import the class that `fields["kind"]` names.
 
         Raises:
-            ValueError: an unknown name, or a class that lacks a part; it says the rule and the nearest example.
+            RecipeError: an unknown name, or a class that lacks a part; it says the rule and the nearest example.
         """
         kind = fields.get("kind", cls.DEFAULT)
         field = f"{cls.SECTION}.kind"
         what = f"{field} {kind!r}"
         base = import_attribute(cls.BASE, field)
-        try:
-            found = import_attribute(str(kind), field, cls.BUILT_IN)
-            if not isinstance(found, type) or not issubclass(found, base):
-                raise RecipeError(f"{what}: must be a subclass of {cls.BASE}; see {cls.EXAMPLE} for a complete one")
-            check_seam(found, what, base, cls.EXAMPLE)
-        except RecipeError as error:
-            raise ValueError(str(error)) from error  # so that the recipe's file names its line
+        found = import_attribute(str(kind), field, cls.BUILT_IN)
+        if not isinstance(found, type) or not issubclass(found, base):
+            raise RecipeError(f"{what}: must be a subclass of {cls.BASE}; see {cls.EXAMPLE} for a complete one")
+        check_seam(found, what, base, cls.EXAMPLE)
         return found
 
     def validate_settings(self) -> None:

@@ -16,7 +16,6 @@ from arl.config.section import (
 
 UNREACHED_AGE = 10**9  # versions: more than any run makes, so it bounds nothing
 VERSIONS_AHEAD = 4  # of the engines, at the start of a step; only where no bound says how many
-TRUNCATING = ("top_p", "top_k", "min_p")  # what other systems let a recipe set here
 
 
 class LagFile(Section):
@@ -81,16 +80,9 @@ class Rollout(Section):
     @model_validator(mode="before")
     @classmethod
     def _prepare(cls, values: Any) -> Any:
-        """Refuse what would truncate the distribution, and leave out the default bound beside a lag."""
-        if not isinstance(values, dict):
-            return values
-        for name in TRUNCATING:
-            if name in values:
-                raise ValueError(
-                    f"rollout.{name} {values[name]!r}: training samples from the whole distribution, or the importance "
-                    "weights would be wrong; leave it out. Evaluations alone may truncate: eval.top_p, eval.top_k"
-                )
-        return values if values.get("lag") is None else {"staleness": None} | values
+        """Leave out the default bound beside a lag."""
+        has_lag = isinstance(values, dict) and values.get("lag") is not None
+        return {"staleness": None} | values if has_lag else values
 
     @field_validator("lag", mode="before")
     @classmethod

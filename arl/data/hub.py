@@ -168,9 +168,9 @@ def check_model_source(path: str) -> str | None:
     where = Path(path).absolute()
     if is_local(name):
         beside = (found.name for found in where.parent.glob("*/"))
-        raise DataError(
-            f"model.path {path}: there is no directory {where}{_siblings(where.parent, 'directories', beside)}"
-        )
+        download = "" if name.startswith(("/", ".")) else f"; a model of the hub: run `hf download {name}` first"
+        there = _siblings(where.parent, "directories", beside)
+        raise DataError(f"model.path {path}: there is no directory {where}{there}{download}")
     from huggingface_hub import constants, try_to_load_from_cache
 
     cached = isinstance(try_to_load_from_cache(name, "config.json", revision=revision), str)
@@ -192,15 +192,19 @@ def check_model_source(path: str) -> str | None:
 
 
 def is_local(path: str) -> bool:
-    """Return whether it is a path and no repo id: by its form, or because the directory around it exists."""
+    """Return whether it is a path and no repo id: by its form, or because the directory around it exists.
+
+    A repo that was downloaded stays one, because a working directory may well have a folder of its owner's name.
+    """
+    from huggingface_hub import constants
     from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.file_download import repo_folder_name
     from huggingface_hub.utils import validate_repo_id  # type: ignore[attr-defined]
 
-    if "/" in path and os.path.isdir(Path(path).parent):
-        return True
     with contextlib.suppress(HFValidationError):
         validate_repo_id(path)
-        return False
+        cached = Path(constants.HF_HUB_CACHE, repo_folder_name(repo_id=path, repo_type="model"))
+        return "/" in path and os.path.isdir(Path(path).parent) and not os.path.isdir(cached)
     return True
 
 

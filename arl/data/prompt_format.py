@@ -62,6 +62,7 @@ class PromptRenderer:
         self._dates: set[str] = set()  # that the template wrote
         self.end: int | None = None  # token behind an answer, by the template
         self.frames: set[int] = set()  # tokens around turns, by the template
+        self._drops_system = False
         self._unmarked_end = ""  # text behind an answer, if no token marks its end
         self.uses_template = wanted.chat_template and tokenizer.chat_template is not None
         self._opening = [] if self.uses_template else _opening(tokenizer)
@@ -81,19 +82,11 @@ class PromptRenderer:
         """Return the source of the template that is used."""
         return self._tokenizer.get_chat_template() if self.uses_template else None
 
-    def token_ids(self, problem: Problem) -> tuple[int, ...]:
-        """Return the ids of a whole prompt, ready for the answer.
-
-        Raises:
-            DataError: the problem is chat messages that cannot be rendered.
-        """
-        return tuple(next(self.encode([problem])))
-
     def encode(self, problems: Iterable[Problem]) -> Iterator[list[int]]:
         """Yield the ids of each prompt. Many are encoded at once, which is several times as fast as one by one.
 
         Raises:
-            DataError: as `token_ids`; no problem behind the one at fault has been taken.
+            DataError: as `text`; no problem behind the one at fault has been taken.
         """
         waiting = iter(problems)
         while texts := [self.text(problem) for problem in itertools.islice(waiting, BATCH)]:
@@ -105,10 +98,18 @@ class PromptRenderer:
         """Return the prompt as text, without what the tokenizer puts before plain text.
 
         Raises:
-            DataError: as `token_ids`.
+            DataError: the problem is chat messages that cannot be rendered.
         """
         if self.uses_template:
-            return self._rendered(self._messages(problem))
+            messages = self._messages(problem)
+            prompt = self._rendered(messages)
+            for message in messages:  # a system prompt may hold words that a template takes for switches
+                if message["role"] not in ("system", "assistant") and message["content"].strip() not in prompt:
+                    raise DataError(
+                        f"the chat template of {self._tokenizer.name_or_path} leaves out what role "
+                        f"{message['role']!r} says; a question is of role 'user'"
+                    )
+            return prompt
         if not isinstance(problem.prompt, str):
             raise DataError(
                 f"problem {problem.id} is chat messages, and {self._why_none()}: give text, or a model with a template"
@@ -144,14 +145,18 @@ class PromptRenderer:
             messages = [{"role": "user", "content": messages}]
         last = messages[-1]
         messages = [*messages[:-1], last | {"content": last["content"] + self._format.suffix}]
-        if not self._format.system:
-            return messages
-        if messages[0]["role"] == "system":
+        brings_system = messages[0]["role"] == "system"
+        if self._format.system and brings_system:
             raise DataError(
                 f"data.system {self._format.system!r}: problem {problem.id} brings a system prompt of its own; leave "
                 "one of the two out"
             )
-        return [{"role": "system", "content": self._format.system}, *messages]
+        if self._drops_system and (self._format.system or brings_system):
+            raise DataError(
+                f"the chat template of {self._tokenizer.name_or_path} leaves out system prompts: put the text of "
+                "data.system, or of the rows, into data.suffix"
+            )
+        return [{"role": "system", "content": self._format.system}, *messages] if self._format.system else messages
 
     @functools.cached_property
     def _compiled(self) -> Template:
@@ -199,10 +204,16 @@ class PromptRenderer:
         Raises:
             DataError: the template does not hand the turn to the model.
         """
+        asked = [{"role": "user", "content": PROBE}]
+        with contextlib.suppress(DataError):  # others refuse it
+            told = [{"role": "system", "content": REPLY}, *asked]
+            self._drops_system = self._rendered(told) == self._rendered(asked)
         messages = self._messages(Problem(PROBE))
         closed = self._rendered(messages, for_answer=False)
         prompt = self._rendered(messages)
         _, question, after = prompt.rpartition((PROBE + self._format.suffix).strip())
+        if not prompt.startswith(closed):  # some end a conversation with the end of a text
+            closed = closed.removesuffix(self._tokenizer.eos_token or "")
         if not prompt.startswith(closed):
             complaint = "renders a conversation in another way when an answer is to follow"
         elif not question:
@@ -243,7 +254,7 @@ class PromptRenderer:
         # An answer may begin with <think>, which the policy says as well.
         self.frames |= {token for token in found(beginning)[:1] if control[token] not in paired_marks(control.values())}
         if self.end is None:
-            self._unmarked_end = (end or between).strip()
+            self._unmarked_end = end.strip() or between.strip()
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:

@@ -91,6 +91,8 @@ class RowReader:
         if self._template is None:
             column = self._columns.prompt
             prompt = prompt_of(self._required(row, column, "data.columns.prompt"), column)
+            if isinstance(prompt, list) and prompt[-1]["role"] == "assistant":
+                raise MalformedRow(f"column {column} ends with the assistant's answer, which the policy would see")
             question = prompt_question(prompt)
         else:
             texts = {name: _text(self._required(row, name, "data.template"), name) for name in self._fields}
@@ -239,7 +241,8 @@ def question_key(text: str) -> str:
 
 
 def prompt_question(prompt: str | list[dict[str, Any]]) -> str:
-    """Return the question of a prompt; of chat messages, what the user says."""
+    """Return the question of a prompt; of chat messages, what the user says, or all of it."""
     if isinstance(prompt, str):
         return prompt
-    return " ".join(str(part["content"]) for part in prompt if part["role"] == "user")
+    said = [str(part["content"]) for part in prompt if part["role"] == "user"]
+    return " ".join(said or [str(part["content"]) for part in prompt])

@@ -74,7 +74,7 @@ class HuggingFaceCodec:
         Raises:
             DataError: chat messages, and no chat template.
         """
-        return self.prompts.token_ids(problem)
+        return tuple(next(self.prompts.encode([problem])))
 
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))

@@ -177,10 +177,7 @@ def probe_backend(recipe: Recipe) -> Installation:
     """
     backend = find_backend(recipe.engine.kind)
     found = backend.probe(recipe.engine)
-    try:
-        validate_supported(recipe, found.capabilities, str(found))
-    except ValueError as error:
-        raise RecipeError(str(error)) from error
+    validate_supported(recipe, found.capabilities, str(found))
     if recipe.model.path is not None:
         backend.refuse_model(recipe.model.path, recipe)
     return found

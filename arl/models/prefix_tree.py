@@ -35,7 +35,7 @@ def prefix_tree(sequences: Sequence[np.ndarray]) -> PrefixTree:
     order = np.array(sorted(range(len(table)), key=lambda i: table[i].tobytes()))  # common beginnings are neighbors
     table = table[order]
     lengths = lengths[order]
-    shared = _shared_lengths(table, lengths)
+    shared = np.array(shared_lengths([sequences[i] for i in order]))
 
     at = np.arange(table.shape[1])
     in_sequence = at < lengths[:, None]
@@ -66,18 +66,6 @@ def _table(sequences: Sequence[np.ndarray], lengths: np.ndarray) -> np.ndarray:
     table = np.full((len(sequences), len(at)), -1, np.int32)
     table[at < lengths[:, None]] = np.concatenate(sequences)
     return table
-
-
-def _shared_lengths(table: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return how many tokens each row shares with the one before it, (n,).
-
-    In the sorted order, what a sequence shares with any earlier one it also shares with the one just before it.
-    """
-    differs = table[1:] != table[:-1]
-    first_difference = differs.argmax(axis=1)
-    shared = np.zeros_like(lengths)
-    shared[1:] = np.where(differs.any(axis=1), first_difference, lengths[1:])
-    return shared
 
 
 def _paths(own: np.ndarray) -> np.ndarray:
@@ -112,6 +100,7 @@ def _tree_size(sequences: Sequence[np.ndarray]) -> int:
 def shared_lengths(ordered: Sequence[np.ndarray]) -> list[int]:
     """Return how many tokens each sequence shares with the one before it; 0 for the first.
 
+    In a sorted order, what a sequence shares with any earlier one it also shares with the one just before it.
     If sequences are sorted by their bytes, a tree of consecutive ones stores the whole first one, and of each other one
     what is not shared.
     """

@@ -77,6 +77,9 @@ def notes(recipe: Recipe, plan: Plan) -> Iterator[str]:
     per_step = recipe.rollout.problems_per_step
     if per_step > len(plan.training):
         yield f"rollout.problems_per_step {per_step}: a step holds some of the {len(plan.training)} problems twice"
+    updates = recipe.train.steps * recipe.train.minibatches
+    if recipe.train.ramp_steps > updates:
+        yield f"train.ramp_steps {recipe.train.ramp_steps}: the run ends in the ramp, after {updates} updates"
     answers = {HELD_OUT: len(plan.held_out) * recipe.eval.samples}
     for name, count in (answers | {suite.name: suite.num_episodes for suite in plan.measured}).items():
         if 0 < count < FEW_ANSWERS:

@@ -75,12 +75,15 @@ def _check_length(recipe: Recipe, limits: Limits, length: int, suite: str | None
         name, field = f"suite {suite}: ", "eval.max_new_tokens (--max-new-tokens)"
         answer = recipe.eval.max_new_tokens or answer
     if length + answer > limits.context:
+        remedies = []
+        if length < limits.context:
+            remedies.append(f"lower {field} to {limits.context - length}")
+        if answer < limits.context:
+            remedies.append(f"leave out long prompts of training with data.max_prompt_tokens {limits.context - answer}")
         raise InputError(
             f"{name}a prompt of {length} tokens and {field} {answer}, {length + answer} in all, exceed the model's "
-            f"context of {limits.context}: lower {field} to {max(limits.context - length, 0)}, leave out long "
-            f"prompts of training with data.max_prompt_tokens {max(limits.context - answer, 0)}, or use a "
-            "model with a longer context. "
-            f"The longest is {place}"
+            f"context of {limits.context}: {', '.join([*remedies, 'or use a model with a longer context'])}. The "
+            f"longest is {place}"
         )
     return length + answer
 

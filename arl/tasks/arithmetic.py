@@ -89,22 +89,18 @@ def _two_summands(rng: random.Random) -> tuple[int, int]:
 
 def _added(first: int, second: int) -> tuple[str, str]:
     """Add as on paper: the units, then the tens with the carry."""
-    tens_of_first, units_of_first = divmod(first, 10)
-    tens_of_second, units_of_second = divmod(second, 10)
-    units = units_of_first + units_of_second
+    units = first % 10 + second % 10
     carry = units // 10
-    tens = tens_of_first + tens_of_second + carry
-    return f"{units_of_first}+{units_of_second}={units}", f"{tens_of_first}+{tens_of_second}+{carry}={tens}"
+    tens = first // 10 + second // 10 + carry
+    return f"{first % 10}+{second % 10}={units}", f"{first // 10}+{second // 10}+{carry}={tens}"
 
 
 def _subtracted(total: int, taken: int) -> tuple[str, str]:
     """Subtract as on paper: the units, with ten more where it takes them, then the tens."""
-    tens_of_total, units_of_total = divmod(total, 10)
-    tens_taken, units_taken = divmod(taken, 10)
-    borrow = int(units_of_total < units_taken)
-    units = units_of_total + 10 * borrow
-    tens = tens_of_total - tens_taken - borrow
-    return f"{units}-{units_taken}={units - units_taken}", f"{tens_of_total}-{tens_taken}-{borrow}={tens}"
+    borrow = int(total % 10 < taken % 10)
+    units = total % 10 + 10 * borrow
+    result = f"{units}-{taken % 10}={units - taken % 10}"
+    return result, f"{total // 10}-{taken // 10}-{borrow}={total // 10 - taken // 10 - borrow}"
 
 
 class ArithmeticOptions(TwoStageOptions):

@@ -12,11 +12,12 @@ import random
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Protocol
 
 from msgspec import Struct
+from pydantic import Field
 
-from arl.config.section import Section
+from arl.config.section import Positive, Section
 from arl.types import Problem, Response
 
 Split = Literal["training", "evaluation"]
@@ -167,13 +168,21 @@ class Task(Protocol):
         return ()
 
 
+class DrawnOptions(Section):
+    """Set the size of the problem set."""
+
+    size: Annotated[Positive, Field(le=50_000)] = 20_000
+    """Problems to draw, both sides together."""
+    eval_fraction: ClassVar[float] = 0.1  # held out for evaluation
+
+
 def drawn_problems(
-    draw: Callable[[random.Random], Problem], size: int, split: Split, seed: int, eval_fraction: float
+    draw: Callable[[random.Random], Problem], options: DrawnOptions, split: Split, seed: int
 ) -> list[Problem]:
     """Draw the problems of both sides, and return those of one."""
     wants_held_out = split == "evaluation"
-    drawn = _drawn(draw, size, seed)
-    return [problem for problem in drawn if is_held_out(problem, eval_fraction) == wants_held_out]
+    drawn = _drawn(draw, options.size, seed)
+    return [problem for problem in drawn if is_held_out(problem, options.eval_fraction) == wants_held_out]
 
 
 @functools.lru_cache(maxsize=1)  # one side is asked for after the other, and by every arm of a sweep

@@ -5,12 +5,9 @@ The env lets the policy speak for exactly so many tokens. The reward is the shar
 """
 
 import random
-from typing import Annotated, Any, ClassVar
+from typing import Any
 
-from pydantic import Field
-
-from arl.config.section import Positive, Section
-from arl.tasks.base import Split, Task, drawn_problems
+from arl.tasks.base import DrawnOptions, Split, Task, drawn_problems
 from arl.types import Problem, Response
 
 MEDIAN = 32  # tokens of an answer
@@ -19,25 +16,17 @@ MAX_TOKENS = 448  # tokens of an answer
 PROMPT_LENGTH = 16  # characters
 
 
-class LongTailOptions(Section):
-    """Set the size of the problem set."""
-
-    size: Annotated[Positive, Field(le=50_000)] = 20_000
-    """Problems to draw, both sides together."""
-    eval_fraction: ClassVar[float] = 0.1  # held out for evaluation
-
-
 class LongTail(Task):
     """Repeat a digit for as many tokens as the problem says."""
 
-    Options = LongTailOptions
+    Options = DrawnOptions
     characters = "0123456789.=#"
 
-    def __init__(self, options: LongTailOptions) -> None:
+    def __init__(self, options: DrawnOptions) -> None:
         self._options = options
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        return drawn_problems(draw_problem, self._options.size, split, seed, self._options.eval_fraction)
+        return drawn_problems(draw_problem, self._options, split, seed)
 
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:

@@ -67,18 +67,9 @@ class Source(Struct, frozen=True):
 
 
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
-
-_GSM8K = "openai/gsm8k"
-GSM8K_TRAIN = Source("gsm8k/train", HubFiles(_GSM8K, "main/train-*.parquet"), 7473, "MIT", prompt="question")
-GSM8K_TEST = Source("gsm8k/test", HubFiles(_GSM8K, "main/test-*.parquet"), 1319, "MIT", prompt="question")
-# One folder a subject.
-_MATH = HubFiles("EleutherAI/hendrycks_math", "*/train-*.parquet")
-MATH_TRAIN = Source("math/train", _MATH, 7500, "MIT", answer="solution")
+GSM8K = "openai/gsm8k"
+MATH = HubFiles("EleutherAI/hendrycks_math", "*/train-*.parquet")  # one folder a subject
 MATH500 = Source("math500/test", HubFiles("HuggingFaceH4/MATH-500", "test.jsonl"), 500, "MIT")
-_AIME24 = HubFiles("HuggingFaceH4/aime_2024", "data/train-*.parquet")  # its only split
-AIME24 = Source("aime24/test", _AIME24, 30, "no licence stated")
-AIME25 = Source("aime25/test", HubFiles("math-ai/aime25", "test.jsonl"), 30, "Apache-2.0")
-AMC23 = Source("amc23/test", HubFiles("math-ai/amc23", "test-*.parquet"), 40, "Apache-2.0", prompt="question")
 
 
 class MathSet(Task):
@@ -86,7 +77,6 @@ class MathSet(Task):
 
     training: ClassVar[Source | None] = None
     evaluation_source: ClassVar[Source]
-    name: ClassVar[str]
 
     prompting: ClassVar[Mapping[str, Any]] = {"suffix": SUFFIX, "deduplicate": True}
     reward = staticmethod(score)
@@ -103,12 +93,13 @@ class MathSet(Task):
             DataError: the set is for evaluation alone, or its files are missing.
         """
         source = self._source(split)
+        name = type(self).__name__.lower()
         if source is None:
             raise DataError(
-                f"data.task {self.name}: is for evaluation alone, and has no problems to train on. Train on math or "
-                f"gsm8k, and name {self.name} in eval.suites"
+                f"data.task {name}: is for evaluation alone, and has no problems to train on. Train on math or "
+                f"gsm8k, and name {name} in eval.suites"
             )
-        return source.load(self.name)
+        return source.load(name)
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:
@@ -124,16 +115,14 @@ class MathSet(Task):
 class Gsm8k(MathSet):
     """Solve word problems of grade school, whose answers are whole numbers."""
 
-    name = "gsm8k"
-    training = GSM8K_TRAIN
-    evaluation_source = GSM8K_TEST
+    training = Source("gsm8k/train", HubFiles(GSM8K, "main/train-*.parquet"), 7473, "MIT", prompt="question")
+    evaluation_source = Source("gsm8k/test", HubFiles(GSM8K, "main/test-*.parquet"), 1319, "MIT", prompt="question")
 
 
 class Math(MathSet):
     """Solve competition problems of MATH; the evaluation is MATH-500."""
 
-    name = "math"
-    training = MATH_TRAIN
+    training = Source("math/train", MATH, 7500, "MIT", answer="solution")
     evaluation_source = MATH500
     # The splits are others' work: a question that is in both of them should not end every run on this task.
     prompting: ClassVar[Mapping[str, Any]] = {**MathSet.prompting, "overlap": "drop"}
@@ -142,26 +131,27 @@ class Math(MathSet):
 class Math500(MathSet):
     """Measure on the 500 test problems of MATH that papers report."""
 
-    name = "math500"
     evaluation_source = MATH500
 
 
 class Aime24(MathSet):
     """Measure on the 30 problems of AIME 2024, whose answers are integers from 0 to 999."""
 
-    name = "aime24"
-    evaluation_source = AIME24
+    # its only split
+    evaluation_source = Source(
+        "aime24/test", HubFiles("HuggingFaceH4/aime_2024", "data/train-*.parquet"), 30, "no licence stated"
+    )
 
 
 class Aime25(MathSet):
     """Measure on the 30 problems of AIME 2025, whose answers are integers from 0 to 999."""
 
-    name = "aime25"
-    evaluation_source = AIME25
+    evaluation_source = Source("aime25/test", HubFiles("math-ai/aime25", "test.jsonl"), 30, "Apache-2.0")
 
 
 class Amc23(MathSet):
     """Measure on 40 problems of AMC 12 of 2023, whose answers are numbers."""
 
-    name = "amc23"
-    evaluation_source = AMC23
+    evaluation_source = Source(
+        "amc23/test", HubFiles("math-ai/amc23", "test-*.parquet"), 40, "Apache-2.0", prompt="question"
+    )

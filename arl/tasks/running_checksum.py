@@ -12,13 +12,10 @@ then installs bad habits for RL to remove: most answers are blurted, and working
 
 import random
 from collections.abc import Sequence
-from typing import Annotated, ClassVar
 
-from pydantic import Field
-
-from arl.config.section import Positive
 from arl.tasks.base import (
     Demonstration,
+    DrawnOptions,
     Split,
     Task,
     TwoStageOptions,
@@ -37,12 +34,8 @@ _LENGTHS = range(MIN_DIGITS, MAX_DIGITS + 1)
 _ZIPF = [1 / k for k in _LENGTHS]
 
 
-class ChecksumOptions(TwoStageOptions):
+class ChecksumOptions(DrawnOptions, TwoStageOptions):
     """Set the size of the problem set."""
-
-    size: Annotated[Positive, Field(le=50_000)] = 20_000
-    """Problems to draw, both sides together."""
-    eval_fraction: ClassVar[float] = 0.1  # held out for evaluation
 
 
 class RunningChecksum(Task):
@@ -55,7 +48,7 @@ class RunningChecksum(Task):
         self._options = options
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
-        return drawn_problems(draw_problem, self._options.size, split, seed, self._options.eval_fraction)
+        return drawn_problems(draw_problem, self._options, split, seed)
 
     @staticmethod
     def reward(problem: Problem, response: Response) -> float:

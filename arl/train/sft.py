@@ -150,9 +150,11 @@ def _loss_sequence(prompt: list[int], response: list[int]) -> LossSequence:
 
 
 def encode(codec: HuggingFaceCodec, prompt: Prompt, response: str) -> Pair:
-    """Encode a prompt, and its response with the token that ends it."""
-    response_tokens = [*codec.encode(response), codec.stop_token_ids[0]]
-    return list(codec.encode_problem(Problem(prompt))), response_tokens
+    """Encode a prompt, and its response with the token that ends it, once."""
+    said = list(codec.encode(response))
+    if not said or said[-1] not in codec.stop_token_ids:
+        said.append(codec.stop_token_ids[0])
+    return list(codec.encode_problem(Problem(prompt))), said
 
 
 def say(**progress: Any) -> None:

@@ -110,7 +110,7 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
             "train.minibatches 4 must divide rollout.problems_per_step 6",
         ),
         ("rollout: {group_size: 1}\n", "rollout.group_size 1 gives every episode advantage 0"),
-        ("rollout: {top_p: 0.9}\n", "rollout.top_p 0.9: training samples from the whole distribution"),
+        ("rollout: {top_p: 0.9}\n", "eval.top_p or eval.top_k, because training samples from the whole distribution"),
         ("rollout: {staleness: null}\n", "rollout.max_groups 96 makes groups about 4 versions old in the mean"),
         ("rollout: {lag: 1, staleness: 4}\n", "rollout.staleness 4: rollout.lag is exact; set one of the two to null"),
         ("rollout: {lag: 1}\nmode: collocated\n", ":8: mode collocated: with rollout.lag the trainer runs ahead"),

@@ -72,10 +72,15 @@ def test_a_cached_model_that_the_hub_refuses_is_used_with_a_note_and_the_hub_is_
     assert description_of("Qwen/Qwen2.5-0.5B-Instruct") == f"{cache}/models--Qwen--Qwen2.5-0.5B-Instruct/snapshots/abc"
 
 
-def test_a_cached_model_without_a_network_is_loaded_from_the_cache_alone(cache: Path) -> None:
+def test_a_cached_model_without_a_network_is_loaded_from_the_cache_alone(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     put(cache, "Qwen/Qwen2.5-0.5B-Instruct")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Qwen").mkdir()  # of something else
+    assert "run `hf download Qwen/absent` first" in refusal("Qwen/absent")
     note = check_model_source("Qwen/Qwen2.5-0.5B-Instruct")
     assert note is not None
     assert "http://127.0.0.1:9 cannot be reached" in note
     assert constants.HF_HUB_OFFLINE is True
-    assert "not asked, because HF_HUB_OFFLINE is set" in refusal("Qwen/absent")
+    assert "not asked, because HF_HUB_OFFLINE is set" in refusal("Other/absent")

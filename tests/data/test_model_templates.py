@@ -68,13 +68,14 @@ def test_the_token_that_ends_a_turn_of_the_template_stops_generation(family: str
         ("{{ message.content }}\n<|im_end|>", "<|im_end|>", ""),  # behind a line end
         ("<|assistant|>{{ message.content }}", "<|user|>", ""),  # by the next question alone
         ("{{ message.content }}\n### End", None, "### End"),  # by words
+        ("A: {{ message.content }}\n\n", None, "Q:"),  # by the words of the next question
     ],
 )
 def test_an_answer_ends_where_the_template_ends_it_or_the_plan_says_that_nothing_does(
     answer: str, ends: str | None, unmarked: str
 ) -> None:
     tokenizer = family_tokenizer("qwen2_5", extra=("<|user|>", "<|assistant|>"))
-    question = "{{ message.content }}:" if ends is None else "<|user|>{{ message.content }}<|assistant|>"
+    question = "Q: {{ message.content }}:" if ends is None else "<|user|>{{ message.content }}<|assistant|>"
     tokenizer.chat_template = (
         "{% for message in messages %}{% if message.role == 'user' %}"
         + question

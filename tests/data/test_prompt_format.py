@@ -80,3 +80,24 @@ def test_a_template_that_does_not_hand_over_the_turn_is_refused(template: str, c
 
 def test_a_template_without_a_generation_prompt_serves_if_a_mark_closes_the_question() -> None:
     assert prompt(QUESTION, INSTRUCTION) == "<|start|>What is 1 + 1?<|end|>"
+
+
+def test_a_template_may_end_a_conversation_with_the_end_of_a_text() -> None:
+    tokenizer = chat_tokenizer(TURNS + "{%- if not add_generation_prompt -%}{{ eos_token }}{%- endif -%}")
+    tokenizer.eos_token = "<eos>"
+    codec = HuggingFaceCodec(tokenizer)
+    assert [tokenizer.decode([token]) for token in codec.stop_token_ids] == ["<|end|>", "<eos>"]
+
+
+def test_a_system_prompt_that_the_template_leaves_out_is_refused() -> None:
+    template = TURNS.replace("messages -%}", "messages if message.role != 'system' -%}")
+    told = Problem([{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}])
+    for problem, prompts in ((QUESTION, PromptFormat(system="Be brief.")), (told, PromptFormat())):
+        with pytest.raises(DataError, match=r"leaves out system prompts: .* data\.suffix"):
+            prompt(problem, template, prompts)
+
+
+def test_a_message_of_a_role_that_the_template_leaves_out_is_refused() -> None:
+    template = TURNS.replace("messages -%}", "messages if message.role in ('user', 'assistant') -%}")
+    with pytest.raises(DataError, match="leaves out what role 'human' says; a question is of role 'user'"):
+        prompt(Problem([{"role": "human", "content": "1 + 1?"}]), template)

@@ -39,3 +39,4 @@ def test_what_changes_the_meaning_of_a_question_changes_its_key(one: str, other:
 def test_the_question_of_chat_messages_is_what_the_user_says() -> None:
     chat = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "1 + 1?"}]
     assert prompt_question(chat) == "1 + 1?"
+    assert prompt_question(chat[:1]) == "Be brief."

@@ -94,16 +94,18 @@ def test_a_template_takes_columns_and_keeps_braces_that_are_text(tmp_path: Path)
     assert problem.metadata["question"] == "1 + 1?"
 
 
-ROW = {"question": "1 + 1?", "answer": "2", "extra": {"unit": "cm"}}
+CHAT = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
+ROW = {"question": "1 + 1?", "answer": "2", "extra": {"unit": "cm"}, "chat": CHAT}
 
 
 @pytest.mark.parametrize(
     ("data", "complaint"),
     [
-        ({}, "no column prompt, which data.columns.prompt names .it has question, answer, extra, extra.unit"),
+        ({}, "no column prompt, which data.columns.prompt names .it has question, answer, extra, chat, extra.unit"),
         ({"columns": {"prompt": "question", "answer": "anwser"}}, "no column anwser, which data.columns.answer names"),
         ({"template": "{question} {extra.unti}"}, "no column extra.unti, .*did you mean extra.unit"),
         ({"template": "{extra}"}, "column extra is {'unit': 'cm'}, and must be text or a number"),
+        ({"columns": {"prompt": "chat"}}, "column chat ends with the assistant's answer"),
         ({"columns": {"prompt": "extra"}}, "column extra is .* and must be text or a list of chat messages"),
     ],
 )

@@ -143,13 +143,15 @@ def files(tmp_path: Path) -> str:
 def test_the_plan_says_what_was_left_out(tmp_path: Path, files: str) -> None:
     with (tmp_path / "train.jsonl").open("a") as file:
         file.write('\nnonsense\n{"question": "TRAIN 3"}\n{"question": "Test 1."}\n')
-    done = dry_run(tmp_path, files, "data.malformed=skip", "data.overlap=drop", "data.chat_template=false")
+    overrides = ("data.malformed=skip", "data.overlap=drop", "data.chat_template=false", "train.ramp_steps=9999")
+    done = dry_run(tmp_path, files, *overrides)
     assert done.returncode == 0, done.stderr
     assert "note        1 of 13 rows of data.path are malformed and left out: train.jsonl:11: not JSON" in done.stdout
     assert 'note        1 repeated questions left out (data.deduplicate), as train.jsonl:12 "TRAIN 3"' in done.stdout
     assert "note        1 of 11 training problems also occur in the problems of the evaluation" in done.stdout
     assert "prompts     plain text: data.chat_template is false" in done.stdout
     assert "note        rollout.problems_per_step 32: a step holds some of the 10 problems twice" in done.stdout
+    assert "note        train.ramp_steps 9999: the run ends in the ramp, after" in done.stdout
     assert "note        held_out: 3 answers; an accuracy near 50 % has a standard error of 28.9" in done.stdout
 
 

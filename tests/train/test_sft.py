@@ -83,6 +83,7 @@ def test_every_answer_of_a_conversation_is_learned_up_to_the_token_that_ends_its
     codec = HuggingFaceCodec(tokenizer)
     roles = ["user", "assistant", "user", "assistant"]
     messages = [{"role": role, "content": f"{role}{i}"} for i, role in enumerate(roles)]
+    messages[3]["content"] += "<|end|>"  # as in data that was rendered before
     data = tmp_path / "chats.jsonl"
     data.write_text(json.dumps({"messages": messages}))
     pairs = [encode(codec, prompt, response) for _, prompt, response in read_examples(data)]
