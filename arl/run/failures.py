@@ -64,24 +64,22 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
 
 async def _explained(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
     """Return the death or the hang of a process that is behind `causes`, or None."""
-    if any(isinstance(cause, DiskError) for cause in causes):  # it is the cause of the others
+    # One of a kind may be the cause of those that follow. A deadline says least.
+    sides = (EngineError, TrainerError)
+    order: Sequence[tuple[type[RunError], ...]] = ((DiskError,), (ProcessDied,), sides, (DeadlineError,))
+    found = [cause for kinds in order for cause in causes if isinstance(cause, kinds)]
+    if not found:
         return None
-    if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
-        for cause in causes:
-            if isinstance(cause, ProcessDied):
-                return cause
+    cause = found[0]
+    if isinstance(cause, EngineError | TrainerError):
         dead = await _first_death(_of_side(launcher, "trainer-"))
         if dead is not None:
             return await dead.died()
-    for cause in sorted(causes, key=lambda cause: isinstance(cause, DeadlineError)):  # which is last, as it says least
-        if isinstance(cause, EngineError):
-            return EngineError("\n".join([f"{cause}.", *(each.log_tail() for each in _of_side(launcher, "engine-"))]))
-        if isinstance(cause, TrainerError):
-            is_late = isinstance(cause.__cause__, DeadlineError)
-            return TrainerError(f"{cause}{await _describe_hanging(launcher)}") if is_late else cause
-        if isinstance(cause, DeadlineError):
-            return DeadlineError(f"{cause}{await _describe_hanging(launcher)}")
-    return None
+    if isinstance(cause, EngineError):
+        return EngineError("\n".join([f"{cause}.", *(each.log_tail() for each in _of_side(launcher, "engine-"))]))
+    if isinstance(cause.__cause__ if isinstance(cause, TrainerError) else cause, DeadlineError):
+        return type(cause)(f"{cause}{await _describe_hanging(launcher)}")
+    return cause
 
 
 def _of_side(launcher: Launcher, prefix: str) -> list[Process]:

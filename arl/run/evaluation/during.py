@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from arl import clock
-from arl.clock import budget
+from arl.clock import OuterBound, outer_deadline
 from arl.config.recipe import Recipe
 from arl.errors import RunError
 from arl.files import remove_any, writing
@@ -174,9 +174,9 @@ class BackgroundEvaluations(Evaluations):
         process = await self._start(version)
         died = asyncio.create_task(process.died(), name=f"evaluation of version {version}")
         rule = "deadlines.startup and deadlines.step"
-        waiting = budget(deadlines.evaluation, "evaluation", f"the next answer of version {version} ({rule})")
+        answer = f"the next answer of version {version} ({rule})"
         try:
-            async with waiting as bound:
+            async with outer_deadline(deadlines.evaluation, "evaluation", answer) as bound:
                 await self._watch(process, directory, died, bound)
         finally:
             died.cancel()
@@ -185,9 +185,7 @@ class BackgroundEvaluations(Evaluations):
             raise died.result()
         return [scored.score.accuracy for scored in read_scores(directory / SCORES)]
 
-    async def _watch(
-        self, process: Process, directory: Path, died: asyncio.Future[Any], bound: asyncio.Timeout
-    ) -> None:
+    async def _watch(self, process: Process, directory: Path, died: asyncio.Future[Any], bound: OuterBound) -> None:
         """Return when the process has died; renew `bound` whenever it has written answers into `directory`.
 
         Raises:
@@ -198,7 +196,7 @@ class BackgroundEvaluations(Evaluations):
         frozen = 0.0
         while not died.done():
             await asyncio.wait({died}, timeout=LOOK_SECONDS)
-            found = _bytes_of_answers(directory)
+            found = sum(path.stat().st_size for path in directory.rglob("*.jsonl"))  # noqa: ASYNC240 - a few files
             if found != written:
                 written = found
                 bound.reschedule(clock.now() + seconds)
@@ -206,10 +204,6 @@ class BackgroundEvaluations(Evaluations):
             frozen = 0.0 if state == RUNS else frozen + LOOK_SECONDS
             if frozen >= FROZEN_SECONDS and not died.done():
                 raise RunError(f"{process} {state} for {FROZEN_SECONDS:g} s now")
-
-
-def _bytes_of_answers(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*.jsonl"))
 
 
 class InPlaceEvaluations(Evaluations):
