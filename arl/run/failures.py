@@ -71,10 +71,11 @@ async def _explained(causes: Sequence[BaseException], launcher: Launcher) -> Run
     if not found:
         return None
     cause = found[0]
-    if isinstance(cause, EngineError | TrainerError):
-        dead = await _first_death(_of_side(launcher, "trainer-"))
-        if dead is not None:
-            return await dead.died()
+    if isinstance(cause, sides) and (ranks := _of_side(launcher, "trainer-")):
+        await asyncio.sleep(DEATH_SECONDS)  # a connection may break before the process behind it has ended
+        dead = [rank for rank in ranks if rank.exit_code is not None]
+        if dead:  # the loss of one that a signal has killed may have ended the others
+            return await min(dead, key=lambda rank: (rank.exit_code or 0) >= 0).died()
     if isinstance(cause, EngineError):
         return EngineError("\n".join([f"{cause}.", *(each.log_tail() for each in _of_side(launcher, "engine-"))]))
     if isinstance(cause.__cause__ if isinstance(cause, TrainerError) else cause, DeadlineError):
@@ -84,20 +85,6 @@ async def _explained(causes: Sequence[BaseException], launcher: Launcher) -> Run
 
 def _of_side(launcher: Launcher, prefix: str) -> list[Process]:
     return [process for process in launcher.processes if process.role.startswith(prefix)]
-
-
-async def _first_death(processes: Sequence[Process]) -> Process | None:
-    """Wait at most DEATH_SECONDS until one of `processes` has ended, and return it; None: all of them run.
-
-    If several have ended, one that a signal killed is returned, because its loss may have ended the others.
-    """
-    endings = {asyncio.create_task(process.ended()): process for process in processes}
-    if endings:
-        await asyncio.wait(endings, timeout=DEATH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    dead = [process for ending, process in endings.items() if ending.done()]
-    for ending in endings:
-        ending.cancel()
-    return min(dead, key=lambda process: (process.exit_code or 0) >= 0, default=None)
 
 
 async def _describe_hanging(launcher: Launcher) -> str:

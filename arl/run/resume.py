@@ -60,7 +60,6 @@ FREE_ON_THE_WALL = (
 HUB_FIELDS = ("model.path", "data.path", "data.eval_path")
 # Names the commit of the working directory, with -dirty where files differ from it; fails without git.
 DESCRIBE = ("timeout", "5", "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
-MAIN = "main"  # the branch that a name without a revision is of
 
 
 @contextlib.contextmanager
@@ -242,13 +241,13 @@ def pin_sources(recipe: Recipe, resumed: Path | None = None) -> tuple[Recipe, li
             commit = hub_commit(source.repo, "dataset" if source.pattern else "model", source.revision)
         if commit is None:
             notes.append(
-                f"{field} {_path(source)}: neither the hub nor the cache says which commit it is, so it is not "
+                f"{field} {source}: neither the hub nor the cache says which commit it is, so it is not "
                 "pinned, and a resumed run may read another one"
             )
             continue
         pinned = structs.replace(source, revision=commit)
         section, _, name = field.partition(".")
-        changed = getattr(recipe, section).model_copy(update={name: _path(pinned)})
+        changed = getattr(recipe, section).model_copy(update={name: str(pinned)})
         recipe = recipe.model_copy(update={section: changed})
     return recipe, notes
 
@@ -262,11 +261,4 @@ def _source(recipe: Recipe, field: str) -> HubFiles | None:
     if section == "data":
         return parse_hub_files(path, field) if path.startswith(PREFIX) else None
     repo, revision = split_revision(path)
-    return None if os.path.isdir(path) or is_local(repo) else HubFiles(repo, "", revision or MAIN)
-
-
-def _path(source: HubFiles) -> str:
-    """Write it as a recipe does."""
-    if source.pattern:
-        return str(source)
-    return source.repo if source.revision == MAIN else f"{source.repo}@{source.revision}"
+    return None if os.path.isdir(path) or is_local(repo) else HubFiles(repo, "", revision or "main")
