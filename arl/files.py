@@ -144,6 +144,19 @@ def try_lock(file: BinaryIO) -> bool:
         return True
 
 
+@contextlib.contextmanager
+def held_lock(path: Path, taken: str) -> Iterator[None]:
+    """Hold the lock of a file, which is made if it is missing.
+
+    Raises:
+        InputError: another process holds it, as `taken` says; or the file cannot be opened.
+    """
+    with require_lock(path) as file:
+        if not try_lock(file):
+            raise InputError(taken)
+        yield
+
+
 def is_locked(path: Path) -> bool:
     """Return whether a process holds the lock of a file; False where it is not there, or cannot be locked."""
     try:

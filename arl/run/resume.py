@@ -22,7 +22,7 @@ from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe, load_recipe
 from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_hub_files, split_revision
 from arl.errors import DataError, InputError
-from arl.files import replace_file, require_lock, try_lock, writing
+from arl.files import held_lock, replace_file, writing
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import GIT_COMMIT, LOCK, LOGS, RECIPE, SUMMARY
 from arl.outputs import go_on_in
@@ -71,7 +71,7 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
         DiskError: a file cannot be renamed or written.
     """
     if resumed is not None:
-        with _locked(resumed):
+        with held_lock(resumed / LOCK, f"--resume: {resumed} is still running; wait for it, or end it"):
             go_on_in(resumed / LOGS)
             plan = preflight(recipe)
             model, state = _resume(recipe, plan, resumed, display)
@@ -79,7 +79,7 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
         return
     plan = preflight(recipe)
     directory = new_run_directory(recipe)
-    with _locked(directory):
+    with held_lock(directory / LOCK, f"{directory}: another process resumes it"):
         go_on_in(directory / LOGS)
         _write_recipe(recipe, directory)
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
@@ -198,19 +198,6 @@ def _refuse_other_run(recipe: Recipe, plan: Plan, checkpoint: Path, state: RunSt
             )
     if plan.sha256(recorded_steps) != state.inputs:
         raise DataError(f"{checkpoint}: was made with other problems or lags than the recipe's files now hold")
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of `directory`.
-
-    Raises:
-        InputError: another process runs in it, or the lock is no regular file.
-    """
-    with require_lock(directory / LOCK) as file:
-        if not try_lock(file):
-            raise InputError(f"--resume: {directory} is still running; wait for it, or end it")
-        yield
 
 
 # ---- what the recipe names on the Hugging Face hub

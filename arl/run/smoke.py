@@ -52,13 +52,13 @@ class Combination(Struct, frozen=True):
         return f"{self.engine.kind}-{self.dtype}-{self.transport}"
 
 
-def smoke_test(given: EngineConfig | None, python: str | None, console: Console) -> bool:
+def smoke_test(given: EngineConfig | None, python: str | None, note: Callable[[str], None]) -> bool:
     """Run every combination of `given`, a recipe's engine, or of every built-in one; return whether all are good.
 
     `python` is the interpreter of backends that have one of their own. On a CPU these start for minutes, and are tried
     only if they are asked for.
     """
-    tried = list(combinations(given, python, console.print))
+    tried = list(combinations(given, python, note))
     directory = Path(tempfile.mkdtemp(prefix="arl-smoke-"))
     make_small_model(directory / "model")
     is_good = True
@@ -72,11 +72,11 @@ def smoke_test(given: EngineConfig | None, python: str | None, console: Console)
             is_same = False
             words = f"failed: {error}"
         is_good = is_good and is_same
-        console.print(f"{one}: {words}")
+        note(f"{one}: {words}")
     if is_good:
         shutil.rmtree(directory)
     else:
-        console.print(f"runs and their logs are in {directory}")
+        note(f"runs and their logs are in {directory}")
     return is_good
 
 

@@ -28,7 +28,7 @@ from arl.data.prompt_format import CLOCK
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import Installation
 from arl.errors import DataError, InputError
-from arl.files import replace_file, require_lock, try_lock, writing
+from arl.files import held_lock, replace_file, writing
 from arl.run.evaluation.scores import Estimate, Sample, SuiteScore
 from arl.run.evaluation.suite import Suite
 from arl.run.rewards import reward_name, reward_sha256
@@ -207,9 +207,7 @@ def locked(directory: Path) -> Iterator[None]:
     """
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    with require_lock(directory / LOCK) as file:
-        if not try_lock(file):
-            raise InputError(f"--output {directory}: another evaluation writes there; wait for it, or end it")
+    with held_lock(directory / LOCK, f"--output {directory}: another evaluation writes there; wait for it, or end it"):
         yield
 
 
