@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
+from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
 from arl.engine.backend import find_backend, probe_backend
 from arl.files import refuse_unwritable
@@ -22,11 +23,11 @@ from arl.metrics.trackers import check_trackers
 from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter
 from arl.run.checks import check_gpus
-from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run_problems, run_suites
+from arl.run.evaluation.suite import Suite, held_out_suite, load_suite, run_problems
 from arl.run.machines import resolve_auto
 from arl.run.processes import rare_collections
 from arl.run.prompt_lengths import check_lengths
-from arl.run.rewards import answer_check, reward_name
+from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
@@ -89,12 +90,16 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     lags = load_lags(recipe)
     codec = starting_codec(recipe)
     limits = starting_limits(recipe, codec)
-    problems = run_problems(recipe, suites := run_suites(recipe), codec, limits, answer_check(recipe))
+    names = [name for name in recipe.eval.suites if name != HELD_OUT]
+    suites = {name: load_suite(recipe, name, field="eval.suites") for name in names}
+    problems = run_problems(recipe, suites, codec, limits)
     check_lengths(recipe, problems.longest, codec)
     held_out = held_out_suite(recipe, problems.held_out).shortened()
-    measured = measured_suites(recipe, held_out, suites)
-    for suite in measured:
-        if suite.name in suites:  # the others are measured already
+    opened = {**suites, HELD_OUT: held_out}
+    measured = [opened[name].shortened() for name in recipe.eval.suites if recipe.eval.every]
+    for suite in {each.name: each for each in (held_out, *measured)}.values():
+        # Prompts of held-out problems are measured already, with a shorter answer perhaps.
+        if suite.name in suites or suite.max_new_tokens > recipe.rollout.max_new_tokens:
             notes += suite.check_prompts(codec.with_format(suite.recipe.data), limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
