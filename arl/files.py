@@ -92,23 +92,15 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, data: bytes, sync: bool = False) -> None:
-    """Write a file that appears under its name when it is complete. If that fails, the old one stays as it was.
-
-    Args:
-        sync: wait until it is stored.
-    """
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file that appears under its name when it is complete. If that fails, the old one stays as it was."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_bytes(data)
-        if sync:
-            sync_to_disk(partial)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    if sync:
-        sync_to_disk(path.parent)
 
 
 def remove_any(path: Path) -> None:

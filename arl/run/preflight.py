@@ -97,7 +97,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     held_out = held_out_suite(recipe, problems.held_out).shortened()
     opened = {**suites, HELD_OUT: held_out}
     measured = [opened[name].shortened() for name in recipe.eval.suites if recipe.eval.every]
-    for suite in {each.name: each for each in (held_out, *measured)}.values():
+    for suite in {each.name: each for each in (held_out, *measured) if each.problems}.values():
         # Prompts of held-out problems are measured already, with a shorter answer perhaps.
         if suite.name in suites or suite.max_new_tokens > recipe.rollout.max_new_tokens:
             notes += suite.check_prompts(codec.with_format(suite.recipe.data), limits)
