@@ -70,17 +70,17 @@ def fitting_prompts(
 
 def _check_length(recipe: Recipe, limits: Limits, length: int, suite: str | None, place: str) -> int:
     """Return the tokens of the longest prompt with a full answer; raise where they do not fit."""
-    name, field, answer = "", "rollout.max_new_tokens", recipe.rollout.max_new_tokens
+    answer = recipe.rollout.max_new_tokens
+    name, field = "", "rollout.max_new_tokens"
+    left_out = f", leave out long prompts with data.max_prompt_tokens {max(limits.context - answer, 0)}"
     if suite is not None:
-        name, field = f"suite {suite}: ", "eval.max_new_tokens (--max-new-tokens)"
         answer = recipe.eval.max_new_tokens or answer
+        name, field, left_out = f"suite {suite}: ", "eval.max_new_tokens (--max-new-tokens)", ""
     if length + answer > limits.context:
         raise InputError(
             f"{name}a prompt of {length} tokens and {field} {answer}, {length + answer} in all, exceed the model's "
-            f"context of {limits.context}: lower {field} to {max(limits.context - length, 0)}, leave out long "
-            f"prompts of training with data.max_prompt_tokens {max(limits.context - answer, 0)}, or use a "
-            "model with a longer context. "
-            f"The longest is {place}"
+            f"context of {limits.context}: lower {field} to {max(limits.context - length, 0)}{left_out}, or use "
+            f"a model with a longer context. The longest is {place}"
         )
     return length + answer
 

@@ -137,8 +137,7 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     if request.recipe is None and HELD_OUT in names:
         raise InputError(f"--suite {HELD_OUT}: these are the problems of a recipe; give --recipe")
     recipe = _recipe(request, names[0])
-    cached = check_model_source(request.model)
-    if cached is not None:
+    if cached := check_model_source(request.model):
         note(cached)
     suites = []
     for name in names:
