@@ -194,12 +194,9 @@ def doctor(
         raise InputError(f"--set {set_[0]}: changes a field of a recipe; give RECIPE as well")
     loaded = load_recipe(recipe, set_ or ()) if recipe else None
     if smoke:
-        from rich.console import Console
-
         from arl.run.smoke import smoke_test
 
-        console = Console(highlight=False, markup=False, soft_wrap=True)
-        if not smoke_test(None if loaded is None else loaded.engine, python, console):
+        if not smoke_test(None if loaded is None else loaded.engine, python, typer.echo):
             raise typer.Exit(1)
         return
     code = 0

@@ -8,9 +8,8 @@ waits of this process. asyncio.timeout alone bounds what is no failure of the ru
 socket, a process that is killed if it does not end by itself.
 
     deadline         of a wait that knows whom it waits for
-    outer_deadline   of a wait for what others do, each within deadlines of its own. It never fires before one of
-                     theirs, which knows more
-    budget           of work beside the run, such as an evaluation, for which no outer deadline waits
+    outer_deadline   of a wait for what others do, each within deadlines of its own, or beside the run. It never fires
+                     before a deadline of theirs, which knows more, and none waits for it
 """
 
 import asyncio
@@ -256,14 +255,6 @@ async def deadline(seconds: float, who: str, what: str | Callable[[], str]) -> A
     """
     scope = asyncio.timeout(seconds)
     async with _recorded(_Wait(who, what, now(), scope), scope, seconds):
-        yield scope
-
-
-@contextlib.asynccontextmanager
-async def budget(seconds: float, who: str, what: str) -> AsyncIterator[asyncio.Timeout]:
-    """Bound work beside the run as `deadline` does. Outer deadlines do not wait for it."""
-    scope = asyncio.timeout(seconds)
-    async with _recorded(_Wait(who, what, now(), None), scope, seconds):
         yield scope
 
 

@@ -15,7 +15,8 @@ ArlError
     ├── TrainerError  a trainer rank raised
     ├── DiskError     a file of the run cannot be written; says what is free, and what helps
     ├── RewardError   a response has no grade, and reward.on_error is drop; fails its group, not the run
-    └── UserCodeError an env or a filter raised or hung; fails its group, not the run
+    ├── UserCodeError an env or a filter raised or hung; fails its group, not the run
+    └── GradingError  no more responses can be graded
 """
 
 import re

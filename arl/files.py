@@ -92,23 +92,15 @@ def sync_to_disk(path: Path) -> None:
         os.close(descriptor)
 
 
-def replace_file(path: Path, data: bytes, sync: bool = False) -> None:
-    """Write a file that appears under its name when it is complete. If that fails, the old one stays as it was.
-
-    Args:
-        sync: wait until it is stored.
-    """
+def replace_file(path: Path, data: bytes) -> None:
+    """Write a file that appears under its name when it is complete. If that fails, the old one stays as it was."""
     partial = path.with_name(f".{path.name}.partial")
     try:
         partial.write_bytes(data)
-        if sync:
-            sync_to_disk(partial)
         os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
         raise
-    if sync:
-        sync_to_disk(path.parent)
 
 
 def remove_any(path: Path) -> None:
@@ -142,6 +134,19 @@ def try_lock(file: BinaryIO) -> bool:
             file=sys.stderr,
         )
         return True
+
+
+@contextlib.contextmanager
+def held_lock(path: Path, taken: str) -> Iterator[None]:
+    """Hold the lock of a file, which is made if it is missing.
+
+    Raises:
+        InputError: another process holds it, as `taken` says; or the file cannot be opened.
+    """
+    with require_lock(path) as file:
+        if not try_lock(file):
+            raise InputError(taken)
+        yield
 
 
 def is_locked(path: Path) -> bool:

@@ -17,39 +17,28 @@ LOG = "console.log"  # in the directory of a run's logs
 BLOCKED_SECONDS = 10.0  # in which somebody reads a pipe or a terminal (Ctrl-S) that is full, or it is given up
 
 
-class LastingOutput(io.RawIOBase):
+class LastingOutput(io.FileIO):
     """Write to a file descriptor, and to `log` as soon as that one cannot be written."""
 
     log: ClassVar[Path] = Path(os.devnull)  # of all outputs of this process
     replaced: ClassVar[set[int]] = set()  # file descriptors that lead to the log
 
     def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def fileno(self) -> int:
-        """Return the file descriptor."""
-        return self._descriptor
-
-    def isatty(self) -> bool:
-        """Return whether it is a terminal that can be written."""
-        return os.isatty(self._descriptor)
-
-    def writable(self) -> bool:
-        """Return that it takes output."""
-        return True
+        super().__init__(descriptor, "w", closefd=False)
 
     def write(self, data: Any) -> int:
         """Write a part of `data`, at most as much as a pipe takes at once, and return its size."""
         part = memoryview(data)[: select.PIPE_BUF]
+        descriptor = self.fileno()
         try:
-            if not select.select([], [self._descriptor], [], BLOCKED_SECONDS)[1]:
+            if not select.select([], [descriptor], [], BLOCKED_SECONDS)[1]:
                 raise TimeoutError(f"nobody has read it for {BLOCKED_SECONDS:g} s")
-            return os.write(self._descriptor, part)
+            return os.write(descriptor, part)
         except OSError as error:
-            if self._descriptor in self.replaced:  # the disk of the log is full as well
+            if descriptor in self.replaced:  # the disk of the log is full as well
                 return len(part)
-            self.replaced.add(self._descriptor)
-            lead_to_log(self._descriptor, f"the console cannot be written ({error}): it goes on here\n")
+            self.replaced.add(descriptor)
+            lead_to_log(descriptor, f"the console cannot be written ({error}): it goes on here\n")
             return self.write(part)
 
 

@@ -18,21 +18,21 @@ from arl.errors import DeadlineError
 
 SPANS = st.floats(0.1, 1000.0)
 LATE = 1.0  # seconds
-INNER = st.tuples(SPANS, SPANS, st.booleans())  # when it begins, its seconds, whether it belongs to a budget
+INNER = st.tuples(SPANS, SPANS)  # when it begins, its seconds
 
 
 async def wait_forever() -> None:
     await asyncio.get_running_loop().create_future()
 
 
-async def fired(inner: list[tuple[float, float, bool]], seconds: float) -> list[tuple[float, str]]:
+async def fired(inner: list[tuple[float, float]], seconds: float) -> list[tuple[float, str]]:
     """Return when and which waits fire: each of `inner`, and the outer one, which does not contain them."""
     order: list[tuple[float, str]] = []
 
-    async def wait_inside(name: str, begin: float, length: float, is_aside: bool) -> None:
+    async def wait_inside(name: str, begin: float, length: float) -> None:
         await asyncio.sleep(begin)
         try:
-            async with (clock.budget if is_aside else clock.deadline)(length, "inner", name):
+            async with clock.deadline(length, "inner", name):
                 await wait_forever()
         except DeadlineError:
             order.append((clock.now(), name))
@@ -54,20 +54,14 @@ async def fired(inner: list[tuple[float, float, bool]], seconds: float) -> list[
 @settings(deadline=None)
 @given(st.lists(INNER, max_size=6), SPANS)
 def test_an_outer_deadline_fires_after_those_that_run_when_its_time_is_over_and_a_margin_later_at_most(
-    inner: list[tuple[float, float, bool]], seconds: float
+    inner: list[tuple[float, float]], seconds: float
 ) -> None:
     order = clock.run(lambda: fired(inner, seconds), virtual=True)
     times = {name: at for at, name in order}
-    running = [
-        begin + length
-        for begin, length, is_aside in inner
-        if not is_aside and begin < seconds - 1e-6 < begin + length - 2e-6
-    ]
+    running = [begin + length for begin, length in inner if begin < seconds - 1e-6 < begin + length - 2e-6]
     for end in running:
         assert times["outer"] >= end + MARGIN - 1e-6
-    latest = max(
-        [begin + length for begin, length, is_aside in inner if not is_aside and begin <= seconds], default=0.0
-    )
+    latest = max([begin + length for begin, length in inner if begin <= seconds], default=0.0)
     assert seconds - 1e-6 <= times["outer"] <= max(seconds, latest + MARGIN) + 1e-6
 
 

@@ -18,7 +18,7 @@ def test_a_file_is_replaced_whatever_an_earlier_try_has_left(tmp_path: Path) -> 
     (tmp_path / ".recipe.yaml.partial").write_bytes(b"torn")
     path = tmp_path / "recipe.yaml"
     path.write_bytes(b"old")
-    replace_file(path, b"new", sync=True)
+    replace_file(path, b"new")
     assert os.listdir(tmp_path) == ["recipe.yaml"]
     assert path.read_bytes() == b"new"
 

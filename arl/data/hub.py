@@ -268,15 +268,15 @@ _NOTATION = re.compile(r"hf://datasets/(?P<repo>[\w.-]+/[\w.-]+)(@(?P<revision>[
 
 
 class HubFiles(Struct, frozen=True):
-    """Name files of a data set on the hub."""
+    """Name files of a data set on the hub, or a model."""
 
     repo: str  # owner/name
-    pattern: str  # path in the repository; may hold * and ?
+    pattern: str  # path in the repository; may hold * and ?; empty: a model, of all its files
     revision: str = "main"
 
     def __str__(self) -> str:
         at = "" if self.revision == "main" else f"@{self.revision}"
-        return f"{PREFIX}datasets/{self.repo}{at}/{self.pattern}"
+        return f"{PREFIX}datasets/{self.repo}{at}/{self.pattern}" if self.pattern else f"{self.repo}{at}"
 
     @property
     def fetch_command(self) -> str:

@@ -54,7 +54,7 @@ def visible_cores(root: Path = Path("/")) -> int:
 
     More threads than that would wait for each other while the kernel holds some of them back.
     """
-    return max(int(_least(len(core_numbers()), "cpu", _quota, root)), 1)
+    return max(int(min([len(core_numbers()), *_allowed("cpu", _quota, root)])), 1)
 
 
 def free_memory(root: Path = Path("/")) -> int:
@@ -62,20 +62,11 @@ def free_memory(root: Path = Path("/")) -> int:
 
     File caches count as free, because Linux drops them when memory is needed.
     """
-    return int(_least(psutil.virtual_memory().available, "memory", _left, root))
+    return int(min([psutil.virtual_memory().available, *_allowed("memory", _left, root)]))
 
 
-def _least(on_host: float, controller: str, read: Callable[[Path], float], root: Path) -> float:
-    """Return the smallest of what the host has and of what each control group around this process allows."""
-    allowed = [on_host]
-    for group in _control_groups(controller, root):
-        with contextlib.suppress(OSError, ValueError):  # it has no such file, or no limit: "max"
-            allowed.append(read(group))
-    return min(allowed)
-
-
-def _control_groups(controller: str, root: Path) -> Iterator[Path]:
-    """Yield the directories of this process's control groups, each before those around it, as far as they are visible.
+def _allowed(controller: str, read: Callable[[Path], float], root: Path) -> Iterator[float]:
+    """Yield what each of this process's control groups allows, and each around it, as far as they are visible.
 
     Version 1 has a tree for each controller, version 2 one for all.
     """
@@ -89,7 +80,10 @@ def _control_groups(controller: str, root: Path) -> Iterator[Path]:
         for controllers, path in own:
             if tree in controllers.split(",") and (not tree or tree in options.split(",")):
                 group = top / path[1:]  # in a container this may be the path outside of it: then only the top exists
-                yield from (each for each in (group, *group.parents) if each.is_relative_to(top) and each.is_dir())
+                for each in (group, *group.parents):
+                    if each.is_relative_to(top):
+                        with contextlib.suppress(OSError, ValueError):  # it has no such file, or no limit: "max"
+                            yield read(each)
 
 
 def _quota(group: Path) -> float:

@@ -64,42 +64,27 @@ async def explain_deaths(launcher: Launcher) -> AsyncIterator[None]:
 
 async def _explained(causes: Sequence[BaseException], launcher: Launcher) -> RunError | None:
     """Return the death or the hang of a process that is behind `causes`, or None."""
-    if any(isinstance(cause, DiskError) for cause in causes):  # it is the cause of the others
+    # One of a kind may be the cause of those that follow. A deadline says least.
+    sides = (EngineError, TrainerError)
+    order: Sequence[tuple[type[RunError], ...]] = ((DiskError,), (ProcessDied,), sides, (DeadlineError,))
+    found = [cause for kinds in order for cause in causes if isinstance(cause, kinds)]
+    if not found:
         return None
-    if any(isinstance(cause, EngineError | TrainerError) for cause in causes):
-        for cause in causes:
-            if isinstance(cause, ProcessDied):
-                return cause
-        dead = await _first_death(_of_side(launcher, "trainer-"))
-        if dead is not None:
-            return await dead.died()
-    for cause in sorted(causes, key=lambda cause: isinstance(cause, DeadlineError)):  # which is last, as it says least
-        if isinstance(cause, EngineError):
-            return EngineError("\n".join([f"{cause}.", *(each.log_tail() for each in _of_side(launcher, "engine-"))]))
-        if isinstance(cause, TrainerError):
-            is_late = isinstance(cause.__cause__, DeadlineError)
-            return TrainerError(f"{cause}{await _describe_hanging(launcher)}") if is_late else cause
-        if isinstance(cause, DeadlineError):
-            return DeadlineError(f"{cause}{await _describe_hanging(launcher)}")
-    return None
+    cause = found[0]
+    if isinstance(cause, sides) and (ranks := _of_side(launcher, "trainer-")):
+        await asyncio.sleep(DEATH_SECONDS)  # a connection may break before the process behind it has ended
+        dead = [rank for rank in ranks if rank.exit_code is not None]
+        if dead:  # the loss of one that a signal has killed may have ended the others
+            return await min(dead, key=lambda rank: (rank.exit_code or 0) >= 0).died()
+    if isinstance(cause, EngineError):
+        return EngineError("\n".join([f"{cause}.", *(each.log_tail() for each in _of_side(launcher, "engine-"))]))
+    if isinstance(cause.__cause__ if isinstance(cause, TrainerError) else cause, DeadlineError):
+        return type(cause)(f"{cause}{await _describe_hanging(launcher)}")
+    return cause
 
 
 def _of_side(launcher: Launcher, prefix: str) -> list[Process]:
     return [process for process in launcher.processes if process.role.startswith(prefix)]
-
-
-async def _first_death(processes: Sequence[Process]) -> Process | None:
-    """Wait at most DEATH_SECONDS until one of `processes` has ended, and return it; None: all of them run.
-
-    If several have ended, one that a signal killed is returned, because its loss may have ended the others.
-    """
-    endings = {asyncio.create_task(process.ended()): process for process in processes}
-    if endings:
-        await asyncio.wait(endings, timeout=DEATH_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-    dead = [process for ending, process in endings.items() if ending.done()]
-    for ending in endings:
-        ending.cancel()
-    return min(dead, key=lambda process: (process.exit_code or 0) >= 0, default=None)
 
 
 async def _describe_hanging(launcher: Launcher) -> str:

@@ -13,7 +13,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from arl.clock import in_thread
-from arl.config.cluster_section import Cluster
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import load_recipe
 from arl.engine.backend import probe_backend
@@ -61,7 +60,7 @@ async def join_run(run: Path, replicas: int, host: str | None, note: Callable[[s
     probe_backend(recipe)
     async with (
         reported_failures(),
-        LocalLauncher(run / LOGS, recipe.deadlines.shutdown, Cluster(), address=address) as launcher,
+        LocalLauncher(run / LOGS, recipe.deadlines.shutdown, address=address) as launcher,
     ):
         servers = EngineServers(
             recipe=recipe.model_copy(update={"seed": recipe.seed + secrets.randbelow(1 << 20)}),

@@ -11,7 +11,10 @@ from msgspec import Struct
 
 from arl.config.imports import import_seam
 from arl.config.recipe import Recipe
+from arl.config.scoring_sections import HELD_OUT
 from arl.data.hub import check_model_source
+from arl.data.model_limits import Limits
+from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
@@ -22,11 +25,11 @@ from arl.metrics.trackers import check_trackers
 from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter
 from arl.run.checks import check_gpus
-from arl.run.evaluation.suite import Suite, held_out_suite, measured_suites, run_problems, run_suites
+from arl.run.evaluation.suite import Suite, held_out_suite, load_suite, run_problems
 from arl.run.machines import resolve_auto
 from arl.run.processes import rare_collections
 from arl.run.prompt_lengths import check_lengths
-from arl.run.rewards import answer_check, reward_name
+from arl.run.rewards import reward_name
 from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
 from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
@@ -74,9 +77,8 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         named: machines to plan for, which are not there, so nothing installed is checked; None: the launcher's.
 
     Raises:
-        InputError: an object that the recipe names lacks a part, output.directory cannot be written, problems or lags
-            cannot be read, devices are missing, the model is of an unsupported family or larger than memory, or the
-            backend is not installed.
+        InputError: a named object lacks a part, output.directory cannot be written, problems or lags cannot be read,
+            devices or the backend are missing, or the model is of an unsupported family or larger than memory.
     """
     _check_named_objects(recipe)
     if named is None:
@@ -89,13 +91,14 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     lags = load_lags(recipe)
     codec = starting_codec(recipe)
     limits = starting_limits(recipe, codec)
-    problems = run_problems(recipe, suites := run_suites(recipe), codec, limits, answer_check(recipe))
+    suites = {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
+    problems = run_problems(recipe, suites, codec, limits)
     check_lengths(recipe, problems.longest, codec)
     held_out = held_out_suite(recipe, problems.held_out).shortened()
-    measured = measured_suites(recipe, held_out, suites)
-    for suite in measured:
-        if suite.name in suites:  # the others are measured already
-            notes += suite.check_prompts(codec.with_format(suite.recipe.data), limits)
+    opened = {**suites, HELD_OUT: held_out}
+    measured = [opened[name].shortened() for name in recipe.eval.suites if recipe.eval.every]
+    for suite in {each.name: each for each in (held_out, *measured)}.values():
+        notes += _check_suite(suite, recipe, codec, limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
@@ -127,6 +130,14 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         prompts=codec.describe(problems.training[0]),
         notes=tuple(dict.fromkeys([*problems.notes, *codec.prompts.notes(), *filter(None, notes)])),
     )
+
+
+def _check_suite(suite: Suite, recipe: Recipe, codec: HuggingFaceCodec, limits: Limits) -> list[str]:
+    """Check prompts and answers. Those of held-out problems are checked already, with a shorter answer perhaps."""
+    is_checked = suite.name == HELD_OUT and suite.max_new_tokens <= recipe.rollout.max_new_tokens
+    if is_checked or not suite.problems:
+        return []
+    return suite.check_prompts(codec.with_format(suite.recipe.data), limits)
 
 
 def _check_named_objects(recipe: Recipe) -> None:

@@ -78,8 +78,8 @@ def _check_length(recipe: Recipe, limits: Limits, length: int, suite: str | None
         remedies = []
         if length < limits.context:
             remedies.append(f"lower {field} to {limits.context - length}")
-        if answer < limits.context:
-            remedies.append(f"leave out long prompts of training with data.max_prompt_tokens {limits.context - answer}")
+        if answer < limits.context and suite is None:
+            remedies.append(f"leave out long prompts with data.max_prompt_tokens {limits.context - answer}")
         raise InputError(
             f"{name}a prompt of {length} tokens and {field} {answer}, {length + answer} in all, exceed the model's "
             f"context of {limits.context}: {', '.join([*remedies, 'or use a model with a longer context'])}. The "

@@ -22,7 +22,7 @@ from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe, load_recipe
 from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_hub_files, split_revision
 from arl.errors import DataError, InputError
-from arl.files import replace_file, require_lock, try_lock, writing
+from arl.files import held_lock, replace_file, writing
 from arl.metrics.console import ConsoleDisplay
 from arl.metrics.run_files import GIT_COMMIT, LOCK, LOGS, RECIPE, SUMMARY
 from arl.outputs import go_on_in
@@ -60,7 +60,6 @@ FREE_ON_THE_WALL = (
 HUB_FIELDS = ("model.path", "data.path", "data.eval_path")
 # Names the commit of the working directory, with -dirty where files differ from it; fails without git.
 DESCRIBE = ("timeout", "5", "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
-MAIN = "main"  # the branch that a name without a revision is of
 
 
 @contextlib.contextmanager
@@ -72,7 +71,7 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
         DiskError: a file cannot be renamed or written.
     """
     if resumed is not None:
-        with _locked(resumed):
+        with held_lock(resumed / LOCK, f"--resume: {resumed} is still running; wait for it, or end it"):
             go_on_in(resumed / LOGS)
             plan = preflight(recipe)
             model, state = _resume(recipe, plan, resumed, display)
@@ -80,7 +79,7 @@ def begin(recipe: Recipe, display: ConsoleDisplay, resumed: Path | None) -> Iter
         return
     plan = preflight(recipe)
     directory = new_run_directory(recipe)
-    with _locked(directory):
+    with held_lock(directory / LOCK, f"{directory}: another process resumes it"):
         go_on_in(directory / LOGS)
         _write_recipe(recipe, directory)
         display.note(f"run directory {directory}; weights travel by {plan.transport}")
@@ -201,19 +200,6 @@ def _refuse_other_run(recipe: Recipe, plan: Plan, checkpoint: Path, state: RunSt
         raise DataError(f"{checkpoint}: was made with other problems or lags than the recipe's files now hold")
 
 
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
-    """Hold the lock of `directory`.
-
-    Raises:
-        InputError: another process runs in it, or the lock is no regular file.
-    """
-    with require_lock(directory / LOCK) as file:
-        if not try_lock(file):
-            raise InputError(f"--resume: {directory} is still running; wait for it, or end it")
-        yield
-
-
 # ---- what the recipe names on the Hugging Face hub
 
 
@@ -242,13 +228,13 @@ def pin_sources(recipe: Recipe, resumed: Path | None = None) -> tuple[Recipe, li
             commit = hub_commit(source.repo, "dataset" if source.pattern else "model", source.revision)
         if commit is None:
             notes.append(
-                f"{field} {_path(source)}: neither the hub nor the cache says which commit it is, so it is not "
+                f"{field} {source}: neither the hub nor the cache says which commit it is, so it is not "
                 "pinned, and a resumed run may read another one"
             )
             continue
         pinned = structs.replace(source, revision=commit)
         section, _, name = field.partition(".")
-        changed = getattr(recipe, section).model_copy(update={name: _path(pinned)})
+        changed = getattr(recipe, section).model_copy(update={name: str(pinned)})
         recipe = recipe.model_copy(update={section: changed})
     return recipe, notes
 
@@ -262,11 +248,4 @@ def _source(recipe: Recipe, field: str) -> HubFiles | None:
     if section == "data":
         return parse_hub_files(path, field) if path.startswith(PREFIX) else None
     repo, revision = split_revision(path)
-    return None if os.path.isdir(path) or is_local(repo) else HubFiles(repo, "", revision or MAIN)
-
-
-def _path(source: HubFiles) -> str:
-    """Write it as a recipe does."""
-    if source.pattern:
-        return str(source)
-    return source.repo if source.revision == MAIN else f"{source.repo}@{source.revision}"
+    return None if os.path.isdir(path) or is_local(repo) else HubFiles(repo, "", revision or "main")

@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from msgspec import Struct
 from pydantic import ValidationError
 from rich.console import Console
@@ -26,7 +25,7 @@ from arl.engine.backend import BUILT_IN, find_backend
 from arl.errors import InputError, RunError
 from arl.launch.devices import visible_devices
 from arl.metrics.console import ConsoleDisplay
-from arl.metrics.trajectory_files import trajectory_files
+from arl.metrics.trajectory_files import read_trajectories, trajectory_files
 from arl.run.train import train
 from arl.types import Problem, Response
 
@@ -52,13 +51,13 @@ class Combination(Struct, frozen=True):
         return f"{self.engine.kind}-{self.dtype}-{self.transport}"
 
 
-def smoke_test(given: EngineConfig | None, python: str | None, console: Console) -> bool:
+def smoke_test(given: EngineConfig | None, python: str | None, note: Callable[[str], None]) -> bool:
     """Run every combination of `given`, a recipe's engine, or of every built-in one; return whether all are good.
 
     `python` is the interpreter of backends that have one of their own. On a CPU these start for minutes, and are tried
     only if they are asked for.
     """
-    tried = list(combinations(given, python, console.print))
+    tried = list(combinations(given, python, note))
     directory = Path(tempfile.mkdtemp(prefix="arl-smoke-"))
     make_small_model(directory / "model")
     is_good = True
@@ -72,11 +71,11 @@ def smoke_test(given: EngineConfig | None, python: str | None, console: Console)
             is_same = False
             words = f"failed: {error}"
         is_good = is_good and is_same
-        console.print(f"{one}: {words}")
+        note(f"{one}: {words}")
     if is_good:
         shutil.rmtree(directory)
     else:
-        console.print(f"runs and their logs are in {directory}")
+        note(f"runs and their logs are in {directory}")
     return is_good
 
 
@@ -161,7 +160,7 @@ def make_small_model(directory: Path) -> None:
 def read_logprobs(run: Path) -> tuple[np.ndarray, np.ndarray]:
     """Return the engine's and the trainer's logprobs of every trained token, (T,) float64."""
     columns = ["loss_mask", "behavior_logprobs", "proximal_logprobs"]
-    table = pa.concat_tables([pq.read_table(file, columns=columns) for file in trajectory_files(run)])
+    table = pa.concat_tables([read_trajectories(file, columns) for file in trajectory_files(run)])
     table = table.filter(table["proximal_logprobs"].is_valid())
     is_trained, *sides = (table[name].combine_chunks().flatten().to_numpy(zero_copy_only=False) for name in columns)
     engine, trainer = (side[is_trained].astype(np.float64) for side in sides)

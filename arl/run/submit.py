@@ -81,9 +81,7 @@ def follow_submission(file: Path) -> Path:
     Raises:
         InputError: the job has begun no run.
     """
-    if file.name != RECIPE:
-        return file
-    return run_of(file.parent) / RECIPE
+    return run_of(file.parent) / RECIPE if file.name == RECIPE else file
 
 
 def check_submission(recipe: Recipe) -> None:

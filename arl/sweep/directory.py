@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import InputError
-from arl.files import replace_file, require_lock, try_lock, writing
+from arl.files import held_lock, replace_file, writing
 from arl.metrics.run_files import LOGS, SUMMARY, SWEEP_MANIFEST
 from arl.outputs import go_on_in
 from arl.run.evaluation.scoreboard import CHECKPOINTS
@@ -139,9 +139,7 @@ def open_directory(directory: Path, sweep: Sweep) -> Iterator[None]:
     check_directory(directory, sweep)  # before its lock makes it a sweep's
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    with require_lock(directory / SWEEP_LOCK) as lock:
-        if not try_lock(lock):
-            raise InputError(f"{directory}: another process runs this sweep; wait for it, or end it")
+    with held_lock(directory / SWEEP_LOCK, f"{directory}: another process runs this sweep; wait for it, or end it"):
         go_on_in(directory / LOGS)
         arms = check_directory(directory, sweep)
         with writing(directory):

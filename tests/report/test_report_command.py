@@ -92,7 +92,7 @@ def test_files_for_a_paper_are_written_before_the_text_that_nobody_may_read(tmp_
     assert [row[0] for row in rows] == ["staleness=0", "staleness=8"]
     lines = table.with_suffix(".tex").read_text().splitlines()
     assert lines[0] == r"\begin{tabular}{lrrr}"
-    assert lines[4].startswith(r"staleness=0 & 3 & 81.0 {[}")
+    assert lines[4].startswith(r"staleness=0 & 3 & 11.0 {[}")
     assert r"quantity & at" in (tmp_path / "paper" / "tables" / "differences-between-arms.tex").read_text()
     assert r"accuracy on held\_out" in (tmp_path / "paper" / "tables" / "differences-between-arms.tex").read_text()
     for figure in (tmp_path / "paper" / "figures").iterdir():

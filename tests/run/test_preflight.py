@@ -198,6 +198,9 @@ def test_long_prompts_are_refused_with_the_problem_or_left_out(tmp_path: Path, f
     passed = dry_run(tmp_path, files, "data.max_prompt_tokens=96", model=model)
     assert passed.returncode == 0, passed.stderr
     assert "note        1 prompts longer than data.max_prompt_tokens 96 left out" in passed.stdout
+    answers = dry_run(tmp_path, files, "data.max_prompt_tokens=96", "eval.max_new_tokens=120", model=model)
+    assert answers.returncode == 2
+    assert "suite held_out: a prompt of" in answers.stderr
     nothing = dry_run(tmp_path, files, "data.max_prompt_tokens=9", model=model)
     assert "leave none to train on" in nothing.stderr
     assert "11 prompts longer than data.max_prompt_tokens 9 left out" in nothing.stderr

@@ -23,19 +23,6 @@ def closed_pipe() -> int:
     return writing
 
 
-def unread_pipe() -> int:
-    """Return the end of a pipe that is full, and whose reader stands still."""
-    _, writing = os.pipe()
-    os.set_blocking(writing, False)
-    while True:
-        try:
-            os.write(writing, bytes(4096))
-        except BlockingIOError:
-            break
-    os.set_blocking(writing, True)
-    return writing
-
-
 def closed_terminal() -> int:
     main, terminal = pty.openpty()
     os.close(main)
@@ -61,7 +48,7 @@ def _forget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(LastingOutput, "replaced", set())
 
 
-@pytest.mark.parametrize("broken", [closed_pipe, unread_pipe, closed_terminal, held_terminal, full_disk])
+@pytest.mark.parametrize("broken", [closed_pipe, closed_terminal, held_terminal, full_disk])
 @pytest.mark.parametrize("is_named", [True, False])
 def test_what_a_console_does_not_take_is_in_a_log_as_soon_as_that_is_known(
     tmp_path: Path, broken: Callable[[], int], is_named: bool

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from arl import clock
-from arl.clock import budget
+from arl.clock import outer_deadline
 from arl.config.recipe import Recipe
 from arl.errors import RunError
 from arl.files import remove_any, writing
@@ -170,46 +170,38 @@ class BackgroundEvaluations(Evaluations):
         """
         directory = self._board.run / EVALUATIONS / f"step_{version}"
         remove_any(directory)  # of an evaluation that was interrupted, perhaps before the step was trained again
-        deadlines = self._board.recipe.deadlines
         process = await self._start(version)
         died = asyncio.create_task(process.died(), name=f"evaluation of version {version}")
-        rule = "deadlines.startup and deadlines.step"
-        waiting = budget(deadlines.evaluation, "evaluation", f"the next answer of version {version} ({rule})")
         try:
-            async with waiting as bound:
-                await self._watch(process, directory, died, bound)
+            await self._watch(process, directory, died)
         finally:
             died.cancel()
-            await process.stop(deadlines.shutdown)
+            await process.stop(self._board.recipe.deadlines.shutdown)
         if process.exit_code != 0:
             raise died.result()
         return [scored.score.accuracy for scored in read_scores(directory / SCORES)]
 
-    async def _watch(
-        self, process: Process, directory: Path, died: asyncio.Future[Any], bound: asyncio.Timeout
-    ) -> None:
-        """Return when the process has died; renew `bound` whenever it has written answers into `directory`.
+    async def _watch(self, process: Process, directory: Path, died: asyncio.Future[Any]) -> None:
+        """Return when the process has died.
 
         Raises:
-            RunError: it cannot run.
+            RunError: it cannot run, or has written no answer into `directory` for too long.
         """
         seconds = self._board.recipe.deadlines.evaluation
         written = 0
         frozen = 0.0
-        while not died.done():
-            await asyncio.wait({died}, timeout=LOOK_SECONDS)
-            found = _bytes_of_answers(directory)
-            if found != written:
-                written = found
-                bound.reschedule(clock.now() + seconds)
-            state = await process.state()
-            frozen = 0.0 if state == RUNS else frozen + LOOK_SECONDS
-            if frozen >= FROZEN_SECONDS and not died.done():
-                raise RunError(f"{process} {state} for {FROZEN_SECONDS:g} s now")
-
-
-def _bytes_of_answers(directory: Path) -> int:
-    return sum(path.stat().st_size for path in directory.rglob("*.jsonl"))
+        what = f"the next answer in {directory} (deadlines.startup and deadlines.step)"
+        async with outer_deadline(seconds, "evaluation", what) as bound:
+            while not died.done():
+                await asyncio.wait({died}, timeout=LOOK_SECONDS)
+                found = sum(path.stat().st_size for path in directory.rglob("*.jsonl"))  # noqa: ASYNC240 - a few files
+                if found != written:
+                    written = found
+                    bound.reschedule(clock.now() + seconds)
+                state = await process.state()
+                frozen = 0.0 if state == RUNS else frozen + LOOK_SECONDS
+                if frozen >= FROZEN_SECONDS and not died.done():
+                    raise RunError(f"{process} {state} for {FROZEN_SECONDS:g} s now")
 
 
 class InPlaceEvaluations(Evaluations):

@@ -28,6 +28,7 @@ from arl.data.model_limits import model_limits
 from arl.data.tokenizer import HuggingFaceCodec, load_codec
 from arl.engine.backend import probe_backend
 from arl.errors import InputError
+from arl.files import writing
 from arl.launch.base import Resources, make_launcher
 from arl.launch.placement import place
 from arl.launch.run_secrets import run_secrets
@@ -100,14 +101,14 @@ def evaluate_model(request: Request, display: ConsoleDisplay) -> list[Scored]:
         for directory in {each.output.directory for each in assignments}:
             stack.enter_context(locked(directory))
         for each in assignments:
-            each.output.begin()
+            with writing(each.output.directory):
+                each.output.begin()
         if all(len(each.output.kept) == each.suite.num_episodes for each in assignments):
             for each in assignments:
                 display.note(f"{each.suite.name}: finished already, in {each.output.directory}")
             seed = evaluation.recipe.seed
             return [each.output.finish(score_samples(each.suite.name, each.output.kept, seed)) for each in assignments]
         logs = request.logs or Path(tempfile.mkdtemp(prefix="arl-eval-"))
-        logs.mkdir(exist_ok=True)
         go_on_in(logs)
         scores = clock.run(lambda: _evaluate(evaluation, logs, display))
         if request.logs is None:
@@ -134,8 +135,7 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
             f"--suite {HELD_OUT}: these are the problems of a recipe; give --recipe, or a run's checkpoint"
         )
     recipe = _recipe(request, names[0])
-    cached = check_model_source(request.model)
-    if cached is not None:
+    if cached := check_model_source(request.model):
         note(cached)
     suites = []
     for name in names:

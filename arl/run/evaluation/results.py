@@ -9,10 +9,8 @@ scores.json        the scores of every finished suite, for machines
 
 import contextlib
 import hashlib
-import inspect
 import os
 import re
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,16 +23,15 @@ from rich.markup import escape
 from rich.table import Column, Table
 
 import arl
-from arl.config.imports import import_function
 from arl.data.hub import DESCRIPTION
 from arl.data.prompt_format import CLOCK
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import Installation
 from arl.errors import DataError, InputError
-from arl.files import replace_file, require_lock, try_lock, writing
+from arl.files import held_lock, replace_file, writing
 from arl.run.evaluation.scores import Estimate, Sample, SuiteScore
 from arl.run.evaluation.suite import Suite
-from arl.run.rewards import reward_name
+from arl.run.rewards import reward_name, reward_sha256
 from arl.tasks.registry import env_name
 
 Fields = dict[str, Any]
@@ -91,8 +88,6 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         codec: makes the suite's prompts.
     """
     recipe = suite.recipe
-    reward = reward_name(recipe)
-    grader = import_function(reward, "reward.function")
     template = codec.prompts.template
     return {
         "suite": suite.name,
@@ -107,8 +102,8 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         "template_time": str(recipe.data.template_time) if template and CLOCK in template else None,
         **recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
         "env": env_name(recipe),
-        "grader": reward,
-        "grader_sha256": _sha256(inspect.getsource(sys.modules[grader.__module__]).encode()),
+        "grader": reward_name(recipe),
+        "grader_sha256": reward_sha256(recipe),
         "engine": recipe.engine.kind,
         "engine_version": installed.version,
         "dtype": recipe.engine.dtype,
@@ -212,9 +207,7 @@ def locked(directory: Path) -> Iterator[None]:
     """
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    with require_lock(directory / LOCK) as file:
-        if not try_lock(file):
-            raise InputError(f"--output {directory}: another evaluation writes there; wait for it, or end it")
+    with held_lock(directory / LOCK, f"--output {directory}: another evaluation writes there; wait for it, or end it"):
         yield
 
 

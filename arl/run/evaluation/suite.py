@@ -19,7 +19,7 @@ from arl.config.recipe import Recipe
 from arl.config.recipe_file import make_recipe
 from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
-from arl.data.problems import AnswerCheck, ProblemSets, as_candidates, check_answers, load_problems
+from arl.data.problems import ProblemSets, as_candidates, check_answers, load_problems
 from arl.data.prompt_format import PromptFormat
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
@@ -137,28 +137,12 @@ def _chosen(recipe: Recipe) -> dict[str, Any]:
     return {field: value for field, value in given.items() if value != usual[field]}
 
 
-def run_suites(recipe: Recipe) -> dict[str, Suite]:
-    """Load the suites that eval.suites names, whole, without the recipe's own evaluation problems.
-
-    Raises:
-        RecipeError, DataError: see `load_suite`.
-    """
-    return {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
-
-
-def run_problems(
-    recipe: Recipe,
-    suites: Mapping[str, Suite],
-    codec: HuggingFaceCodec,
-    limits: Limits,
-    unusable: AnswerCheck | None = None,
-) -> ProblemSets:
+def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: HuggingFaceCodec, limits: Limits) -> ProblemSets:
     """Load the recipe's own problems, filtered as it says, and measure their prompts.
 
     Args:
         suites: by name; none of their problems may be trained on.
         codec: makes the prompts.
-        unusable: checks their gold answers.
 
     Raises:
         DataError: none is held out; or see arl.data.problems.load_problems.
@@ -166,21 +150,10 @@ def run_problems(
     """
     measured = {name: suite.problems for name, suite in suites.items()}
     fitting = functools.partial(fitting_prompts, recipe, codec, limits)
-    found = load_problems(recipe.data, recipe.seed, measured, fitting, unusable)
+    found = load_problems(recipe.data, recipe.seed, measured, fitting, answer_check(recipe))
     if recipe.eval.problems and not found.held_out:
         raise DataError(
             f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
             "task's options), or set eval.problems to 0"
         )
     return found
-
-
-def measured_suites(recipe: Recipe, held_out: Suite, suites: Mapping[str, Suite]) -> list[Suite]:
-    """Return the suites that are measured during training, with as many problems as are used; none without eval.every.
-
-    Args:
-        held_out: the recipe's own.
-        suites: the others that eval.suites names, by name.
-    """
-    opened = {**suites, HELD_OUT: held_out}
-    return [opened[name].shortened() for name in recipe.eval.suites if recipe.eval.every]

@@ -70,7 +70,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def finished(model: Path, place: Path) -> CompletedProcess[str]:
     """Evaluate mine:Digits into place/whole, once for all tests."""
-    return run_eval(model, *FLAGS, "--output", "whole", cwd=place)
+    return run_eval(model, *FLAGS, "--output", "whole", "--logs", "logs/whole", cwd=place)  # neither exists
 
 
 def run_eval(model: Path, *flags: str, cwd: Path) -> CompletedProcess[str]:

@@ -30,6 +30,7 @@ def test_an_evaluation_leaves_a_row_for_every_sample_and_a_table(finished: Compl
     assert all(row["extracted"] == row["response"][:1] for row in rows)
     assert all(row["parts"] == {"correct": row["correct"], "format": 1.0} for row in rows)
     assert {row["policy_version"] for row in rows} == {0}
+    assert (place / "logs" / "whole" / "engine-0.log").exists()
     protocol = "4 x 30 problems, temperature 1, at most 8 tokens; mine:Digits.reward; protocol"
     assert f"mine:Digits: {protocol}" in finished.stdout
     for column in ("model", "avg@4", "pass@2", "pass@4", "maj@4", "tokens", "cut off"):
