@@ -40,7 +40,7 @@ from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import Scoreboard
 from arl.run.evaluation.suite import held_out_suite
 from arl.run.preflight import Plan
-from arl.tasks.registry import env_name
+from arl.tasks.registry import SINGLE_TURN, env_name
 from arl.train.base import Trainer
 from arl.types import Accuracy, Problem, StartingVersions, Trajectory
 
@@ -166,7 +166,7 @@ def recipe_parts(
         codec,
         rewards,
         env=import_function(env_name(recipe), "rollout.env"),
-        watch=EnvWatch(env_name(recipe), recipe.deadlines.episode, context.display.note),
+        watch=_env_watch(context),
         rollout=rollout,
         seed=recipe.seed,
         max_length=plan.max_length,
@@ -197,6 +197,13 @@ def recipe_parts(
         evaluate=measure,
         num_diverged=lambda: episodes.num_diverged,
     )
+
+
+def _env_watch(context: RunContext) -> EnvWatch:
+    """Watch the recipe's env. It is not blamed for blocking if it is arl's own: then the machine was busy."""
+    env = env_name(context.recipe)
+    note = None if env == SINGLE_TURN else context.display.note
+    return EnvWatch(env, context.recipe.deadlines.episode, note)
 
 
 def recipe_filter(recipe: Recipe) -> Filter:
