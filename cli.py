@@ -6,6 +6,7 @@ nothing was started · 3 a run failed · 130 interrupted or stopped, by Ctrl-C o
 
 import atexit
 import contextlib
+import errno
 import functools
 import io
 import os
@@ -286,6 +287,10 @@ def main() -> None:
     except ArlError as error:  # of an argument that is looked up before its command begins
         _show_failure(str(error), error)
         code = error.exit_code
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        _show_failure(f"the output cannot be written: {error}", error)
     except SystemExit as ended:
         code = int(ended.code or 0)
     try:

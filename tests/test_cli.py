@@ -23,12 +23,34 @@ def test_help_imports_nothing_heavy() -> None:
     assert not [line for line in done.stdout.splitlines()[1:] if line.endswith("...")]
 
 
+def test_a_result_that_does_not_fit_on_the_disk_is_one_message() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "arl.cli", "tasks"],
+            check=False,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
+        )
+    assert done.returncode == 1
+    assert done.stderr == "arl: the output cannot be written: [Errno 28] No space left on device\n"
+
+
+def test_a_cache_of_warm_ups_that_cannot_be_written_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cache").touch()
+    monkeypatch.setenv("ARL_CACHE", str(tmp_path / "cache"))
+    done = arl("train", str(ROOT / "recipes/quickstart.yaml"), cwd=tmp_path)
+    assert done.returncode == 2
+    assert f"ARL_CACHE (of the environment) {tmp_path}/cache/warmup: nothing can be written there" in done.stderr
+
+
 def test_train_help_fits_one_screen() -> None:
     assert len(arl("train", "--help").stdout.splitlines()) <= 24
 
 
 def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("ARL_CACHE", "/no/cache")
+    monkeypatch.setenv("ARL_CACHE", str(tmp_path / "no/cache"))
     settings = ("--verbose", "--set", "sync.check=true", "--set", "seed=7")
     done = arl("train", str(ROOT / "recipes/quickstart.yaml"), "--dry-run", *settings, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
@@ -48,7 +70,7 @@ def test_a_dry_run_prints_the_plan_and_starts_nothing(tmp_path: Path, monkeypatc
     assert expected.items() <= plan.items()
     assert plan["tokens"].startswith("at most 12,288 sampled a step (256 episodes of 48)")
     assert plan["reward"].startswith("arl.tasks.running_checksum:")
-    assert plan["model"].startswith("tiny; warm-up by the task, not yet cached in /no/cache/warmup/")
+    assert plan["model"].startswith(f"tiny; warm-up by the task, not yet cached in {tmp_path}/no/cache/warmup/")
     assert {"problems", "steps", "engines", "trainer", "rewards", "memory"} < plan.keys()
     assert not list(tmp_path.iterdir())
 

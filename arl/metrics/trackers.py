@@ -10,7 +10,6 @@ not finish within CLOSE_SECONDS at the end. Threads are daemons: one that hangs 
 
 import importlib.util
 import queue
-import shlex
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -25,11 +24,11 @@ from arl.metrics.base import SampleTracker, TrackedRun, Tracker, TrackerFactory
 from arl.metrics.names import Record
 from arl.metrics.run_files import SWEEP_MANIFEST
 from arl.metrics.sampled_episode import SampledEpisode
-from arl.metrics.wandb_tracker import WandbTracker, redacted, require_key
+from arl.metrics.wandb_tracker import NEWEST, WandbTracker, redacted, require_key, sync_command
 
 EXAMPLE = "arl.metrics.wandb_tracker:WandbTracker"
 BUILT_IN = {"tensorboard": "arl.metrics.tensorboard_tracker:TensorboardTracker"}
-CLOSE_SECONDS = 60.0  # at the end, for a start that is still tried, all that is left to log, and for `close`
+CLOSE_SECONDS = 30.0  # at the end, for a start that is still tried, all that is left to log, and for `close`
 MAX_CALLS = 1_000  # that wait for a tracker; one that hangs must not fill the memory
 
 
@@ -147,6 +146,5 @@ class TrackerThread:
 
     def _remedy(self) -> str:
         """Say how to upload what wandb has on the disk."""
-        kept = self._run.directory.glob("wandb/*run-[0-9]*") if self._name == "wandb" else ()
-        newest = max(kept, key=lambda path: path.stat().st_mtime, default=None)
-        return f"; upload what it has with `wandb sync {shlex.quote(str(newest))}`" if newest else ""
+        is_kept = self._name == "wandb" and (self._run.directory / NEWEST).exists()
+        return f"; upload what it has with {sync_command(self._run.directory)}" if is_kept else ""

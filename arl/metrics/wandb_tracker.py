@@ -11,7 +11,7 @@ import secrets
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from arl.errors import InputError
 from arl.metrics.base import TrackedRun, chart_values
@@ -19,6 +19,7 @@ from arl.metrics.names import AXES, METRICS, OF_EVALUATION, OF_OBJECTIVE, Record
 from arl.metrics.sampled_episode import SampledEpisode
 
 ID_FILE = "wandb/arl-run-id"  # in the run directory
+NEWEST = "wandb/latest-run"  # wandb's link to the folder of this run that it wrote last
 START_SECONDS = 20.0  # for wandb to register the run, in the tracker's own thread
 MAX_GROUP = 128  # characters
 MAX_TAG = 64
@@ -45,7 +46,12 @@ def require_key() -> None:
 class WandbTracker:
     """Implement Tracker and SampleTracker. The run's name at wandb is TrackedRun.name."""
 
+    # Directories of runs that went offline in this process. In virtual time each checkpoint starts a tracker anew, and
+    # wandb would refuse the id of the failed start as "in use".
+    offline: ClassVar[set[Path]] = set()
+
     def __init__(self, run: TrackedRun) -> None:
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # at a server that hangs, it delays the exit by 25 s
         import wandb  # importing it takes a second, so only this path does
 
         self._wandb: Any = wandb
@@ -62,7 +68,7 @@ class WandbTracker:
 
     def _start(self, run: TrackedRun) -> Any:
         """Register the run at the server, or go offline if that fails."""
-        if run.config["output"]["wandb"] == "offline":
+        if run.config["output"]["wandb"] == "offline" or run.directory in self.offline:
             return self._init(run, mode="offline")
         file = run.directory / ID_FILE
         if not file.exists():
@@ -72,10 +78,9 @@ class WandbTracker:
             return self._init(run, mode="online", id=file.read_text(), resume="allow")
         except self._wandb.Error as error:
             why = " ".join(str(error).split())[:120]
-        offline = self._init(run, mode="offline")
-        folder = shlex.quote(str(Path(offline.dir).parent))
-        run.note(f"wandb cannot be reached ({why}): it runs offline; sync later with `wandb sync {folder}`")
-        return offline
+        self.offline.add(run.directory)
+        run.note(f"wandb cannot be reached ({why}): it runs offline; sync later with {sync_command(run.directory)}")
+        return self._init(run, mode="offline")
 
     def _init(self, run: TrackedRun, **options: str) -> Any:
         config = run.config
@@ -118,6 +123,11 @@ class WandbTracker:
     def close(self) -> None:
         """See Tracker."""
         self._run.finish()
+
+
+def sync_command(directory: Path) -> str:
+    """Return the command that uploads what wandb has of a run on the disk."""
+    return f"`wandb sync {shlex.quote(str(directory / NEWEST))}`"
 
 
 def redacted(config: dict[str, Any]) -> dict[str, Any]:

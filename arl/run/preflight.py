@@ -30,7 +30,7 @@ from arl.run.machines import resolve_auto
 from arl.run.processes import rare_collections
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
-from arl.run.starting_model import starting_codec, starting_limits, warmup_stages
+from arl.run.starting_model import starting_codec, starting_limits, warmup_cache, warmup_stages
 from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
@@ -82,7 +82,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     """
     _check_named_objects(recipe)
     if named is None:
-        refuse_unwritable(Path(recipe.output.directory))
+        _check_directories(recipe)
     recipe = resolve_auto(recipe, named)
     notes = [] if recipe.model.path is None else [check_model_source(recipe.model.path)]
     try_algorithms(recipe)
@@ -138,6 +138,13 @@ def _check_suite(suite: Suite, recipe: Recipe, codec: HuggingFaceCodec, limits: 
     if is_checked or not suite.problems:
         return []
     return suite.check_prompts(codec.with_format(suite.recipe.data), limits)
+
+
+def _check_directories(recipe: Recipe) -> None:
+    """Refuse places that cannot be written."""
+    refuse_unwritable(Path(recipe.output.directory))
+    if recipe.warmup:
+        refuse_unwritable(warmup_cache(), "ARL_CACHE (of the environment)")
 
 
 def _check_named_objects(recipe: Recipe) -> None:

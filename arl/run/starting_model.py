@@ -140,8 +140,12 @@ def warmup_job(recipe: Recipe) -> tuple[dict[str, Any], Path]:
         "max_new_tokens": recipe.rollout.max_new_tokens,
         "threads": visible_cores(),
     }
-    caches = Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl"))
-    return job, caches / "warmup" / _warmup_sha256(recipe, job)[:16]
+    return job, warmup_cache() / _warmup_sha256(recipe, job)[:16]
+
+
+def warmup_cache() -> Path:
+    """Return the directory of warmed-up models."""
+    return Path(os.environ.get("ARL_CACHE", Path.home() / ".cache" / "arl")) / "warmup"
 
 
 def _warmup_sha256(recipe: Recipe, job: dict[str, Any]) -> str:

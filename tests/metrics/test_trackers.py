@@ -18,7 +18,7 @@ from arl.metrics import trackers
 from arl.metrics.base import TrackedRun
 from arl.metrics.names import Record
 from arl.metrics.trackers import check_trackers
-from arl.metrics.wandb_tracker import WandbTracker, redacted
+from arl.metrics.wandb_tracker import NEWEST, WandbTracker, redacted
 from tests.metrics.tracked_runs import evaluation_record, sample_of, step_record, tracked_run, tracker_thread
 
 
@@ -102,11 +102,16 @@ def test_a_server_that_is_not_wandbs_leaves_the_run_offline_with_everything_in_i
         tracker.log(step_record(4))  # wandb sums up a row when the next one comes
         shown = dict(tracker._run.summary)
         tracker.close()
+        folder = (tmp_path / NEWEST).resolve()
+        next_segment = WandbTracker(tracked_run(tmp_path, note=notes.append, wandb="online"))
+        next_segment.close()
         wandb.teardown()  # waits until wandb's own process has written its file
         server.shutdown()
     (note,) = notes
-    (folder,) = tmp_path.glob("wandb/offline-run-*")
-    assert re.search(rf"cannot be reached \(.*404.*\): it runs offline; sync later with `wandb sync {folder}`", note)
+    assert folder.name.startswith("offline-run-")
+    newest = tmp_path / NEWEST
+    assert re.search(rf"cannot be reached \(.*404.*\): it runs offline; sync later with `wandb sync {newest}`", note)
+    assert newest.resolve() != folder
     assert shown["loss"] == pytest.approx(1 / 3)
     accuracy = shown["eval/held_out/accuracy"]
     assert (accuracy["max"], accuracy["last"]) == (0.75, 0.5)
