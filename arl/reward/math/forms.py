@@ -102,11 +102,3 @@ def _is_name(node: Form) -> bool:
         texts = [item.text if item.kind == "symbol" else "" for item in node.items]
         return all(text.isupper() for text in texts) or not _BEFORE_NAMES.isdisjoint(texts)
     return (node.kind in {"()", "/", "ratio"} or node.text == "|") and all(map(_is_name, node.items))
-
-
-def spell(form: Form) -> str:
-    """Return one spelling of a form."""
-    inner = ",".join(map(spell, form.items))
-    if len(form.kind) == 2:
-        return form.kind[0] + inner + form.kind[1]
-    return f"{form.text or form.kind}({inner})" if form.items else form.text

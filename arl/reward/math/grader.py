@@ -8,9 +8,8 @@ docs/rewards.md says which answers count as equal. Nothing here imports torch.
 
 import re
 
-from arl.reward.math.compare import LABEL, canonical_form, compare_choices, letters_of, same_answer
+from arl.reward.math.compare import LABEL, compare_choices, letters_of, same_answer, spell
 from arl.reward.math.extraction import extract_answer, find_answer, gold_answer, read_list
-from arl.reward.math.forms import spell
 from arl.reward.math.latex import MAX_CHARACTERS, read
 from arl.reward.math.values import limit_time
 from arl.types import Problem, Response
@@ -95,7 +94,7 @@ def canonical(answer: str) -> str:
     try:
         limit_time()
         form = read(answer.strip())
-        return letters_of(answer) or ("" if form is None else spell(canonical_form(form)))
+        return letters_of(answer) or ("" if form is None else spell(form))
     except TimeoutError:
         return answer.strip()
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from arl.reward.math.forms import CONSTANTS, Form, Unreadable, relation, spell
+from arl.reward.math.forms import CONSTANTS, Form, Unreadable, relation
 from arl.reward.math.tokens import NUMBERS, UNITS, Token, read_tokens, read_unit
 
 MAX_CHARACTERS = 4000
@@ -234,7 +234,9 @@ class _Parser:
         if name in _KINDS:
             return Form(_KINDS[name], (self._argument(), self._argument()))
         if self._skip("_"):
-            name += "_" + spell(self._argument(whole_numbers=True))
+            start = self._at
+            self._argument(whole_numbers=True)
+            name += "_" + "".join(token.text for token in self._tokens[start : self._at]).strip("{}")
         while self._skip("'"):
             name += "'"
         return Form("symbol", text=name)

@@ -60,10 +60,17 @@ def rational(node: Form) -> Fraction | None:
 
 
 def same_value(gold: Form, answer: Form) -> bool:
-    """Tell whether two expressions have equal values, at a few points if they have variables."""
-    if gold.names() | answer.names() <= CONSTANTS:
-        return _same_constant(gold, answer)
-    return all(_agree(one, other) for one, other in _values_at_points(gold, answer))
+    """Tell whether two expressions have equal values, at a few points if they have variables.
+
+    - Two finite decimals, integers or fractions are equal only if their values are: 0.15 is not 0.1500001.
+    - A decimal of at least six significant digits stands for a number that has no finite decimal if it is less than
+      one unit in its last place away: 0.333333 is 1/3; 0.3333 is not.
+    """
+    if not gold.names() | answer.names() <= CONSTANTS:
+        return all(_agree(one, other) for one, other in _values_at_points(gold, answer))
+    one = _value_or_nan(gold, {})
+    other = _value_or_nan(answer, {})
+    return _agree(one, other) or _is_rounded(one, answer, other) or _is_rounded(other, gold, one)
 
 
 def same_relation(gold: Form, answer: Form) -> bool:
@@ -97,18 +104,6 @@ def _values_at_points(gold: Form, answer: Form) -> Iterator[tuple[Value, Value]]
             yield one, other
     if num_points < NUM_POINTS:
         yield mp.nan, mp.nan
-
-
-def _same_constant(gold: Form, answer: Form) -> bool:
-    """Compare two numbers.
-
-    - Two finite decimals, integers or fractions are equal only if their values are: 0.15 is not 0.1500001.
-    - A decimal of at least six significant digits stands for a number that has no finite decimal if it is less than
-      one unit in its last place away: 0.333333 is 1/3; 0.3333 is not.
-    """
-    one = _value_or_nan(gold, {})
-    other = _value_or_nan(answer, {})
-    return _agree(one, other) or _is_rounded(one, answer, other) or _is_rounded(other, gold, one)
 
 
 def _is_rounded(precise: Value, decimal: Form, value: Value) -> bool:
