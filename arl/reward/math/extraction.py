@@ -39,7 +39,8 @@ _HASHES = re.compile(  # no heading of Markdown, as `#### 2. Add them`; it start
     rf"(?=[-+−$€£¥(\[{{\\.\d]|[A-Z][.)]?[ \t*]*$|[A-Za-z]\s*=)([^\n]{{0,{_MAX_LINE}}})$"
 )
 _STATED = re.compile(  # "answer to the question", and a heading above a last short line
-    rf"""(?ix) (?:\b{one_of("answer")}s?\b|答案|答え|정답|الجواب) (?:\s+to\s[^.\n]{{1,80}}?)?
+    rf"""(?ix) \bI\s(?:choose|pick|select)\s(?=\(?[A-J]\b(?!\s[a-z])) |
+    (?:\b{one_of("answer")}s?\b|答案|答え|정답|الجواب) (?:\s+to\s[^.\n]{{1,80}}?)?
     (?: [\s*_]*(?:\b{one_of("is")}\b|[=:：是为は은])[\s*_:：]* | [ \t*_:]*\n[\s*_]*(?=[^\n]{{1,60}}\s*$) )
     (?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal\ to)\b[\s,:]*)?"""
 )

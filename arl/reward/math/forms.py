@@ -23,7 +23,7 @@ class Form(NamedTuple):
 
     Values: number, symbol, unit, based, call and the operations + - * / ^ !; `text` is the name. Collections: list,
     set, and brackets as in "()" or "[)". Statements: named (name, value, the whole) and relation (sides; `text`
-    is the signs). Else words, or tokens that are no formula.
+    is the signs). Else words, as they are where nothing is a formula of this grammar.
     """
 
     kind: str
@@ -46,17 +46,15 @@ def relation(sides: Sequence[Form], signs: Sequence[str]) -> Form:
     r"""Build what sides and the signs between them say: a named value, an interval of a name, or a relation."""
     if set(signs) <= set(_TURNED):
         return relation(sides[::-1], [_TURNED[sign] for sign in reversed(signs)])
-    if r"\approx" in signs[1:]:  # x=1/3\approx0.33 is 1/3
-        at = signs.index(r"\approx", 1)
-        return relation(sides[: at + 1], signs[:at])
+    if r"\approx" in signs and not (len(signs) == 1 and _is_name(sides[0])):  # x=1/3\approx0.33 is 1/3
+        at = signs.index(r"\approx")
+        return relation(sides[: at + 1], signs[:at]) if at else sides[0]
     whole = Form("relation", tuple(sides), " ".join(signs))
     first = sides[0]
     last = sides[-1]
     if set(signs) <= {"=", r"\in", r"\approx"}:
         if _is_name(first):
             return Form("named", (first, last, whole))
-        if signs[0] == r"\approx":
-            return first
         is_value = not last.names() - CONSTANTS and len(sides) > 2  # 2x+1 = 6+1 = 7
         return last if is_value or not whole.names() - CONSTANTS else whole
     if signs == [r"\neq"] and _is_variable(first):

@@ -31,11 +31,9 @@ _FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
 @lru_cache(maxsize=4096)
 def read(text: str) -> Form | None:
-    """Read an answer; None: nothing is left of it."""
-    if len(text) > MAX_CHARACTERS:  # it is compared as it stands
-        return Form("tokens", text=text.strip())
+    """Read an answer; None: nothing is left of it, or it is too long."""
     tokens = read_tokens(text)
-    if not tokens:
+    if not tokens or len(text) > MAX_CHARACTERS:
         return None
     with contextlib.suppress(Unreadable, RecursionError):
         form = _Parser(tokens, _UPPER).answer()
@@ -43,8 +41,7 @@ def read(text: str) -> Form | None:
             form = _both(form, _Parser(tokens, _LOWER).answer())
         if _depth(form) <= MAX_DEPTH:
             return form
-    is_formula = any(token.text[0] in "\\{}_^" for token in tokens) or r"\begin" in text
-    return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
+    return _words(text)
 
 
 def _both(upper: Form, lower: Form) -> Form:
@@ -59,9 +56,9 @@ def _depth(form: Form) -> int:
 
 
 def _words(text: str) -> Form:
-    r"""Return words in lower case, without macros, punctuation and an article: "\\text{The Ellipse}." is "ellipse"."""
-    bare = re.sub(r"\\[a-z]+\*?|[{}$\\!?'\"`]|[.,](?!\d)", "", text)
-    words = bare.replace("-", " ").lower().split()
+    r"""Return words in lower case, without fonts, punctuation and an article: "\\text{The Ellipse}." is "ellipse"."""
+    bare = re.sub(r"\\(?:text|math|oper|bold|hbox|mbox|emph|left|right)[a-z]*\*?|[{}$?'\"`]|[.,](?!\d)", "", text)
+    words = bare.replace("\\", " ").strip(" !").lower().split()
     if len(words) > 1 and words[0] in {"a", "an", "the"}:
         words = words[1:]
     if len(words) == 1 and words[0] in NUMBERS:

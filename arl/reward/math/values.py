@@ -50,8 +50,6 @@ def limit_time() -> None:
 @functools.lru_cache(maxsize=4096)
 def rational(node: Form) -> Fraction | None:
     """Return the rational number that a form is; None: it is something else, or too large."""
-    if node.names():
-        return None
     value = _value_or_nan(node, {})
     return value if isinstance(value, Fraction) else None
 
@@ -157,22 +155,23 @@ def _bounded(value: Value) -> Value:
     """Return a value that is not too large to go on with, if there is time to go on."""
     if time.thread_time() > _end.get():
         raise TimeoutError(f"no verdict within {SECONDS:g} s")
-    if isinstance(value, Fraction):
-        bits = value.numerator.bit_length() + value.denominator.bit_length()
-    else:
-        bits = abs(mp.mag(value)) if mp.isnormal(value) else 0
-    if bits > MAX_BITS:
+    if _num_bits(value) > MAX_BITS:
         raise ArithmeticError("it is too large")
     return value
 
 
+def _num_bits(value: Value) -> int:
+    """Return the bits of a fraction's larger part, or the binary exponent of a number of mpmath."""
+    if isinstance(value, Fraction):
+        return max(value.numerator.bit_length(), value.denominator.bit_length())
+    return abs(mp.mag(value)) if mp.isnormal(value) else 0
+
+
 def _power(base: Value, exponent: Value) -> Value:
-    size = max(abs(mp.mag(base)), 1) if base else 1
-    if (not base and exponent == 0) or abs(exponent) * size > MAX_BITS:
-        raise ArithmeticError("it is too large, or 0^0")
-    if isinstance(exponent, Fraction) and exponent.denominator == 1:
-        return base**exponent.numerator
-    return mp.power(base, exponent)
+    if abs(exponent) * max(_num_bits(base), 1) > MAX_BITS:
+        raise ArithmeticError("it is too large")
+    is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
+    return base**exponent.numerator if is_whole else mp.power(base, exponent)
 
 
 def _root(value: Value, degree: Value) -> Value:
