@@ -8,8 +8,6 @@ A response that the token budget cut off may have been cut in the middle of its 
 the rest what stands before its last line break.
 """
 
-import ast
-import contextlib
 import re
 
 from arl.reward.math.latex import MAX_CHARACTERS
@@ -33,6 +31,7 @@ _STEP = rf"(?:(?!\n\n|[.!?]|\b{one_of('corrects')}\b|\\(?!text|q?quad)[A-Za-z]).
 _GAP = rf"(?:{_SPACING}|(?={_STEP}{{0,{_MAX_LINE}}}?{_JOINS}){_STEP}{{0,{_MAX_LINE}}}?)"
 _BOXES = re.compile(rf"(?s){_BOX}(?:{_GAP}{_BOX})*")
 _LIST = re.compile(r"(?s)\s*\[\s*['\"].*['\"]\s*\]\s*")
+_ITEM = re.compile(r"(?s)(['\"])(.*?)\1\s*[,\]]")
 _TAG = re.compile(r"(?si)<answer>((?:(?!<answer>).)*?)</answer>")
 _HASHES = re.compile(  # no heading of Markdown, as `#### 2. Add them`; it starts as an answer
     r"(?m)^[ \t>*]*####[ \t*]*(?!\d{1,2}[.):]\s*[A-Za-z*])"
@@ -113,9 +112,7 @@ def gold_answer(answer: str) -> str:
 
 def read_list(answer: str) -> list[str]:
     """Return the texts of a list, as JSON or Python writes it; empty: the answer is no such list."""
-    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-        return [*map(str, ast.literal_eval(answer.strip()))] if _LIST.fullmatch(answer) else []
-    return []
+    return [item[2] for item in _ITEM.finditer(answer)] if _LIST.fullmatch(answer) else []
 
 
 # ---- marked answers

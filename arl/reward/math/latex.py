@@ -242,17 +242,14 @@ class _Parser:
         r"""Read `\sin^2 x`, `\log_{2}16`, `\ln(x+1)`: without brackets the argument is a product of plain factors."""
         base = (self._argument(),) if self._skip("_") else ()
         exponent = self._argument() if self._skip("^") else None
-        argument = self._power() if self._is("(", "[", "{", "|") else self._signed(self._plain_product)
+        is_in_brackets = self._is("(", "[", "{", "|")
+        argument = self._signed(self._power)
+        while not is_in_brackets and self._now.kind in {"number", "symbol"}:
+            argument = self._beside(argument)
         if exponent == Form("-", (_number(1),)):
             return Form("call", (argument,), r"\arc" + name[1:])
         call = Form("call", (argument, *base), name)
         return call if exponent is None else Form("^", (call, exponent))
-
-    def _plain_product(self) -> Form:
-        node = self._power()
-        while self._now.kind in {"number", "symbol"}:
-            node = self._beside(node)
-        return node
 
     def _argument(self, whole_numbers: bool = False) -> Form:
         """Read the argument of a macro: braces, a command with its arguments, or one character.

@@ -14,7 +14,7 @@ import math
 import operator
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from fractions import Fraction
 from typing import Any
@@ -82,26 +82,22 @@ def same_relation(gold: Form, answer: Form) -> bool:
     return gold.text in {"=", r"\neq"} or mp.re(ratios[0]) > 0  # -x < 1 is not x < -1
 
 
-def _values_at_points(gold: Form, answer: Form) -> Iterator[tuple[Value, Value]]:
-    """Yield the values of both at points of unrelated fractions, some of them for small domains.
+def _values_at_points(gold: Form, answer: Form) -> list[tuple[Value, Value]]:
+    """Return the values of both at points of unrelated fractions, some of them for small domains.
 
-    Points outside of the domain, where roots and logarithms choose a branch, are left out. Too few points end by NaN.
+    Points outside of the domain, where roots and logarithms choose a branch, are left out. Too few points give NaN.
     """
     names = gold.names() | answer.names()
     draw = random.Random(0)
-    num_points = 0
+    pairs = []
     for size, signs in zip(_SIZES, _SIGNS, strict=True):
-        point = {}
-        for name, sign in zip(sorted(names - CONSTANTS), itertools.cycle(signs), strict=False):
-            point[name] = mp.mpf(sign * size * draw.randrange(1, 10**6)) / (10**6 + 3)
-        one = _value_or_nan(gold, point)
-        other = _value_or_nan(answer, point)
-        is_complex = any(abs(mp.im(value)) > abs(value) * TOLERANCE for value in (one, other))  # but for rounding
-        if not mp.isnan(one + other) and (not is_complex or "i" in names):
-            num_points += 1
-            yield one, other
-    if num_points < NUM_POINTS:
-        yield mp.nan, mp.nan
+        signed = zip(sorted(names - CONSTANTS), itertools.cycle(signs), strict=False)
+        point = {name: mp.mpf(sign * size * draw.randrange(1, 10**6)) / (10**6 + 3) for name, sign in signed}
+        pair = (_value_or_nan(gold, point), _value_or_nan(answer, point))
+        is_complex = any(abs(mp.im(value)) > abs(value) * TOLERANCE for value in pair)  # but for rounding
+        if not mp.isnan(sum(pair)) and (not is_complex or "i" in names):
+            pairs.append(pair)
+    return pairs if len(pairs) >= NUM_POINTS else [(mp.nan, mp.nan)]
 
 
 def _is_rounded(precise: Value, decimal: Form, value: Value) -> bool:
@@ -120,9 +116,7 @@ def _agree(one: Value, other: Value) -> bool:
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
     difference = one + -other
-    if not mp.isfinite(difference):
-        return bool(one == other)
-    return bool(abs(difference) <= (abs(one) + abs(other)) * TOLERANCE)
+    return bool(difference == 0 or abs(difference) < (abs(one) + abs(other)) * TOLERANCE)
 
 
 # ---- values
