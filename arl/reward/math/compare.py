@@ -89,10 +89,7 @@ def _same_named(gold: Form, answer: Form) -> bool:
         return same_answer(*(node.items[at] if node.kind == "named" else node for node in (gold, answer)))
     name, value, whole = gold.items
     other_name, other_value, other_whole = answer.items
-    if name == other_name:
-        return same_answer(value, other_value)
-    is_number = rational(value) is not None or rational(other_value) is not None
-    return not is_number and same_relation(whole, other_whole)  # x=1 is not y=1, but y=2x may be x=y/2
+    return same_answer(value, other_value) if name == other_name else same_relation(whole, other_whole)
 
 
 def _words(node: Form) -> str:
@@ -123,13 +120,11 @@ def _in_any_order(gold: Form, answer: Form) -> bool:
 
 
 def _same_quantity(gold: Form, answer: Form) -> bool:
-    our_units = _units(gold)
-    their_units = _units(answer)
+    our_units, ours = _split_units(gold)
+    their_units, theirs = _split_units(answer)
     is_part = our_units <= their_units or their_units <= our_units
     if not is_part and our_units | their_units <= _KNOWN_UNITS:
         return False  # two of the table; "5" is right where "5 cm" is gold, and a unit of any kind is called "unit"
-    ours = _without_units(gold)
-    theirs = _without_units(answer)
     if ours.kind == "based":  # an answer may leave out the base, because the question says it
         return ours.text == theirs.text and theirs.items in {(), ours.items}
     if ours == theirs or same_value(ours, theirs):
@@ -138,24 +133,20 @@ def _same_quantity(gold: Form, answer: Form) -> bool:
     return bool(is_factor) and same_value(gold, answer)
 
 
-def _units(node: Form) -> set[str]:
-    """Return the units of an amount, or of the terms of a sum."""
+def _split_units(node: Form) -> tuple[set[str], Form]:
+    """Return the units of an amount, as in 180° − x, and the amount without them. In a sine the degree is a factor."""
+    if node.kind not in _WITH_UNITS:
+        return set(), node
+    units, items = zip(*map(_split_units, node.items), strict=True)
     own = {node.text} if node.kind == "unit" else set()
-    return own.union(*map(_units, node.items)) if node.kind in _WITH_UNITS else own
-
-
-def _without_units(node: Form) -> Form:
-    """Leave out the units of an amount, as in 180° − x. In a sine the degree is a factor."""
-    if node.kind == "unit":
-        return _without_units(node.items[0])
-    return node._replace(items=tuple(map(_without_units, node.items))) if node.kind in _WITH_UNITS else node
+    return own.union(*units), items[0] if own else node._replace(items=items)
 
 
 def spell(node: Form) -> str:
     """Return one spelling of an answer, without names and units, its numbers as fractions and its sets in order."""
     if node.kind == "named":
         return spell(node.items[1])
-    value = _without_units(node)
+    _, value = _split_units(node)
     number = rational(value)
     with contextlib.suppress(ValueError):  # Python writes no number of more than 4,300 digits
         if number is not None:

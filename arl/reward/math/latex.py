@@ -208,18 +208,14 @@ class _Parser:
         return node
 
     def _single(self, token: Token) -> Form:
-        match token.kind:
-            case "number":
-                return _number(token.text)
-            case "words":
-                words = [token.text]
-                while self._now.kind == "words":
-                    words.append(self._next().text)
-                return _words(" ".join(words))
-            case "function":
-                return self._function(token.text)
-            case "symbol":
-                return self._command(token.text)
+        readers = {"number": _number, "function": self._function, "symbol": self._command}
+        if token.kind in readers:
+            return readers[token.kind](token.text)
+        if token.kind == "words":
+            words = [token.text]
+            while self._now.kind == "words":
+                words.append(self._next().text)
+            return _words(" ".join(words))
         if token.text in _CLOSING:
             return self._group(token.text)
         raise Unreadable(f"{token.text} is in the way")

@@ -47,7 +47,6 @@ def limit_time() -> None:
     _end.set(time.thread_time() + SECONDS)
 
 
-@functools.lru_cache(maxsize=4096)
 def rational(node: Form) -> Fraction | None:
     """Return the rational number that a form is; None: it is something else, or too large."""
     value = _value_or_nan(node, {})
