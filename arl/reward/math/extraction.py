@@ -67,7 +67,6 @@ _PROSE = re.compile(  # what stands between the formulas of a text; a word that 
 _PIECE = re.compile(
     r"[ \t:,=&)}]*+(?:(?:[*/+x×÷]|and|or|choose)\s(?=[$\d]))?+(\$[^\n]+|[^\n]*\d[^\n]*)(?<!:)(?<!: )(?=\n|$)"
 )
-_DIGIT = re.compile(r"\d")
 
 Mark = tuple[int, str]  # where in the response an answer begins that is marked as one, and what it is
 
@@ -167,7 +166,7 @@ def _only_number(clause: str) -> str:
 
 def _last_expression(text: str) -> str | None:
     """Return the last formula or number as a whole. A formula without a digit counts only where there is no digit."""
-    return max(reversed(_pieces(text)), key=lambda piece: bool(_DIGIT.search(piece)), default=None)
+    return max(reversed(_pieces(text)), key=lambda piece: re.search(r"\d", piece) is not None, default=None)
 
 
 def _pieces(text: str) -> list[str]:

@@ -25,7 +25,7 @@ _KINDS = {r"\frac": "/", r"\over": "/", r"\binom": "binomial", r"\choose": "bino
 _LEVELS = (*_SEPARATORS, _RELATIONS, {":"}, {r"\over", r"\choose"}, {"+", "-"})
 _UPPER = {r"\pm": "+", r"\mp": "-"}
 _LOWER = {r"\pm": "-", r"\mp": "+"}
-_CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
+_CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}", r"\}"}, r"\{": {r"\}"}, "|": {"|"}}
 _FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
 
@@ -171,10 +171,9 @@ class _Parser:
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
             right = Form("/", (right, self._power()))
-        if right.kind == "/" and token.kind != "sign":
-            whole, above, below = (item.text for item in (left, *right.items))
-            if whole.isdigit() and above.isdigit() and below.isdigit() and int(above) < int(below):  # a mixed number
-                return Form("+", (left, right))
+        kinds = {part.kind for part in (left, *right.items)}
+        if right.kind == "/" and token.kind != "sign" and kinds == {"number"}:  # a mixed number
+            return Form("+", (left, right))
         is_call = token.text == "(" and left.kind == "symbol"
         if is_call and (left.text[0] in _FUNCTIONS or right.kind in {"symbol", "list", "()"}):
             return Form("apply", (left, right), left.text)
@@ -271,7 +270,7 @@ class _Parser:
             inner = self._list()
             opening = "{"
         closing = self._next().text
-        if closing not in _CLOSING[opening] and closing != r"\}":
+        if closing not in _CLOSING[opening]:
             raise Unreadable(f"{opening} is not closed")
         self._bar = outer
         items = inner.items if inner.kind == "list" else (inner,)
