@@ -38,13 +38,13 @@ _HASHES = re.compile(  # no heading of Markdown, as `#### 2. Add them`; it start
     rf"(?=[-+−$€£¥(\[{{\\.\d]|[A-Z][.)]?[ \t*]*$|[A-Za-z]\s*=)([^\n]{{0,{_MAX_LINE}}})$"
 )
 _STATED = re.compile(  # "answer to the question", and a heading above a last short line
-    rf"""(?ix) \bI\s(?:choose|pick|select)\s(?=\(?[A-J]\b(?!\s[a-z])) |
+    rf"""(?ix) \bI\s(?:would\s|will\s)?(?:choose|pick|select|go\swith)\s(?=\(?[A-J]\b(?!\s[a-z])) |
     (?:\b{one_of("answer")}s?\b|答案|答え|정답|الجواب) (?:\s+to\s[^.\n]{{1,80}}?)?
     (?: [\s*_]*(?:\b{one_of("is")}\b|[=:：是为は은])[\s*_:：]* | [ \t*_:]*\n[\s*_]*(?=[^\n]{{1,60}}\s*$) )
     (?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal\ to)\b[\s,:]*)?"""
 )
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|\.\*\*|[!。！](?=\s|$)|。|<\|")
-_REASON = re.compile(rf"[,;，]?\s+{one_of('because')}\b.*|[,;]\s+(?:not|but|if|that)\b.*|(?<=\S)\s*\([A-Za-z -]+\)$")
+_REASON = re.compile(rf"[,;，]?\s+\(?{one_of('because')}\b.*|[,;]\s+(?:not|but|if|that)\b.*|(?<=\S)\s*\([A-Za-z -]+\)$")
 _NOT_PROSE = re.compile(r"\bnot\b|n't\b|[=\\<>]")
 
 _UNSPACED = re.compile(r"[\u3040-\ud7ff]")  # letters of scripts that put none between words
