@@ -35,6 +35,10 @@ def test_an_answer_that_no_response_can_give_is_found_before_a_run(answer: str) 
     assert unusable(answer) == UNUSABLE[answer]
 
 
+def test_a_macro_in_a_list_of_one_answer_is_no_escape() -> None:
+    assert score(Problem("?", answer=r"['\frac{1}{2}']"), Response(r"\boxed{0.5}"))["correct"] == 1.0
+
+
 @pytest.mark.parametrize("gold", ['["$12$"]', "['12']", '[ "12" ]'])
 def test_a_list_of_one_answer_is_that_answer(gold: str) -> None:
     assert score(Problem("?", answer=gold), Response(r"\boxed{12}"))["correct"] == 1.0

@@ -36,6 +36,7 @@ def hostile_answers() -> list[str]:
     answers += [nested(*pair, 200).rstrip(pair[1]) for pair in braces + macros]
     for base in ("2", "10", "x", "(x+1)", "(x+y+z)", r"\pi", "1.0000001", r"\left(1+\sqrt{2}\right)", "e", "i"):
         answers += [f"{base}^{{{exponent}}}" for exponent in (5_000, 10**6, 10**20, 10**300)]
+    answers += ["(1+10^{-14000})^{100000}", "(1+2^{-90000})^{99999}"]
     for number in ("3000", "99999", "(10^9)", "(2^{40})", "10^{9}", "((5!)!)", "(x^{99})", "170!!"):
         answers += [number + "!" * count for count in (1, 3)]
     pieces = [*"1 \\$", "9,", "x+", "#### ", r"\boxed{", r"\frac{1}{2}+", "a=", "1/", "answer is ", "<answer>"]

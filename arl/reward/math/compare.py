@@ -9,8 +9,9 @@ values                  by what they are worth
 
 import contextlib
 import re
+from collections.abc import Sequence
 
-from arl.reward.math.forms import REAL_LINE, Form, spell
+from arl.reward.math.forms import REAL_LINE, Form
 from arl.reward.math.tokens import UNITS
 from arl.reward.math.values import rational, same_relation, same_value
 from arl.reward.math.vocabulary import first_spellings
@@ -18,7 +19,7 @@ from arl.reward.math.vocabulary import first_spellings
 _UNORDERED = {"list", "set"}
 _WITH_UNITS = {"unit", "+", "-", "*", "/"}
 _KNOWN_UNITS = {*UNITS.values()} - {"unit"}
-_GROUPS = _UNORDERED | {"()", "[)", "(]", "[]", "ratio"}
+_BRACKETS = {"()", "[)", "(]", "[]", "ratio"}
 _VARIABLES = re.compile(r"(?!.*(.).*\1)[abcdkmnxyzABCDKMNXYZ]+|[^aeiouAEIOU]+|[A-Z]{2}")  # a product, and no word
 _SYNONYMS = first_spellings("synonyms")
 _DECORATION = re.compile(r"\\(?:text|math|bold|oper)[a-z]*|\\boxed|\\[ ,;()\[\]]|[{}$]")
@@ -41,22 +42,22 @@ def compare_choices(gold: str, answer: str) -> bool | None:
 
     "(C)" is "C", "c" and "C. 15"; "A, C" is "AC". Gold "(C) 15" is also what is behind the letter.
     """
-    ours = letters_of(gold)
-    theirs = letters_of(answer)
     label = LABEL.match(gold)
-    given = _CHOICE.fullmatch(_bare(answer))
-    if ours and theirs and not len(ours) == len(theirs) == 1:
-        return ours == theirs
-    if given is None or not (len(ours) == 1 or label):
-        return None
-    letter = ours or (label and label[1])
-    return given[1].upper() == letter and _OTHER_CHOICE.search(given[2]) is None
+    ours = letters_of(gold) or (label[1] if label else "")
+    theirs = letters_of(answer) or _chosen(_bare(answer))
+    return ours == theirs if ours and theirs else None
 
 
 def letters_of(answer: str) -> str:
     """Return the letters of an answer that has nothing else, in their order: "(C), A" is AC."""
     bare = _bare(answer)
     return "".join(sorted(re.findall("[A-J]", bare))) if _LETTERS.fullmatch(bare) else ""
+
+
+def _chosen(answer: str) -> str:
+    """Return the letter that an answer gives before a text, with others that the text gives: "C) 15" is C."""
+    match = _CHOICE.fullmatch(answer)
+    return match[1].upper() + "".join(_OTHER_CHOICE.findall(match[2])) if match else ""
 
 
 def _bare(answer: str) -> str:
@@ -75,16 +76,11 @@ def same_answer(gold: Form, answer: Form) -> bool:
     words = _words(gold)
     if words and (words == _words(answer) or gold.kind == answer.kind == "*"):
         return words == _words(answer)
-    if kinds & {"words", "tokens"}:
-        return False
-    if len(kinds) == 2 and len(kinds & _UNORDERED) == 1 and not kinds & _GROUPS - _UNORDERED:  # 1/2 is "0.5 or 50%"
-        one, many = (gold, answer) if answer.kind in _UNORDERED else (answer, gold)
-        return all(same_answer(one, item) for item in many.items)
-    if kinds <= _UNORDERED:
+    if kinds & _UNORDERED and not kinds & _BRACKETS:
         return _in_any_order(gold, answer)
-    if kinds <= _GROUPS:  # a list has no brackets, but its order counts beside them
-        return (gold.kind == answer.kind or kinds == {"()", "list"}) and _in_order(gold, answer)
-    return not kinds & _GROUPS and _same_quantity(gold, answer)
+    if kinds <= _BRACKETS | {"list"}:  # a list has no brackets, but its order counts beside them
+        return (gold.kind == answer.kind or kinds == {"()", "list"}) and _in_order(gold.items, answer.items)
+    return not kinds & _BRACKETS and _same_quantity(gold, answer)
 
 
 def _same_named(gold: Form, answer: Form) -> bool:
@@ -93,10 +89,7 @@ def _same_named(gold: Form, answer: Form) -> bool:
         return same_answer(*(node.items[at] if node.kind == "named" else node for node in (gold, answer)))
     name, value, whole = gold.items
     other_name, other_value, other_whole = answer.items
-    if name == other_name:
-        return same_answer(value, other_value)
-    is_number = rational(value) is not None or rational(other_value) is not None
-    return not is_number and same_relation(whole, other_whole)  # x=1 is not y=1, but y=2x may be x=y/2
+    return same_answer(value, other_value) if name == other_name else same_relation(whole, other_whole)
 
 
 def _words(node: Form) -> str:
@@ -112,34 +105,26 @@ def _words(node: Form) -> str:
     return _SYNONYMS.get(words, words)
 
 
-def _in_order(gold: Form, answer: Form) -> bool:
-    return len(gold.items) == len(answer.items) and all(map(same_answer, gold.items, answer.items))
+def _in_order(ours: Sequence[Form], theirs: Sequence[Form]) -> bool:
+    return len(ours) == len(theirs) and all(map(same_answer, ours, theirs))
 
 
 def _in_any_order(gold: Form, answer: Form) -> bool:
-    ours = list(dict.fromkeys(gold.items))
-    left = list(dict.fromkeys(answer.items))
-    names = {item.items[0] if item.kind == "named" else None for item in (*ours, *left)}
+    """Tell whether two lists have the same items. One value is "0.5 or 50%", too."""
+    ours, theirs = (node.items if node.kind in _UNORDERED else (node,) for node in (gold, answer))
+    names = {item.items[0] if item.kind == "named" else None for item in (*ours, *theirs)}
     if None in names and len(names) > 2:
-        return _in_order(gold, answer)  # a=1, b=2 says which is which, and 1, 2 does not
-    if len(ours) != len(left):
-        return False
-    for item in ours:
-        found = next((other for other in left if same_answer(item, other)), None)
-        if found is None:
-            return False
-        left.remove(found)
-    return True
+        return _in_order(ours, theirs)  # a=1, b=2 says which is which, and 1, 2 does not
+    are_ours = all(any(same_answer(one, other) for one in ours) for other in theirs)
+    return are_ours and all(any(same_answer(one, other) for other in theirs) for one in ours)
 
 
 def _same_quantity(gold: Form, answer: Form) -> bool:
-    our_units = _units(gold)
-    their_units = _units(answer)
+    our_units, ours = _split_units(gold)
+    their_units, theirs = _split_units(answer)
     is_part = our_units <= their_units or their_units <= our_units
     if not is_part and our_units | their_units <= _KNOWN_UNITS:
         return False  # two of the table; "5" is right where "5 cm" is gold, and a unit of any kind is called "unit"
-    ours = _without_units(gold)
-    theirs = _without_units(answer)
     if ours.kind == "based":  # an answer may leave out the base, because the question says it
         return ours.text == theirs.text and theirs.items in {(), ours.items}
     if ours == theirs or same_value(ours, theirs):
@@ -148,29 +133,28 @@ def _same_quantity(gold: Form, answer: Form) -> bool:
     return bool(is_factor) and same_value(gold, answer)
 
 
-def _units(node: Form) -> set[str]:
-    """Return the units of an amount, or of the terms of a sum."""
+def _split_units(node: Form) -> tuple[set[str], Form]:
+    """Return the units of an amount, as in 180° − x, and the amount without them. In a sine the degree is a factor."""
+    if node.kind not in _WITH_UNITS:
+        return set(), node
+    units, items = zip(*map(_split_units, node.items), strict=True)
     own = {node.text} if node.kind == "unit" else set()
-    return own.union(*map(_units, node.items)) if node.kind in _WITH_UNITS else own
+    return own.union(*units), items[0] if own else node._replace(items=items)
 
 
-def _without_units(node: Form) -> Form:
-    """Leave out the units of an amount, as in 180° − x. In a sine the degree is a factor."""
-    if node.kind == "unit":
-        return _without_units(node.items[0])
-    return node._replace(items=tuple(map(_without_units, node.items))) if node.kind in _WITH_UNITS else node
-
-
-def canonical_form(node: Form) -> Form:
-    """Return a form without names and units, its numbers as fractions, and its sets in order."""
+def spell(node: Form) -> str:
+    """Return one spelling of an answer, without names and units, its numbers as fractions and its sets in order."""
     if node.kind == "named":
-        return canonical_form(node.items[1])
-    value = _without_units(node)
+        return spell(node.items[1])
+    _, value = _split_units(node)
     number = rational(value)
     with contextlib.suppress(ValueError):  # Python writes no number of more than 4,300 digits
         if number is not None:
-            return Form("number", text=str(number))
-    items = [canonical_form(item) for item in value.items]
+            return str(number)
+    items = [spell(item) for item in value.items]
     if value.kind in _UNORDERED:
-        return Form("{}", tuple(sorted(items, key=spell)))
-    return value._replace(items=tuple(items))
+        return f"{{{','.join(sorted(items))}}}"
+    inner = ",".join(items)
+    if len(value.kind) == 2:
+        return value.kind[0] + inner + value.kind[1]
+    return f"{value.text or value.kind}({inner})" if items else value.text

@@ -8,10 +8,7 @@ A response that the token budget cut off may have been cut in the middle of its 
 the rest what stands before its last line break.
 """
 
-import ast
-import contextlib
 import re
-from collections.abc import Iterable
 
 from arl.reward.math.latex import MAX_CHARACTERS
 from arl.reward.math.vocabulary import TABLES, one_of
@@ -25,36 +22,41 @@ _TAIL = 3000  # characters from the end that are searched where the answer is no
 _IN_BRACES = r"(?:[^{}\\]|\\.)*+"  # what is escaped, as \{, closes nothing
 for _ in range(_MAX_NESTING):
     _IN_BRACES = rf"(?:[^{{}}\\]|\\.|\{{{_IN_BRACES}\}})*+"
-_BOX = re.compile(rf"(?s)\\(?:boxed|fbox)\s*(?:\{{({_IN_BRACES})\}}|(?<=\s)(-?[\w.]+))")
-_GLUE = re.compile(r"\\text[a-z]*|\\q?quad|\\[()\[\],; ]|[${}\s]+")
-_JOINS = re.compile(rf"\s*(?:[,;]?\s*\b{one_of('and')}\b|[,;、和或与])\s*")
-_CORRECTS = re.compile(rf"[.!?]|\b{one_of('corrects')}\b|\\[A-Za-z]")
-_EMPTY = {"", r"\text{}", "..."}
+_FILLED = r"(?![\s.,$~]*(?:\\text\{\s*\}|\.\.\.)?[\s.,$~]*\})"
+_BOX = rf"\\(?:boxed|fbox)\s*(?:\{{{_FILLED}({_IN_BRACES})\}}|(?<=\s)(-?[\w.]+))"
+_JOINS = rf"\s*(?:[,;]?\s*\b{one_of('and')}\b|[,;、和或与])\s*"
+_SPACING = r"(?:\\text[a-z]*|\\q?quad|\\[()\[\],; ]|[${} ])*+"
+# What may stand between two boxes of one answer: no word says that the later one corrects the other.
+_STEP = rf"(?:(?!\n\n|[.!?]|\b{one_of('corrects')}\b|\\(?!text|q?quad)[A-Za-z]).)"
+_GAP = rf"(?:{_SPACING}|(?={_STEP}{{0,{_MAX_LINE}}}?{_JOINS}){_STEP}{{0,{_MAX_LINE}}}?)"
+_BOXES = re.compile(rf"(?s){_BOX}(?:{_GAP}{_BOX})*")
 _LIST = re.compile(r"(?s)\s*\[\s*['\"].*['\"]\s*\]\s*")
+_ITEM = re.compile(r"(?s)(['\"])(.*?)\1\s*[,\]]")
 _TAG = re.compile(r"(?si)<answer>((?:(?!<answer>).)*?)</answer>")
 _HASHES = re.compile(  # no heading of Markdown, as `#### 2. Add them`; it starts as an answer
     r"(?m)^[ \t>*]*####[ \t*]*(?!\d{1,2}[.):]\s*[A-Za-z*])"
     rf"(?=[-+−$€£¥(\[{{\\.\d]|[A-Z][.)]?[ \t*]*$|[A-Za-z]\s*=)([^\n]{{0,{_MAX_LINE}}})$"
 )
 _STATED = re.compile(  # "answer to the question", and a heading above a last short line
-    rf"""(?ix) (?:\b{one_of("answer")}s?\b|答案|答え|정답|الجواب) (?:\s+to\s[^.\n]{{1,80}}?)?
+    rf"""(?ix) \bI\s(?:would\s|will\s)?(?:choose|pick|select|go\swith)\s(?=\(?[A-J]\b(?!\s[a-z])) |
+    (?:\b{one_of("answer")}s?\b|答案|答え|정답|الجواب) (?:\s+to\s[^.\n]{{1,80}}?)?
     (?: [\s*_]*(?:\b{one_of("is")}\b|[=:：是为は은])[\s*_:：]* | [ \t*_:]*\n[\s*_]*(?=[^\n]{{1,60}}\s*$) )
     (?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal\ to)\b[\s,:]*)?"""
 )
 _SENTENCE_END = re.compile(r"\.(?=\s|$)|\n|\.\*\*|[!。！](?=\s|$)|。|<\|")
-_REASON = re.compile(rf"[,;，]?\s+{one_of('because')}\b.*|[,;]\s+(?:not|but|if|that)\b.*|(?<=\S)\s*\([A-Za-z -]+\)$")
+_REASON = re.compile(rf"[,;，]?\s+\(?{one_of('because')}\b.*|[,;]\s+(?:not|but|if|that)\b.*|(?<=\S)\s*\([A-Za-z -]+\)$")
 _NOT_PROSE = re.compile(r"\bnot\b|n't\b|[=\\<>]")
 
 _UNSPACED = re.compile(r"[\u3040-\ud7ff]")  # letters of scripts that put none between words
 _EMPHASIS = re.compile(r"(?<![\w\\])[*`]{1,3}(?=\S)|(?<=[^\s\\])[*`]{1,3}(?![\w-])")  # of Markdown
 
-_MATH = re.compile(
-    r"(?s)\$\$(.+?)\$\$|(?<![\\\d])\$(?:(?=\S)([^$\n]*[^$\s])|\s([^$]+)\s)\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]"
-)
+_FORMULA = r"\$\$(.+?)\$\$|(?<![\\\d])\$(?:(?=\S)([^$\n]*[^$\s])|\s([^$]+)\s)\$(?!\d)|\\\((.+?)\\\)|\\\[(.+?)\\\]"
+_MATH = re.compile(_FORMULA, re.DOTALL)
 _NO_PROSE = f"(?:{one_of('functions')}|pi|mod|choose|and|or|{'|'.join(TABLES['scales'])})(?![A-Za-z])"
 _LISTED = r"[^.\n]{0,30}?\s(?:and|or)\s[-\d$]"
 _PROSE = re.compile(  # what stands between the formulas of a text; a word that is glued to a digit is a part of one
-    rf"""(?xm) (?P<macro> \\[A-Za-z]+ (?:\s*\{{{_IN_BRACES}\}})+ )
+    rf"""(?xms) (?P<formulas> (?:{_FORMULA}) (?:{_JOINS} (?:{_FORMULA}))* )
+    | (?P<macro> \\[A-Za-z]+ (?:\s*\{{{_IN_BRACES}\}})+ )
     | (?<![\\A-Za-z\d]) (?!{_NO_PROSE}) [A-Za-z]{{2,}} (?:['’][a-z]+|\^\{{?\d\}}?)? (?:\s[-–—]\s)?
     | (?![A-Za-z²³¹⁰⁴-⁹¼-¾⅐-⅞Ͱ-Ͽ]) [^\W\d_]
     | \b(?:and|or)\b (?!\s[-\d$]) | \b[aAI]\s(?=[\d$])
@@ -62,8 +64,9 @@ _PROSE = re.compile(  # what stands between the formulas of a text; a word that 
     | [.;?](?=\s|$) | [。，、；？！] | ,(?=\s)(?![^()\[\]\n]*[)\]]|[^{{}}\n]*\}}|\s[-\d$]{_LISTED}|\s(?:and|or)\s[-\d$])
     | </?[a-z_]+> | ^\s*(?:[-*>•]|\d\))\s"""
 )
-_PIECE = re.compile(r"[ \t:,=&)}]*+(?:(?:[*/+x×÷]|and|or|choose)\s(?=[$\d]))?+([^\n]*\d[^\n]*)(?<!:)(?<!: )(?=\n|$)")
-_DIGIT = re.compile(r"\d")
+_PIECE = re.compile(
+    r"[ \t:,=&)}]*+(?:(?:[*/+x×÷]|and|or|choose)\s(?=[$\d]))?+(\$[^\n]+|[^\n]*\d[^\n]*)(?<!:)(?<!: )(?=\n|$)"
+)
 
 Mark = tuple[int, str]  # where in the response an answer begins that is marked as one, and what it is
 
@@ -83,10 +86,9 @@ def find_answer(text: str, truncated: bool) -> tuple[str | None, bool]:
     """Return the final answer of a response, and whether it is marked as one."""
     answer = text.rpartition("</think>")[2]
     text = _EMPHASIS.sub("", answer if answer.strip() else text)
-    marks = _marks(text, truncated)
-    if marks:
-        return max(marks)[1], True
     whole_lines = text[: text.rfind("\n") + 1] if truncated else text
+    if marks := _marks(text, whole_lines):
+        return max(marks)[1], True
     stated = _stated(whole_lines[-_TAIL:])
     if stated is not None or truncated or r"\boxed" in text:
         return stated, False
@@ -109,22 +111,18 @@ def gold_answer(answer: str) -> str:
 
 def read_list(answer: str) -> list[str]:
     """Return the texts of a list, as JSON or Python writes it; empty: the answer is no such list."""
-    with contextlib.suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-        return [*map(str, ast.literal_eval(answer.strip()))] if _LIST.fullmatch(answer) else []
-    return []
+    return [item[2] for item in _ITEM.finditer(answer)] if _LIST.fullmatch(answer) else []
 
 
 # ---- marked answers
 
 
-def _marks(text: str, truncated: bool) -> list[Mark]:
+def _marks(text: str, whole_lines: str) -> list[Mark]:
     """Return the answers that are marked; of boxes the last."""
-    hashes = [(match.start(), match[1].strip(" \t*")) for match in _HASHES.finditer(text)]
-    if truncated and hashes and "\n" not in text[hashes[-1][0] :]:
-        hashes.pop()  # it may have been cut
-    tags = [(match.start(), match[1].strip()) for match in _TAG.finditer(text)]
-    marks = [mark for mark in (*last_box(text), *hashes, *tags) if 0 < len(mark[1]) <= MAX_CHARACTERS]
-    return [(at, _stated(content) or _only_number(content)) for at, content in marks]
+    found = [*_HASHES.finditer(whole_lines), *_TAG.finditer(text)]
+    marks = [*last_box(text), *((match.start(), _content(match).strip(" *")) for match in found)]
+    filled = [mark for mark in marks if 0 < len(mark[1]) <= MAX_CHARACTERS]
+    return [(at, _stated(content) or _only_number(content)) for at, content in filled]
 
 
 def last_box(text: str) -> list[Mark]:
@@ -132,27 +130,13 @@ def last_box(text: str) -> list[Mark]:
 
     Boxes of one sentence that "and", "or" or a comma joins are one answer: `x=\boxed{2}` or `x=\boxed{5}` is "2, 5".
     """
-    boxes = [box for box in _BOX.finditer(text) if box[box.lastindex or 0].strip(" .,$~\n") not in _EMPTY]
-    return _joined(text, boxes, are_boxes=True)[-1:]
+    found = [*_BOXES.finditer(text)][-1:]
+    return [(boxes.start(), ", ".join(map(_content, re.finditer(_BOX, boxes[0], re.DOTALL)))) for boxes in found]
 
 
-def _joined(text: str, found: Iterable[re.Match[str]], are_boxes: bool = False) -> list[Mark]:
-    """Return the contents of boxes or formulas. Neighbors that a word such as "and" joins are one list.
-
-    Words between boxes are allowed, unless they say that the later box corrects the other.
-    """
-    marks: list[Mark] = []
-    end = 0
-    for match in found:
-        between = _GLUE.sub(" ", text[end : match.start()])
-        joins = _JOINS.search(between) if are_boxes else _JOINS.fullmatch(between)
-        is_beside = are_boxes and not between.strip() and "\n" not in text[end : match.start()]
-        is_far = len(between) > _MAX_LINE or "\n\n" in text[end : match.start()] or _CORRECTS.search(between)
-        at, before = marks.pop() if marks and (joins or is_beside) and not is_far else (match.start(), "")
-        content = str(match[match.lastindex or 0]).strip()
-        marks.append((at, f"{before}, {content}" if before and before != content else content))
-        end = match.end()
-    return marks
+def _content(match: re.Match[str]) -> str:
+    """Return what is in the group that matched, as one line."""
+    return str(match[match.lastindex or 0]).replace("\n", " ").strip()
 
 
 # ---- answers that are not marked
@@ -162,9 +146,8 @@ def _stated(text: str) -> str | None:
     """Return what follows the last "answer is"."""
     for match in reversed(list(_STATED.finditer(text))):
         rest = text[match.end() :].lstrip(" *_\n}")
-        formulas = _joined(rest, _MATH.finditer(rest))
         if _MATH.match(rest):
-            return formulas[0][1]
+            return _pieces(rest)[0]
         sentence = _SENTENCE_END.split(rest, maxsplit=1)[0].strip(" *_`\"'")
         is_short = len(sentence.split()) <= _MAX_WORDS
         if sentence and (is_short or re.search(r"[\d\\$=]|^\(?[A-J]\b", sentence)):
@@ -175,28 +158,24 @@ def _stated(text: str) -> str | None:
 
 def _only_number(clause: str) -> str:
     """Return the number or formula of a clause that has one: "she has 18 eggs"; else the clause."""
-    formulas = _joined(clause, _MATH.finditer(clause))
-    if len(formulas) == 1:
-        return formulas[0][1]
+    pieces = _pieces(clause)
     is_prose = len(clause.split()) >= _MIN_SENTENCE or _UNSPACED.search(clause)
-    if not is_prose or _NOT_PROSE.search(clause):
-        return clause
-    numbers = _numbers(clause)
-    return numbers[0][1] if len(numbers) == 1 else clause
+    has_one = _MATH.search(clause) or (is_prose and not _NOT_PROSE.search(clause))
+    return pieces[0] if has_one and len(pieces) == 1 else clause
 
 
 def _last_expression(text: str) -> str | None:
     """Return the last formula or number as a whole. A formula without a digit counts only where there is no digit."""
-    formulas = _joined(text, _MATH.finditer(text))
-    outside = _MATH.sub(_blank, text)
-    found = [*formulas, *_numbers(outside)]
-    return max(found, key=lambda mark: (bool(_DIGIT.search(mark[1])), *mark), default=(0, None))[1]
+    return max(reversed(_pieces(text)), key=lambda piece: re.search(r"\d", piece) is not None, default=None)
 
 
-def _numbers(text: str) -> list[Mark]:
-    """Return what has a digit and stands between words, as a whole; "Step 3:" has no number."""
-    return [(piece.start(1), piece[1].rstrip(" /,(&-")) for piece in _PIECE.finditer(_PROSE.sub(_blank, text))]
+def _pieces(text: str) -> list[str]:
+    """Return the formulas, and what has a digit and stands between words, as a whole; "Step 3:" has no number."""
+    return [piece[1].strip("$").rstrip(" /,(&-") for piece in _PIECE.finditer(_PROSE.sub(_blank, text))]
 
 
 def _blank(match: re.Match[str]) -> str:
-    return match[0] if match.groupdict().get("macro") else "\n" * len(match[0])
+    """Put what is no prose on a line of its own, which a dollar begins if it is a formula, or a list of them."""
+    if match["formulas"]:
+        return "\n$" + ", ".join(map(_content, _MATH.finditer(match["formulas"]))) + "\n"
+    return match["macro"] or "\n"

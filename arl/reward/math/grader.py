@@ -8,10 +8,9 @@ docs/rewards.md says which answers count as equal. Nothing here imports torch.
 
 import re
 
-from arl.reward.math.compare import LABEL, canonical_form, compare_choices, letters_of, same_answer
+from arl.reward.math.compare import LABEL, compare_choices, letters_of, same_answer, spell
 from arl.reward.math.extraction import extract_answer, find_answer, gold_answer, read_list
-from arl.reward.math.forms import spell
-from arl.reward.math.latex import MAX_CHARACTERS, read
+from arl.reward.math.latex import read
 from arl.reward.math.values import limit_time
 from arl.types import Problem, Response
 
@@ -76,7 +75,7 @@ def unusable(answer: str) -> str:
         "it is the mark of a missing value, or an object": _NO_VALUE.fullmatch(gold),
         f"it is a text of {num_words} words, which no final answer repeats": num_words > MAX_GOLD_WORDS,
         r"its braces do not match, so no \boxed{…} can hold it": unescaped.count("{") != unescaped.count("}"),
-        "nothing in it can be read": len(gold) > MAX_CHARACTERS or read(LABEL.sub("", gold)) is None,
+        "nothing in it can be read": read(LABEL.sub("", gold)) is None,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
 
@@ -95,7 +94,7 @@ def canonical(answer: str) -> str:
     try:
         limit_time()
         form = read(answer.strip())
-        return letters_of(answer) or ("" if form is None else spell(canonical_form(form)))
+        return letters_of(answer) or ("" if form is None else spell(form))
     except TimeoutError:
         return answer.strip()
 

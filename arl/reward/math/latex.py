@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
 
-from arl.reward.math.forms import CONSTANTS, Form, Unreadable, relation, spell
+from arl.reward.math.forms import CONSTANTS, Form, Unreadable, relation
 from arl.reward.math.tokens import NUMBERS, UNITS, Token, read_tokens, read_unit
 
 MAX_CHARACTERS = 4000
@@ -25,17 +25,15 @@ _KINDS = {r"\frac": "/", r"\over": "/", r"\binom": "binomial", r"\choose": "bino
 _LEVELS = (*_SEPARATORS, _RELATIONS, {":"}, {r"\over", r"\choose"}, {"+", "-"})
 _UPPER = {r"\pm": "+", r"\mp": "-"}
 _LOWER = {r"\pm": "-", r"\mp": "+"}
-_CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}"}, r"\{": {r"\}"}, "|": {"|"}}
+_CLOSING = {"(": {")", "]"}, "[": {")", "]"}, "{": {"}", r"\}"}, r"\{": {r"\}"}, "|": {"|"}}
 _FUNCTIONS = set("fghFGHPE")  # f(2) names a value
 
 
 @lru_cache(maxsize=4096)
 def read(text: str) -> Form | None:
-    """Read an answer; None: nothing is left of it."""
-    if len(text) > MAX_CHARACTERS:  # it is compared as it stands
-        return Form("tokens", text=text.strip())
+    """Read an answer; None: nothing is left of it, or it is too long."""
     tokens = read_tokens(text)
-    if not tokens:
+    if not tokens or len(text) > MAX_CHARACTERS:
         return None
     with contextlib.suppress(Unreadable, RecursionError):
         form = _Parser(tokens, _UPPER).answer()
@@ -43,8 +41,7 @@ def read(text: str) -> Form | None:
             form = _both(form, _Parser(tokens, _LOWER).answer())
         if _depth(form) <= MAX_DEPTH:
             return form
-    is_formula = any(token.text[0] in "\\{}_^" for token in tokens) or r"\begin" in text
-    return Form("tokens", text=" ".join(token.text for token in tokens)) if is_formula else _words(text)
+    return _words(text)
 
 
 def _both(upper: Form, lower: Form) -> Form:
@@ -59,9 +56,9 @@ def _depth(form: Form) -> int:
 
 
 def _words(text: str) -> Form:
-    r"""Return words in lower case, without macros, punctuation and an article: "\\text{The Ellipse}." is "ellipse"."""
-    bare = re.sub(r"\\[a-z]+\*?|[{}$\\!?'\"`]|[.,](?!\d)", "", text)
-    words = bare.replace("-", " ").lower().split()
+    r"""Return words in lower case, without fonts, punctuation and an article: "\\text{The Ellipse}." is "ellipse"."""
+    bare = re.sub(r"\\(?:text|math|oper|bold|hbox|mbox|emph|left|right)[a-z]*\*?|[{}$?'\"`]|[.,](?!\d)", "", text)
+    words = bare.replace("\\", " ").strip(" !").lower().split()
     if len(words) > 1 and words[0] in {"a", "an", "the"}:
         words = words[1:]
     if len(words) == 1 and words[0] in NUMBERS:
@@ -174,10 +171,9 @@ class _Parser:
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
             right = Form("/", (right, self._power()))
-        if right.kind == "/" and token.kind != "sign":
-            whole, above, below = (item.text for item in (left, *right.items))
-            if whole.isdigit() and above.isdigit() and below.isdigit() and int(above) < int(below):  # a mixed number
-                return Form("+", (left, right))
+        kinds = {part.kind for part in (left, *right.items)}
+        if right.kind == "/" and token.kind != "sign" and kinds == {"number"}:  # a mixed number
+            return Form("+", (left, right))
         is_call = token.text == "(" and left.kind == "symbol"
         if is_call and (left.text[0] in _FUNCTIONS or right.kind in {"symbol", "list", "()"}):
             return Form("apply", (left, right), left.text)
@@ -211,18 +207,14 @@ class _Parser:
         return node
 
     def _single(self, token: Token) -> Form:
-        match token.kind:
-            case "number":
-                return _number(token.text)
-            case "words":
-                words = [token.text]
-                while self._now.kind == "words":
-                    words.append(self._next().text)
-                return _words(" ".join(words))
-            case "function":
-                return self._function(token.text)
-            case "symbol":
-                return self._command(token.text)
+        readers = {"number": _number, "function": self._function, "symbol": self._command}
+        if token.kind in readers:
+            return readers[token.kind](token.text)
+        if token.kind == "words":
+            words = [token.text]
+            while self._now.kind == "words":
+                words.append(self._next().text)
+            return _words(" ".join(words))
         if token.text in _CLOSING:
             return self._group(token.text)
         raise Unreadable(f"{token.text} is in the way")
@@ -234,7 +226,9 @@ class _Parser:
         if name in _KINDS:
             return Form(_KINDS[name], (self._argument(), self._argument()))
         if self._skip("_"):
-            name += "_" + spell(self._argument(whole_numbers=True))
+            start = self._at
+            self._argument(whole_numbers=True)
+            name += "_" + "".join(token.text for token in self._tokens[start : self._at]).strip("{}")
         while self._skip("'"):
             name += "'"
         return Form("symbol", text=name)
@@ -243,17 +237,14 @@ class _Parser:
         r"""Read `\sin^2 x`, `\log_{2}16`, `\ln(x+1)`: without brackets the argument is a product of plain factors."""
         base = (self._argument(),) if self._skip("_") else ()
         exponent = self._argument() if self._skip("^") else None
-        argument = self._power() if self._is("(", "[", "{", "|") else self._signed(self._plain_product)
+        is_in_brackets = self._is("(", "[", "{", "|")
+        argument = self._signed(self._power)
+        while not is_in_brackets and self._now.kind in {"number", "symbol"}:
+            argument = self._beside(argument)
         if exponent == Form("-", (_number(1),)):
             return Form("call", (argument,), r"\arc" + name[1:])
         call = Form("call", (argument, *base), name)
         return call if exponent is None else Form("^", (call, exponent))
-
-    def _plain_product(self) -> Form:
-        node = self._power()
-        while self._now.kind in {"number", "symbol"}:
-            node = self._beside(node)
-        return node
 
     def _argument(self, whole_numbers: bool = False) -> Form:
         """Read the argument of a macro: braces, a command with its arguments, or one character.
@@ -279,7 +270,7 @@ class _Parser:
             inner = self._list()
             opening = "{"
         closing = self._next().text
-        if closing not in _CLOSING[opening] and closing != r"\}":
+        if closing not in _CLOSING[opening]:
             raise Unreadable(f"{opening} is not closed")
         self._bar = outer
         items = inner.items if inner.kind == "list" else (inner,)

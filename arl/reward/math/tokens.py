@@ -8,16 +8,18 @@ tuple of its rows, each of which is a tuple of its cells.
 
 import re
 import unicodedata
+from fractions import Fraction
 from typing import NamedTuple
 
 from arl.reward.math.vocabulary import TABLES, first_spellings, one_of, words
 
-MAX_DIGITS = 2000  # of a number; Python converts up to 4,300
+_PERIOD_DIGITS = 60  # of 0.1666…, from which its fraction is found
 
 _SPELLINGS = first_spellings("spellings")
 _RAISED = "⁰¹²³⁴⁵⁶⁷⁸⁹⁻"
 _LOWERED = "₀₁₂₃₄₅₆₇₈₉"
-_NOT_ASCII = re.compile(f"[{_RAISED}]+|[{_LOWERED}]+|[^ -~]")
+_NOT_ASCII = re.compile(rf"[{_RAISED}]+|[{_LOWERED}]+|[^\s -~]")
+_IN_BRACKETS = re.compile(r"(?s).*(?:[(\[]|\\\{)[^)\]}]*")
 _FUNCTIONS = re.compile(r"(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|ln|log|lg|exp|det|gcd|lcm|max|min")
 _WORDS = re.compile(rf"(?s)(?!\s*(?:\d|(?:[eid]|and|or|{_FUNCTIONS.pattern})\s*$)).*[^\W\d_]")  # what \text holds
 _TYPED = re.compile(one_of("typed"))
@@ -72,22 +74,21 @@ def read_tokens(text: str) -> list[Token]:
 
 
 def _add_tokens(text: str, tokens: list[Token]) -> None:
-    depth = 0
     at = 0
     while match := _TOKEN.match(text, at):
         at = match.end()
         kind = str(match.lastgroup)
         found = match[kind]
-        depth += (match[0] in {"(", "[", r"\{"}) - (match[0] in {")", "]", r"\}"})
-        if kind == "thousands" and depth:  # (1,234) is a pair
+        if kind == "thousands" and _IN_BRACKETS.fullmatch(text, 0, match.start()):  # (1,234) is a pair
             found = found[: found.index("," if "," in found else " ")]
             at = match.start() + len(found)
         match kind:
             case "number" | "thousands":
-                digits = re.sub(r"[^\d.eE+-]", "", found)
-                tokens.append(Token("number" if len(digits) <= MAX_DIGITS else "sign", digits))
+                tokens.append(Token("number", re.sub(r"[^\d.eE+-]", "", found)))
             case "period":
-                tokens.append(Token("number", _fraction(*re.findall(r"[\d.]+", found))))
+                start, period = re.findall(r"[\d.]+", found)
+                rounded = Fraction((start + period * _PERIOD_DIGITS)[:_PERIOD_DIGITS])
+                tokens.append(Token("number", str(rounded.limit_denominator(10 ** (_PERIOD_DIGITS // 3)))))
             case "clock":
                 tokens.append(Token("symbol", found.replace(" ", "")))
             case "text" if _WORDS.match(found):
@@ -103,13 +104,6 @@ def _add_tokens(text: str, tokens: list[Token]) -> None:
                 tokens.append(_macro(found) if is_other_spelling else Token("sign", found))
             case "times" | "degree" | "begin" | "row" | "end":
                 tokens += [Token("sign", sign) for sign in _SIGNS[kind].split()]
-
-
-def _fraction(start: str, period: str) -> str:
-    r"""Return 0.1\overline{6}, which is 0.1666…, as the fraction (16 − 1) / 90."""
-    whole, _, places = start.partition(".")
-    nines = (10 ** len(period) - 1) * 10 ** len(places)
-    return f"{int(whole + places + period) - int(whole + places or 0)}/{nines}"
 
 
 def _add_letters(letters: str, tokens: list[Token]) -> None:
@@ -144,9 +138,8 @@ def _to_ascii(match: re.Match[str]) -> str:
         return ("^" if found[0] in _RAISED else "_") + f"{{{plain}}}"
     if "⁄" in plain:
         return rf"\frac{{{plain.replace('⁄', '}{')}}}"
-    if plain.isspace() or unicodedata.category(found) in {"Cc", "Cf"}:
-        return " " if plain.isspace() else ""
-    return "".join(str(unicodedata.decimal(character, character)) for character in plain)
+    visible = [character for character in plain if unicodedata.category(character) not in {"Cc", "Cf"}]
+    return "".join(str(unicodedata.decimal(character, character)) for character in visible)
 
 
 def read_unit(words: str) -> tuple[str, int]:

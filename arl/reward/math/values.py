@@ -14,7 +14,7 @@ import math
 import operator
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextvars import ContextVar
 from fractions import Fraction
 from typing import Any
@@ -47,11 +47,8 @@ def limit_time() -> None:
     _end.set(time.thread_time() + SECONDS)
 
 
-@functools.lru_cache(maxsize=4096)
 def rational(node: Form) -> Fraction | None:
     """Return the rational number that a form is; None: it is something else, or too large."""
-    if node.names():
-        return None
     value = _value_or_nan(node, {})
     return value if isinstance(value, Fraction) else None
 
@@ -60,10 +57,17 @@ def rational(node: Form) -> Fraction | None:
 
 
 def same_value(gold: Form, answer: Form) -> bool:
-    """Tell whether two expressions have equal values, at a few points if they have variables."""
-    if gold.names() | answer.names() <= CONSTANTS:
-        return _same_constant(gold, answer)
-    return all(_agree(one, other) for one, other in _values_at_points(gold, answer))
+    """Tell whether two expressions have equal values, at a few points if they have variables.
+
+    - Two finite decimals, integers or fractions are equal only if their values are: 0.15 is not 0.1500001.
+    - A decimal of at least six significant digits stands for a number that has no finite decimal if it is less than
+      one unit in its last place away: 0.333333 is 1/3; 0.3333 is not.
+    """
+    if not gold.names() | answer.names() <= CONSTANTS:
+        return all(_agree(one, other) for one, other in _values_at_points(gold, answer))
+    one = _value_or_nan(gold, {})
+    other = _value_or_nan(answer, {})
+    return _agree(one, other) or _is_rounded(one, answer, other) or _is_rounded(other, gold, one)
 
 
 def same_relation(gold: Form, answer: Form) -> bool:
@@ -77,38 +81,22 @@ def same_relation(gold: Form, answer: Form) -> bool:
     return gold.text in {"=", r"\neq"} or mp.re(ratios[0]) > 0  # -x < 1 is not x < -1
 
 
-def _values_at_points(gold: Form, answer: Form) -> Iterator[tuple[Value, Value]]:
-    """Yield the values of both at points of unrelated fractions, some of them for small domains.
+def _values_at_points(gold: Form, answer: Form) -> list[tuple[Value, Value]]:
+    """Return the values of both at points of unrelated fractions, some of them for small domains.
 
-    Points outside of the domain, where roots and logarithms choose a branch, are left out. Too few points end by NaN.
+    Points outside of the domain, where roots and logarithms choose a branch, are left out. Too few points give NaN.
     """
     names = gold.names() | answer.names()
     draw = random.Random(0)
-    num_points = 0
+    pairs = []
     for size, signs in zip(_SIZES, _SIGNS, strict=True):
-        point = {}
-        for name, sign in zip(sorted(names - CONSTANTS), itertools.cycle(signs), strict=False):
-            point[name] = mp.mpf(sign * size * draw.randrange(1, 10**6)) / (10**6 + 3)
-        one = _value_or_nan(gold, point)
-        other = _value_or_nan(answer, point)
-        is_complex = any(abs(mp.im(value)) > abs(value) * TOLERANCE for value in (one, other))  # but for rounding
-        if not mp.isnan(one + other) and (not is_complex or "i" in names):
-            num_points += 1
-            yield one, other
-    if num_points < NUM_POINTS:
-        yield mp.nan, mp.nan
-
-
-def _same_constant(gold: Form, answer: Form) -> bool:
-    """Compare two numbers.
-
-    - Two finite decimals, integers or fractions are equal only if their values are: 0.15 is not 0.1500001.
-    - A decimal of at least six significant digits stands for a number that has no finite decimal if it is less than
-      one unit in its last place away: 0.333333 is 1/3; 0.3333 is not.
-    """
-    one = _value_or_nan(gold, {})
-    other = _value_or_nan(answer, {})
-    return _agree(one, other) or _is_rounded(one, answer, other) or _is_rounded(other, gold, one)
+        signed = zip(sorted(names - CONSTANTS), itertools.cycle(signs), strict=False)
+        point = {name: mp.mpf(sign * size * draw.randrange(1, 10**6)) / (10**6 + 3) for name, sign in signed}
+        pair = (_value_or_nan(gold, point), _value_or_nan(answer, point))
+        is_complex = any(abs(mp.im(value)) > abs(value) * TOLERANCE for value in pair)  # but for rounding
+        if not mp.isnan(sum(pair)) and (not is_complex or "i" in names):
+            pairs.append(pair)
+    return pairs if len(pairs) >= NUM_POINTS else [(mp.nan, mp.nan)]
 
 
 def _is_rounded(precise: Value, decimal: Form, value: Value) -> bool:
@@ -127,9 +115,7 @@ def _agree(one: Value, other: Value) -> bool:
     if isinstance(one, Fraction) and isinstance(other, Fraction):
         return one == other
     difference = one + -other
-    if not mp.isfinite(difference):
-        return bool(one == other)
-    return bool(abs(difference) <= (abs(one) + abs(other)) * TOLERANCE)
+    return bool(difference == 0 or abs(difference) < (abs(one) + abs(other)) * TOLERANCE)
 
 
 # ---- values
@@ -162,22 +148,23 @@ def _bounded(value: Value) -> Value:
     """Return a value that is not too large to go on with, if there is time to go on."""
     if time.thread_time() > _end.get():
         raise TimeoutError(f"no verdict within {SECONDS:g} s")
-    if isinstance(value, Fraction):
-        bits = value.numerator.bit_length() + value.denominator.bit_length()
-    else:
-        bits = abs(mp.mag(value)) if mp.isnormal(value) else 0
-    if bits > MAX_BITS:
+    if _num_bits(value) > MAX_BITS:
         raise ArithmeticError("it is too large")
     return value
 
 
+def _num_bits(value: Value) -> int:
+    """Return the bits of a fraction's larger part, or the binary exponent of a number of mpmath."""
+    if isinstance(value, Fraction):
+        return max(value.numerator.bit_length(), value.denominator.bit_length())
+    return abs(mp.mag(value)) if mp.isnormal(value) else 0
+
+
 def _power(base: Value, exponent: Value) -> Value:
-    size = max(abs(mp.mag(base)), 1) if base else 1
-    if (not base and exponent == 0) or abs(exponent) * size > MAX_BITS:
-        raise ArithmeticError("it is too large, or 0^0")
-    if isinstance(exponent, Fraction) and exponent.denominator == 1:
-        return base**exponent.numerator
-    return mp.power(base, exponent)
+    if abs(exponent) * max(_num_bits(base), 1) > MAX_BITS:
+        raise ArithmeticError("it is too large")
+    is_whole = isinstance(exponent, Fraction) and exponent.denominator == 1
+    return base**exponent.numerator if is_whole else mp.power(base, exponent)
 
 
 def _root(value: Value, degree: Value) -> Value:
