@@ -3,7 +3,10 @@
 import json
 import os
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
+
+import msgspec
+from msgspec import Struct
 
 from arl.errors import DataError, InputError
 from arl.files import writing
@@ -20,6 +23,19 @@ GIT_COMMIT = "# git commit "  # begins its first line, where the run was started
 LOCK = "run.lock"
 SUMMARY = "summary.json"
 SWEEP_MANIFEST = "sweep.json"  # in the directory of a sweep, whose runs are at <arm>/<run>
+
+
+class SweepManifest(Struct, frozen=True, kw_only=True):
+    """Hold a sweep.
+
+    Args:
+        recipe: what all arms have in common, resolved: the sweep's recipe without the settings of an arm.
+        arms: name -> the settings that make the arm, as in {"rollout.staleness": 8}.
+    """
+
+    recipe: dict[str, Any]
+    arms: dict[str, dict[str, Any]]
+
 
 _DECODER = json.JSONDecoder(parse_int=float, parse_constant=lambda name: None)  # Python writes NaN
 
@@ -79,3 +95,15 @@ def read_records(path: Path) -> list[Record]:
     except ValueError as error:
         raise DataError(f"{path}: cannot be read after {len(rows)} lines ({error})") from error
     return rows
+
+
+def read_manifest(path: Path) -> SweepManifest:
+    """Read the manifest of a sweep.
+
+    Raises:
+        DataError: it is damaged.
+    """
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=SweepManifest)
+    except msgspec.DecodeError as error:
+        raise DataError(f"{path}: is damaged ({error}); remove it, the next `arl sweep` writes it anew") from error

@@ -23,6 +23,8 @@ from arl.metrics.trajectory_files import episode_table, group_rows, split_tokens
 from arl.types import NOT_SAMPLED, TRAINED, Batch, StepResult
 
 TOKENIZER = "tokenizer.json"
+REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
+BYTES_OF_A_CHARACTER = 4  # at most, in UTF-8; a token holds one byte or more
 COLORS = {True: "green", False: "red", None: "yellow"}  # by is_right
 
 
@@ -89,11 +91,37 @@ def load_tokenizer(run: Path, model: str | None = None) -> Tokenizer | None:
     return Tokenizer.from_file(str(found[-1])) if found else None
 
 
+def token_texts(tokenizer: Tokenizer, token_ids: Sequence[int]) -> list[str]:
+    """Return what each token adds to the text. A character of several tokens is added by the last of them.
+
+    Each token is decoded together with those before it, because some tokenizers write a space only within a text.
+    """
+
+    def decode(start: int, end: int) -> str:
+        text: str = tokenizer.decode(token_ids[start:end], skip_special_tokens=False)
+        return text
+
+    texts = []
+    before = begin = 0  # tokens from `begin` on wait for the end of their character; those from `before` on are context
+    for end in range(1, len(token_ids) + 1):
+        text = decode(before, end)
+        may_go_on = end - begin < BYTES_OF_A_CHARACTER and end < len(token_ids)
+        if text.endswith(REPLACEMENT) and may_go_on:
+            texts.append("")
+            continue
+        texts.append(text[len(decode(before, begin)) :])
+        before = begin
+        begin = end
+    return texts
+
+
 def loss_spans(row: Mapping[str, Any], tokenizer: Tokenizer) -> list[tuple[str, bool]]:
     """Return the text of a row's response in parts, each with whether its tokens are in the loss."""
-    said = zip(row["token_ids"], row["loss_mask"], strict=True)
-    parts = itertools.groupby(itertools.islice(said, row["prompt_length"], None), key=lambda token: token[1])
-    return [(tokenizer.decode([token for token, _ in part], skip_special_tokens=False), kept) for kept, part in parts]
+    start = row["prompt_length"]
+    texts = token_texts(tokenizer, row["token_ids"][start:])
+    said = zip(texts, row["loss_mask"][start:], strict=True)
+    parts = itertools.groupby(said, key=lambda token: token[1])
+    return [("".join(text for text, _ in part), is_kept) for is_kept, part in parts]
 
 
 def sample_of(row: Mapping[str, Any], tokenizer: Tokenizer | None = None) -> SampledEpisode:

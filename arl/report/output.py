@@ -21,6 +21,7 @@ from arl.report.parts import CURVES, Figure, Table
 from arl.report.token_viewer import ShownEpisode, choose_episodes
 
 FILE_WIDTH = 160  # columns, where the output is no terminal
+NUMBERS = "numbers.json"
 MIN_NAME = 32  # characters of an arm's name that are kept on one line
 LATEX = str.maketrans(  # what LaTeX reads as a command, and what its usual fonts lack
     {char: rf"\{char}" for char in "#$%&_{}"}
@@ -59,19 +60,22 @@ def _rich_table(table: Table) -> RichTable:
 def write_report(report: Report, path: Path) -> Path:
     """Write PATH.html, and in PATH each figure as SVG, each table as CSV and as LaTeX, and all numbers as JSON.
 
+    Where PATH is a directory that holds no report, such as `.`, they are written into it, as report.html and report.
+
     Returns:
         The page.
 
     Raises:
-        InputError: `path` is no name, or a file cannot be written.
+        InputError: a file cannot be written.
     """
-    if path.name in ("", ".."):
-        raise InputError(f"--out {path}: give a name for the page, as in --out {path / 'report'}")
     notes: list[str] = []
-    folder = path.absolute().with_name(path.absolute().name.removesuffix(".html"))
+    named = path.resolve()
+    if named.is_dir() and not (named / NUMBERS).exists():
+        named /= "report"
+    folder = named.with_name(named.name.removesuffix(".html"))
     page = folder.with_name(f"{folder.name}.html")
     texts = {page: render_page(report, choose_episodes(report.arms, notes), notes)}
-    texts[folder / "numbers.json"] = numbers_of(report)
+    texts[folder / NUMBERS] = numbers_of(report)
     for item in (item for section in report.sections for item in [*section.items, *section.more]):
         if isinstance(item, Figure) and item.series:
             texts[folder / "figures" / f"{_slug(item.title)}.svg"] = draw(item)

@@ -20,7 +20,17 @@ from arl.config.yaml_loader import YamlError, read_document
 from arl.errors import DataError, InputError
 from arl.files import is_locked
 from arl.metrics.names import AGE_BUCKETS, OF_EVALUATION, Record, number
-from arl.metrics.run_files import GIT_COMMIT, LOCK, METRICS_FILE, RECIPE, SUMMARY, SWEEP_MANIFEST, read_records
+from arl.metrics.run_files import (
+    GIT_COMMIT,
+    LOCK,
+    METRICS_FILE,
+    RECIPE,
+    SUMMARY,
+    SWEEP_MANIFEST,
+    read_manifest,
+    read_records,
+)
+from arl.metrics.run_status import STATUS_FILE
 
 RunStatus = Literal["finished", "running", "stopped"]
 OF_A_STEP = "tokens/trained"  # every record of a step has it; evaluations are records of their own
@@ -39,7 +49,7 @@ class LoadedRun(Struct, frozen=True, kw_only=True):
     columns: dict[str, np.ndarray]  # metric -> (steps,) float; a list by age bucket -> (steps, 7) float
     scores: dict[str, dict[int, float]]  # suite -> version that was measured, in order -> accuracy
     problems: dict[str, float] = {}  # suite -> how many an evaluation has
-    facts: dict[str, str] = {}  # recipe, model, task, commit, date of the last record; "": not known
+    facts: dict[str, str] = {}  # recipe, model, task, commit, date of the last status; "": not known
     selection_bias: list[str] = []  # lines of its summary
 
     @property
@@ -149,14 +159,22 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
 def _facts(directory: Path, recipe: dict[str, Any], written: bytes) -> dict[str, str]:
     """Read what a report's title says. A run of a sweep is named after its seed; the manifest names its recipe."""
     manifest = directory.parent.parent / SWEEP_MANIFEST
-    named = msgspec.json.decode(manifest.read_bytes())["recipe"] if manifest.exists() else recipe
+    named = read_manifest(manifest).recipe if manifest.exists() else recipe
     return {
         "recipe": str(named.get("name", "")),
         "model": str(recipe.get("model.path") or "tiny"),
         "task": str(recipe.get("data.task") or recipe.get("data.path") or ""),
         "commit": written.decode().partition("\n")[0].partition(GIT_COMMIT)[2],
-        "date": f"{datetime.fromtimestamp((directory / METRICS_FILE).stat().st_mtime):%Y-%m-%d}",
+        "date": _date(directory / STATUS_FILE),
     }
+
+
+def _date(status: Path) -> str:
+    """Return the day on which a run last wrote its status; "" in virtual time, which has no days."""
+    if not status.exists():
+        return ""
+    seconds: float = msgspec.json.decode(status.read_bytes())["time"]
+    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d}"
 
 
 def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:

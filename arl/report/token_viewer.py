@@ -11,12 +11,11 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 from msgspec import Struct
-from tokenizers import Tokenizer
 
 from arl.errors import DataError
 from arl.metrics.batch import is_right
 from arl.metrics.names import FIRST_AGES
-from arl.metrics.sampled_episode import facts, load_tokenizer, sample_of, title
+from arl.metrics.sampled_episode import facts, load_tokenizer, sample_of, title, token_texts
 from arl.metrics.trajectory_files import SCHEMA, read_batches, read_trajectories, trajectory_files
 from arl.report.arms import Arm
 from arl.types import NOT_SAMPLED
@@ -27,7 +26,6 @@ MAX_TOKENS = 1_000  # of an episode
 MAX_CHARACTERS = 20_000  # of a prompt
 SCALARS = ["trained_at", "unshaped_reward", "reward_parts"]
 LOGPROBS = ("behavior_logprobs", "proximal_logprobs", "current_logprobs")
-REPLACEMENT = "\N{REPLACEMENT CHARACTER}"  # what part of a character decodes to
 
 T = TypeVar("T")
 
@@ -61,7 +59,11 @@ def choose_episodes(arms: Sequence[Arm], notes: list[str]) -> list[ShownEpisode]
         rows = list(_rows(run.directory, max(1, MAX_EPISODES // len(arms)), notes))
         tokenizer = load_tokenizer(run.directory, run.recipe.get("model.path"))
         name = f"{arm.name}, seed {run.seed}"
-        shown += [_show(name, row, token_texts(tokenizer, row["token_ids"])) for row in rows]
+        for row in rows:
+            start = row["prompt_length"]
+            shown_ids = row["token_ids"][start : start + MAX_TOKENS]
+            texts = token_texts(tokenizer, shown_ids) if tokenizer else [f"{token} " for token in shown_ids]
+            shown.append(_show(name, row, texts))
     return shown
 
 
@@ -108,12 +110,11 @@ def spread(candidates: Sequence[T], count: int) -> list[T]:
 def _show(run: str, row: dict[str, Any], texts: Sequence[str]) -> ShownEpisode:
     sample = sample_of(row)
     error = f"   graded 0: {sample.error}" if sample.error else ""
-    end = min(len(row["token_ids"]), row["prompt_length"] + MAX_TOKENS)
     return ShownEpisode(
         title=f"{run} · {_outcome(row)} · {title(sample)}",
         facts=f"{facts(sample)}{error}",
         prompt=row["prompt"][:MAX_CHARACTERS],
-        tokens=[_token(row, i, texts[i]) for i in range(row["prompt_length"], end)],
+        tokens=[_token(row, place, text) for place, text in enumerate(texts, row["prompt_length"])],
     )
 
 
@@ -136,22 +137,3 @@ def _token(row: dict[str, Any], i: int, text: str) -> ShownToken:
 
 def _number(value: float | None) -> str:
     return "–" if value is None or math.isnan(value) else f"{value:.4g}"
-
-
-def token_texts(tokenizer: Tokenizer | None, token_ids: Sequence[int]) -> list[str]:
-    """Return the text of each token as it stands within a text; without a tokenizer an id is its own text.
-
-    Some tokenizers put a space before a token only within a text, so each is decoded behind another one. A token that
-    is a part of a character has no text of its own; its bytes are named instead, as in `⟨<0xF0>⟩`.
-    """
-    if tokenizer is None:
-        return [f"{token} " for token in token_ids]
-
-    def decode(*tokens: int) -> str:
-        text: str = tokenizer.decode(tokens, skip_special_tokens=False)
-        return "" if REPLACEMENT in text else text
-
-    before = [token for token in token_ids if decode(token)][:1]
-    start = len(decode(*before))
-    texts = {token: decode(*before, token)[start:] for token in set(token_ids)}
-    return [texts[token] or f"⟨{tokenizer.id_to_token(token)}⟩" for token in token_ids]

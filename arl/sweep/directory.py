@@ -20,7 +20,7 @@ from msgspec import Struct
 from arl.config.recipe_file import differences, dump_recipe
 from arl.errors import InputError
 from arl.files import held_lock, replace_file, writing
-from arl.metrics.run_files import LOGS, SUMMARY, SWEEP_MANIFEST
+from arl.metrics.run_files import LOGS, SUMMARY, SWEEP_MANIFEST, SweepManifest, read_manifest
 from arl.outputs import go_on_in
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.resume import FREE, FREE_ON_THE_WALL
@@ -29,18 +29,6 @@ from arl.sweep.sweep_arms import Sweep, SweepArm
 SWEEP_LOCK = "sweep.lock"
 RECIPES = "recipes"
 NOT_COMPUTED = ("name", "seed", *FREE)  # fields in which an arm may differ from what it was
-
-
-class SweepManifest(Struct, frozen=True, kw_only=True):
-    """Hold a sweep.
-
-    Args:
-        recipe: what all arms have in common, resolved: the sweep's recipe without the settings of an arm.
-        arms: name -> the settings that make the arm, as in {"rollout.staleness": 8}.
-    """
-
-    recipe: dict[str, Any]
-    arms: dict[str, dict[str, Any]]
 
 
 class SweepRun(Struct, frozen=True):
@@ -104,7 +92,7 @@ def check_directory(directory: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
         raise InputError(f"{directory}: exists and is no sweep; give the sweep another name by --name")
     if not (directory / SWEEP_MANIFEST).exists():
         return {}
-    manifest = read_manifest(directory)
+    manifest = read_manifest(directory / SWEEP_MANIFEST)
     ours = {arm.name: arm.settings for arm in sweep.arms}
     pairs = {"the recipe of all arms": (manifest.recipe, sweep.base.model_dump(mode="json"))}
     pairs |= {f"arm {name}": (manifest.arms[name], ours[name]) for name in ours if name in manifest.arms}
@@ -121,11 +109,6 @@ def check_directory(directory: Path, sweep: Sweep) -> dict[str, dict[str, Any]]:
             "another sweep by --name"
         )
     return manifest.arms
-
-
-def read_manifest(directory: Path) -> SweepManifest:
-    """Read the manifest of a sweep."""
-    return msgspec.json.decode((directory / SWEEP_MANIFEST).read_bytes(), type=SweepManifest)
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from html.parser import HTMLParser
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from arl.report.arms import Arm
 from arl.report.assemble import Report, build_report
 from arl.report.comparison import Comparison
+from arl.report.drawing import draw
 from arl.report.output import render_page
 from arl.report.parts import Figure, ReportSection, Table, line
 from arl.report.token_viewer import MAX_TOKENS, ShownEpisode, choose_episodes
@@ -49,6 +51,17 @@ def page_of(text: str) -> str:
 @pytest.mark.parametrize("text", [MARKUP, "' onclick='x", '" onclick="x'])
 def test_no_text_becomes_an_element_or_an_attribute(text: str) -> None:
     assert Reader(page_of(text)).tags == Reader(page_of("plain")).tags
+
+
+def test_a_long_name_goes_on_in_the_next_line_of_the_legend() -> None:
+    names = ["short", ", ".join(f"setting_{number}=value" for number in range(12))]
+    series = [line(number, name, np.arange(2.0), np.arange(2.0)) for number, name in enumerate(names)]
+    drawing = draw(Figure(title="", x_title="", y_title="", series=series))
+    texts = [element.text or "" for element in ElementTree.fromstring(drawing).iter("{http://www.w3.org/2000/svg}text")]
+    legend = texts[texts.index("short") :]
+    assert " ".join(legend) == " ".join(names)
+    assert max(map(len, legend)) <= 62
+    assert f'viewBox="0 0 420 {262 + 16 * len(legend)}"' in drawing
 
 
 def test_a_page_loads_nothing() -> None:

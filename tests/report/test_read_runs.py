@@ -1,12 +1,14 @@
 """Runs are read whatever state they are in, and nothing about them is guessed."""
 
 import fcntl
+import json
+from datetime import datetime
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from arl.errors import InputError
+from arl.errors import DataError, InputError
 from arl.report.runs import load_runs
 from tests.report.synthetic_runs import evaluation, step_record, write_metrics, write_recipe, write_run
 
@@ -44,6 +46,17 @@ def test_a_run_whose_files_are_torn_is_left_out_and_named(tmp_path: Path) -> Non
     notes = "\n".join(load_runs([tmp_path])[1])
     assert "bad: recipe.yaml or metrics.jsonl cannot be read" in notes
     assert "damaged/metrics.jsonl: cannot be read after 4 lines" in notes
+
+
+def test_the_date_is_recorded_and_a_torn_manifest_of_a_sweep_is_named(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "sweep" / "arm" / "seed-0")
+    assert load_runs([run])[0][0].facts["date"] == ""
+    noon = datetime(2024, 5, 17, 12).timestamp()
+    (run / "status.json").write_text(json.dumps({"time": noon}))
+    assert load_runs([run])[0][0].facts["date"] == "2024-05-17"
+    (tmp_path / "sweep" / "sweep.json").write_text('{"recipe": {"na')
+    with pytest.raises(DataError, match=r"sweep/sweep.json: is damaged .*remove it"):
+        load_runs([run])
 
 
 def test_what_was_not_measured_is_nan_and_never_zero(tmp_path: Path) -> None:

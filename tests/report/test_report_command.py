@@ -1,5 +1,6 @@
 """`arl report` reads real runs, prints the same for the same files, and refuses bad input by name."""
 
+import contextlib
 import csv
 import io
 import json
@@ -98,6 +99,16 @@ def test_files_for_a_paper_are_written_before_the_text_that_nobody_may_read(tmp_
     for figure in (tmp_path / "paper" / "figures").iterdir():
         ElementTree.parse(figure)
     assert "<h1>a_sweep</h1>" in (tmp_path / "paper.html").read_text()
+
+
+def test_a_directory_that_is_named_is_filled_and_nothing_is_written_beside_it(tmp_path: Path) -> None:
+    write_run(tmp_path / "run")
+    (tmp_path / "papers").mkdir()
+    with contextlib.chdir(tmp_path / "papers"):
+        for place in (".", str(tmp_path / "papers"), "."):
+            assert report(str(tmp_path / "run"), "--out", place).exit_code == 0
+            assert sorted(path.name for path in tmp_path.iterdir()) == ["papers", "run"]
+            assert sorted(path.name for path in Path().iterdir()) == ["report", "report.html"]
 
 
 def test_the_page_of_real_runs_is_the_same_each_time_and_names_no_path_of_this_machine(

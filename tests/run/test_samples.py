@@ -6,9 +6,12 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
+from tokenizers import Tokenizer
+from tokenizers.decoders import ByteFallback, Fuse, Replace, Sequence
+from tokenizers.models import BPE
 
 from arl.errors import InputError
-from arl.metrics.sampled_episode import draw
+from arl.metrics.sampled_episode import draw, loss_spans, token_texts
 from arl.run.samples import Wanted, read_samples
 from tests.extending.short_run import ShortRun
 
@@ -33,6 +36,21 @@ def test_the_newest_step_is_shown_one_episode_of_each_problem_first(finished: Pa
     assert [sample.step for sample in shown] == [STEPS] * 3
     assert [sample.sample for sample in shown] == [0, 0, 1]
     assert coverage == f"steps 1 to {STEPS} are in complete files"
+
+
+def test_a_character_of_several_tokens_is_shown_whole_and_text_keeps_its_spaces() -> None:
+    pieces = ["<0xE2>", "<0x88>", "<0x9A>", "\u2581two", "<0xFF>"]
+    tokenizer = Tokenizer(BPE({piece: number for number, piece in enumerate(pieces)}, []))
+    tokenizer.decoder = Sequence([Replace("\u2581", " "), ByteFallback(), Fuse()])
+    row = {
+        "token_ids": [3, 3, 0, 1, 2, 3, 4, 4, 0, 1],
+        "prompt_length": 1,
+        "loss_mask": [False] + 5 * [True] + 4 * [False],
+    }
+    assert "".join(token_texts(tokenizer, [0, 1, 2, 3])) == "√ two"
+    (trained, is_trained), (rest, _) = loss_spans(row, tokenizer)
+    assert (trained, is_trained) == (" two√ two", True)
+    assert set(rest) == {"\N{REPLACEMENT CHARACTER}"}
 
 
 def test_a_sample_is_what_was_written(finished: Path) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from arl.errors import InputError
-from arl.sweep.directory import SweepManifest, open_directory, read_manifest
+from arl.metrics.run_files import SWEEP_MANIFEST, SweepManifest, read_manifest
+from arl.sweep.directory import open_directory
 from arl.sweep.request import read_request
 from arl.sweep.sweep_arms import check_arms
 
@@ -20,7 +21,7 @@ def begin(recipe: Path, axis: str, seeds: str = "2", *overrides: str) -> SweepMa
     checked = check_arms(request, note)
     directory = recipe.parent / "runs" / "study"
     with open_directory(directory, checked):
-        return read_manifest(directory)
+        return read_manifest(directory / SWEEP_MANIFEST)
 
 
 def test_arms_and_seeds_may_be_added_and_none_is_lost(recipe: Path) -> None:
