@@ -170,7 +170,8 @@ def _of_a_run(request: Request, note: Callable[[str], None]) -> Request:
         given = saved[-1]
     elif given.is_symlink():  # such as checkpoints/best, which leads elsewhere later
         given = given.resolve()
-    request = replace(request, model=str(given))
+    if given != Path(request.model):
+        request = replace(request, model=str(given))
     recipe = given.parent.parent / RECIPE
     is_of_run = given.parent.name == CHECKPOINTS and recipe.is_file()
     if request.recipe is not None or not is_of_run or (request.suites and HELD_OUT not in request.suites):
