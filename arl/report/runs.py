@@ -130,14 +130,16 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
         written = (directory / RECIPE).read_bytes()
         recipe = dict(leaves(read_document(written).values))
         rows = read_records(directory / METRICS_FILE)
+        summary = _read_json(directory / SUMMARY)
+        status_file = _read_json(directory / STATUS_FILE)
     except (OSError, YamlError, DataError) as error:
-        notes.append(f"{name}: {RECIPE} or {METRICS_FILE} cannot be read ({error}); it is left out")
+        notes.append(
+            f"{name}: {RECIPE}, {METRICS_FILE}, {SUMMARY} or {STATUS_FILE} cannot be read ({error}); it is left out"
+        )
         return None
     status: RunStatus = "running" if is_locked(directory / LOCK) else "stopped"
-    selection_bias = []
-    if (directory / SUMMARY).exists():
+    if summary:
         status = "finished"
-        selection_bias = msgspec.json.decode((directory / SUMMARY).read_bytes())["selection_bias"]
     steps = [row for row in rows if OF_A_STEP in row]
     if not steps:
         notes.append(f"{name}: no step is finished yet ({status}); it is left out")
@@ -151,8 +153,8 @@ def _load(name: str, directory: Path, notes: list[str]) -> LoadedRun | None:
         columns=_columns(steps),
         scores=_scores(rows, ACCURACY),
         problems={suite: max(counts.values()) for suite, counts in _scores(rows, "/problems").items()},
-        facts=_facts(directory, recipe, written),
-        selection_bias=selection_bias,
+        facts=_facts(directory, recipe, written) | {"date": _date(status_file)},
+        selection_bias=summary.get("selection_bias", []),
     )
 
 
@@ -165,16 +167,22 @@ def _facts(directory: Path, recipe: dict[str, Any], written: bytes) -> dict[str,
         "model": str(recipe.get("model.path") or "tiny"),
         "task": str(recipe.get("data.task") or recipe.get("data.path") or ""),
         "commit": written.decode().partition("\n")[0].partition(GIT_COMMIT)[2],
-        "date": _date(directory / STATUS_FILE),
     }
 
 
-def _date(status: Path) -> str:
+def _date(status: dict[str, Any]) -> str:
     """Return the day on which a run last wrote its status; "" in virtual time, which has no days."""
-    if not status.exists():
-        return ""
-    seconds: float = msgspec.json.decode(status.read_bytes())["time"]
-    return f"{datetime.fromtimestamp(seconds):%Y-%m-%d}"
+    return f"{datetime.fromtimestamp(status['time']):%Y-%m-%d}" if status else ""
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """Read an object; an empty one if there is no file."""
+    if not path.exists():
+        return {}
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise DataError(f"{path}: is damaged ({error})") from error
 
 
 def _columns(rows: Sequence[Record]) -> dict[str, np.ndarray]:

@@ -28,7 +28,8 @@ TRAINER_PARTS = {  # metric -> what the trainer did in that time
 UNEXPLAINED = "unexplained"
 BUSY = "generates"
 GATED = "admission held back"  # by the staleness bound, an exact lag or rollout.max_groups
-ENGINE_PARTS = {"wait/gate_s": GATED, "sync/paused_s": "paused for swaps"}
+PAUSED = "paused for swaps"
+ENGINE_PARTS = {"wait/gate_s": GATED, "sync/paused_s": PAUSED}
 NOTHING = "nothing to change, as far as the numbers say."
 MUCH = 0.2  # of a side's time
 
@@ -153,17 +154,24 @@ def _bottleneck(arm: Arm) -> Iterator[str]:
     late = trainer.get(TRAINER_PARTS["wait/bound_s"], 0.0)
     waits = sum(trainer.get(TRAINER_PARTS[f"wait/{cause}_s"], 0.0) for cause in ("groups", "bound", "device"))
     idle = 1.0 - engine[BUSY]
+    paused = engine.get(PAUSED, 0.0)
+    starved = idle - paused  # nothing to generate; in a pause an engine has requests
     sides = f"the trainer waits {waits:.0%} of its time, the engines are idle {idle:.0%} of theirs"
     if late > MUCH:
         yield (
             f"late groups hold the trainer up for {late:.0%} of its time ({sides}). A larger rollout.staleness gives "
             "them longer; rollout.late=drop gives them up, which selects."
         )
-    elif waits >= MUCH and idle >= MUCH:
+    elif waits >= MUCH and starved >= MUCH:
         yield f"both sides wait for each other: {sides}. {_looser(arm.runs[0].recipe)}"
     elif waits >= MUCH:
         yield f"generation is the bottleneck: {sides}. More engine replicas, threads or slots."
-    elif idle >= MUCH:
+    elif paused >= MUCH:
+        yield (
+            f"swaps pause the engines for {paused:.0%} of their time: sync/drain_seconds to sync/resume_seconds say in "
+            "what. With a larger rollout.problems_per_step there are fewer swaps."
+        )
+    elif starved >= MUCH:
         gated = engine.get(GATED)
         cause = f", {gated:.0%} because admission was held back" if gated else ""
         yield f"training is the bottleneck: {sides}{cause}. More train.ranks or threads, or a cheaper objective."

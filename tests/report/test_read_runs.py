@@ -43,8 +43,10 @@ def test_a_run_whose_files_are_torn_is_left_out_and_named(tmp_path: Path) -> Non
     (write_run(tmp_path / "bad") / "recipe.yaml").write_text("name: [unclosed")
     with (write_run(tmp_path / "damaged", steps=2) / "metrics.jsonl").open("a") as file:
         file.write("\x00\x00\n")
+    (write_run(tmp_path / "half") / "summary.json").write_text('{"sel')
     notes = "\n".join(load_runs([tmp_path])[1])
-    assert "bad: recipe.yaml or metrics.jsonl cannot be read" in notes
+    assert "half/summary.json: is damaged" in notes
+    assert "bad: recipe.yaml, metrics.jsonl, summary.json or status.json cannot be read" in notes
     assert "damaged/metrics.jsonl: cannot be read after 4 lines" in notes
 
 

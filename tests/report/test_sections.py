@@ -69,6 +69,7 @@ GOOD |= {"time/train_s": 1.7}
     [
         ({"wait/groups_s": 1.0, "time/train_s": 0.8}, "generation is the bottleneck: the trainer waits 50%"),
         ({"idle/engine": 0.6, "wait/gate_s": 1.0}, "training is the bottleneck"),
+        ({"idle/engine": 0.3, "sync/paused_s": 0.5}, "swaps pause the engines for 25% of their time"),
         ({"wait/groups_s": 1.0, "idle/engine": 0.5}, "a larger one lets more of both happen at once"),
         ({"wait/bound_s": 1.0, "time/train_s": 0.7}, "late groups hold the trainer up for 50%"),
         ({"groups/equal_rewards": 0.7}, "70% of groups have equal rewards"),
