@@ -291,12 +291,13 @@ def main() -> None:
         if error.errno != errno.ENOSPC:
             raise
         _show_failure(f"the output cannot be written: {error}", error)
+        code = 3
     except SystemExit as ended:
         code = int(ended.code or 0)
     try:
         sys.stdout.flush()
     except OSError:  # nobody reads it any more
-        code = code or 1
+        code = code or 3
     sys.exit(code)
 
 

@@ -33,7 +33,7 @@ def test_a_result_that_does_not_fit_on_the_disk_is_one_message() -> None:
             text=True,
             timeout=60,
         )
-    assert done.returncode == 1
+    assert done.returncode == 3
     assert done.stderr == "arl: the output cannot be written: [Errno 28] No space left on device\n"
 
 

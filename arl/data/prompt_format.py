@@ -103,8 +103,8 @@ class PromptRenderer:
         if self.uses_template:
             messages = self._messages(problem)
             prompt = self._rendered(messages)
-            for message in messages:  # a system prompt may hold words that a template takes for switches
-                if message["role"] not in ("system", "assistant") and message["content"].strip() not in prompt:
+            for message in messages:  # others a template may take for switches, or write in another form
+                if message["role"] not in ("system", "assistant", "tool") and message["content"].strip() not in prompt:
                     raise DataError(
                         f"the chat template of {self._tokenizer.name_or_path} leaves out what role "
                         f"{message['role']!r} says; a question is of role 'user'"

@@ -119,6 +119,8 @@ class RowReader:
             names = column_names(row.values)
             close = difflib.get_close_matches(column, names, n=1)
             meant = f"did you mean {close[0]}?" if close else f"it has {', '.join(names[:12])}"
+            if len(row.values) == 1 and isinstance(row.values[names[0]], list):
+                meant += f"; `jq -c '.{names[0]}[]' FILE` writes a list of rows as lines"
             raise MalformedRow(f"no column {column}, which {setting} names ({meant})") from error
 
 

@@ -82,7 +82,7 @@ def _check_length(recipe: Recipe, limits: Limits, length: int, suite: str | None
             remedies.append(f"leave out long prompts with data.max_prompt_tokens {limits.context - answer}")
         raise InputError(
             f"{name}a prompt of {length} tokens and {field} {answer}, {length + answer} in all, exceed the model's "
-            f"context of {limits.context}: {', '.join([*remedies, 'or use a model with a longer context'])}. The "
+            f"context of {limits.context}: {', '.join([*remedies, 'use a model with a longer context'])}. The "
             f"longest is {place}"
         )
     return length + answer

@@ -73,9 +73,9 @@ def same_answer(gold: Form, answer: Form) -> bool:
         return _same_named(gold, answer)
     if kinds == {"relation"}:
         return same_relation(gold, answer)
-    words = _words(gold)
-    if words and (words == _words(answer) or gold.kind == answer.kind == "*"):
-        return words == _words(answer)
+    ours, theirs = (_words(node, "words" in kinds) for node in (gold, answer))
+    if ours and (ours == theirs or gold.kind == answer.kind == "*"):
+        return ours == theirs
     if kinds & _UNORDERED and not kinds & _BRACKETS:
         return _in_any_order(gold, answer)
     if kinds <= _BRACKETS | {"list"}:  # a list has no brackets, but its order counts beside them
@@ -92,15 +92,19 @@ def _same_named(gold: Form, answer: Form) -> bool:
     return same_answer(value, other_value) if name == other_name else same_relation(whole, other_whole)
 
 
-def _words(node: Form) -> str:
-    """Return the words of a form without spaces, in one spelling of synonyms; "" if it is no word."""
+def _words(node: Form, is_word: bool) -> str:
+    """Return the words of a form without spaces, in one spelling of synonyms; "" if it is no word.
+
+    Args:
+        is_word: what looks like a product of variables is a word, too, as the other answer is one.
+    """
     if node == REAL_LINE:
         return "R"
     if node.kind == "symbol":
         return node.text
     if node.kind == "*" and all(item.kind == "symbol" and item.text.isalpha() for item in node.items):
         letters = "".join(item.text for item in node.items)
-        return "" if _VARIABLES.fullmatch(letters) else letters.lower()
+        return "" if _VARIABLES.fullmatch(letters) and not is_word else letters.lower()
     words = re.sub(r"(?<=\D) | (?=\D)", "", node.text) if node.kind == "words" else ""
     return _SYNONYMS.get(words, words)
 

@@ -24,11 +24,12 @@ for _ in range(_MAX_NESTING):
     _IN_BRACES = rf"(?:[^{{}}\\]|\\.|\{{{_IN_BRACES}\}})*+"
 _FILLED = r"(?![\s.,$~]*(?:\\text\{\s*\}|\.\.\.)?[\s.,$~]*\})"
 _BOX = rf"\\(?:boxed|fbox)\s*(?:\{{{_FILLED}({_IN_BRACES})\}}|(?<=\s)(-?[\w.]+))"
-_JOINS = rf"\s*(?:[,;]?\s*\b{one_of('and')}\b|[,;、和或与])\s*"
+_JOIN = rf"(?:\b{one_of('and')}\b|[,;、和或与])"
+_JOINS = rf"\s*(?:[,;]\s*)?{_JOIN}\s*"
 _SPACING = r"(?:\\text[a-z]*|\\q?quad|\\[()\[\],; ]|[${} ])*+"
 # What may stand between two boxes of one answer: no word says that the later one corrects the other.
 _STEP = rf"(?:(?!\n\n|[.!?]|\b{one_of('corrects')}\b|\\(?!text|q?quad)[A-Za-z]).)"
-_GAP = rf"(?:{_SPACING}|(?={_STEP}{{0,{_MAX_LINE}}}?{_JOINS}){_STEP}{{0,{_MAX_LINE}}}?)"
+_GAP = rf"(?:{_SPACING}|(?={_STEP}{{0,{_MAX_LINE}}}?{_JOIN}){_STEP}{{0,{_MAX_LINE}}}?)"
 _BOXES = re.compile(rf"(?s){_BOX}(?:{_GAP}{_BOX})*")
 _LIST = re.compile(r"(?s)\s*\[\s*['\"].*['\"]\s*\]\s*")
 _ITEM = re.compile(r"(?s)(['\"])(.*?)\1\s*[,\]]")
@@ -38,7 +39,8 @@ _HASHES = re.compile(  # no heading of Markdown, as `#### 2. Add them`; it start
     rf"(?=[-+−$€£¥(\[{{\\.\d]|[A-Z][.)]?[ \t*]*$|[A-Za-z]\s*=)([^\n]{{0,{_MAX_LINE}}})$"
 )
 _STATED = re.compile(  # "answer to the question", and a heading above a last short line
-    rf"""(?ix) \bI\s(?:would\s|will\s)?(?:choose|pick|select|go\swith)\s(?=\(?[A-J]\b(?!\s[a-z])) |
+    rf"""(?ix) \bI\s(?:would\s|will\s)?(?:choose|pick|select|go\swith)\s
+        (?=(?:option\s)?\(?[A-J]\)?(?:[.!]?\s*$|,?\s(?:because|since)\b)) |
     (?:\b{one_of("answer")}s?\b|答案|答え|정답|الجواب) (?:\s+to\s[^.\n]{{1,80}}?)?
     (?: [\s*_]*(?:\b{one_of("is")}\b|[=:：是为は은])[\s*_:：]* | [ \t*_:]*\n[\s*_]*(?=[^\n]{{1,60}}\s*$) )
     (?:(?:therefore|thus|simply|indeed|exactly|approximately|about|equal\ to)\b[\s,:]*)?"""
@@ -62,10 +64,11 @@ _PROSE = re.compile(  # what stands between the formulas of a text; a word that 
     | \b(?:and|or)\b (?!\s[-\d$]) | \b[aAI]\s(?=[\d$])
     | (?<=\d) (?: \s(?=\(|[a-wyzA-Z](?![A-Za-z\d^(])) | \s?[mghs](?:\^\{{?\d\}}?|[²³])?(?![A-Za-z\d^(]) )
     | [.;?](?=\s|$) | [。，、；？！] | ,(?=\s)(?![^()\[\]\n]*[)\]]|[^{{}}\n]*\}}|\s[-\d$]{_LISTED}|\s(?:and|or)\s[-\d$])
+    | <<[^<>\n]*>> | \((?:or|i\.e\.|mod)\s[^()\n]*\) | [=-]> | —(?![\d.]) | [←-⇿⟵-⟿∎∴∵■-◿☀-➿⭐🌀-🫿]
     | </?[a-z_]+> | ^\s*(?:[-*>•]|\d\))\s"""
 )
 _PIECE = re.compile(
-    r"[ \t:,=&)}]*+(?:(?:[*/+x×÷]|and|or|choose)\s(?=[$\d]))?+(\$[^\n]+|[^\n]*\d[^\n]*)(?<!:)(?<!: )(?=\n|$)"
+    r"[ \t:,=≈&)}]*+(?:(?:[*/+x×÷]|and|or|choose)\s(?=[$\d]))?+(\$[^\n]+|[^\n]*\d[^\n]*)(?<!:)(?<!: )(?=\n|$)"
 )
 
 Mark = tuple[int, str]  # where in the response an answer begins that is marked as one, and what it is
@@ -131,7 +134,8 @@ def last_box(text: str) -> list[Mark]:
     Boxes of one sentence that "and", "or" or a comma joins are one answer: `x=\boxed{2}` or `x=\boxed{5}` is "2, 5".
     """
     found = [*_BOXES.finditer(text)][-1:]
-    return [(boxes.start(), ", ".join(map(_content, re.finditer(_BOX, boxes[0], re.DOTALL)))) for boxes in found]
+    contents = [dict.fromkeys(map(_content, re.finditer(_BOX, boxes[0], re.DOTALL))) for boxes in found]
+    return [(boxes.start(), ", ".join(each)) for boxes, each in zip(found, contents, strict=True)]
 
 
 def _content(match: re.Match[str]) -> str:

@@ -9,7 +9,7 @@ x+y = 3            ─►   relation(x+y, 3)
 from typing import NamedTuple
 
 _TURNED = {">": "<", r"\geq": r"\leq"}
-_BEFORE_NAMES = {r"\angle", r"\triangle", r"\overline", r"\vec"}
+_BEFORE_NAMES = {r"\angle", r"\triangle", r"\overline", r"\vec", r"\hat"}
 CONSTANTS = {r"\pi", "e", "i", r"\infty"}
 
 
@@ -54,6 +54,8 @@ def relation(sides: list[Form], signs: list[str]) -> Form:
     if set(signs) <= {"=", r"\in", r"\approx"}:
         if _is_name(first):
             return Form("named", (first, last, whole))
+        if len(sides) == 2 and _is_name(last):
+            return Form("named", (last, first, whole))
         is_value = not last.names() - CONSTANTS and len(sides) > 2  # 2x+1 = 6+1 = 7
         return last if is_value or not whole.names() - CONSTANTS else whole
     if signs == [r"\neq"] and _is_variable(first):

@@ -57,6 +57,7 @@ def _depth(form: Form) -> int:
 
 def _words(text: str) -> Form:
     r"""Return words in lower case, without fonts, punctuation and an article: "\\text{The Ellipse}." is "ellipse"."""
+    text = re.sub(r"(?<=[a-z])-(?=[a-z])", " ", text)
     bare = re.sub(r"\\(?:text|math|oper|bold|hbox|mbox|emph|left|right)[a-z]*\*?|[{}$?'\"`]|[.,](?!\d)", "", text)
     words = bare.replace("\\", " ").strip(" !").lower().split()
     if len(words) > 1 and words[0] in {"a", "an", "the"}:
@@ -167,6 +168,8 @@ class _Parser:
         """Read what stands beside a factor: mostly another one."""
         token = self._now
         right = self._power()
+        if "words" in (left.kind, right.kind):
+            raise Unreadable("words are beside a formula")
         if left.kind == token.kind == "number":  # 2 1/2
             if not self._skip("/"):
                 raise Unreadable("two numbers are side by side")
@@ -241,6 +244,12 @@ class _Parser:
         argument = self._signed(self._power)
         while not is_in_brackets and self._now.kind in {"number", "symbol"}:
             argument = self._beside(argument)
+        if UNITS.get(self._now.text) == "degree":
+            self._next()
+            argument = Form("unit", (argument,), "degree")
+        if not is_in_brackets and self._is("/") and self._tokens[self._at + 1].kind == "number":  # \sin \pi/6
+            self._next()
+            argument = Form("/", (argument, self._power()))
         if exponent == Form("-", (_number(1),)):
             return Form("call", (argument,), r"\arc" + name[1:])
         call = Form("call", (argument, *base), name)
@@ -262,6 +271,8 @@ class _Parser:
         return self._single(token)
 
     def _group(self, opening: str) -> Form:
+        if opening == r"\{" and self._skip(r"\}"):
+            return Form("symbol", text=r"\emptyset")
         outer = self._bar
         self._bar = opening if opening in {"|", r"\{"} else ""
         inner = self._list()
