@@ -67,6 +67,7 @@ def test_ctrl_c_ends_fine_tuning_with_a_whole_model_in_the_place_of_the_last_sav
     out = tmp_path / "out"
     job = {"model": str(tiny), "data": str(pairs), "output": str(out), "steps": 9000, "save_every": 4}
     output = InterruptingOutput('"step": 10')
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which pytest in a script's background ignores
     with (
         contextlib.redirect_stdout(output),
         pytest.raises(RunStopped, match=r"stopped after step 11 of 9000; .*out holds"),
