@@ -39,7 +39,7 @@ def section(arms: Sequence[Arm], comparison: Comparison, notes: Sequence[str]) -
 def _value_table(arms: Sequence[Arm], comparison: Comparison, quantity: Quantity) -> Table:
     """Write a quantity of each arm that has it, at each budget where some arm was measured."""
     measured = {budget for (one, budget, _), value in comparison.values.items() if one == quantity and value}
-    budgets = [budget for budget in (BEFORE, *comparison.budgets) if budget in measured]
+    budgets = [budget for budget in dict.fromkeys((BEFORE, *comparison.budgets)) if budget in measured]
     rows = []
     for arm in arms:
         cells = [comparison.cell(arm, quantity, budget) for budget in budgets]

@@ -96,8 +96,10 @@ class Budget(Struct, frozen=True):
     @property
     def title(self) -> str:
         """Return how the place is called, as in `step 20`."""
-        if self.at is None or self == BEFORE:
-            return "last" if self.at is None else "before"
+        if self.at is None:
+            return "last"
+        if self == BEFORE:
+            return "before"
         return f"step {self.at:g}" if self.axis == "steps" else f"{self.at:,.0f} {self.axis}"
 
     def place_in(self, arms: Sequence[Arm], quantity: Quantity) -> "Budget | None":
