@@ -122,7 +122,7 @@ def test_a_call_without_an_end_is_killed_at_its_deadline_with_what_it_has_starte
 
 def test_a_slow_first_call_loses_no_answer_beside_twice_as_many_busy_processes_as_cores(tmp_path: Path) -> None:
     """Each worker starts slowly; two exit, so that others start slowly as well."""
-    pool = pool_of(tmp_path, f"{hostile.__name__}:start_slowly", workers=2, timeout=0.4)
+    pool = pool_of(tmp_path, f"{hostile.__name__}:start_slowly", workers=2, timeout=1.0)
     busy = [sys.executable, "-S", "-c", "while True: pass"]
     texts = ["honest", "exit", "honest", "honest"]
 
