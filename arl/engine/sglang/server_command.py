@@ -120,7 +120,7 @@ def environment(server: ServerSpec, python: str) -> dict[str, str]:
         "SGLANG_PYSPY_DUMP_BEFORE_CRASH": "0",  # which waits five seconds between a scheduler's death and its own,
         "SGLANG_CUDA_COREDUMP_BEFORE_CRASH": "0",  # and as many at a shutdown of the group
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # by CONTEXT_MARGIN, which no request reaches
-        "ARL_BROADCAST_SECONDS": str(server.recipe.deadlines.blocked_broadcast),  # for server_process.py
+        "ARL_BROADCAST_SECONDS": str(server.recipe.deadlines.blocked_broadcast),  # for server_plugin.py
         "HF_HUB_OFFLINE": "1",  # the model is a directory
         **ALONE,
         "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # it compiles with its own ninja

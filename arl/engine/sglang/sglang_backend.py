@@ -20,7 +20,7 @@ from arl.launch.base import Command
 from arl.launch.torch_build import last_line, run_code
 
 TESTED = "0.5.20"
-OLDEST = (0, 5, 20)  # it says which version sampled which token, and has what server_process.py hooks into
+OLDEST = (0, 5, 20)  # it says which version sampled which token, and has what server_plugin.py hooks into
 PROBE_SECONDS = 60.0
 # Packages that SGLang imports on GPUs only; it names the versions that fit among its own requirements.
 GPU_PACKAGES = ("sglang-kernel", "flashinfer_python", "torch_memory_saver")
