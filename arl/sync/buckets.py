@@ -14,6 +14,7 @@ from arl.errors import EngineError
 from arl.types import WeightUpdate
 
 HANDLES = "handles"  # the file in which a rank's handles of all weights lie
+BUCKET_BYTES = 512 * 10**6  # of one bucket at most, unless a single tensor is larger
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
