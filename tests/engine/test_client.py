@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from arl.errors import DeadlineError, EngineError
-from arl.types import Completion, WeightUpdate
+from arl.types import Completion, FinishReason, WeightUpdate
 from tests.engine.conftest import ask, complete, within
 from tests.engine.scripted_server import DONE, SGLANG, event, refuse, streamed, talking_to
 
@@ -123,7 +123,7 @@ def test_a_request_aborted_in_the_servers_line_repeats_no_token() -> None:
     ("late", "budget", "finish"), [([3, 4], 5, "length"), ([3, 9], 5, "stop"), ([3, 4], 4, "length")]
 )
 def test_tokens_that_a_server_samples_behind_an_abort_are_kept_and_counted(
-    late: list[int], budget: int, finish: str
+    late: list[int], budget: int, finish: FinishReason
 ) -> None:
     """With overlapped scheduling SGLang samples two more, and says abort even if they end the request."""
 
