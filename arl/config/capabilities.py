@@ -36,7 +36,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     in_process: bool = False
     """It can generate in this process, on virtual time: world virtual. It then has `open_in_process`."""
     tensor_parallel: bool = False
-    """One replica can use several GPUs: engine.tensor_parallel."""
+    """One replica can use several GPUs, or on CPUs several processes: engine.tensor_parallel."""
     own_interpreter: bool = False
     """Its servers run under an interpreter of their own: engine.python."""
     reserved_flags: Mapping[str, str] | None = None
@@ -83,7 +83,7 @@ def _impossible(recipe: "Recipe", can: Capabilities) -> Iterator[tuple[str, obje
     if recipe.mode == "collocated" and not can.releases_memory:
         yield "mode", "collocated", "cannot give up its memory while the trainer works; use disaggregated"
     if engine.tensor_parallel > 1 and not can.tensor_parallel:
-        remedy = "runs a replica on one GPU; leave it out, and use more replicas"
+        remedy = "runs a replica in one process; leave it out, and use more replicas"
         yield "engine.tensor_parallel", engine.tensor_parallel, remedy
     if engine.python is not None and not can.own_interpreter:
         yield "engine.python", engine.python, "has no use for it; leave it out"

@@ -35,7 +35,7 @@ class EngineConfig(Section):
     """The run goes on while so many replicas serve or start. null: `replicas`; the first one given up ends the run,
     unless engines were added (docs/elastic.md)."""
     tensor_parallel: Positive = 1
-    """GPUs of one replica; only sglang can use several."""
+    """GPUs of one replica, or on CPUs the worker processes that share its threads; only sglang can use several."""
     environment: Annotated[Environment, not_reserved("engine.environment")] = Field(default_factory=dict)
     """More environment variables of the engine servers."""
     python: FilePath | None = None

@@ -212,7 +212,11 @@ class Recipe(Section):
             )
 
     def _validate_model(self) -> None:
-        if self.model.tiny is not None and self.data.task is None:
+        tiny = self.model.tiny
+        width = self.engine.tensor_parallel
+        if tiny is not None and tiny.heads % width:
+            raise ValueError(f"engine.tensor_parallel {width}: must divide model.tiny.heads {tiny.heads}; use another")
+        if tiny is not None and self.data.task is None:
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
         if self.warmup and self.model.tiny is None:
             raise ValueError("warmup: teaches a model.tiny its task; a model of model.path is tuned by `arl sft`")

@@ -9,8 +9,9 @@ turns             none: both sides work at once             engines sleep from a
 recipe, nodes ─► slots: node and GPUs of each process ─► with threads, its part of the cores ─► Placement
 a node is lost ─► another_place: GPUs that are free elsewhere, or on CPUs the node with the fewest threads in use
 
-An engine's GPUs are on one node. Ranks are on as few nodes as possible, equally many on each, because then a copy of
-the weights can be kept on each node (train.shard_ranks).
+An engine's GPUs are on one node; on a CPU its workers (engine.tensor_parallel) share its threads. Ranks are on as few
+nodes as possible, equally many on each, because then a copy of the weights can be kept on each node
+(train.shard_ranks).
 
 Reward workers to which the recipe gives several threads take their cores first, at most half of the controller's node.
 With eval.every a process for evaluation is added: on GPUs behind all others, on a CPU with the threads of an engine.
@@ -82,15 +83,12 @@ def place(recipe: Recipe, nodes: Sequence[Node]) -> Placement:
     """Divide `nodes`, of which the first is the controller's, between the two sides.
 
     Raises:
-        RecipeError: there are GPUs, but fewer than the recipe's processes need; or none, where it needs them.
+        RecipeError: there are GPUs, but fewer than the recipe's processes need.
     """
     if recipe.world_traits.one_process:
         nodes = [replace(nodes[0], devices=())]  # one process computes on the CPU
-    width = recipe.engine.tensor_parallel
     if any(node.devices for node in nodes):
         return _with_threads(recipe, nodes, _slots_on_gpus(recipe, nodes))
-    if width > 1:
-        raise RecipeError(f"engine.tensor_parallel {width}: no GPU is visible, and on a CPU it is 1; use more replicas")
     return _with_threads(recipe, nodes, _slots_on_cpus(recipe, len(nodes)))
 
 

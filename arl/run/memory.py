@@ -194,7 +194,8 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         budgets.append(MemoryBudget(server, "while it generates", generating, given.device_bytes))
     else:
         ranks = len(placement.ranks)
-        engines = len(placement.engines) + (0 if placement.evaluation is None else 1)
+        servers = len(placement.engines) + (0 if placement.evaluation is None else 1)
+        engines = servers * recipe.engine.tensor_parallel  # each worker is a process with its part of weights and cache
         parts = {name: size * ranks for name, size in rank.parts.items()}
         parts |= {name: size * engines for name, size in generating.items()}
         parts["published weights"] = (held.on_host + held.in_files) * version

@@ -49,9 +49,11 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "tokens", f"{sampled} {of_episodes}; {lengths}"
     yield "staleness", _staleness(rollout)
     engines = _processes(recipe, plan, placement.engines)
+    width = engine.tensor_parallel
+    kind = engine.kind if width == 1 else f"{engine.kind} of {width} workers"
     yield (
         "engines",
-        f"{engines}; {engine.kind}, {engine.dtype}, {engine.slots} slots each, cache policy {engine.kv_policy}",
+        f"{engines}; {kind}, {engine.dtype}, {engine.slots} slots each, cache policy {engine.kv_policy}",
     )
     ranks = _processes(recipe, plan, placement.ranks)
     yield "trainer", f"{ranks}; {train.dtype}, checkpointing {train.checkpointing}"

@@ -134,6 +134,7 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
             "checkpointing selective: not with train.compile; use full or none",
         ),
         ("objective: {kind: gspo, clip_low: 3.0e-4}\n", ":7: objective.kind gspo: give clip_low and clip_high"),
+        ("engine: {kind: sglang, tensor_parallel: 3}\n", "tensor_parallel 3: must divide model.tiny.heads 4"),
         ("engine: {threads: 4}\nworld: virtual\n", "engine.threads 4: world virtual computes with one thread"),
     ],
 )

@@ -7,7 +7,7 @@ import pytest
 from aiohttp import web
 
 from arl.errors import DeadlineError, EngineError
-from arl.types import WeightUpdate
+from arl.types import Completion, FinishReason, WeightUpdate
 from tests.engine.conftest import ask, complete, within
 from tests.engine.scripted_server import DONE, SGLANG, event, refuse, streamed, talking_to
 
@@ -117,6 +117,51 @@ def test_a_request_aborted_in_the_servers_line_repeats_no_token() -> None:
             return (await call).token_ids
 
     assert within(scenario) == (1, 2, 7)
+
+
+@pytest.mark.parametrize(
+    ("late", "budget", "finish"), [([3, 4], 5, "length"), ([3, 9], 5, "stop"), ([3, 4], 4, "length")]
+)
+def test_tokens_that_a_server_samples_behind_an_abort_are_kept_and_counted(
+    late: list[int], budget: int, finish: FinishReason
+) -> None:
+    """With overlapped scheduling SGLang samples two more, and says abort even if they end the request."""
+
+    def said(ids: list[int], total: int, end: str | None = None, version: str = "1") -> bytes:
+        spans = [{"version": version, "start": 0, "end": total}] if end else None
+        logprobs = [[-i / 10, i, None] for i in ids]
+        part = {"output_ids": ids, "completion_tokens": total, "output_token_logprobs": logprobs}
+        return streamed(part, weight_version=version, weight_versions=spans, finish_reason=end and {"type": end})
+
+    async def scenario() -> tuple[Completion, list[dict[str, Any]]]:
+        asked, aborted = asyncio.Event(), asyncio.Event()
+
+        async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
+            if asked.is_set():
+                await response.write(said([7], 1, "length", "2") + DONE)
+                return
+            await response.write(said([1, 2], 2))
+            asked.set()
+            await aborted.wait()
+            await response.write(said(late[:1], 3) + said(late[1:], 4, "abort") + DONE)
+
+        async with talking_to(write, aborted, releases_memory=True) as (engine, seen):
+            request = ask("overlapped", (5, 6), budget, stop_token_ids=(9,))
+            call = asyncio.create_task(complete(engine, request))
+            await asked.wait()
+            await engine.pause()
+            await engine.update_weights(WeightUpdate(2, "weights"))
+            await engine.resume()
+            return await call, [body for body in seen if isinstance(body, dict)]
+
+    answer, bodies = within(scenario)
+    rest = [7] if (late, budget) == ([3, 4], 5) else []
+    ids = (1, 2, *late, *rest)
+    assert answer == Completion(ids, tuple(-i / 10 for i in ids), (1,) * 4 + (2,) * len(rest), finish)
+    assert len(bodies) == 1 + len(rest)
+    for body in bodies[1:]:
+        assert body["input_ids"] == [[5, 6, 1, 2, 3, 4]]
+        assert body["sampling_params"][0]["max_new_tokens"] == 1
 
 
 @pytest.mark.parametrize("loads", [True, False])

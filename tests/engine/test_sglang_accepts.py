@@ -40,11 +40,11 @@ print(json.dumps(found))
 ONE = Resources(1, ("0",))
 TWO = Resources(1, ("0", "1"))
 SHARED = Resources(1, ("0", "1"), takes_turns=True, memory_share=0.55)
-CASES: list[tuple[Resources, dict[str, str]]] = [
+CASES: list[tuple[Resources, dict[str, Any]]] = [
     (ONE, {"dtype": "bfloat16"}),
     (ONE, {"dtype": "float32"}),
-    (TWO, {"dtype": "bfloat16", "kv_policy": "keep"}),
-    (SHARED, {"dtype": "bfloat16"}),
+    (TWO, {"dtype": "bfloat16", "kv_policy": "keep", "tensor_parallel": 2}),
+    (SHARED, {"dtype": "bfloat16", "tensor_parallel": 2}),
     (Resources(1, ("0",), takes_turns=True), {"dtype": "float32"}),
 ]
 

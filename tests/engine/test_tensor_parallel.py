@@ -1,6 +1,5 @@
 """Run one SGLang server of two processes on a CPU, each with half of every weight."""
 
-import os
 from collections.abc import Iterator
 
 import numpy as np
@@ -21,8 +20,6 @@ PROMPT = (1, 2, 3)
 def wide_server(sglang_python: str, old: Weights, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     argv, env = conftest.sglang_command(sglang_python, old.path)
     argv[argv.index("--tp-size") + 1] = "2"
-    cores = sorted(os.sched_getaffinity(0))[:2]  # SGLang needs this where there are fewer NUMA nodes than workers
-    env["SGLANG_CPU_OMP_THREADS_BIND"] = "|".join(map(str, cores))
     running = conftest.start(argv, env, tmp_path_factory.mktemp("wide") / "log")
     yield running
     tree = psutil.Process(running.process.pid).children(recursive=True)

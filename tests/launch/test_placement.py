@@ -53,9 +53,9 @@ def test_an_engine_that_fits_on_no_node_is_refused() -> None:
         place(recipe(width=8), boxes(3, gpus=4))
 
 
-def test_on_cpus_the_trainer_has_the_last_nodes_and_engines_the_others() -> None:
+def test_on_cpus_the_trainer_has_the_last_nodes_and_engines_the_others_whatever_their_workers() -> None:
     nodes = boxes(3, gpus=0, cores=4)
-    placed = place(recipe(replicas=2), nodes)
+    placed = place(recipe(replicas=2, width=2), nodes)
     assert [engine.node for engine in placed.engines] == [0, 1]
     assert [rank.node for rank in placed.ranks] == [2]
     assert {resources.threads for resources in [*placed.engines, *placed.ranks]} == {4}

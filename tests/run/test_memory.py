@@ -12,6 +12,7 @@ from arl.launch.base import Node
 from arl.launch.placement import engine_share, place
 from arl.run.memory import (
     CONTEXT,
+    PROCESS_ON_CPU,
     MemoryInputs,
     MemoryPlan,
     plan_memory,
@@ -41,14 +42,15 @@ def recipe(**sections: Any) -> Recipe:
     return Recipe.model_validate(tree)
 
 
-def planned(tried: Recipe) -> MemoryPlan:
-    """Plan a recipe for a model of 7B on eight GPUs of 80 GB."""
-    placement = place(tried, [Node("a machine", 64, tuple(map(str, range(8))), "GPU", 80 * GIGABYTE)])
+def planned(tried: Recipe, num_gpus: int = 8) -> MemoryPlan:
+    """Plan a recipe for a model of 7B on GPUs of 80 GB."""
+    device_bytes = 80 * GIGABYTE if num_gpus else None
+    placement = place(tried, [Node("a machine", 64, tuple(map(str, range(num_gpus))), "GPU", device_bytes)])
     transport = choose_transport(
         tried,
         backend_transports=tried.engine.capabilities.transports,
         one_process=False,
-        on_gpus=True,
+        on_gpus=num_gpus > 0,
     )
     sizes = MemoryInputs(
         shape=ModelShape.of(PUBLISHED[SEVEN]),
@@ -56,7 +58,7 @@ def planned(tried: Recipe) -> MemoryPlan:
         context=32_768,
         longest=256 + tried.rollout.max_new_tokens,
         kept=2,
-        device_bytes=80 * GIGABYTE,
+        device_bytes=device_bytes,
         host_bytes=None,
     )
     return plan_memory(tried, placement, transport, sizes)
@@ -85,3 +87,10 @@ def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_i
         share * (80 * GIGABYTE - CONTEXT), abs=1
     )
     assert memory.budgets[1].needed <= 80 * GIGABYTE
+
+
+def test_on_a_cpu_the_workers_of_an_engine_hold_together_what_one_would_and_are_a_process_each() -> None:
+    alone = parts(planned(recipe(), num_gpus=0), 0)
+    divided = parts(planned(recipe(engine={"tensor_parallel": 2}), num_gpus=0), 0)
+    workers = recipe().engine.replicas
+    assert divided == alone | {"processes": alone["processes"] + workers * PROCESS_ON_CPU}

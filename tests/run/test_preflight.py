@@ -52,8 +52,8 @@ def eight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
 def test_a_gpu_that_another_process_computes_on_is_refused_with_its_pid_name_and_memory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eight: FakeNvml
 ) -> None:
-    eight.use(1, 4711, "/usr/bin/python3", 30_000_000_000)
-    with pytest.raises(InputError, match=r"GPU 1 NVIDIA H200, 150\.8 GB: is in use by pid 4711 \(/usr/bin/python3\) w"):
+    eight.use(1, 4711, "/bin/a, b", 30_000_000_000)
+    with pytest.raises(InputError, match=r"GPU 1 NVIDIA H200, 150\.8 GB: is in use by pid 4711 \(/bin/a, b\) w"):
         plan(tmp_path, monkeypatch, ("0", "1"))
 
 

@@ -78,7 +78,7 @@ def command(server: ServerSpec, python: str) -> list[str]:
         "--weight-version": server.versions.oldest,
         "--dtype": config.dtype,
         "--max-running-requests": config.slots,
-        "--tp-size": len(devices) or 1,
+        "--tp-size": config.tensor_parallel,
         "--stream-interval": config.stream_interval,
         "--log-level-http": "warning",
         "--random-seed": server.seed,

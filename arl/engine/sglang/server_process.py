@@ -92,6 +92,21 @@ def install_plugin(place: Path) -> None:
         os.environ["SGLANG_PLUGINS"] = f"{chosen},arl"
 
 
+def divide_threads(workers: int) -> None:
+    """Divide this server's threads between its workers, and on a CPU its cores.
+
+    SGLang gives each worker a NUMA node, and refuses more workers than there are, unless somebody names their cores.
+    """
+    threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    os.environ["OMP_NUM_THREADS"] = str(max(threads // workers, 1))
+    if "SGLANG_USE_CPU_ENGINE" in os.environ:
+        cores = sorted(os.sched_getaffinity(0))
+        size = max(len(cores) // workers, 1)
+        parts = [cores[worker * size : (worker + 1) * size] or cores for worker in range(workers)]
+        named = "|".join(",".join(map(str, part)) for part in parts)
+        os.environ.setdefault("SGLANG_CPU_OMP_THREADS_BIND", named)
+
+
 def exit_with_a_code() -> None:
     """Turn SIGQUIT into exit code 1.
 
@@ -130,6 +145,9 @@ def main() -> None:
     tempfile.tempdir = str(place)  # for SGLang's sockets, which it leaves behind
     # Its workers meet in a file; torch's own store would listen on every interface.
     os.environ["SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE"] = f"file://{place}/store"
+    workers = int(sys.argv[sys.argv.index("--tp-size") + 1])
+    if workers > 1:
+        divide_threads(workers)
     exit_with_a_code()
     install_plugin(place)
     sys.path[:] = [folder for folder in sys.path if folder != str(Path(__file__).parent)]
