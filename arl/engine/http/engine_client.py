@@ -234,7 +234,7 @@ class HttpEngine:
         self._timer = PartTimer()
         self._count_busy()
         self._batches.pause()
-        async with deadline(self.swap_seconds, "engine client", f"{self.url} to hand back its open requests"):
+        async with deadline(self.swap_seconds, "engine client", f"{self.url} to stop and to drop its cache"):
             with self._timer.part("drain"):
                 if self.releases_memory:  # which SGLang survives only when it knows of no request
                     await self._abort_all()
