@@ -217,7 +217,7 @@ class StartingVersions(Struct, frozen=True):
 class PauseParts(Struct, frozen=True):
     """Hold the seconds of the parts of one engine's pause. Their sum may be less than the pause."""
 
-    drain: float = 0.0  # until every open request was handed back, or stopped in place
+    drain: float = 0.0  # until it was told to stop, or had handed back every open request
     flush: float = 0.0  # until the prefix cache was dropped
     transfer: float = 0.0  # until the buckets of a broadcast were received and loaded
     load: float = 0.0  # until weights were read from a file, mapped, or copied from where they were received

@@ -97,7 +97,7 @@ METRICS = {  # name -> formula [unit]
     "sync/blocking_seconds": "the trainer's snapshot copy after the step; with rollout.lag also its wait in line [s]",
     "sync/seconds": "last swap: from the call until every engine serves the version [s]",
     "sync/pause_seconds": "last swap: the longest that an engine generated nothing; the next five are its parts [s]",
-    "sync/drain_seconds": "until its open requests were handed back, or stopped in place [s]",
+    "sync/drain_seconds": "until it was told to stop; collocated: until its open requests were handed back [s]",
     "sync/flush_seconds": "until its prefix cache was dropped [s]",
     "sync/transfer_seconds": "until the buckets of a broadcast were received and loaded [s]",
     "sync/load_seconds": "until weights were read from a file, mapped, or copied from where they lie [s]",

@@ -57,19 +57,15 @@ async def talking_to(
 def event(ids: list[int], finish: str | None = None, total: int | None = None) -> bytes:
     """Return an increment as SGLang sends it: the versions are spans of all output so far."""
     total = len(ids) if total is None else total
-    spans = [{"version": "1", "start": 0, "end": total}]
-    part = {"output_ids": ids, "completion_tokens": total, "weight_versions": spans}
+    part = {"output_ids": ids, "completion_tokens": total, "weight_versions": [span("1", 0, total)]}
     return streamed(part, finish_reason=finish and {"type": finish})
 
 
 DONE = b"data: [DONE]\n\n"
 
 
-SGLANG = [  # as SGLang streams: no spans before the last increment
-    {"output_ids": [1, 2], "weight_version": "0", "completion_tokens": 2},
-    {"output_ids": [3, 4], "weight_version": "1", "completion_tokens": 4},
-    {"output_ids": [5], "weight_version": "1", "completion_tokens": 5, "finish_reason": {"type": "length"}},
-]
+def span(version: str, start: int, end: int) -> dict[str, Any]:
+    return {"version": version, "start": start, "end": end}
 
 
 def streamed(part: dict[str, Any], **more: Any) -> bytes:

@@ -9,39 +9,43 @@ from aiohttp import web
 from arl.errors import DeadlineError, EngineError
 from arl.types import Completion, FinishReason, WeightUpdate
 from tests.engine.conftest import ask, complete, within
-from tests.engine.scripted_server import DONE, SGLANG, event, refuse, streamed, talking_to
+from tests.engine.scripted_server import DONE, event, refuse, span, streamed, talking_to
 
 
-@pytest.mark.parametrize("tells", [True, False])
-def test_under_keep_tokens_after_a_swap_wait_for_the_spans_that_tell_who_sampled_them(tells: bool) -> None:
+@pytest.mark.parametrize(("kv_policy", "flush"), [("keep", []), ("recompute", ["/flush_cache"])])
+def test_a_call_stays_open_over_a_swap_and_each_increment_says_who_sampled_its_tokens(
+    kv_policy: str, flush: list[str]
+) -> None:
     """The increment after the swap holds a token that the old weights had sampled before it."""
     heard = []
-    spans = [{"version": "0", "start": 0, "end": 3}, {"version": "1", "start": 3, "end": 5}]
-    last = streamed(SGLANG[2], weight_versions=spans) if tells else streamed(SGLANG[2])
+    parts: list[dict[str, Any]] = [
+        {"output_ids": [1, 2], "completion_tokens": 2, "weight_versions": [span("0", 0, 2)]},
+        {"output_ids": [3, 4], "completion_tokens": 4, "weight_versions": [span("0", 0, 3), span("1", 3, 4)]},
+        {"output_ids": [5], "completion_tokens": 5, "weight_versions": [span("0", 0, 3), span("1", 3, 5)]},
+    ]
 
     async def scenario() -> None:
         swapped = asyncio.Event()
 
         async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
-            await response.write(streamed(SGLANG[0]))
+            await response.write(streamed(parts[0]))
             await swapped.wait()
-            await response.write(streamed(SGLANG[1]) + last + DONE)
+            await response.write(streamed(parts[1]) + streamed(parts[2], finish_reason={"type": "length"}) + DONE)
 
-        async with talking_to(write, version=0, kv_policy="keep") as (engine, seen):
+        async with talking_to(write, version=0, kv_policy=kv_policy) as (engine, seen):
             async for increment in engine.generate(ask("kept", tokens=5)):
                 heard.append((increment.token_ids, increment.policy_versions))
                 if not swapped.is_set():
-                    await engine.update_weights(WeightUpdate(1, "weights"))
+                    report = await engine.update_weights(WeightUpdate(1, "weights"))
+                    assert report.recomputed_tokens == (5 if kv_policy == "recompute" else 0)
                     swapped.set()
-            assert seen[0]["extra_key"] == ["0"], "the prefix cache is keyed by version"
-            assert seen[1:] == ["/pause_generation", "/update_weights_from_disk", "/continue_generation"]
+            keyed = seen[0].get("extra_key") == ["0"]
+            assert keyed == (kv_policy == "keep"), "a prefix cache that is not flushed is keyed by version"
+            pause = ["/pause_generation", *flush]
+            assert seen[1:] == [*pause, "/update_weights_from_disk", "/continue_generation"]
 
-    if tells:
-        within(scenario)
-        assert heard == [((1, 2), (0, 0)), ((3, 4, 5), (0, 1, 1))]
-    else:
-        with pytest.raises(EngineError, match="keep needs"):
-            within(scenario)
+    within(scenario)
+    assert heard == [((1, 2), (0, 0)), ((3, 4), (0, 1)), ((5,), (1,))]
 
 
 @pytest.mark.parametrize(
@@ -54,6 +58,7 @@ def test_under_keep_tokens_after_a_swap_wait_for_the_spans_that_tell_who_sampled
         (event([1], "abort"), "without being asked"),
         (event([1]).replace(b'"1"', b'"2"'), "version 2 is said to have sampled a token, and 1 is"),
         (event([1, 2], "length") + DONE, "18 tokens short of its budget: its context or its cache"),
+        (streamed({"output_ids": [1], "completion_tokens": 1}), "does not say which version sampled 1 of 1 tokens"),
     ],
 )
 def test_a_wrong_answer_is_an_error_that_names_server_and_request(answer: bytes, message: str) -> None:
@@ -77,7 +82,7 @@ def test_no_weights_are_loaded_over_a_cache_that_could_not_be_flushed() -> None:
                 await engine.update_weights(WeightUpdate(1, "weights"))
             return seen
 
-    assert within(scenario) == ["/flush_cache"]
+    assert within(scenario) == ["/pause_generation", "/flush_cache"]
 
 
 def test_silence_ends_at_its_deadline_and_says_who_waits() -> None:
@@ -100,16 +105,16 @@ def test_a_request_aborted_in_the_servers_line_repeats_no_token() -> None:
 
         async def write(_: dict[str, Any], response: web.StreamResponse) -> None:
             if asked.is_set():
-                await response.write(streamed({**SGLANG[2], "output_ids": [7], "completion_tokens": 1}) + DONE)
+                await response.write(event([7], "length") + DONE)
                 return
-            await response.write(streamed(SGLANG[0]))
+            await response.write(event([1, 2]))
             asked.set()
             await aborted.wait()
             logprobs = [[-0.5, i, None] for i in (1, 2)]
             end = {"output_token_logprobs": logprobs, "finish_reason": {"type": "abort"}}
             await response.write(streamed({"output_ids": [2], "completion_tokens": 2}, **end) + DONE)
 
-        async with talking_to(write, aborted) as (engine, _):
+        async with talking_to(write, aborted, releases_memory=True) as (engine, _):
             call = asyncio.create_task(complete(engine, ask("retracted", tokens=3)))
             await asked.wait()
             await engine.pause()
@@ -198,7 +203,7 @@ def test_nothing_reaches_a_server_that_a_pause_has_emptied() -> None:
             open_there -= 1
             await response.write(event([], "abort") + DONE)
 
-        async with talking_to(write, aborted) as (engine, seen):
+        async with talking_to(write, aborted, releases_memory=True) as (engine, seen):
             call = asyncio.create_task(complete(engine, ask("late")))
             for _ in range(turns):
                 await asyncio.sleep(0)

@@ -47,13 +47,17 @@ def test_bad_input_gets_a_400_that_says_why(server: ServerProcess, body: Any, me
     assert within(lambda: post(server, "/generate", generate([1])))[0] == 200
 
 
-def test_a_pause_keeps_what_is_open_and_its_cache(server: ServerProcess) -> None:
+@pytest.mark.parametrize(("mode", "flushed"), [("in_place", 400), ("retract", 200)])
+def test_a_pause_keeps_what_is_open_and_in_place_its_cache(server: ServerProcess, mode: str, flushed: int) -> None:
     async def scenario() -> None:
+        body = generate([1], sampling_params=[SAMPLING | {"max_new_tokens": 500}])
         assert (await post(server, "/pause_generation", {"mode": "abort"}))[0] == 400
-        assert (await post(server, "/pause_generation", {"mode": "in_place"}))[0] == 200
-        answer = asyncio.create_task(post(server, "/generate", generate([1])))
+        answer = asyncio.create_task(post(server, "/generate", body))
         while (await post(server, "/flush_cache", {}))[0] != 400:
             pass  # `within` bounds it
+        assert (await post(server, "/pause_generation", {"mode": mode}))[0] == 200
+        assert (await post(server, "/flush_cache", {}))[0] == flushed
+        assert (await post(server, "/release_memory_occupation", {}))[0] == 400
         assert (await post(server, "/abort_request", {"abort_all": True}))[0] == 200
         assert '"abort"' in (await answer)[1]
         assert (await post(server, "/flush_cache", {}))[0] == 200

@@ -173,7 +173,7 @@ class EmbeddedEngine:
                 if rows.sent[row] < rows.length[row]:
                     rows.emit(row, None)
             if not self._keeps_cache:
-                self._retract()
+                self.retract()
 
     async def resume(self) -> None:
         """See Engine.resume."""
@@ -332,8 +332,8 @@ class EmbeddedEngine:
             self._rows.emit(row, "abort")
         self._remove(gone)
 
-    def _retract(self) -> None:
-        """Put every row back at the head of the line, as a longer prompt.
+    def retract(self) -> None:
+        """Put every row back at the head of the line, as a longer prompt. It must be paused.
 
         The rows are sorted by their tokens, so that rows with equal prefixes are prefilled by one pass.
         """

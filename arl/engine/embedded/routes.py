@@ -53,7 +53,7 @@ class EngineRoutes:
         """Return what answers each path. Handlers raise an EngineError or a DecodeError for bad input."""
         return [
             web.post("/generate", self._generate),
-            _post("/pause_generation", wire.Pause, lambda _: self._engine.pause()),
+            _post("/pause_generation", wire.Pause, self._pause),
             _post("/continue_generation", dict, lambda _: self._engine.resume()),
             _post("/abort_request", wire.Abort, self._abort),
             _post("/flush_cache", dict, self._flush),
@@ -103,21 +103,27 @@ class EngineRoutes:
             finish_reason=None if new.finish_reason is None else wire.Finish(new.finish_reason),
             weight_versions=wire.spans(new.policy_versions),
             output_token_logprobs=[(logprob, token, None) for logprob, token in pairs],
-            weight_version=str(self._engine.loaded_version),
         )
         return wire.Chunk(list(new.token_ids), meta, index)
+
+    async def _pause(self, body: wire.Pause) -> None:
+        await self._engine.pause()
+        if body.mode == "retract":
+            self._engine.retract()
 
     async def _abort(self, body: wire.Abort) -> None:
         self._engine.abort(None if body.abort_all else body.rid)
 
     async def _flush(self, _: Any) -> None:
-        """Succeed if nothing is open, because nothing else is cached; SGLang refuses as well while something is."""
-        if self._engine.num_open:
-            raise EngineError(f"{self._engine.num_open} requests are open: their cache cannot be dropped")
+        """Succeed if nothing runs, because nothing else is cached; SGLang refuses as well while something does."""
+        running = (await self._engine.report()).running
+        if running:
+            raise EngineError(f"{running} requests run: their cache cannot be dropped")
 
     async def _release(self, _: Any) -> None:
         """Free the cache's memory. The weights stay, because new ones are copied into them."""
-        await self._flush(_)
+        if self._engine.num_open:
+            raise EngineError(f"{self._engine.num_open} requests are open: their cache cannot be dropped")
         self._engine.release_cache()
 
     async def _succeed(self, _: Any) -> Response:

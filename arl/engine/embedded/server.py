@@ -82,7 +82,7 @@ def serve_model(options: ServerOptions) -> None:
     engine = EmbeddedEngine(
         model,
         slots=options.slots,
-        kv_policy="keep",  # clients with another policy take back their requests before a swap
+        kv_policy="keep",  # clients with another policy have it retract at a pause
         stream_interval=options.stream_interval,
         version=options.version,
     )

@@ -2,7 +2,7 @@
 
 open() ─► pending ─► one POST for all calls of an event-loop iteration ─► increments ─► each call
              ▲                                                                │
-             └── cut short by a pause: input + what was sampled, the rest of the budget
+             └── cut short by a pause that aborts: input + what was sampled, the rest of the budget
 
 Pending calls are not sent while paused, so callers see of a pause only a silence.
 """
@@ -19,20 +19,18 @@ from arl.clock import deadline, now
 from arl.engine.continuation import Continuation
 from arl.engine.http.sglang_protocol import Piece, SGLangProtocol
 from arl.errors import DeadlineError, EngineError, EngineLost, RunError, short_message
-from arl.types import FinishReason, GenerateRequest, Increment
+from arl.types import GenerateRequest, Increment
 
 
 @dataclass(eq=False)
 class Call:
-    """Keep a request that is open at one server. It may be sent several times, because a pause cuts it short."""
+    """Keep a request that is open at one server. It may be sent several times, because a pause may cut it short."""
 
     continuation: Continuation
     serial: int  # in order of arrival
     name: str = ""  # at the server; new each time it is sent, because a server may still hold the last one
     is_sent: bool = False  # the server knows it by this name
-    is_known: bool = False  # the server has computed tokens for it since it was last sent
-    unsettled_ids: list[int] = field(default_factory=list)  # sampled by a version that is not known yet
-    unsettled_logprobs: list[float] = field(default_factory=list)
+    is_cached: bool = False  # the server has computed tokens for it since it was last paused
     events: asyncio.Queue[Increment | RunError] = field(default_factory=asyncio.Queue)  # an error ends the call
     closed: bool = False  # by the caller
 
@@ -48,23 +46,26 @@ class Call:
             error = kind(f"{url}: request {self.request_id}: {short_message(reason)}")
         self.events.put_nowait(error)
 
-    def take(self, piece: Piece, paused: bool, swapped: bool, newest: int) -> bool:
+    def drop_cache(self) -> int:
+        """Note that the server has no cache of it any more; return the number of tokens that it held."""
+        request = self.continuation.request
+        tokens = len(request.input_ids) + request.sampling.max_new_tokens - self.continuation.budget
+        was_cached, self.is_cached = self.is_cached, False
+        return tokens if was_cached else 0
+
+    def take(self, piece: Piece, paused: bool, newest: int) -> bool:
         """Take one increment; return whether a pause cut the call short, so that the rest is to be asked for.
 
         Args:
             piece: of this call
-            paused: there was a pause since the call was sent
-            swapped: weights were loaded since, under the open call. Until the server says which version sampled which
-                token, as SGLang does with the last increment, the old weights may have sampled any of its next tokens
+            paused: there was a pause that aborts since the call was sent
             newest: version that the server was given
 
         Raises:
-            EngineError: an abort that no pause explains, or a request that ended short of its budget.
+            EngineError: an abort that no pause explains, or a request that ended short of its budget. Or it does not
+                say which version sampled a token, or names one that the server was never given.
         """
-        self.is_known = self.is_known or bool(piece.token_ids)
-        self.unsettled_ids += piece.token_ids
-        # SGLang takes the log of rounded probabilities, which may exceed 0.
-        self.unsettled_logprobs += [min(logprob, 0.0) for logprob in piece.logprobs]
+        self.is_cached = self.is_cached or bool(piece.token_ids)
         self.continuation.add(piece.token_ids)
         reason = None if piece.finish is None else self.continuation.finish(piece.finish)
         budget = self.continuation.budget
@@ -74,30 +75,18 @@ class Call:
                 "(--context-length, --max-total-tokens) is too small"
             )
         is_cut = reason == "abort"
-        if piece.is_exact or not swapped or reason is not None:
-            self._settle(piece, swapped, newest, None if is_cut else reason)
+        if piece.token_ids or not (reason is None or is_cut):
+            versions = _last_versions(piece.versions, len(piece.token_ids))
+            latest = max(versions, default=newest)
+            if latest > newest:
+                raise EngineError(f"version {latest} is said to have sampled a token, and {newest} is the newest")
+            # SGLang takes the log of rounded probabilities, which may exceed 0.
+            logprobs = tuple(min(logprob, 0.0) for logprob in piece.logprobs)
+            increment = Increment(tuple(piece.token_ids), logprobs, versions, None if is_cut else reason)
+            self.events.put_nowait(increment)
         if is_cut and not paused and not self.closed:
             raise EngineError(f"the server aborted it without being asked to: {piece.message}")
         return is_cut and not self.closed
-
-    def _settle(self, piece: Piece, swapped: bool, newest: int, reason: FinishReason | None) -> None:
-        """Hand on the unsettled tokens with the versions that `piece` names, and why the request has ended.
-
-        Raises:
-            EngineError: it does not say which version sampled a token, or names one that the server was never given.
-        """
-        ids = self.unsettled_ids
-        logprobs = self.unsettled_logprobs
-        if not ids and reason is None:
-            return
-        self.unsettled_ids = []
-        self.unsettled_logprobs = []
-        if ids and swapped and not piece.is_exact:
-            raise EngineError("it does not report which version sampled a token, as engine.kv_policy keep needs")
-        versions = _last_versions(piece.versions, len(ids))
-        if versions and max(versions) > newest:
-            raise EngineError(f"version {max(versions)} is said to have sampled a token, and {newest} is the newest")
-        self.events.put_nowait(Increment(tuple(ids), tuple(logprobs), versions, reason))
 
 
 def _last_versions(runs: Sequence[tuple[int, int]], count: int) -> tuple[int, ...]:
@@ -109,12 +98,12 @@ def _last_versions(runs: Sequence[tuple[int, int]], count: int) -> tuple[int, ..
     >>> _last_versions([(3, 4), (4, 1)], 3)
     (3, 3, 4)
     """
-    versions: list[int] = []
-    for version, length in runs:
-        versions += [version] * length
+    versions: tuple[int, ...] = ()
+    for version, length in reversed(runs):
+        versions = (version,) * min(length, count - len(versions)) + versions
     if len(versions) < count:
-        raise EngineError(f"the versions cover {len(versions)} of {count} tokens")
-    return tuple(versions[len(versions) - count :])
+        raise EngineError(f"the server does not say which version sampled {count - len(versions)} of {count} tokens")
+    return versions
 
 
 class BatchSender:
@@ -125,18 +114,21 @@ class BatchSender:
         silence_seconds: longest silence of a server that has open calls, while not paused
         keys_cache: name the version with each call, so that the server's prefix cache, which a swap keeps, never
             serves a prefix of other weights
+        aborts: at a pause every call ends, and its rest is sent again; else they stay open
         version: that the server has loaded
     """
 
-    def __init__(self, protocol: SGLangProtocol, silence_seconds: float, keys_cache: bool, version: int) -> None:
+    def __init__(
+        self, protocol: SGLangProtocol, silence_seconds: float, keys_cache: bool, aborts: bool, version: int
+    ) -> None:
         self._protocol = protocol
         self._silence_seconds = silence_seconds
         self._keys_cache = keys_cache
+        self._aborts = aborts
         self.version = version  # that the server has loaded
         self.newest_version = version  # that it was given, before it answers that it is loaded
         self.idle = asyncio.Event()  # no POST is in flight
         self.idle.set()
-        self.recomputed_tokens = 0  # by the server, because pauses have cut calls short
         self._pending: list[Call] = []
         self._is_scheduled = False  # _send_pending
         self._is_paused = False
@@ -214,7 +206,7 @@ class BatchSender:
         Args:
             num_pauses: pauses there had been when the batch was put together
         """
-        if num_pauses != self._num_pauses:  # nothing may reach a server that is being emptied
+        if num_pauses != self._num_pauses:  # nothing may reach a server that is paused or being emptied
             self._enqueue([call for call in calls if not call.closed])
             return
         left = dict(enumerate(calls))
@@ -240,15 +232,13 @@ class BatchSender:
         Raises:
             EngineError: an increment is of no open call, or cannot be.
         """
-        version = self.version
         num_pauses = self._num_pauses
         for call in calls:  # an abort ends every name that begins with its own, so none may begin another
             call.name = f"{call.request_id}#{self._prefix}.{next(self._serials)};"
             call.is_sent = False
-            call.is_known = False
         names = [call.name for call in calls]
         rests = [call.continuation.rest() for call in calls]
-        cache_key = str(version) if self._keys_cache else None
+        cache_key = str(self.version) if self._keys_cache else None
         self._silences.append(silence)
         self.idle.clear()
         try:
@@ -261,29 +251,27 @@ class BatchSender:
                 async for pieces in answers:
                     self._hear()
                     for piece in pieces:
-                        self._take(piece, left, num_pauses, version)
+                        self._take(piece, left, num_pauses)
         finally:
             self._silences.remove(silence)
             if not self._silences:
                 self.idle.set()
 
-    def _take(self, piece: Piece, left: dict[int, Call], num_pauses: int, version: int) -> None:
+    def _take(self, piece: Piece, left: dict[int, Call], num_pauses: int) -> None:
         """Hand one increment to its call, and ask for the rest of a call that a pause cut short.
 
         Args:
             left: see `_converse`
-            num_pauses, version: when the batch was sent
+            num_pauses: when the batch was sent
         """
         if piece.index not in left:
             raise EngineError(f"an increment is said to be of request {piece.index}, which has ended or never was")
         call = left[piece.index]
-        paused = num_pauses != self._num_pauses
-        cut_short = call.take(piece, paused, swapped=version != self.version, newest=self.newest_version)
+        paused = self._aborts and num_pauses != self._num_pauses
+        cut_short = call.take(piece, paused, newest=self.newest_version)
         if piece.finish is not None:
             del left[piece.index]
         if cut_short:
-            if call.is_known:
-                self.recomputed_tokens += len(call.continuation.rest().input_ids)
             self._enqueue([call])
 
     def _hear(self) -> None:

@@ -2,9 +2,10 @@
 
 generate() ─► BatchSender ─► increments          pause() ─► update_weights() ─► resume()
 
-kv_policy recompute: abort all ─► every POST has ended ─► flush the prefix cache ─► load ─► send the calls again
+kv_policy recompute: retract all, which stay open ─► flush the prefix cache ─► load ─► continue
 kv_policy keep: pause in place ─► load ─► continue; the prefix cache is keyed by version
-releases_memory: pause() releases all of the server's memory; a load takes that of the weights back, resume() the rest
+releases_memory: abort all ─► every POST has ended ─► flush ─► load ─► send the calls again. pause() releases all of the
+    server's memory; a load takes that of the weights back, resume() the rest
 """
 
 import asyncio
@@ -104,6 +105,7 @@ class HttpEngine:
         self._paused_since: float | None = None
         self._busy = Stopwatch()
         self._timer = PartTimer()  # of the last pause
+        self._recomputed_tokens = 0  # of open calls, whose cache pauses have dropped since the last report
 
     async def __aenter__(self) -> Self:
         self._http = Http(self.url, self.key, self.swap_seconds, self.certificate)
@@ -113,7 +115,9 @@ class HttpEngine:
         except BaseException:
             await self._http.close()
             raise
-        self._batches = BatchSender(self._protocol, self.generate_seconds, self.kv_policy == "keep", version)
+        self._batches = BatchSender(
+            self._protocol, self.generate_seconds, self.kv_policy == "keep", self.releases_memory, version
+        )
         self._loader = WeightLoader(self._protocol, self.sender, self.workers, self.first_rank)
         self._loader.loaded = WeightUpdate(version, model.model_path)
         return self
@@ -209,8 +213,7 @@ class HttpEngine:
                 raise
             if pauses_itself:
                 await self._resume()
-            recomputed = self._batches.recomputed_tokens
-            self._batches.recomputed_tokens = 0
+            recomputed, self._recomputed_tokens = self._recomputed_tokens, 0
             parts = PauseParts(**self._timer.seconds)
             report = SwapReport(update.version, now() - since, now() - start, recomputed, parts)
             await self._loader.check(update)
@@ -224,40 +227,46 @@ class HttpEngine:
         self._busy.run(len(self._calls) > 0 and self._paused_since is None)
 
     async def _pause(self) -> None:
-        """Have the server stop generating: with its open requests in place, or by handing all of them back."""
+        """Have the server stop generating: with its open requests in place, back in line, or handed back to us."""
         if self._paused_since is not None:
             return
         self._paused_since = now()
         self._timer = PartTimer()
         self._count_busy()
         self._batches.pause()
-        if self.kv_policy == "keep":
+        async with deadline(self.swap_seconds, "engine client", f"{self.url} to stop and to drop its cache"):
             with self._timer.part("drain"):
-                await self._protocol.pause_in_place()
-            return
-        idle = self._batches.idle
-        async with deadline(self.swap_seconds, "engine client", f"{self.url} to hand back its open requests"):
-            with self._timer.part("drain"):
-                while not idle.is_set():
-                    await self._protocol.abort_all()
-                    with contextlib.suppress(TimeoutError):
-                        async with asyncio.timeout(ABORT_AGAIN_SECONDS):
-                            await idle.wait()
-            # Prefixes of the old weights go as soon as the server's scheduler is idle. This is also a barrier: an abort
-            # that is still on its way would end what is sent next.
+                if self.releases_memory:  # which SGLang survives only when it knows of no request
+                    await self._abort_all()
+                else:
+                    await self._protocol.pause("in_place" if self.kv_policy == "keep" else "retract")
+            if self.kv_policy == "keep":
+                return
+            # Prefixes of the old weights go as soon as nothing runs. This is also a barrier: an abort that is still on
+            # its way would end what is sent next.
             with self._timer.part("flush"):
                 is_flushed = await self._protocol.flush_cache()
                 while not is_flushed:
                     await asyncio.sleep(FLUSH_AGAIN_SECONDS)
                     is_flushed = await self._protocol.flush_cache()
+        for call in self._calls.values():
+            self._recomputed_tokens += call.drop_cache()
+
+    async def _abort_all(self) -> None:
+        idle = self._batches.idle
+        while not idle.is_set():
+            await self._protocol.abort_all()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(ABORT_AGAIN_SECONDS):
+                    await idle.wait()
 
     async def _resume(self) -> None:
         if self._paused_since is None:
             return
         with self._timer.part("resume"):
             await self._loader.resume_memory()
-            if self.kv_policy == "keep":
-                await self._protocol.continue_in_place()
+            if not self.releases_memory:
+                await self._protocol.continue_generation()
         self._paused_since = None
         self._count_busy()
         self._batches.resume()

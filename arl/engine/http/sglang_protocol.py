@@ -1,7 +1,7 @@
 """Speak SGLang's HTTP protocol with one server, SGLang's own or arl's: every route and message of it. Torch-free.
 
     BatchSender   generate, abort                                                              ─┐
-    HttpEngine    introduce, load, pause_in_place, continue_in_place, abort_all, flush_cache   ─┼─► one server
+    HttpEngine    introduce, load, pause, continue_generation, abort_all, flush_cache           ─┼─► one server
     WeightLoader  what arl.sync.weight_loader.WeightServer lists                               ─┘
 
 What a replica does with these, to pause, to continue, to swap, is the same for every protocol and stands in those
@@ -35,7 +35,6 @@ class Piece(Struct, frozen=True):
     token_ids: list[int]
     logprobs: Sequence[float]  # of these tokens
     versions: list[tuple[int, int]]  # (version, tokens that it has sampled) in order; the last end with these tokens
-    is_exact: bool  # the server says which version sampled which token; else `versions` holds what it had loaded
     finish: FinishReason | None
     message: str | None  # about an abort
 
@@ -99,12 +98,12 @@ class SGLangProtocol:
         # SGLang's own pause in mode abort does the same, and then sleeps for a second.
         await self._http.command("/abort_request", wire.Abort(abort_all=True))
 
-    async def pause_in_place(self) -> None:
-        """Stop between two passes; open requests keep their cache."""
-        await self._http.command("/pause_generation", {"mode": "in_place"})
+    async def pause(self, mode: wire.PauseMode) -> None:
+        """Stop between two passes; open requests stay open, and keep their cache or give it up."""
+        await self._http.command("/pause_generation", wire.Pause(mode))
 
-    async def continue_in_place(self) -> None:
-        """End `pause_in_place`."""
+    async def continue_generation(self) -> None:
+        """End `pause`."""
         await self._http.command("/continue_generation", {})
 
     async def flush_cache(self) -> bool:
@@ -188,10 +187,7 @@ def _piece(data: bytes, received: list[int]) -> Piece:
         chunk = _chunks.decode(data)
         meta = chunk.meta_info
         count = meta.completion_tokens - received[chunk.index]
-        if meta.weight_versions is not None:
-            versions = [(int(span.version), span.end - span.start) for span in meta.weight_versions]
-        else:
-            versions = [(int(meta.weight_version), count)] if count else []
+        versions = [(int(span.version), span.end - span.start) for span in meta.weight_versions]
     except (ValueError, IndexError) as error:
         raise EngineError(f"{error}: {data[:500]!r}") from error
     ids = chunk.output_ids
@@ -208,7 +204,6 @@ def _piece(data: bytes, received: list[int]) -> Piece:
         token_ids=ids,
         logprobs=[logprob for logprob, _, _ in triples],
         versions=versions,
-        is_exact=meta.weight_versions is not None,
         finish=None if finish is None else finish.type,
         message=None if finish is None else finish.message,
     )

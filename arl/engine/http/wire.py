@@ -1,8 +1,8 @@
 """Define SGLang's HTTP protocol as typed messages, for arl's server and arl's client alike. Torch-free.
 
    {"input_ids": [[1, 2], [3]], "rid": ["a", "b"], "sampling_params": [{…}, {…}], "stream": true, …}
-─► data: {"index": 1, "output_ids": [7], "meta_info": {"output_token_logprobs": [[-0.4, 7, null]],
-          "weight_version": "3", "completion_tokens": 1, "finish_reason": null, …}}
+─► data: {"index": 1, "output_ids": [7], "meta_info": {"output_token_logprobs": [[-0.4, 7, null]], "weight_versions":
+          [{"version": "3", "start": 0, "end": 1}], "completion_tokens": 1, "finish_reason": null, …}}
 ─► data: [DONE]
 
 Fields that arl never sets have the one value that arl needs; of answers there are only the fields that arl reads.
@@ -19,6 +19,7 @@ from arl.engine.base import IDLE, Load
 from arl.types import SamplingParams
 
 DONE = b"[DONE]"
+PauseMode = Literal["in_place", "retract"]
 
 
 class Sampling(Struct, forbid_unknown_fields=True, omit_defaults=True, rename={"seed": "sampling_seed"}):
@@ -76,14 +77,14 @@ class Finish(Struct, omit_defaults=True):
 class MetaInfo(Struct, omit_defaults=True):
     """Describe the tokens of an increment.
 
-    SGLang sends `weight_versions` with the last increment only, for all tokens of the call; before 0.5.18, never.
+    `weight_versions` are of these tokens or of all tokens of the call so far. By itself SGLang sends them with the last
+    increment only; arl's plugin (engine/sglang/server_plugin.py) has it send them with each.
     """
 
     completion_tokens: int
     finish_reason: Finish | None = None
-    weight_versions: list[Span] | None = None
+    weight_versions: list[Span] = []
     output_token_logprobs: list[tuple[float, int, Any]] = []
-    weight_version: str = ""
 
 
 class Chunk(Struct):
@@ -95,9 +96,9 @@ class Chunk(Struct):
 
 
 class Pause(Struct):
-    """Stop generating between two passes; open requests keep their cache."""
+    """Stop generating between two passes; open requests keep their cache, or are put back in line without it."""
 
-    mode: Literal["in_place"] = "in_place"
+    mode: PauseMode
 
 
 class Abort(Struct):

@@ -1,12 +1,14 @@
 """Change a few things in SGLang's own processes, where arl is not. Standard library, torch and SGLang only.
 
-SGLang loads this file as a plugin in each of its processes (server_process.py), and `register` changes four things.
+SGLang loads this file as a plugin in each of its processes (server_process.py), and `register` says what changes.
 Weights: one request receives a whole version, bucket by bucket: the next one arrives while one is loaded. SGLang by
 itself takes a request for each bucket, and nothing arrives between them.
 Checksums: SGLang's `/weights_checker` hashes its own fused tensors, on CUDA only. With this plugin it answers with the
 sha256 of every weight under its published name, split out of the fused ones; with one worker.
 Groups: each wait ends after the run's deadline, where a sender that dies would hold it for half an hour. The first
 broadcast, at which NCCL makes its communicator, is a byte when the group is joined. A group is left without waiting.
+Prefixes: `/flush_cache` drops them also while a pause has put open requests back in line, where SGLang refuses.
+Versions: every increment says which version sampled which of its request's tokens, where SGLang says it with the last.
 Loads: the file in which its processes share their load lies in a folder that goes with the server, not in /dev/shm.
 """
 
@@ -22,6 +24,8 @@ CHECKSUMS = "sglang.srt.utils.weight_checker.WeightChecker._compute_checksum"
 LOADS = "sglang.srt.managers.load_snapshot.shm_path_for"
 UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
 BUCKETS = "buckets:"  # begins the load format of arl.engine.http.wire.UpdateFromDistributed
+FLUSH = "sglang.srt.managers.scheduler.Scheduler.flush_cache"
+STREAM = "sglang.srt.managers.scheduler_components.output_streamer._GenerationStreamAccumulator.to_payload"
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
@@ -33,6 +37,8 @@ def register(place: str) -> None:
     HookRegistry.register(f"{UPDATER}.init_custom_process_group", join_in_time, HookType.AROUND)
     HookRegistry.register(f"{UPDATER}.WeightUpdater.destroy_weights_update_group", leave_at_once, HookType.AROUND)
     HookRegistry.register(f"{UPDATER}.WeightUpdater.update_weights_from_distributed", receive, HookType.AROUND)
+    HookRegistry.register(FLUSH, flush_between_passes, HookType.AROUND)
+    HookRegistry.register(STREAM, tell_versions, HookType.BEFORE)
     HookRegistry.register(LOADS, lambda _: f"{place}/loads", HookType.REPLACE)
 
 
@@ -118,6 +124,33 @@ def tensors_of(flat: Any, bucket: Any) -> Iterator[tuple[str, Any]]:
         begin = end
         end += dtype.itemsize * math.prod(shape)
         yield name, flat[begin:end].view(dtype).view(shape)
+
+
+def flush_between_passes(original: Any, scheduler: Any, *args: Any, **options: Any) -> Any:
+    """Drop every prefix, in a pause also while requests wait: such a request holds no cache, and none of it is in use.
+
+    SGLang has put those that ran behind those that never did. Each rank must do the same, so no clock decides.
+    """
+    if not scheduler._engine_paused:
+        return original(scheduler, *args, **options)
+    queue = scheduler.waiting_queue
+    waiting = sorted(queue, key=lambda request: not request.is_retracted)
+    queue.clear()
+    try:
+        return original(scheduler, *args, **options)
+    finally:
+        queue.extend(waiting)
+
+
+def tell_versions(streamed: Any, **_: Any) -> None:
+    """Fill in the versions of requests that have not ended. One call a pass: each costs the scheduler time."""
+    from sglang.srt.utils.weight_versions import compute_weight_version_spans
+
+    for i, request in enumerate(streamed.output_reqs):
+        if streamed.weight_versions[i] is None:
+            streamed.weight_versions[i] = compute_weight_version_spans(
+                request.weight_version_events, streamed.current_weight_version, request.send_token_offset
+            )
 
 
 def answer(checker: Any) -> dict[str, Any]:
