@@ -133,10 +133,9 @@ def test_tokens_that_a_server_samples_behind_an_abort_are_kept_and_counted(
     """With overlapped scheduling SGLang samples two more, and says abort even if they end the request."""
 
     def said(ids: list[int], total: int, end: str | None = None, version: str = "1") -> bytes:
-        spans = [{"version": version, "start": 0, "end": total}] if end else None
         logprobs = [[-i / 10, i, None] for i in ids]
         part = {"output_ids": ids, "completion_tokens": total, "output_token_logprobs": logprobs}
-        return streamed(part, weight_version=version, weight_versions=spans, finish_reason=end and {"type": end})
+        return streamed(part, weight_versions=[span(version, 0, total)], finish_reason=end and {"type": end})
 
     async def scenario() -> tuple[Completion, list[dict[str, Any]]]:
         asked, aborted = asyncio.Event(), asyncio.Event()

@@ -183,7 +183,7 @@ class InitGroup(Struct):
 
 
 class LeaveGroup(Struct):
-    """Leave a process group, and drop what was received in it without its version."""
+    """Leave a process group."""
 
     group_name: str
 
