@@ -44,6 +44,7 @@ TORCH_FREE = [
 
 # Programs, and what they load, that run where arl is not: in SGLang's interpreter, in front of a process.
 STANDALONE = [
+    "arl/engine/sglang/cuda_toolkit.py",
     "arl/engine/sglang/server_plugin.py",
     "arl/engine/sglang/server_process.py",
     "arl/launch/child.py",

@@ -42,6 +42,9 @@ class Installation(Struct, frozen=True):
     capabilities: Capabilities  # of this version: at most those of the backend
     note: str = ""  # what a user should know of it, for `arl doctor`
     lacking: tuple[str, ...] = ()  # packages that it needs on GPUs, as pip names them, and that are not installed
+    # On GPUs: code, for `place`, of a function that prints a JSON list of arl.run.checks.Finding. Its argument: is the
+    # run collocated?
+    examination: str = ""
 
     def __str__(self) -> str:
         return f"{self.name} {self.version} in {self.place}"

@@ -8,6 +8,7 @@ import shutil
 import sys
 from collections.abc import Iterator, Sequence
 
+import msgspec
 from msgspec import Struct
 
 from arl.config.recipe import Recipe
@@ -15,7 +16,7 @@ from arl.engine.backend import Installation
 from arl.errors import InputError
 from arl.launch.devices import driver_version, find_gpus, refuse_busy
 from arl.launch.placement import Placement
-from arl.launch.torch_build import own_torch, probe_torch, refuse_unequal_nccl
+from arl.launch.torch_build import last_line, own_torch, probe_torch, refuse_unequal_nccl, run_code
 from arl.models.flash import FLASH_3, has_flash_3
 from arl.sync.publication_directory import SHARED_MEMORY
 from arl.types import Transport
@@ -35,13 +36,16 @@ class Finding(Struct, frozen=True):
         return f"ok       {self.what}" if self.good else f"MISSING  {self.what}\n{self.remedy}".rstrip()
 
 
-def gpu_checks(backends: Sequence[Installation], uses_nccl: bool, broadcasts: bool) -> Iterator[Finding]:
+def gpu_checks(
+    backends: Sequence[Installation], uses_nccl: bool, broadcasts: bool, collocated: bool
+) -> Iterator[Finding]:
     """Check what runs on GPUs need of this machine, in the order in which preflight raises it.
 
     Args:
         backends: engines that are installed; those with an interpreter of their own have packages of their own.
         uses_nccl: processes form an NCCL group, on one node or over several.
         broadcasts: engines and the trainer are in one group, so that both need the same NCCL.
+        collocated: engines release their memory to ranks on the same GPUs.
     """
     chosen = os.environ.get("CC", "").split()
     compiler = shutil.which(chosen[0]) if chosen else shutil.which("gcc") or shutil.which("clang")
@@ -57,6 +61,10 @@ def gpu_checks(backends: Sequence[Installation], uses_nccl: bool, broadcasts: bo
             f"packages for GPUs in {backend.place}{': ' if lacking else ''}{', '.join(lacking)}",
             f"{backend.place} -m pip install {' '.join(repr(requirement) for requirement in lacking)}",
         )
+        if backend.examination:
+            done = run_code(backend.place, f"{backend.examination}({collocated})", None)
+            broken = Finding(False, f"{backend.name} on GPUs: {last_line(done)}", f"reinstall what {backend.place} has")
+            yield from [broken] if done.returncode else msgspec.json.decode(done.stdout, type=list[Finding])
     if uses_nccl:  # which moves data between GPUs without peer access by /dev/shm
         free = shutil.disk_usage(SHARED_MEMORY).free if os.path.isdir(SHARED_MEMORY) else 0
         yield Finding(
@@ -89,7 +97,7 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
     forms_group = len(placement.ranks) > 1 or width > 1 or transport == "broadcast"
     environments = (recipe.train.environment, recipe.engine.environment, os.environ)
     uses_nccl = forms_group and not any(one.get(NO_SHARED_MEMORY) == "1" for one in environments)
-    for finding in gpu_checks([backend], uses_nccl, transport == "broadcast"):
+    for finding in gpu_checks([backend], uses_nccl, transport == "broadcast", recipe.mode == "collocated"):
         if not finding.good:
             raise InputError(f"missing: {finding.what}; {finding.remedy}")
     for gpu in find_gpus(names):
@@ -113,4 +121,4 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
     yield Finding(ours.cuda is not None, f"the trainer's {ours}")
     version = f"3 of {FLASH_3}" if has_flash_3() else f"2 of torch; version 3, for H100 and H200, is in {FLASH_3}"
     yield Finding(True, f"flash attention {version}")
-    yield from gpu_checks(backends, uses_nccl=True, broadcasts=True)
+    yield from gpu_checks(backends, uses_nccl=True, broadcasts=True, collocated=True)

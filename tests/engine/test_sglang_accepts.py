@@ -23,6 +23,7 @@ pytestmark = pytest.mark.sglang
 READ = """
 import json, sys
 from sglang.srt.arg_groups.model_override_base import resolved_view
+from sglang.srt.environ import envs
 from sglang.srt.server_args import prepare_server_args
 
 found = []
@@ -32,6 +33,8 @@ for argv in json.load(sys.stdin):
     view = resolved_view(args)
     names = ("device", "tp_size", "dtype", "disable_overlap_schedule", "enable_memory_saver", "mem_fraction_static")
     settings = {name: getattr(view, name) for name in names}
+    settings["sleep_on_idle"] = view.sleep_on_idle
+    settings["starts_through_numactl"] = envs.SGLANG_NUMA_BIND_V2.get()
     settings["largest_graph"] = view.cuda_graph_config.decode.max_bs
     found.append(settings)
 print()
@@ -80,10 +83,14 @@ def settings(sglang_python: str, tmp_path_factory: pytest.TempPathFactory) -> li
 def test_sglang_accepts_every_command_line_of_a_cuda_server_and_takes_from_it_what_a_run_needs(
     settings: list[dict[str, Any]],
 ) -> None:
-    """Graphs reach every slot; scheduling overlaps except with a kept cache; a collocated server keeps to its share."""
+    """Graphs reach every slot; scheduling overlaps except with a kept cache.
+
+    A collocated server keeps to its share, and sleeps while ranks step. None leaves files behind.
+    """
     for (share, engine), found in zip(CASES, settings, strict=True):
         assert (found["device"], found["tp_size"], found["dtype"]) == ("cuda", len(share.devices), engine["dtype"])
         assert found["largest_graph"] == 384
         assert found["disable_overlap_schedule"] == (engine.get("kv_policy") == "keep")
-        assert found["enable_memory_saver"] == share.takes_turns
+        assert found["enable_memory_saver"] == found["sleep_on_idle"] == share.takes_turns
+        assert not found["starts_through_numactl"], "its script would stay in /tmp"
         assert share.memory_share is None or found["mem_fraction_static"] == share.memory_share

@@ -103,7 +103,7 @@ def command(server: ServerSpec, python: str) -> list[str]:
         if config.kv_policy == "keep":
             switches += KEEP_SWITCHES
         if server.resources.takes_turns:
-            switches.append("--enable-memory-saver")
+            switches += ("--enable-memory-saver", "--sleep-on-idle")  # else it polls on a core while ranks step
         if server.resources.memory_share is not None:
             flags["--mem-fraction-static"] = f"{server.resources.memory_share:.3f}"
     argv = [python, str(CHILD)]
@@ -122,8 +122,10 @@ def environment(server: ServerSpec, python: str) -> dict[str, str]:
         "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN": "1",  # by CONTEXT_MARGIN, which no request reaches
         "ARL_BROADCAST_SECONDS": str(server.recipe.deadlines.blocked_broadcast),  # for server_plugin.py
         "HF_HUB_OFFLINE": "1",  # the model is a directory
+        # A process binds itself to its GPU's socket; otherwise numactl does so, in a script that stays in /tmp.
+        "SGLANG_NUMA_BIND_V2": "0",
         **ALONE,
-        "PATH": f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}",  # it compiles with its own ninja
+        "PATH": search_path(python),
     }
     addresses = (server.host, os.environ.get("no_proxy"), os.environ.get("NO_PROXY"))
     direct = ",".join(address for address in addresses if address)
@@ -133,6 +135,11 @@ def environment(server: ServerSpec, python: str) -> dict[str, str]:
     elif server.resources.takes_turns:
         env |= _shared_gpu_environment(server.resources)
     return env
+
+
+def search_path(python: str) -> str:
+    """Return the PATH of SGLang's processes, which compile with their own ninja."""
+    return f"{Path(python).parent}{os.pathsep}{os.environ.get('PATH', '')}"
 
 
 def _shared_gpu_environment(resources: Resources) -> dict[str, str]:

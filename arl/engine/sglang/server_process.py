@@ -25,6 +25,7 @@ from typing import Any
 
 ARL = Path(__file__).parents[2]
 NETWORK: dict[str, Any] = runpy.run_path(str(ARL / "launch" / "network.py"))
+TOOLKIT: dict[str, Any] = runpy.run_path(str(Path(__file__).with_name("cuda_toolkit.py")))
 SHARED_MEMORY = Path("/dev/shm")  # where Linux has named semaphores
 MAX_HOME = 70  # bytes; a socket's path may have 107, and its folder and name take 33 of them
 HEALTH_SECONDS = 0.1  # between two requests: the server runs in this process, but reports to nobody when it is ready
@@ -125,6 +126,9 @@ def exit_with_a_code() -> None:
 
 def main() -> None:
     """Prepare this process for SGLang's server, and run it."""
+    if os.environ.get("SGLANG_USE_CPU_ENGINE") != "1":
+        TOOLKIT["set_library_path"]()
+        TOOLKIT["set_toolkit"]()
     host = sys.argv[sys.argv.index("--host") + 1]
     at = sys.argv.index("--port") + 1
     # While this socket is open the kernel gives its port to nobody. SGLang, which takes seconds to get there, may still

@@ -9,6 +9,8 @@ import shutil
 import subprocess
 from pathlib import Path
 
+from msgspec import structs
+
 from arl.config.capabilities import Capabilities
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
@@ -22,6 +24,7 @@ from arl.launch.torch_build import last_line, run_code
 TESTED = "0.5.20"
 OLDEST = (0, 5, 20)  # it says which version sampled which token, and has what server_plugin.py hooks into
 PROBE_SECONDS = 60.0
+TOOLKIT = Path(__file__).with_name("cuda_toolkit.py")
 # Packages that SGLang imports on GPUs only; it names the versions that fit among its own requirements.
 GPU_PACKAGES = ("sglang-kernel", "flashinfer_python", "torch_memory_saver")
 LACKS = "lacks "  # begins the line of a requirement that is not met
@@ -99,7 +102,10 @@ class SGLangBackend(Backend):
 
     def probe(self, config: EngineConfig) -> Installation:
         """See Backend.probe. It runs the interpreter that `config.python` names."""
-        return find_sglang(config.python)
+        found = find_sglang(config.python)
+        environment = {"PATH": server_command.search_path(found.place), **config.environment}
+        code = f"import os, runpy; os.environ.update({environment!r}); runpy.run_path({str(TOOLKIT)!r})['report']"
+        return structs.replace(found, examination=code)
 
     def refuse_model(self, path: str, recipe: Recipe) -> None:
         """See Backend.refuse_model."""
