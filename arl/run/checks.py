@@ -51,12 +51,9 @@ def gpu_checks(backends: Sequence[Installation], uses_nccl: bool, broadcasts: bo
         "install one and Python's headers (apt install gcc python3-dev), or name one in CC",
     )
     for backend in backends:
-        lacking = backend.lacking
-        yield Finding(
-            not lacking,
-            f"packages for GPUs in {backend.place}{': ' if lacking else ''}{', '.join(lacking)}",
-            f"{backend.place} -m pip install {' '.join(repr(requirement) for requirement in lacking)}",
-        )
+        lacking = ", ".join(backend.lacking)
+        what = f"what {backend.name} needs on GPUs, in {backend.place}{': ' if lacking else ''}{lacking}"
+        yield Finding(not lacking, what, backend.remedy)
     if uses_nccl:  # which moves data between GPUs without peer access by /dev/shm
         free = shutil.disk_usage(SHARED_MEMORY).free if os.path.isdir(SHARED_MEMORY) else 0
         yield Finding(
