@@ -24,8 +24,9 @@ from torch import Tensor
 
 from arl.bench import to_json
 from arl.bench.trainer_bench import write_model
+from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Train
-from arl.engine.sglang.sglang_backend import find_sglang
+from arl.engine.backend import find_backend
 from arl.errors import InputError
 from arl.launch.network import LOOPBACK
 from arl.run.checks import gpu_findings
@@ -145,7 +146,7 @@ def run_recipe(until: float, name: str) -> None:
 
 def _need_sglang() -> None:
     try:
-        found = find_sglang(None)
+        found = find_backend("sglang").probe(EngineConfig(kind="sglang"))
     except InputError as error:
         raise CheckFailed(str(error)) from error
     missing = [finding for finding in gpu_findings(("0",), [found]) if not finding.good]
