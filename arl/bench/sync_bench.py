@@ -1,6 +1,7 @@
 """Measure how fast each transport brings new weights to an engine, beside a plain copy: `arl bench sync`.
 
     one trainer rank for each transport ─► step ─► publish ─► one engine server loads from all of them, in turn
+    a broadcast in BUCKETS buckets      ─► beside one in a single bucket, which arrives as a whole before it is loaded
 
 GB/s are of the whole way: from the end of a step until the engine serves the new weights. The pause is the time during
 which no token was generated for requests that stay open. Most of it is the pass under way, so an empty pause, without
@@ -64,6 +65,8 @@ OPEN = 8  # requests; more make each pass longer, and with it what waits for a p
 PROMPT = 2 * tuple(range(len(CHARACTERS)))
 TOKENS = 128  # of the shortest answer
 GROUP_SIZE = 4  # trajectories of a step
+BUCKETS = 8  # of a broadcast, as a model of 4 GB has
+WHOLE = "in one bucket"
 LENGTH = 128  # tokens of a trajectory, with its prompt
 RESOURCES = Resources(threads=1)
 
@@ -114,16 +117,44 @@ async def _measure(directory: Path, repeats: int, kinds: Sequence[str], note: No
     found: dict[str, Any] = {"megabytes": megabytes}
     for kind in kinds:
         note(f"{megabytes} MB: starting one {kind} server, and a trainer rank for each transport")
-        async with _system(directory, kind, CARRIED[kind]) as (servers, url, ranks):
-            stepped = {transport: _steps(rank) for transport, rank in ranks.items()}
+        async with _system(directory, kind, _num_bytes(state)) as (servers, url, ranks):
+            stepped = {name: _steps(rank) for name, rank in ranks.items()}
             for policy in POLICIES:
                 note(f"{megabytes} MB: {kind}, {policy}")
                 section = servers.recipe.engine.model_copy(update={"kv_policy": policy})
                 recipe = servers.recipe.model_copy(update={"engine": section})
                 sender = GroupSender(ranks["broadcast"], recipe.deadlines.swap)
                 async with dataclasses.replace(servers, recipe=recipe).connect(url, sender) as engine:
-                    found[f"{kind}, {policy}"] = await _swaps(engine, stepped, state, repeats)
+                    published: dict[str, Publish] = {transport: stepped[transport] for transport in CARRIED[kind]}
+                    found[f"{kind}, {policy}"] = await _swaps(engine, published, state, repeats)
+            note(f"{megabytes} MB: {kind}, {BUCKETS} buckets beside one")
+            found[f"{kind}, overlap"] = await _overlap(servers, url, ranks, stepped, repeats)
     return found
+
+
+async def _overlap(
+    servers: EngineServers, url: str, ranks: Mapping[str, TrainerClient], stepped: Mapping[str, Publish], repeats: int
+) -> dict[str, Any]:
+    """Swap in several buckets and in one, in turn, on an idle engine; return the milliseconds of the swaps."""
+    seconds: dict[str, list[float]] = {"broadcast": [], WHOLE: []}
+    async with contextlib.AsyncExitStack() as stack:
+        engines = {}
+        for name in seconds:
+            sender = GroupSender(ranks[name], servers.recipe.deadlines.swap)
+            engines[name] = await stack.enter_async_context(servers.connect(url, sender))
+        for number in range(repeats + 1):
+            for name, measured in seconds.items():
+                update, _ = await stepped[name]()
+                report = await engines[name].update_weights(update)
+                if number > 0:  # the first joins the group
+                    measured.append(report.seconds)
+    several, whole = (statistics.median(measured) for measured in seconds.values())
+    return {
+        "buckets": len(ranks["broadcast"].buckets),
+        "swap_ms": round(1e3 * several, 1),
+        "swap_in_one_bucket_ms": round(1e3 * whole, 1),
+        "ratio": round(several / whole, 3),
+    }
 
 
 def _num_bytes(state: State) -> int:
@@ -132,9 +163,9 @@ def _num_bytes(state: State) -> int:
 
 @contextlib.asynccontextmanager
 async def _system(
-    directory: Path, kind: str, transports: Sequence[Transport]
+    directory: Path, kind: str, num_bytes: int
 ) -> AsyncIterator[tuple[EngineServers, str, dict[str, TrainerClient]]]:
-    """Start a server, and a trainer rank for each transport."""
+    """Start a server, a trainer rank for each transport, and one that broadcasts all weights in one bucket."""
     recipe = Recipe.model_validate(
         {
             "model": {"path": str(directory / "model")},
@@ -156,11 +187,13 @@ async def _system(
         server = await servers.start(0)
         url = await server.ready(recipe.deadlines.startup)
         ranks: dict[str, TrainerClient] = {}
-        for transport in transports:
+        transports: dict[str, Transport] = {transport: transport for transport in CARRIED[kind]}
+        for name, transport in {**transports, WHOLE: "broadcast"}.items():
             weights = Path(tempfile.mkdtemp(dir=directory))
-            opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, trust, None, transport)
-            ranks[transport] = await stack.enter_async_context(opened)
-            await ranks[transport].ready()
+            size = num_bytes if name == WHOLE else num_bytes // BUCKETS
+            opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, trust, None, transport, size)
+            ranks[name] = await stack.enter_async_context(opened)
+            await ranks[name].ready()
         yield servers, url, ranks
 
 

@@ -106,6 +106,9 @@ class Sync(Section):
     interrupt: bool = True
     """true: episodes in progress go on with the new weights. false: they end first and none begins meanwhile, so that
     none spans two versions."""
+    every: Positive = 1
+    """Versions from one load of the engines to the next, at most rollout.staleness + 1. More of them: fewer pauses,
+    less cache to rebuild, and older tokens, within the bound."""
     check: bool = False
     """Compare each weight of the engine with the trainer's after each swap. Only for engines on one GPU each."""
 
@@ -176,6 +179,7 @@ class Recipe(Section):
         self._validate_steps()
         self._validate_model()
         self._validate_engine()
+        self._validate_loads()
         if self.world_traits.one_process:
             self._validate_one_process()
         return self
@@ -234,6 +238,17 @@ class Recipe(Section):
             raise ValueError("engine.kv_policy keep: with rollout.lag no swap meets an open request; use recompute")
         if engine.kv_policy == "keep" and self.mode == "collocated":
             raise ValueError("engine.kv_policy keep: collocated engines give up their cache; use recompute")
+
+    def _validate_loads(self) -> None:
+        every = self.sync.every
+        most = self.rollout.versions_ahead + 1
+        if every > 1 and (self.mode == "collocated" or self.rollout.lag is not None):
+            raise ValueError(f"sync.every {every}: mode collocated and rollout.lag say when engines load; leave it out")
+        if every > most:
+            raise ValueError(
+                f"sync.every {every}: the trainer is at most {most} versions ahead of the engines (rollout.staleness + "
+                f"1; 5 without a bound), and would wait for a load that never comes; give at most {most}"
+            )
 
     def _validate_one_process(self) -> None:
         here = f"world {self.world}"

@@ -47,8 +47,9 @@ class Admission(ABC):
             The deadline by which too many groups would remain; None: the step may start.
         """
 
+    @abstractmethod
     def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
-        """Choose what engines at `loaded_version` load next: the trainer's newest version, whatever is running.
+        """Choose what engines at `loaded_version` load next.
 
         Args:
             version: the trainer's.
@@ -57,8 +58,6 @@ class Admission(ABC):
         Returns:
             The version; None: nothing yet.
         """
-        del running
-        return version if version > loaded_version else None
 
     def release(self, deadline: int) -> None:
         """Give back the number of a group that failed, was rejected or dropped."""
@@ -96,11 +95,16 @@ class Admission(ABC):
 
 
 class StalenessGate(Admission):
-    """Keep the two rules above. O(η) per step."""
+    """Keep the two rules above. O(η) per step.
 
-    def __init__(self, problems_per_step: int, staleness: int) -> None:
+    Args:
+        every: versions from one load to the next, at most η + 1: the trainer gets that far ahead of the engines.
+    """
+
+    def __init__(self, problems_per_step: int, staleness: int, every: int = 1) -> None:
         super().__init__(problems_per_step)
         self.staleness = staleness
+        self.every = every
 
     def is_open(self, loaded_version: int) -> bool:
         already = self.num_trained + self.num_outstanding  # N − 1
@@ -109,6 +113,11 @@ class StalenessGate(Admission):
     def admit(self, loaded_version: int) -> int:
         assert self.is_open(loaded_version)
         return self._begin(loaded_version + self.staleness)
+
+    def next_version(self, loaded_version: int, version: int, running: int) -> int | None:
+        """Choose the trainer's newest version, whatever is running."""
+        del running
+        return version if version >= loaded_version + self.every else None
 
     def first_blocking(self, version: int, chosen: Counter[int]) -> int | None:
         remaining = 0

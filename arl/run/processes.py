@@ -23,6 +23,7 @@ from arl.engine.base import ReplicaEngine
 from arl.launch.base import Command, Launcher, Process, Resources
 from arl.launch.run_secrets import RunSecrets
 from arl.launch.torch_build import nccl_settings
+from arl.sync.buckets import BUCKET_BYTES
 from arl.sync.choose import kept_versions
 from arl.sync.group_sender import GroupSender
 from arl.train.channel import Init
@@ -99,6 +100,7 @@ async def open_trainer(
     trust: RunSecrets,
     lags: np.ndarray | None,
     transport: Transport = "file",
+    bucket_bytes: int = BUCKET_BYTES,
 ) -> AsyncIterator[TrainerClient]:
     """Start the trainer ranks, and yield their client before they are ready.
 
@@ -110,6 +112,7 @@ async def open_trainer(
         trust: secrets of the run.
         lags: exact lag of each problem, if the recipe has one.
         transport: how weights are published.
+        bucket_bytes: see Init.
     """
     deadlines = recipe.deadlines
     init = Init(
@@ -126,6 +129,7 @@ async def open_trainer(
         every_version=lags is not None,
         transport=transport,
         for_nodes=len(launcher.nodes) > 1,
+        bucket_bytes=bucket_bytes,
         sharing_ranks=min(recipe.engine.replicas * recipe.engine.tensor_parallel, recipe.train.ranks),
         broadcast_seconds=deadlines.blocked_broadcast,
         checked_as=recipe.engine.dtype if recipe.sync.check else None,

@@ -160,7 +160,7 @@ def recipe_parts(
         tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
         admission = TailGate(tail)
     else:
-        admission = StalenessGate(rollout.problems_per_step, rollout.max_age)
+        admission = StalenessGate(rollout.problems_per_step, rollout.max_age, recipe.sync.every)
     episodes = Episodes(
         engine,
         codec,

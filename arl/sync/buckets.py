@@ -13,7 +13,8 @@ from msgspec import Struct
 from arl.errors import EngineError
 from arl.types import WeightUpdate
 
-HANDLES = ".handles"  # suffix of the file that a bucket's handles lie in; the names are in the order of the buckets
+HANDLES = "handles"  # the file in which a rank's handles of all weights lie
+BUCKET_BYTES = 512 * 10**6  # of one bucket at most, unless a single tensor is larger
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 

@@ -40,8 +40,7 @@ class WeightSender(Protocol):
         await post(InitGroup(rendezvous.host, rendezvous.port, …))
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(trainer.send("arl-7", version=3))
-            for bucket in trainer.buckets:
-                await post(UpdateFromDistributed(…))
+            await post(UpdateFromDistributed(…))
         await trainer.leave("arl-7")
     """
 

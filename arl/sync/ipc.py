@@ -1,7 +1,7 @@
 """Publish weights in shared memory, with handles of their tensors in files: one rank's part.
 
-    <directory>/v<version>/<rank>/<bucket>.handles     a pickled list of (name, handle), for SGLang
-    <directory>/v<version>/<rank>/<bucket>.bytes       the bucket itself on a CPU; on a GPU it stays in the GPU's memory
+    <directory>/v<version>/<rank>/handles             a pickled list of (name, handle) of all weights, for SGLang
+    <directory>/v<version>/<rank>/<bucket>.bytes      a bucket on a CPU; on a GPU it stays in the GPU's memory
 
 Each rank shares the memory of its own device with the engine's worker on that device. The folder of a rank gets its
 name when it is complete, and rank 0 announces a version when every rank has completed its own (arl.train.publication).
@@ -32,8 +32,6 @@ from arl.sync.targets import State
 from arl.sync.version_buffers import VersionBuffers, allocate_buckets
 from arl.types import WeightUpdate
 
-BYTES = ".bytes"
-
 
 class IpcTarget:
     """Share the memory of this process's GPU, or on a CPU mapped files that lie beside their handles.
@@ -52,7 +50,7 @@ class IpcTarget:
         self._rank = rank
         self._buckets: list[list[TensorSpec]] = []
         self._mapped: list[Tensor] = []  # the files of the version that is being filled
-        self._handles: dict[int, bytes] = {}  # by address of a bucket on the GPU
+        self._handles: dict[int, bytes] = {}  # by address of a version's first bucket on the GPU
         on_gpu = torch.cuda.is_available()
         self.buffers = VersionBuffers(kept, self._allocate) if on_gpu else None
 
@@ -75,13 +73,12 @@ class IpcTarget:
         """Write the handles of what `reserve` returned for `version`, now that it is filled."""
         partial = self._partial(version)
         final = self._folder(version)
-        for number, (flat, bucket) in enumerate(zip(flats, self._buckets, strict=True)):
-            if flat.is_cuda:
-                handles = self._lasting_handles(flat, bucket)
-            else:
-                handles = handles_of_file(final / _file_name(number, BYTES), flat, bucket)
-            file = partial / _file_name(number, HANDLES)
-            file.write_bytes(handles)
+        if self.buffers is not None:
+            handles = self._lasting_handles(flats)
+        else:
+            buckets = enumerate(zip(flats, self._buckets, strict=True))
+            handles = pickle.dumps([part for n, each in buckets for part in handles_of_file(final / _name(n), *each)])
+        (partial / HANDLES).write_bytes(handles)
         self._mapped = []  # the files stay
         partial.rename(final)
 
@@ -108,33 +105,35 @@ class IpcTarget:
         self._mapped = []
         for number, bucket in enumerate(self._buckets):
             pages = torch.from_file(
-                str(partial / _file_name(number, BYTES)), shared=True, size=bucket_bytes_of(bucket), dtype=torch.uint8
+                str(partial / _name(number)), shared=True, size=bucket_bytes_of(bucket), dtype=torch.uint8
             )
             self._mapped.append(pages)
         return self._mapped
 
-    def _lasting_handles(self, flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
-        """Return the handles of a bucket on the GPU, which are made once.
+    def _lasting_handles(self, flats: Sequence[Tensor]) -> bytes:
+        """Return the handles of a version's buckets on the GPU, which are made once.
 
         They stay good as long as its memory lives. torch keeps a record of each handle that it makes until the memory
         is freed, and this memory never is.
         """
-        address = flat.data_ptr()
+        address = flats[0].data_ptr()
         if address not in self._handles:
-            self._handles[address] = handles_on_gpu(flat, bucket)
+            pairs = zip(flats, self._buckets, strict=True)
+            parts = [part for flat, bucket in pairs for part in handles_on_gpu(flat, bucket)]
+            self._handles[address] = bytes(ForkingPickler.dumps(parts))
         return self._handles[address]
 
 
-def _file_name(number: int, suffix: str) -> str:
-    """Return the name of a file of bucket `number`; names are in the order of the buckets."""
-    return f"{number:06d}{suffix}"
+def _name(number: int) -> str:
+    """Return the name of the file of bucket `number`."""
+    return f"{number}.bytes"
 
 
 DEVICE_ARGUMENT = 6  # of torch's rebuild_cuda_tensor: the device's index, for which SGLang also takes a UUID
 
 
-def handles_on_gpu(flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
-    """Return CUDA's handles of the tensors that lie in `flat`, (bytes of the bucket,) uint8."""
+def handles_on_gpu(flat: Tensor, bucket: Sequence[TensorSpec]) -> list[tuple[str, Any]]:
+    """Return names and CUDA's handles of the tensors that lie in `flat`, (bytes of the bucket,) uint8."""
     parts = []
     for name, view in unflatten(flat, bucket).items():
         handle = _handle_on_gpu(view)
@@ -142,11 +141,11 @@ def handles_on_gpu(flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
         # A vector is copied where it is mapped; matrices, which are only read, are not.
         part = _Call(torch.clone, handle) if is_vector else handle
         parts.append((name, part))
-    return bytes(ForkingPickler.dumps(parts))
+    return parts
 
 
-def handles_of_file(path: Path, flat: Tensor, bucket: Sequence[TensorSpec]) -> bytes:
-    """Return handles that map the file `path`, whose content is `flat`: (bytes of the bucket,) uint8, on a CPU.
+def handles_of_file(path: Path, flat: Tensor, bucket: Sequence[TensorSpec]) -> list[tuple[str, Any]]:
+    """Return names and handles that map the file `path`, whose content is `flat`: (bytes of the bucket,) uint8.
 
     torch's own sharing on a CPU needs a process that outlives those who share. A mapped file needs no process.
     """
@@ -161,7 +160,7 @@ def handles_of_file(path: Path, flat: Tensor, bucket: Sequence[TensorSpec]) -> b
         shape = tuple(view.shape)
         part = _Call(torch.as_strided, whole, shape, view.stride(), view.storage_offset())
         parts.append((name, part))
-    return pickle.dumps(parts)
+    return parts
 
 
 class _Call:

@@ -1,7 +1,7 @@
 """Broadcast weights in process groups of their own: rank 0 is the trainer's, the others are workers of engines.
 
     trainer: serve_store ─► port ─► Group ────────────────────────────► broadcast, bucket by bucket
-    engine:                         Receiver.join ─► its own Group ────► receive, bucket by bucket ─► take: all of them
+    engine:                         Receiver.join ─► its own Group ────► receive, bucket by bucket
 
 Keys in the store and bytes on the wire are those of SGLang, whose workers take the place of `Receiver`. Groups lie
 outside of torch's registry, so that one that breaks leaves nothing behind.
@@ -10,11 +10,13 @@ The ranks of a group find each other through torch's TCPStore, which knows no ke
 network of the run reaches it, as in torch.
 """
 
+import math
 import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,9 +27,10 @@ from torch._C._distributed_c10d import PrefixStore, ProcessGroupGloo, Store, TCP
 from arl.errors import EngineError
 from arl.launch.network import free_listener
 from arl.sync.buckets import TensorSpec, bucket_bytes_of
-from arl.sync.loading import unflatten
+from arl.sync.loading import unflatten_all
 
 AGAIN_SECONDS = 0.05  # between two attempts to connect
+AHEAD = 1  # buckets that are on their way beside the one that is waited for
 
 
 def serve_store(host: str, seconds: float, port: int = 0) -> TCPStore:
@@ -72,7 +75,10 @@ def reach_store(host: str, port: int, seconds: float) -> TCPStore:
 
 
 class Group:
-    """Join a process group as one of its ranks. The constructor waits for the other ranks, except with NCCL.
+    """Join a process group as one of its ranks.
+
+    The constructor broadcasts one byte, because NCCL makes its communicator, which takes seconds, at the first
+    broadcast: here no engine is paused for it, and no weights are lent.
 
     Args:
         store: where the ranks find each other.
@@ -81,6 +87,9 @@ class Group:
         size: number of ranks.
         backend: gloo or nccl; with nccl tensors travel by way of this process's GPU.
         seconds: deadline of each wait of the group, after which it raises a RuntimeError.
+
+    Raises:
+        RuntimeError: another rank did not come, or is gone.
     """
 
     def __init__(self, store: Store, name: str, rank: int, size: int, backend: str, seconds: float) -> None:
@@ -102,36 +111,56 @@ class Group:
             self._group = _nccl_group(store, rank, size, timeout)
         else:
             self._group = ProcessGroupGloo(store, rank, size, timeout)
+        try:
+            self.send([torch.zeros(1, dtype=torch.uint8)])
+        except RuntimeError:
+            self.close()
+            raise
 
-    def broadcast(self, flat: Tensor) -> Tensor:
-        """Send rank 0's `flat`, which is complete, to all ranks.
+    def send(self, flats: Iterable[Tensor]) -> None:
+        """Do `broadcast`, and keep none of what it yields."""
+        deque(self.broadcast(flats), maxlen=0)
 
-        Returns:
-            It, on this rank's device, once it is sent or received.
+    def broadcast(self, flats: Iterable[Tensor]) -> Iterator[Tensor]:
+        """Send rank 0's `flats`, which are complete, to all ranks, which have as many of the same sizes.
+
+        Yields:
+            Each, in order, on this rank's device, once it is sent or received. AHEAD more are on their way meanwhile.
 
         Raises:
             RuntimeError: another rank is gone, or the group is closed.
+        """
+        coming: deque[tuple[Tensor, Any]] = deque()
+        for flat in flats:
+            coming.append(self._begin(flat))
+            if len(coming) > AHEAD:
+                yield self._end(*coming.popleft())
+        while coming:
+            yield self._end(*coming.popleft())
+
+    def _begin(self, flat: Tensor) -> tuple[Tensor, Any]:
+        """Begin a broadcast; return `flat` on this rank's device, and what waits for it.
+
+        The latter refers to the group no longer, so that `close` can.
         """
         if self._stream is not None and self._receives and flat.is_cuda:
             # A computation under way may still use this memory. What rank 0 sends is complete; to wait for its default
             # stream would be to wait for the training step that is queued there.
             self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            flat = flat.to(self.device, non_blocking=True)
-            self._begin(flat).wait()
-        if self._stream is not None:
-            self._stream.synchronize()
-        return flat
-
-    def _begin(self, flat: Tensor) -> Any:
-        """Begin a broadcast, and return what waits for it. It refers to the group no longer, so that `close` can."""
-        with self._beginning:
+        with self._beginning, torch.cuda.stream(self._stream):
             group = self._group
             if group is None:
                 raise RuntimeError("this rank has left the group")
+            flat = flat.to(self.device, non_blocking=True)
             work = group.broadcast(flat, 0)
             del group
-            return work
+            return flat, work
+
+    def _end(self, flat: Tensor, work: Any) -> Tensor:
+        work.wait()
+        if self._stream is not None:
+            self._stream.synchronize()
+        return flat
 
     def close(self) -> None:
         """Close this rank's connections, so that what other ranks wait for here breaks off.
@@ -154,13 +183,14 @@ def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
 
     options = ProcessGroupNCCL.Options()
     options._timeout = timeout
+    # Else a communicator whose other end died while it was made would be waited for without a deadline.
+    options.config.blocking = 0
+    os.environ["TORCH_NCCL_NONBLOCKING_TIMEOUT"] = str(math.ceil(timeout.total_seconds()))
     return ProcessGroupNCCL(store, rank, size, options)
 
 
 class Receiver:
-    """Receive buckets at an engine's end, and keep them until all are here. `join`, `receive` and `leave` block.
-
-    Any thread may call its methods.
+    """Receive weights at an engine's end. `join`, `receive` and `leave` block, and any thread may call them.
 
     Args:
         seconds: deadline of each wait.
@@ -168,9 +198,7 @@ class Receiver:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._lock = threading.Lock()  # held while any of these change
         self._groups: dict[str, Group] = {}
-        self._staged: dict[str, dict[str, Tensor]] = {}  # by group
 
     def join(self, name: str, host: str, port: int, rank: int, world_size: int, backend: str) -> None:
         """Join the group that the trainer has opened, whose store is at `host` and `port`.
@@ -183,28 +211,24 @@ class Receiver:
             group = Group(store, name, rank, world_size, backend, self._seconds)
         except (RuntimeError, OSError) as error:
             raise EngineError(f"group {name}: it cannot be joined ({error})") from error
-        with self._lock:
-            self._groups[name] = group
-            self._staged[name] = {}
+        self._groups[name] = group
 
     def leave(self, name: str) -> None:
-        """Leave a group, which breaks it for the others, and drop what was received in it and not taken.
+        """Leave a group, which breaks it for the others.
 
         Raises:
             EngineError: there is no such group, or NCCL cannot close it.
         """
-        with self._lock:
-            left = self._groups.pop(name, None)
-            if left is None:
-                raise EngineError(f"group {name} is not one of {sorted(self._groups)}")
-            del self._staged[name]
+        left = self._groups.pop(name, None)
+        if left is None:
+            raise EngineError(f"group {name} is not one of {sorted(self._groups)}")
         try:
             left.close()
         except RuntimeError as error:
             raise EngineError(f"group {name}: it was left, and cannot be closed ({error})") from error
 
-    def receive(self, name: str, bucket: Sequence[TensorSpec]) -> None:
-        """Receive one bucket, whose names and shapes the caller has compared with the model's.
+    def receive(self, name: str, buckets: Sequence[Sequence[TensorSpec]]) -> dict[str, Tensor]:
+        """Receive the tensors of all buckets, whose names and shapes the caller has compared with the model's.
 
         Raises:
             EngineError: there is no such group, or the sender has gone.
@@ -212,20 +236,9 @@ class Receiver:
         group = self._groups.get(name)  # once: another thread may leave it
         if group is None:
             raise EngineError(f"group {name} is not one of {sorted(self._groups)}: join it first")
-        flat = torch.empty(bucket_bytes_of(bucket), dtype=torch.uint8, device=group.device)
+        sizes = map(bucket_bytes_of, buckets)
+        flats = (torch.empty(size, dtype=torch.uint8, device=group.device) for size in sizes)
         try:
-            tensors = unflatten(group.broadcast(flat), bucket)
+            return unflatten_all(list(group.broadcast(flats)), buckets)
         except RuntimeError as error:
             raise EngineError(f"group {name}: the broadcast broke off ({error})") from error
-        with self._lock:
-            if self._groups.get(name) is group:  # it was not left meanwhile
-                self._staged[name] |= tensors
-
-    def take(self, name: str) -> dict[str, Tensor]:
-        """Return all tensors that were received in a group since the last call; none if there is no such group."""
-        with self._lock:
-            if name not in self._staged:
-                return {}
-            staged = self._staged[name]
-            self._staged[name] = {}
-            return staged

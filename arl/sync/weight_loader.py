@@ -1,10 +1,10 @@
 """Give one server new weights, by commands to it and by what travels beside them. Torch-free.
 
     file         the server reads the directory
-    ipc          it maps the memory that the handles name, by buckets
+    ipc          it maps the memory that the handles name
     broadcast    it receives from rank 0, by buckets
 
-The last bucket carries the version. SGLang loads each bucket as it comes, so its pause covers all of them.
+Each is one request, whatever the size of the model. SGLang loads each bucket as it comes, so its pause covers them all.
 """
 
 import contextlib
@@ -23,16 +23,16 @@ MemoryTag = Literal["weights", "kv_cache"]
 class WeightServer(Protocol):
     """Take the commands that concern weights: one server, by its protocol (arl.engine.http.sglang_protocol).
 
-    Each raises EngineError where the server refuses, EngineLost or DeadlineError where it is gone or silent. A bucket
-    with a version is the last one of that version, which the server then serves.
+    Each raises EngineError where the server refuses, EngineLost or DeadlineError where it is gone or silent. A server
+    that was given a version serves it from then on.
     """
 
     url: str  # for messages
 
     async def load_directory(self, path: str, version: int) -> None: ...
-    async def map_bucket(self, handles: Sequence[bytes], version: int | None) -> None: ...
+    async def map_weights(self, handles: Sequence[bytes], version: int) -> None: ...
     async def join_group(self, name: str, at: Rendezvous, first_rank: int, world_size: int) -> None: ...
-    async def receive_bucket(self, group: str, bucket: Sequence[TensorSpec], version: int | None) -> None: ...
+    async def receive(self, group: str, buckets: Sequence[Sequence[TensorSpec]], version: int) -> None: ...
     async def leave_group(self, name: str) -> None: ...
     async def release_memory(self, tags: Sequence[MemoryTag]) -> None: ...
     async def resume_memory(self, tag: MemoryTag) -> None: ...
@@ -83,11 +83,9 @@ class WeightLoader:
         if update.transport == "file":
             await self._server.load_directory(update.path, update.version)
         elif update.transport == "ipc":
-            *buckets, last = _handles(update, self._first_rank, self.workers)
+            handles = _handles(update, self._first_rank, self.workers)
             self.is_mixed = True
-            for handles in buckets:
-                await self._server.map_bucket(handles, None)
-            await self._server.map_bucket(last, update.version)
+            await self._server.map_weights(handles, update.version)
         else:
             assert self._sender is not None
             await self._sender.deliver(self, update)
@@ -145,11 +143,8 @@ class WeightLoader:
             EngineError: it lives, and could not receive.
         """
         assert self._sender is not None
-        *buckets, last = self._sender.buckets
         self.is_mixed = True
-        for bucket in buckets:
-            await self._server.receive_bucket(group, bucket, None)
-        await self._server.receive_bucket(group, last, update.version)
+        await self._server.receive(group, self._sender.buckets, update.version)
 
     async def leave_groups(self) -> None:
         """Have its workers leave their groups, so that others stop waiting for them. It never fails."""
@@ -160,16 +155,12 @@ class WeightLoader:
                 await self._server.leave_group(group)
 
 
-def _handles(update: WeightUpdate, first_rank: int, workers: int) -> list[tuple[bytes, ...]]:
-    """Read the handles of all buckets, in order: of each bucket, those for each worker of a server.
+def _handles(update: WeightUpdate, first_rank: int, workers: int) -> list[bytes]:
+    """Read the handles for each worker of a server.
 
     Worker t is given those of the trainer's rank `first_rank` + t, which is on its device. Where fewer ranks share
     their memory, which only happens on a CPU, workers have ranks in common.
     """
     ranks = sorted(int(folder.name) for folder in Path(update.path).iterdir() if folder.name.isdigit())
-    of_workers = []
-    for worker in range(first_rank, first_rank + workers):
-        rank = ranks[worker % len(ranks)]
-        files = sorted(Path(update.path, str(rank)).glob(f"*{HANDLES}"))
-        of_workers.append([file.read_bytes() for file in files])
-    return list(zip(*of_workers, strict=True))
+    of_workers = [ranks[worker % len(ranks)] for worker in range(first_rank, first_rank + workers)]
+    return [Path(update.path, str(rank), HANDLES).read_bytes() for rank in of_workers]

@@ -28,7 +28,7 @@ from msgspec import Struct
 from arl.config.recipe import ObjectiveSection, Train
 from arl.data import msgpack_arrays
 from arl.errors import ArlError, DiskError
-from arl.sync.buckets import TensorSpec
+from arl.sync.buckets import BUCKET_BYTES, TensorSpec
 from arl.train.micro_batch import PackSizes
 from arl.train.packing import SequencePack, Shard, TokenLogprobs
 from arl.types import MetricValue, Transport, WeightUpdate
@@ -73,7 +73,7 @@ class Init(_Message, frozen=True):
     every_version: bool = False  # publish each version, rather than the newest
     transport: Transport = "file"
     for_nodes: bool = False  # engines on other nodes read what is published as files
-    bucket_bytes: int = 512 * 10**6
+    bucket_bytes: int = BUCKET_BYTES  # of which an engine holds two: one is loaded while the next arrives
     sharing_ranks: int = 1  # ipc: ranks, from 0 on, whose memory engines read
     broadcast_seconds: float = 60.0  # deadline of every wait for an engine
     checked_as: str | None = None  # dtype of engines whose weights are compared

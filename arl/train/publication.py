@@ -164,8 +164,7 @@ def _serve_group(link: Link, target: BroadcastTarget, join: Join, host: str, sec
         with contextlib.closing(Group(store, join.group, 0, join.world_size, backend, seconds)) as group:
             asked = link.receive(join.group)
             while isinstance(asked.body, Send):
-                for flat in target.buffers.lend(asked.body.version):
-                    group.broadcast(flat)
+                group.send(target.buffers.lend(asked.body.version))
                 link.answer(asked)
                 asked = link.receive(join.group)
     except Exception as broken:  # whatever it was, it must reach the controller, which waits for an answer

@@ -116,6 +116,18 @@ def test_a_bad_override_is_named_as_such(recipe_file: Path) -> None:
         ("rollout: {lag: 1}\nmode: collocated\n", ":8: mode collocated: with rollout.lag the trainer runs ahead"),
         ("rollout: {lag: 1}\nengine: {kv_policy: keep}\n", ":8: engine.kv_policy keep: with rollout.lag no swap"),
         ("rollout: {lag: {dist: x, trace: y}}\n", ":7: rollout.lag {'dist': 'x', 'trace': 'y'}: give a whole number"),
+        (
+            "rollout: {staleness: 1}\nsync: {every: 3}\n",
+            "sync.every 3: the trainer is at most 2 versions ahead of the engines",
+        ),
+        (
+            "mode: collocated\nsync: {every: 2}\n",
+            "sync.every 2: mode collocated and rollout.lag say when engines load; leave it",
+        ),
+        (
+            "rollout: {lag: 1}\nsync: {every: 2}\n",
+            "sync.every 2: mode collocated and rollout.lag say when engines load; leave it",
+        ),
         ("  ranks: 2\nworld: virtual\n", "train.ranks 2: world virtual trains in one process"),
         (
             "  compile: true\n  checkpointing: selective\n",

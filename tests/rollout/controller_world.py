@@ -82,6 +82,7 @@ class World:
     until: int | None = None
     tokens: int | None = None
     interrupt: bool = True
+    every: int = 1  # sync.every
     restored: ControllerState | None = None
     serves_newest: bool = False  # after a resume on the wall clock
     beside: Callable[[], Coroutine[Any, Any, None]] | None = None  # goes on until the controller is done
@@ -181,7 +182,7 @@ class World:
             return TailGate(self.tail)
         if self.lags is not None:
             return LagSchedule(self.lags)
-        return CheckedGate(self.rollout.problems_per_step, self.rollout.max_age)
+        return CheckedGate(self.rollout.problems_per_step, self.rollout.max_age, self.every)
 
     def check_accounts(self, *earlier: "World") -> None:
         """Check that no group was trained twice, also by `earlier` runs, and that each is accounted for."""
@@ -250,6 +251,7 @@ schedules = st.fixed_dictionaries(
         "replicas": st.integers(1, 3),
         "step_seconds": st.sampled_from([0.0, 0.3, 4.0, 60.0]),
         "swap_seconds": st.sampled_from([0.0, 0.7, 11.0]),
+        "every": st.integers(1, 7),
         "reject_one_in": st.sampled_from([0, 2, 5]),
         "checkpoint_every": st.integers(1, 4),
         "crash_at": st.sampled_from([None, 5.0, 60.0, 1500.0]),

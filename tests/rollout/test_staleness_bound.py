@@ -1,6 +1,7 @@
 """On any schedule no trained token is older than the bound, and the trainer waits for nothing else."""
 
 from collections import Counter
+from itertools import pairwise
 from typing import Any
 
 from hypothesis import given
@@ -20,10 +21,12 @@ def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_grou
 ) -> None:
     p = s["problems"]
     rollout = rules(s)
+    every = min(s["every"], rollout.versions_ahead + 1)
     world = scheduled(
         s,
         rollout,
         6,
+        every=every,
         keep=lambda problem, _: not s["reject_one_in"] or int(str(problem.prompt)) % s["reject_one_in"] != 0,
         checkpoint_every=s["checkpoint_every"],
         crash_at=s["crash_at"],
@@ -32,6 +35,9 @@ def test_on_any_schedule_no_trained_token_is_older_than_the_bound_and_every_grou
     assert max(world.ages()) <= rollout.max_age
     assert max(world.trainer.versions_ahead) <= rollout.versions_ahead
     assert [len(batch.groups) for batch in world.trainer.batches] == [p] * 6
+    loads = [0, *(report.version for report in world.observer.swaps if report.version < 6)]
+    if s["crash_at"] is None:
+        assert all(load >= earlier + every for earlier, load in pairwise(loads))
     world.check_accounts()
     assert bool(ledger.lost[FAILED] + ledger.lost[FAILED_REQUEUED]) <= bool(s["fail_one_in"])
     assert bool(ledger.lost[REJECTED]) <= bool(s["reject_one_in"])

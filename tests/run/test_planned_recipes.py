@@ -1,10 +1,13 @@
 """Every recipe for GPUs is planned for the machines that it is written for, and fits there."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from arl.sweep.request import read_request, write_override
+from arl.sweep.sweep_arms import combine
 from tests.forks import ROOT, arl
 from tests.published_models import PUBLISHED, make_published
 
@@ -19,6 +22,12 @@ RECIPES = {  # model, GPUs of a node, nodes
     "cluster/7b-4x8": ("Qwen2.5-7B-Instruct", "8xH100", 4),
     "cluster/1.5b-16x8": ("DeepSeek-R1-Distill-Qwen-1.5B", "8xH100", 16),
     "cluster/32b-48x8": ("DeepSeek-R1-Distill-Qwen-32B", "8xH100", 48),
+}
+REBUTTAL = "study/rebuttal-staleness"  # a sweep, for 8xH100
+ARMS = {
+    "grpo,staleness=16": "DeepSeek-R1-Distill-Qwen-1.5B",
+    "rloo,staleness=0": "DeepSeek-R1-Distill-Qwen-1.5B",
+    "llama-8b,staleness=8": "DeepSeek-R1-Distill-Llama-8B",
 }
 
 
@@ -42,6 +51,8 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         sets[name] = [
             {"problem": f"Find {letter} = {i}.", "solution": rf"\boxed{{{i}}}", "answer": f"{i}"} for i in range(count)
         ]
+    sets["aime25/test"] = sets["aime24/test"]
+    sets["amc23/test"] = [{"question": f"Find w = {i}.", "answer": f"{i}"} for i in range(40)]
     for name, rows in sets.items():
         file = folder / f"{name}.jsonl"
         file.parent.mkdir(exist_ok=True)
@@ -63,14 +74,30 @@ def test_a_recipe_fits_the_machines_that_it_is_written_for(
     monkeypatch.setenv("ARL_DATA", str(data))
     model, gpus, nodes = RECIPES[name]
     machines = ["--gpus", gpus] if nodes == 1 else ["--gpus", gpus, "--nodes", str(nodes)]
-    path = f"model.path={models / model}"
-    done = arl("train", str(ROOT / f"recipes/{name}.yaml"), "--dry-run", *machines, "--set", path, cwd=tmp_path)
+    check_plan(ROOT / f"recipes/{name}.yaml", machines, [f"model.path={models / model}"], tmp_path)
+
+
+@pytest.mark.parametrize("name", ARMS)
+def test_an_arm_of_the_sweep_for_gpus_fits_its_machine(
+    name: str, models: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ARL_DATA", str(data))
+    request = read_request(ROOT / f"recipes/{REBUTTAL}.yaml")
+    settings = combine(request.axes, request.named, request.exclude)[name] | {"model.path": str(models / ARMS[name])}
+    overrides = [*request.overrides, *(write_override(field, value) for field, value in settings.items())]
+    check_plan(request.recipe, ["--gpus", "8xH100"], overrides, tmp_path)
+
+
+def check_plan(recipe: Path, machines: Sequence[str], overrides: Sequence[str], folder: Path) -> None:
+    """Check that the plan of a recipe names what fills each memory, and writes nothing."""
+    sets = [word for override in overrides for word in ("--set", override)]
+    done = arl("train", str(recipe), "--dry-run", *machines, *sets, cwd=folder)
     assert done.returncode == 0, done.stderr
     lines = [line.split(maxsplit=1)[1] for line in done.stdout.splitlines() if line.startswith("memory ")]
     assert any("GPU" in line and "weights" in line and "KV cache" in line for line in lines)
     assert any("activations" in line and "head" in line for line in lines)
     assert any(line.startswith("an engine's cache holds ") for line in lines)
-    assert not list(tmp_path.iterdir())
+    assert not list(folder.iterdir())
 
 
 def test_a_model_without_a_gpu_that_holds_it_is_refused_with_how_to_plan_for_another_machine(

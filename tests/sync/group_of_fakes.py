@@ -95,7 +95,6 @@ class FakeServer:
         self._workers = workers
         self._dies = dies
         self._commands = 0
-        self._staged: dict[str, int] = {}
 
     @property
     def is_dead(self) -> bool:
@@ -107,17 +106,17 @@ class FakeServer:
 
     async def leave_group(self, name: str) -> None:
         self._count()
-        self._staged = {}
         self._network.close(name)
 
-    async def receive_bucket(self, group: str, bucket: Sequence[TensorSpec], version: int | None) -> None:
+    async def receive(self, group: str, buckets: Sequence[Sequence[TensorSpec]], version: int) -> None:
         self._count()
-        held = self._staged if self._stages else self.weights
-        for spec in bucket:
-            held[spec.name] = await self._network.receive(group, self._number)
-        if version is not None:
-            self.weights = self.weights | self._staged
-            self.version = version
+        held = dict[str, int]() if self._stages else self.weights
+        for bucket in buckets:
+            for spec in bucket:
+                self._count()  # it may die in the middle
+                held[spec.name] = await self._network.receive(group, self._number)
+        self.weights = self.weights | held
+        self.version = version
 
     def _count(self, joining: str | None = None) -> None:
         """Count a command, and die at the one that is the last."""

@@ -70,8 +70,8 @@ class ThreadSender:
         met = None
         try:
             met = await self._groups[group]
-            for flat in self._target.buffers.lend(version):
-                await asyncio.to_thread(met.broadcast, flat)
+            buckets = met.broadcast(self._target.buffers.lend(version))
+            while await asyncio.to_thread(next, buckets, None) is not None:
                 self.on_bucket(group)
         except RuntimeError as error:
             if met is not None:

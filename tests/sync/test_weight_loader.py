@@ -34,24 +34,26 @@ def load(update: WeightUpdate) -> list[tuple[str, object]]:
     return server.sent
 
 
-def test_handles_are_sent_by_buckets_and_the_last_one_has_the_version(tmp_path: Path) -> None:
-    (tmp_path / "0").mkdir()
-    for number in (1, 2):
-        (tmp_path / "0" / f"{number}.handles").write_bytes(b"handles")
-    assert load(WeightUpdate(3, str(tmp_path), "ipc")) == [("map_bucket", None), ("map_bucket", 3)]
-    (tmp_path / "1").mkdir()
-    (tmp_path / "1" / "1.handles").write_bytes(b"of rank 1")
-    assert _handles(WeightUpdate(3, str(tmp_path), "ipc"), first_rank=1, workers=1) == [(b"of rank 1",)]
+def test_the_handles_of_a_version_are_sent_at_once_to_each_worker_those_of_the_rank_on_its_device(
+    tmp_path: Path,
+) -> None:
+    for rank in ("0", "1"):
+        (tmp_path / rank).mkdir()
+        (tmp_path / rank / "handles").write_bytes(b"of rank " + rank.encode())
+    update = WeightUpdate(3, str(tmp_path), "ipc")
+    assert load(update) == [("map_weights", 3)]
+    assert _handles(update, first_rank=0, workers=2) == [b"of rank 0", b"of rank 1"]
+    assert _handles(update, first_rank=1, workers=1) == [b"of rank 1"]
 
 
-def test_a_bucket_of_handles_that_is_refused_leaves_mixed_weights_until_a_version_is_loaded(tmp_path: Path) -> None:
+def test_handles_that_are_refused_leave_mixed_weights_until_a_version_is_loaded(tmp_path: Path) -> None:
     (tmp_path / "0").mkdir()
-    (tmp_path / "0" / "1.handles").write_bytes(b"handles")
+    (tmp_path / "0" / "handles").write_bytes(b"handles")
 
     async def scenario() -> None:
-        server = Recorded(refused="map_bucket")
+        server = Recorded(refused="map_weights")
         loader = WeightLoader(cast(Any, server), None, workers=1)
-        with pytest.raises(EngineError, match="map_bucket refused"):
+        with pytest.raises(EngineError, match="map_weights refused"):
             await loader.load(WeightUpdate(3, str(tmp_path), "ipc"))
         assert loader.is_mixed
         await loader.load(WeightUpdate(3, "v3"))

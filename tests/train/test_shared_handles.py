@@ -14,10 +14,7 @@ from tests.train.workers import forked, init
 
 def read(folder: Path) -> dict[str, torch.Tensor]:
     """Map what a rank has shared, as SGLang does."""
-    state: dict[str, torch.Tensor] = {}
-    for handles in sorted(folder.glob("*.handles")):
-        state |= dict(pickle.loads(handles.read_bytes()))
-    return state
+    return dict(pickle.loads((folder / "handles").read_bytes()))
 
 
 RANKS = 2

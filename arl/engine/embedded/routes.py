@@ -5,7 +5,7 @@
     POST /release_memory_occupation, /resume_memory_occupation
     POST /update_weights_from_disk           read them in a thread ─► copy them between two passes
     POST /init_weights_update_group          join in a thread
-    POST /update_weights_from_distributed    receive in a thread; with the version, copy what was received
+    POST /update_weights_from_distributed    receive in a thread ─► copy between two passes
     POST /destroy_weights_update_group, /weights_checker
     GET  /health, /model_info, /v1/loads
 
@@ -14,6 +14,7 @@ generates: files on slow disks, hosts that do not answer. Weights take effect al
 """
 
 import asyncio
+import itertools
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -135,14 +136,14 @@ class EngineRoutes:
 
     async def _receive(self, body: wire.UpdateFromDistributed) -> None:
         columns = zip(body.names, body.dtypes, body.shapes, strict=True)
-        bucket = [TensorSpec(name, dtype, shape) for name, dtype, shape in columns]
-        shapes = {spec.name: spec.shape for spec in bucket}
+        specs = [TensorSpec(name, dtype, shape) for name, dtype, shape in columns]
+        shapes = {spec.name: spec.shape for spec in specs}
         refuse_foreign_tensors(self._engine.model, shapes, "what is to be broadcast")
-        await in_thread(self._receiver.receive, body.group_name, bucket)
-        if body.weight_version is not None:
-            async with self._turn:
-                state = self._receiver.take(body.group_name)
-                await self._engine.load(WeightUpdate(int(body.weight_version), state=state))
+        rest = iter(specs)
+        buckets = [list(itertools.islice(rest, count)) for count in body.bucket_lengths()]
+        state = await in_thread(self._receiver.receive, body.group_name, buckets)
+        async with self._turn:
+            await self._engine.load(WeightUpdate(int(body.weight_version), state=state))
 
     async def _check_weights(self, _: Any) -> Response:
         async with self._turn:

@@ -120,9 +120,9 @@ class SGLangProtocol:
         """Read the weights of a directory."""
         await self._http.command("/update_weights_from_disk", wire.UpdateFromDisk(path, str(version)))
 
-    async def map_bucket(self, handles: Sequence[bytes], version: int | None) -> None:
-        """Map one bucket of shared memory; `handles` are those for each worker."""
-        body = {"serialized_named_tensors": handles, "weight_version": _text(version), "flush_cache": False}
+    async def map_weights(self, handles: Sequence[bytes], version: int) -> None:
+        """Map shared memory; `handles` are those for each worker."""
+        body = {"serialized_named_tensors": handles, "weight_version": str(version), "flush_cache": False}
         await self._http.command("/update_weights_from_tensor", body)  # msgspec writes bytes as base64
 
     async def join_group(self, name: str, at: Rendezvous, first_rank: int, world_size: int) -> None:
@@ -130,14 +130,16 @@ class SGLangProtocol:
         body = wire.InitGroup(name, at.host, at.port, first_rank, world_size, at.backend)
         await self._http.command("/init_weights_update_group", body)
 
-    async def receive_bucket(self, group: str, bucket: Sequence[TensorSpec], version: int | None) -> None:
-        """Receive one bucket that rank 0 sends."""
+    async def receive(self, group: str, buckets: Sequence[Sequence[TensorSpec]], version: int) -> None:
+        """Receive what rank 0 sends, in one request: a bucket arrives while the one before is loaded."""
+        specs = [spec for bucket in buckets for spec in bucket]
         body = wire.UpdateFromDistributed(
             group_name=group,
-            names=[spec.name for spec in bucket],
-            dtypes=[spec.dtype for spec in bucket],
-            shapes=[spec.shape for spec in bucket],
-            weight_version=_text(version),
+            names=[spec.name for spec in specs],
+            dtypes=[spec.dtype for spec in specs],
+            shapes=[spec.shape for spec in specs],
+            weight_version=str(version),
+            load_format=wire.BUCKETS + ",".join(str(len(bucket)) for bucket in buckets),
         )
         await self._http.command("/update_weights_from_distributed", body)
 
@@ -164,10 +166,6 @@ class SGLangProtocol:
             return msgspec.json.decode(answer, type=kind)
         except msgspec.DecodeError as error:
             raise EngineError(f"{self.url}{path}: {error}: {answer[:200]!r}") from error
-
-
-def _text(version: int | None) -> str | None:
-    return None if version is None else str(version)
 
 
 async def _answers(events: AsyncIterator[list[bytes]], num_requests: int) -> AsyncIterator[list[Piece]]:

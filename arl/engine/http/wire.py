@@ -187,16 +187,23 @@ class LeaveGroup(Struct):
     group_name: str
 
 
+BUCKETS = "buckets:"  # begins a load format of arl's own: see arl/engine/sglang/server_plugin.py
+
+
 class UpdateFromDistributed(Struct):
-    """Receive one bucket. The last one carries the version."""
+    """Receive a version, bucket by bucket."""
 
     group_name: str
     names: list[str]
     dtypes: list[str]
     shapes: list[tuple[int, ...]]
-    weight_version: str | None
-    load_format: str = "flattened_bucket"  # tensors that lie one after the other in one tensor of bytes
+    weight_version: str
+    load_format: str  # BUCKETS, then how many of the tensors are in each bucket: buckets:12,14,9
     flush_cache: bool = False
+
+    def bucket_lengths(self) -> list[int]:
+        """Return how many of the tensors, in order, are in each bucket."""
+        return [int(count) for count in self.load_format.removeprefix(BUCKETS).split(",")]
 
 
 class Checksums(Struct):

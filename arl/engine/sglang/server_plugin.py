@@ -1,13 +1,18 @@
 """Change a few things in SGLang's own processes, where arl is not. Standard library, torch and SGLang only.
 
-SGLang loads this file as a plugin in each of its processes (server_process.py), and `register` changes three things.
+SGLang loads this file as a plugin in each of its processes (server_process.py), and `register` changes four things.
+Weights: one request receives a whole version, bucket by bucket: the next one arrives while one is loaded. SGLang by
+itself takes a request for each bucket, and nothing arrives between them.
 Checksums: SGLang's `/weights_checker` hashes its own fused tensors, on CUDA only. With this plugin it answers with the
 sha256 of every weight under its published name, split out of the fused ones; with one worker.
-Broadcasts: each wait of a group ends after the run's deadline, where a sender that dies would hold it for half an hour.
+Groups: each wait ends after the run's deadline, where a sender that dies would hold it for half an hour. The first
+broadcast, at which NCCL makes its communicator, is a byte when the group is joined. A group is left without waiting.
 Loads: the file in which its processes share their load lies in a folder that goes with the server, not in /dev/shm.
 """
 
 import hashlib
+import itertools
+import math
 import os
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +20,8 @@ from typing import Any
 
 CHECKSUMS = "sglang.srt.utils.weight_checker.WeightChecker._compute_checksum"
 LOADS = "sglang.srt.managers.load_snapshot.shm_path_for"
-GROUPS = "sglang.srt.model_executor.model_runner_components.weight_updater.init_custom_process_group"
+UPDATER = "sglang.srt.model_executor.model_runner_components.weight_updater"
+BUCKETS = "buckets:"  # begins the load format of arl.engine.http.wire.UpdateFromDistributed
 FUSED = {"qkv_proj": ("q_proj", "k_proj", "v_proj"), "gate_up_proj": ("gate_proj", "up_proj")}
 
 
@@ -24,7 +30,9 @@ def register(place: str) -> None:
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(CHECKSUMS, answer, HookType.REPLACE)
-    HookRegistry.register(GROUPS, join_in_time, HookType.AROUND)
+    HookRegistry.register(f"{UPDATER}.init_custom_process_group", join_in_time, HookType.AROUND)
+    HookRegistry.register(f"{UPDATER}.WeightUpdater.destroy_weights_update_group", leave_at_once, HookType.AROUND)
+    HookRegistry.register(f"{UPDATER}.WeightUpdater.update_weights_from_distributed", receive, HookType.AROUND)
     HookRegistry.register(LOADS, lambda _: f"{place}/loads", HookType.REPLACE)
 
 
@@ -34,9 +42,82 @@ def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
     With NCCL it then raises an error; torch's watchdog would end this server instead. The variable is read when a group
     is made, and SGLang's own groups are made before.
     """
+    import torch
+
+    seconds = float(os.environ["ARL_BROADCAST_SECONDS"])
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
-    timeout = timedelta(seconds=float(os.environ["ARL_BROADCAST_SECONDS"]))
-    return original(*args, **{**options, "timeout": timeout})
+    os.environ["TORCH_NCCL_USE_COMM_NONBLOCKING"] = "1"  # else the making of a communicator has no deadline
+    os.environ["TORCH_NCCL_NONBLOCKING_TIMEOUT"] = str(math.ceil(seconds))
+    group = original(*args, **{**options, "timeout": timedelta(seconds=seconds)})
+    del os.environ["TORCH_NCCL_USE_COMM_NONBLOCKING"]  # for this group alone
+    device = "cuda" if options["backend"] == "nccl" else "cpu"
+    try:
+        torch.distributed.broadcast(torch.zeros(1, dtype=torch.uint8, device=device), src=0, group=group)
+    except RuntimeError:
+        abort(group)
+        raise
+    return group
+
+
+def leave_at_once(original: Any, updater: Any, group_name: str) -> Any:
+    """Leave a group; with NCCL without waiting for what other ranks owe, because one of them may be dead."""
+    if updater.device == "cuda" and group_name in updater._model_update_group:
+        abort(updater._model_update_group.pop(group_name))
+        return True, "left"
+    return original(updater, group_name)
+
+
+def abort(group: Any) -> None:
+    """Close this rank's connections of a group."""
+    from torch.distributed import distributed_c10d as c10d
+
+    is_nccl = c10d.get_backend(group) == "nccl"
+    (c10d._abort_process_group if is_nccl else c10d.destroy_process_group)(group)
+
+
+def receive(
+    original: Any, updater: Any, names: Any, dtypes: Any, shapes: Any, group_name: str, load_format: str | None = None
+) -> tuple[bool, str]:
+    """Receive a version and load it; return whether that succeeded, and a message, as SGLang's own function does.
+
+    Two buckets are held: on a GPU one arrives in NCCL's stream while the default stream copies the other one into the
+    model. NCCL waits for what was queued in the default stream when its broadcast began, the copies before that.
+    """
+    import torch
+
+    if load_format is None or not load_format.startswith(BUCKETS):
+        answer: tuple[bool, str] = original(updater, names, dtypes, shapes, group_name, load_format)
+        return answer
+    specs = zip(names, (getattr(torch, dtype) for dtype in dtypes), shapes, strict=True)
+    counts = map(int, load_format.removeprefix(BUCKETS).split(","))
+    buckets = [list(itertools.islice(specs, count)) for count in counts]
+
+    def begin(bucket: Any) -> tuple[Any, Any]:
+        size = sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in bucket)
+        flat = torch.empty(size, dtype=torch.uint8, device=updater.device)
+        group = updater._model_update_group[group_name]
+        return flat, torch.distributed.broadcast(flat, src=0, group=group, async_op=True)
+
+    try:
+        coming = begin(buckets[0])
+        for bucket, following in itertools.zip_longest(buckets, buckets[1:]):
+            flat, work = coming
+            work.wait()
+            if following is not None:
+                coming = begin(following)
+            updater.get_model().load_weights(tensors_of(flat, bucket))
+    except Exception as error:  # whatever it is, SGLang answers with it and lives
+        return False, f"version not received, and the weights may be mixed: {error!r}"
+    return True, "received"
+
+
+def tensors_of(flat: Any, bucket: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the name and the tensor of each (name, dtype, shape); they lie one after the other in `flat`, uint8."""
+    end = 0
+    for name, dtype, shape in bucket:
+        begin = end
+        end += dtype.itemsize * math.prod(shape)
+        yield name, flat[begin:end].view(dtype).view(shape)
 
 
 def answer(checker: Any) -> dict[str, Any]:
