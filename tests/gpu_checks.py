@@ -18,7 +18,6 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
-import msgspec
 import torch
 from torch import Tensor
 
@@ -30,13 +29,12 @@ from arl.engine.backend import find_backend
 from arl.errors import InputError
 from arl.launch.network import LOOPBACK
 from arl.run.checks import gpu_findings
-from arl.sync.buckets import TensorSpec, bucket_bytes_of, make_buckets
+from arl.sync.buckets import BUCKET_BYTES, TensorSpec, bucket_bytes_of, make_buckets
 from arl.sync.choose import BufferPlace
 from arl.sync.process_group import Group, serve_store
 from arl.sync.targets import BroadcastTarget
 from arl.sync.version_buffers import allocate_buckets
 from arl.train.algorithms.ppo import PPO
-from arl.train.channel import Init
 from arl.train.learner import Learner
 
 ROOT = Path(__file__).parent.parent
@@ -167,10 +165,7 @@ def measure_overlap(num_bytes: int = 500_000_000, width: int = 8192) -> dict[str
     flats = allocate_buckets([bucket] * 4, "host")
     group = _group()
     products = functools.partial(_multiply, torch.randn(width, width, device=_place(), dtype=torch.bfloat16))
-
-    def broadcast() -> None:
-        for flat in flats:
-            group.broadcast(flat)
+    broadcast = functools.partial(group.send, flats)
 
     both: dict[str, float] = {}
     for _ in range(2):  # the first time warms up
@@ -186,17 +181,16 @@ def measure_overlap(num_bytes: int = 500_000_000, width: int = 8192) -> dict[str
 
 def measure_publication(shape: str = "1.5B") -> dict[str, Any]:
     """Measure the seconds of each part of four versions: the first two are cold, because there are two buffers."""
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Init)}
     dtype = "bfloat16" if torch.cuda.is_available() else "float32"
     with tempfile.TemporaryDirectory(prefix="arl-bench-") as directory:
         write_model(shape, Path(directory))
-        learner = Learner(directory, Train(minibatches=1, dtype=dtype), PPO())
+        learner = Learner(directory, Train.model_validate({"minibatches": 1, "dtype": dtype}), PPO())
     specs = learner.tensors()
     group = _group()
     found: dict[str, Any] = {"device": _device(), "shape": shape, "bytes_of_a_version": bucket_bytes_of(specs)}
     places: tuple[BufferPlace, ...] = ("device", "host") if torch.cuda.is_available() else ("host",)
     for place in places:
-        target = BroadcastTarget(defaults["bucket_bytes"], place)
+        target = BroadcastTarget(BUCKET_BYTES, place)
         found[place] = [_publish(learner, target, group, version) for version in range(VERSIONS)]
         addresses = {flat.data_ptr(): flat.nbytes for row in found[place] for flat in row.pop("flats")}
         found[f"{place}_bytes"] = sum(addresses.values())
@@ -207,8 +201,7 @@ def measure_publication(shape: str = "1.5B") -> dict[str, Any]:
 def _publish(learner: Learner, target: BroadcastTarget, group: Group, version: int) -> dict[str, Any]:
     """Publish one version as a rank does, and send it; return its seconds and its buckets."""
     specs = learner.tensors()
-    defaults = {field.name: field.default for field in msgspec.structs.fields(Init)}
-    buckets = make_buckets(specs, defaults["bucket_bytes"])
+    buckets = make_buckets(specs, BUCKET_BYTES)
     flats: list[Tensor] = []
     row: dict[str, Any] = {"flats": flats}
     row["reserve"] = _timed(lambda: flats.extend(target.reserve(version, specs, SECONDS)))
@@ -216,7 +209,7 @@ def _publish(learner: Learner, target: BroadcastTarget, group: Group, version: i
     row["offer"] = _timed(lambda: target.write(version, {}))
     target.buffers.claim(version, SECONDS)
     lent = target.buffers.lend(version)
-    row["broadcast"] = _timed(lambda: [group.broadcast(flat) for flat in lent])
+    row["broadcast"] = _timed(lambda: group.send(lent))
     return row
 
 
