@@ -32,13 +32,9 @@ guards *args:
 long *args:
     {{python}} -m pytest -m "long and (slow or sglang or not sglang)" {{args}}
 
-# What only a GPU can settle: its tests, then the benchmarks of kernels, the trainer's step, weight transports and engines
-gpu *args:
-    {{python}} -m pytest -m gpu {{args}}
-    {{python}} -m arl.cli bench kernels
-    {{python}} -m arl.cli bench trainer
-    {{python}} -m arl.cli bench sync
-    {{python}} -m arl.cli bench engine
+# What only a GPU can settle, each at most ten minutes, as JSON into docs/benchmarks/gpu; `just gpu sglang` runs one alone
+gpu *checks:
+    {{python}} -m tests.gpu_checks {{checks}}
 
 # Tokens per line of code and tuple assignments per 1,000 lines, with the densest files
 air *args:

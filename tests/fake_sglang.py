@@ -68,6 +68,15 @@ def make_fake_sglang(directory: Path, version: str = "0.5.20", requires: str = "
     return str(python)
 
 
+def pretend_machine(directory: Path, python: tuple[int, int, int], glibc: str) -> None:
+    """Have the interpreter of the environment in `directory` say that it is this Python on this glibc."""
+    version = ".".join(map(str, python))
+    (directory / "site" / "sitecustomize.py").write_text(
+        f"import platform, sys\nsys.version_info = {(*python, 'final', 0)}\n"
+        f"platform.python_version = lambda: {version!r}\nplatform.libc_ver = lambda: ('glibc', {glibc!r})\n"
+    )
+
+
 def add_fake_torch(directory: Path, build: TorchBuild) -> None:
     """Give the environment in `directory` a torch that says no more than which build it is."""
     torch = directory / "site" / "torch"

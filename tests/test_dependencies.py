@@ -1,17 +1,24 @@
-"""Whatever arl imports is declared, and the lock of CI holds what is declared."""
+"""Whatever arl imports is declared, the lock of CI holds what is declared, and both environments for GPUs agree."""
 
 import ast
 import importlib.metadata
 import re
+import subprocess
 import sys
 import tomllib
+from pathlib import Path
 
+import pytest
 from packaging.requirements import Requirement
 
+from arl.engine.sglang.sglang_backend import GPU_LOCK, TESTED
 from tests.test_architecture import ROOT, modules_of, sources
 
 NOT_FROM_PYPI = {"arl", "tests", "kernels"}
 OF_OTHER_ENVIRONMENTS = {"sglang", "liger_kernel", "cut_cross_entropy"}  # SGLang's own, and peers of a benchmark
+
+OURS = ROOT / ".ci" / "constraints.txt"
+OUT_OF_REACH = 3  # what .ci/lock exits with
 
 
 def canonical(name: str) -> str:
@@ -37,9 +44,32 @@ def test_every_import_is_of_a_declared_package() -> None:
             assert found & names, f"{path} imports {module}, of {sorted(found)}: declare it in pyproject.toml"
 
 
+def pins(lock: Path) -> dict[str, str]:
+    """Return the version of each package of a lock."""
+    lines = lock.read_text().splitlines()
+    return dict(line.split("==") for line in lines if line and not line.startswith("#"))
+
+
 def test_the_lock_has_every_declared_package_in_a_version_of_its_range() -> None:
-    lines = (ROOT / ".ci/constraints.txt").read_text().splitlines()
-    versions = dict(line.split("==") for line in lines if line and not line.startswith("#"))
+    versions = pins(OURS)
     for requirement in requirements():
         if requirement.name != "arl":
             assert versions[canonical(requirement.name)] in requirement.specifier, requirement
+
+
+def test_both_environments_for_gpus_have_one_torch_and_nccl_and_sglangs_has_a_toolkit_of_its_own() -> None:
+    ours, theirs = pins(OURS), pins(GPU_LOCK)
+    assert theirs["sglang"] == TESTED
+    for name in ("torch", "triton", "nvidia-nccl-cu13", "nvidia-cuda-runtime"):
+        assert ours[name] == theirs[name], name
+    for part in ("nvcc", "nvvm", "crt", "cccl", "runtime"):
+        assert f"nvidia-{part}" in theirs or f"nvidia-cuda-{part}" in theirs, part
+
+
+@pytest.mark.slow
+def test_both_environments_for_gpus_still_resolve() -> None:
+    """Look at PyPI: it fails the day a pin vanishes."""
+    done = subprocess.run([ROOT / ".ci" / "lock", "check"], capture_output=True, text=True, check=False)
+    if done.returncode == OUT_OF_REACH:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stdout + done.stderr

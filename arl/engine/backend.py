@@ -41,7 +41,8 @@ class Installation(Struct, frozen=True):
     place: str  # the interpreter that has it
     capabilities: Capabilities  # of this version: at most those of the backend
     note: str = ""  # what a user should know of it, for `arl doctor`
-    lacking: tuple[str, ...] = ()  # packages that it needs on GPUs, as pip names them, and that are not installed
+    lacking: tuple[str, ...] = ()  # what it needs on GPUs and has not got: packages, or another Python
+    remedy: str = ""  # how to get an installation that lacks nothing
     # On GPUs: code, for `place`, of a function that prints a JSON list of arl.run.checks.Finding. Its argument: is the
     # run collocated?
     examination: str = ""

@@ -4,9 +4,11 @@ interpreter ─► a process of it imports torch, without using a GPU ─► Tor
 train.environment, engine.environment, the environment of `arl train`, else 0 ─► nccl_settings
 """
 
+import inspect
 import os
 import subprocess
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -16,13 +18,6 @@ from arl.errors import InputError, RecipeError
 
 ALONE: Mapping[str, str] = {"PYTHONPATH": ""}  # our packages are not for another interpreter
 PROBE_SECONDS = 120.0  # importing torch takes seconds, and from a cold disk much longer
-# torch built for a CPU has the function that reports NCCL's version, but not what it calls.
-PROBE = """
-import json, torch
-cuda = torch.version.cuda
-nccl = list(torch.cuda.nccl.version())[:3] if cuda else None
-print("\\n" + json.dumps({"torch": str(torch.__version__), "cuda": cuda, "nccl": nccl}))
-"""
 # SGLang sets both variables to 0 where they are unset (`_set_envs_and_config`, entrypoints/engine.py, 0.5.20), and
 # NCCL's own default is on. With cuMem on at one end only, the ends exchange handles of different kinds (a file
 # descriptor and a legacy IPC handle), and the first broadcast fails or hangs. NVLink SHARP (NVLS) needs buffers from
@@ -76,12 +71,35 @@ def last_line(done: subprocess.CompletedProcess[str]) -> str:
     return lines[-1] if lines else f"exit code {done.returncode}, and no answer"
 
 
-def own_torch() -> TorchBuild:
-    """Describe the torch of this interpreter, under which trainer ranks run. Importing it takes a second."""
+def describe_torch() -> dict[str, Any]:
+    """Describe the torch of the interpreter that runs this, in the fields of TorchBuild; importing it takes a second.
+
+    `probe_torch` sends this source to other interpreters, so it imports what it needs.
+    """
+    import ctypes
+    import os
+
     import torch
 
-    nccl = torch.cuda.nccl.version()[:3] if torch.version.cuda else None  # type: ignore[no-untyped-call]
-    return TorchBuild(str(torch.__version__), torch.version.cuda, nccl)
+    cuda = torch.version.cuda
+    nccl = None
+    if cuda:
+        # torch.cuda.nccl.version() is what torch was built with. What counts is the library that it has loaded, and
+        # another nvidia-nccl package may have been installed in its place.
+        nccl = list(torch.cuda.nccl.version()[:3])  # type: ignore[no-untyped-call]
+        try:
+            library = ctypes.CDLL("libnccl.so.2", os.RTLD_LAZY | os.RTLD_NOLOAD)
+            number = ctypes.c_int()
+            library.ncclGetVersion(ctypes.byref(number))
+            nccl = [number.value // 10_000, number.value // 100 % 100, number.value % 100]
+        except OSError:  # it is a part of torch's own library
+            pass
+    return {"torch": str(torch.__version__), "cuda": cuda, "nccl": nccl}
+
+
+def own_torch() -> TorchBuild:
+    """Describe the torch of this interpreter, under which trainer ranks run."""
+    return msgspec.convert(describe_torch(), TorchBuild)
 
 
 def probe_torch(python: str) -> TorchBuild:
@@ -90,8 +108,10 @@ def probe_torch(python: str) -> TorchBuild:
     Raises:
         InputError: it cannot be run, or has no torch that can be imported.
     """
+    source = f"from typing import Any\n{inspect.getsource(describe_torch)}"
+    code = f"{source}\nimport json\nprint('\\n' + json.dumps(describe_torch()))"
     try:
-        done = run_code(python, PROBE, PROBE_SECONDS)
+        done = run_code(python, code, PROBE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"{python}: cannot be asked for its torch ({error})") from error
     if done.returncode:
@@ -111,10 +131,15 @@ def refuse_unequal_nccl(ours: TorchBuild, python: str, theirs: TorchBuild, their
         InputError: one side has no NCCL, or the versions differ.
     """
     if ours.nccl is None or ours.nccl != theirs.nccl:
+        remedy = "Install the same torch for CUDA in both"
+        if ours.nccl and theirs.nccl:  # an NCCL has all functions of those before it, so the newer one serves both
+            newer = ".".join(map(str, max(ours.nccl, theirs.nccl)))
+            older, where = (ours, python) if ours.nccl < theirs.nccl else (theirs, their_python)
+            package = f"nvidia-nccl-cu{str(older.cuda).partition('.')[0]}=={newer}"
+            remedy = f"`{where} -m pip install --no-deps {package}` gives both the newer one"
         raise InputError(
             f"sync.transport broadcast: both sides need the same NCCL. The trainer has {ours} ({python}), and the "
-            f"engines have {theirs} ({their_python}). Install the same torch for CUDA in both, or the newer "
-            "nvidia-nccl package, or set sync.transport to file"
+            f"engines have {theirs} ({their_python}). {remedy}; or set sync.transport to file"
         )
 
 

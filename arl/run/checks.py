@@ -55,12 +55,9 @@ def gpu_checks(
         "install one and Python's headers (apt install gcc python3-dev), or name one in CC",
     )
     for backend in backends:
-        lacking = backend.lacking
-        yield Finding(
-            not lacking,
-            f"packages for GPUs in {backend.place}{': ' if lacking else ''}{', '.join(lacking)}",
-            f"{backend.place} -m pip install {' '.join(repr(requirement) for requirement in lacking)}",
-        )
+        lacking = ", ".join(backend.lacking)
+        what = f"what {backend.name} needs on GPUs, in {backend.place}{': ' if lacking else ''}{lacking}"
+        yield Finding(not lacking, what, backend.remedy)
         if backend.examination:
             done = run_code(backend.place, f"{backend.examination}({collocated})", None)
             broken = Finding(False, f"{backend.name} on GPUs: {last_line(done)}", f"reinstall what {backend.place} has")

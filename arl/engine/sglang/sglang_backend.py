@@ -27,8 +27,20 @@ PROBE_SECONDS = 60.0
 TOOLKIT = Path(__file__).with_name("cuda_toolkit.py")
 # Packages that SGLang imports on GPUs only; it names the versions that fit among its own requirements.
 GPU_PACKAGES = ("sglang-kernel", "flashinfer_python", "torch_memory_saver")
+# The environment on GPUs: every package in one version, because one that SGLang requires is not on PyPI. These
+# versions have wheels for two Pythons, and for this glibc or a newer one.
+GPU_LOCK = Path(__file__).with_name("requirements-gpu.txt")
+PYTHONS = ("3.12", "3.11")
+GLIBC = (2, 34)
 LACKS = "lacks "  # begins the line of a requirement that is not met
+# Looks at the interpreter first: without SGLang it says why there is none.
 PROBE = f"""
+import platform, sys
+python, libc = platform.python_version(), platform.libc_ver()
+if "%d.%d" % sys.version_info[:2] not in {PYTHONS!r}:
+    print({LACKS!r} + "Python {" or ".join(reversed(PYTHONS))} (this is %s)" % python)
+if libc[0] != "glibc" or tuple(map(int, libc[1].split(".")[:2])) < {GLIBC!r}:
+    print({LACKS!r} + "glibc {".".join(map(str, GLIBC))} or newer (this is %s)" % (libc[1] or "another libc"))
 from importlib.metadata import PackageNotFoundError, requires, version
 sglang = version("sglang")
 for requirement in requires("sglang") or ():
@@ -44,11 +56,16 @@ for requirement in requires("sglang") or ():
         print({LACKS!r} + requirement)
 print(sglang)
 """
-INSTALL = f"""install it in an environment of its own. With GPUs:
-    python3 -m venv ENV && ENV/bin/pip install sglang=={TESTED}      then give engine.python: ENV/bin/python
-Without, in a clone of arl, which then finds it by itself:
+
+
+def remedy() -> str:
+    """Say how to install SGLang, with a Python of this machine for which its requirements have wheels."""
+    names = [f"python{version}" for version in PYTHONS]
+    python = next(filter(shutil.which, names), names[0])
+    return f"""Give an interpreter that has it, or install it in an environment of its own. With GPUs:
+    {python} -m venv ENV && ENV/bin/pip install --no-deps -r {GPU_LOCK}
+and give engine.python: ENV/bin/python. Without, in a clone of arl, which then finds it by itself:
     .ci/sglang"""
-REMEDY = f"Give an interpreter that has it, or {INSTALL}"
 
 
 def interpreter(python: str | None) -> str:
@@ -71,17 +88,18 @@ def find_sglang(python: str | None) -> Installation:
     try:
         done = run_code(path, PROBE, PROBE_SECONDS)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InputError(f"engine.python {path}: cannot be run ({error}). {REMEDY}") from error
+        raise InputError(f"engine.python {path}: cannot be run ({error}). {remedy()}") from error
+    lacking = [line.removeprefix(LACKS) for line in done.stdout.splitlines() if line.startswith(LACKS)]
     words = done.stdout.split()
     version = words[-1] if words else ""  # a wrapper may print something first
     if done.returncode or not version[:1].isdecimal():
-        raise InputError(f"engine.python {path}: there is no SGLang in it ({last_line(done)}). {REMEDY}")
+        why = "".join(f"; on GPUs it needs {each}" for each in lacking)
+        raise InputError(f"engine.python {path}: there is no SGLang in it ({last_line(done)}){why}. {remedy()}")
     release = tuple(int(number) for number in re.findall(r"\d+", version)[:3])  # of 0.5.20rc1: (0, 5, 20)
     if release < OLDEST:
-        raise InputError(f"engine.python {path}: arl needs SGLang {TESTED} or newer, and this is {version}. {REMEDY}")
+        raise InputError(f"engine.python {path}: arl needs SGLang {TESTED} or newer, and this is {version}. {remedy()}")
     note = "" if version == TESTED else f"arl is tested with {TESTED}"
-    lacking = [line.removeprefix(LACKS) for line in done.stdout.splitlines() if line.startswith(LACKS)]
-    return Installation("SGLang", version, path, SGLangBackend.capabilities, note, tuple(lacking))
+    return Installation("SGLang", version, path, SGLangBackend.capabilities, note, tuple(lacking), remedy())
 
 
 class SGLangBackend(Backend):
