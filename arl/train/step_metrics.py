@@ -7,8 +7,11 @@ All that is kept of the tokens is a matrix of sums, a row for each value that an
 squares where a metric needs them), a column for each age bucket. Every metric but a maximum follows from it.
 """
 
+import time
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -48,8 +51,7 @@ class StepTotals:
         self._sums = torch.zeros(shape, dtype=torch.float64, device=device)
         self._largest = torch.full((len(self._maxima),), -torch.inf, dtype=torch.float64, device=device)
         self._open: list[tuple[Tensor, Tensor]] = []  # sums and maxima of the update under way
-        self._updates: list[Update] = []
-        self._num_skipped = 0
+        self.updates: list[Update] = []
         self._learning_rate = 0.0
 
     def add(self, per_token: Mapping[str, Tensor], ages: Tensor) -> None:
@@ -74,13 +76,14 @@ class StepTotals:
     def close_update(self, update: Update, learning_rate: float) -> None:
         """Count the tokens added since the last update, unless this one was skipped."""
         self._learning_rate = learning_rate
-        if update.is_finite:
-            self._updates.append(update)
-            for sums, largest in self._open:
-                self._sums = self._sums + sums
-                self._largest = self._largest.maximum(largest)
-        else:
-            self._num_skipped += 1
+        self.updates.append(update)
+        sums = self._sums
+        largest = self._largest
+        for more_sums, more_largest in self._open:
+            sums = sums + more_sums
+            largest = largest.maximum(more_largest)
+        self._sums = self._sums.where(update.is_skipped, sums)
+        self._largest = self._largest.where(update.is_skipped, largest)
         self._open = []
 
     def metrics(self) -> dict[str, MetricValue]:
@@ -90,14 +93,15 @@ class StepTotals:
             The objective's metrics and the entropy, absent where no token was computed; loss, grad_norm and
             grad_cosine/previous, the means over updates, absent where there is none; the learning rate of the last one.
         """
+        made = [update for update in self.updates if update.is_finite]
         metrics: dict[str, MetricValue] = {
             "learning_rate": self._learning_rate,
-            "train/skipped_updates": float(self._num_skipped),
+            "train/skipped_updates": float(len(self.updates) - len(made)),
         }
-        if self._updates:
-            metrics["loss"] = fmean(update.loss for update in self._updates)
-            metrics["grad_norm"] = fmean(update.grad_norm for update in self._updates)
-        cosines = [update.cosine for update in self._updates if update.cosine is not None]
+        if made:
+            metrics["loss"] = fmean(update.loss for update in made)
+            metrics["grad_norm"] = fmean(update.grad_norm for update in made)
+        cosines = [update.cosine for update in made if update.cosine is not None]
         if cosines:
             metrics["grad_cosine/previous"] = fmean(cosines)
         return metrics | self._token_metrics()
@@ -135,6 +139,30 @@ def _quotient(tokens: float, total: float, squares: float | None = None) -> floa
     return total / tokens if squares is None else total**2 / (tokens * squares)
 
 
+class Stopwatch:
+    """Time the parts of a step where they are computed, without waiting for a GPU in between."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._marks: list[Any] = []
+
+    def mark(self) -> None:
+        """End a part of the step, and begin the next one."""
+        if not self._is_cuda:
+            self._marks.append(time.perf_counter())
+            return
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        self._marks.append(event)
+
+    def seconds(self) -> list[float]:
+        """Return the seconds between neighboring marks. Waits for the last one."""
+        if not self._is_cuda:
+            return [end - start for start, end in pairwise(self._marks)]
+        self._marks[-1].synchronize()
+        return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._marks)]
+
+
 # Dense FLOP/s of one device in bfloat16, and as many in float16, from NVIDIA's data sheets. The first name that is part
 # of the device's counts.
 PEAKS = {
@@ -163,8 +191,9 @@ def hardware_metrics(
     total, memory = torch.tensor([done, float(used)], dtype=torch.float64, device=device)
     dist.all_reduce(total)
     dist.all_reduce(memory, dist.ReduceOp.MAX)
-    per_rank = float(total) / dist.get_world_size() / seconds
-    metrics = {"hardware/tflops": per_rank / 1e12, "hardware/memory_gb": float(memory) / 1e9}
+    operations, num_bytes = torch.stack([total, memory]).tolist()
+    per_rank = operations / dist.get_world_size() / seconds
+    metrics = {"hardware/tflops": per_rank / 1e12, "hardware/memory_gb": num_bytes / 1e9}
     device_name = torch.cuda.get_device_name(device) if is_cuda and dtype != torch.float32 else ""
     peaks = [peak for known, peak in PEAKS.items() if known in device_name]
     if peaks:
