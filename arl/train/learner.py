@@ -34,7 +34,7 @@ from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
 from arl.train.placed_batch import place_batch
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.sharding import compute_deterministically, init_ranks
-from arl.train.step_metrics import ENTROPY, StepTotals, Stopwatch, hardware_metrics
+from arl.train.step_metrics import ENTROPY, StepTimer, StepTotals, hardware_metrics
 from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
@@ -135,7 +135,7 @@ class Learner:
             TrainerError: the loss or the gradient of MAX_SKIPPED updates in a row was not finite.
         """
         assert shard.version == self.version, f"a shard for version {shard.version} at version {self.version}"
-        watch = Stopwatch(self.policy.device)
+        watch = StepTimer(self.policy.device)
         watch.mark()
         self._begin()
         computed = self._rank_columns(shard.minibatches)

@@ -139,7 +139,7 @@ def _quotient(tokens: float, total: float, squares: float | None = None) -> floa
     return total / tokens if squares is None else total**2 / (tokens * squares)
 
 
-class Stopwatch:
+class StepTimer:
     """Time the parts of a step where they are computed, without waiting for a GPU in between."""
 
     def __init__(self, device: torch.device) -> None:
