@@ -51,6 +51,8 @@ class WallWorld(World):
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
         """See World. Starts both sides at once, and is open when engines answer: the evaluation needs no trainer.
 
+        On GPUs that both share, ranks come first.
+
         Raises:
             ProcessDied: one of the processes has ended.
             DeadlineError: one of them did not become ready, or did not answer.
@@ -72,14 +74,16 @@ class WallWorld(World):
             nodes = launcher.nodes  # asking for them may ask the driver of the GPUs
             trust = stack.enter_context(run_secrets(context.directory, [node.address for node in nodes]))
             servers = EngineServers(recipe, versions, dict(enumerate(placement.engines)), launcher, trust)
-            started = await servers.start_all()
             trainer = await stack.enter_async_context(
                 open_trainer(recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport)
             )
-            codec = load_codec(versions.model, recipe.data)  # takes a second, while the processes start
             others = [*placement.ranks, *([] if placement.evaluation is None else [placement.evaluation])]
             async with asyncio.TaskGroup() as tasks:
                 trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
+                if placement.on_gpus and recipe.mode == "collocated":
+                    await trainer_start  # SGLang sizes its cache by what is free: see placement.engine_share
+                started = await servers.start_all()
+                codec = load_codec(versions.model, recipe.data)  # takes a second, while the processes start
                 hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
 
                 describe = functools.partial(_describe, context, weights, servers, nodes, hashing)

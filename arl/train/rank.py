@@ -52,6 +52,7 @@ class Rank:
 
         Consumes the controller's requests; waits for the next; unblocked by it, or by the controller's death.
         """
+        self._give_back()  # what loading and tuning took
         self._log(f"ready; {self.learner.policy.attention}")
         self._link.answer(first, channel.Ready(self.learner.tensors()))
         while True:
