@@ -33,15 +33,11 @@ class _Layout:
     query_offsets: np.ndarray  # (S+1,) int32, segment s owns the pack's tokens query_offsets[s]:query_offsets[s+1]
     key_offsets: np.ndarray  # (S+1,) int32 into key_indices
     key_indices: np.ndarray  # (K,) int32 pack index of each key
+    on_device: Sequence[Tensor] = ()  # the three where the queries will be; empty: they are copied when needed
 
     @property
     def num_tokens(self) -> int:
         return int(self.query_offsets[-1])
-
-    def copies(self, device: torch.device) -> Sequence[Tensor]:
-        """Copy the three arrays to a device."""
-        arrays = (self.query_offsets, self.key_offsets, self.key_indices)
-        return [torch.from_numpy(array).to(device, non_blocking=True) for array in arrays]
 
 
 class PackedContext:
@@ -51,7 +47,7 @@ class PackedContext:
         query_offsets: (S+1,) int32, segment s owns the pack's tokens query_offsets[s]:query_offsets[s+1].
         key_offsets: (S+1,) int32 into key_indices.
         key_indices: (K,) int32 pack index of each key.
-        on_device: the three where the queries will be; None: they are copied if flash attention asks for them.
+        on_device: the three where the queries will be; empty: they are copied if flash attention asks for them.
     """
 
     def __init__(
@@ -59,13 +55,12 @@ class PackedContext:
         query_offsets: np.ndarray,
         key_offsets: np.ndarray,
         key_indices: np.ndarray,
-        on_device: Sequence[Tensor] | None = None,
+        on_device: Sequence[Tensor] = (),
     ) -> None:
         assert query_offsets.shape == key_offsets.shape
         assert key_indices.shape == (key_offsets[-1],)
         self.calls = 0  # one for each layer; fewer if the model was not built on arl's attention
-        self._layout = _Layout(query_offsets, key_offsets, key_indices)
-        self._on_device = on_device
+        self._layout = _Layout(query_offsets, key_offsets, key_indices, on_device)
         # The first layer makes one of the two, because it knows device, dtype and heads.
         self._varlen: _Varlen | None = None
         self._gathered: _Gathered | None = None
@@ -83,7 +78,7 @@ class PackedContext:
         k = key[0].transpose(0, 1)  # (T, H_kv, D)
         v = value[0].transpose(0, 1)
         if _suits_flash(q):
-            self._varlen = self._varlen or _Varlen(self._layout, self._on_device or self._layout.copies(q.device))
+            self._varlen = self._varlen or _Varlen(self._layout, q.device)
             return self._varlen.attend(q, k, v, scale)[None]
         self._gathered = self._gathered or _Gathered(self._layout, q, k)
         return self._gathered.attend(q, k, v, scale)[None]
@@ -97,12 +92,14 @@ def _suits_flash(q: Tensor) -> bool:
 class _Varlen:
     """Compute all segments in one flash attention."""
 
-    def __init__(self, layout: _Layout, on_device: Sequence[Tensor]) -> None:
+    def __init__(self, layout: _Layout, device: torch.device) -> None:
         from torch.nn.attention import varlen  # importing it takes a second, so only this path does
 
         self._function: Any = varlen.varlen_attn
         self._wants_gqa_flag = "enable_gqa" in inspect.signature(self._function).parameters
-        self._query_offsets, self._key_offsets, self._keys = on_device
+        arrays = (layout.query_offsets, layout.key_offsets, layout.key_indices)
+        copied = layout.on_device or [torch.from_numpy(array).to(device, non_blocking=True) for array in arrays]
+        self._query_offsets, self._key_offsets, self._keys = copied
         self._most_queries = int(np.diff(layout.query_offsets).max())  # of a segment
         self._most_keys = int(np.diff(layout.key_offsets).max())
 

@@ -34,7 +34,7 @@ from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
 from arl.train.placed_batch import place_batch
 from arl.train.sharded_model import ShardedModel, Update
 from arl.train.sharding import compute_deterministically, init_ranks
-from arl.train.step_metrics import ENTROPY, StepTimer, StepTotals, hardware_metrics
+from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics, moment, seconds_between
 from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
@@ -135,28 +135,28 @@ class Learner:
             TrainerError: the loss or the gradient of MAX_SKIPPED updates in a row was not finite.
         """
         assert shard.version == self.version, f"a shard for version {shard.version} at version {self.version}"
-        watch = StepTimer(self.policy.device)
-        watch.mark()
+        device = self.policy.device
+        start = moment(device)
         self._begin()
         computed = self._rank_columns(shard.minibatches)
-        watch.mark()
+        middle = moment(device)
         stale_fresh = self._stale_fresh_cosine(shard.minibatches[0])
-        watch.mark()
+        begin = moment(device)
         for minibatch, columns in zip(shard.minibatches, computed, strict=True):
             self._update(minibatch, columns)
         metrics = self._totals.metrics()
-        watch.mark()
+        seconds = seconds_between(begin, moment(device))
         self._refuse_skipped(self._totals.updates)
         self.version += 1
         if self.policy.loss_scale.is_dynamic:
             metrics["train/loss_scale"] = self.policy.loss_scale.value
-        metrics["time/proximal_s"], of_halves, seconds = watch.seconds()
+        metrics["time/proximal_s"] = seconds_between(start, middle)
         metrics["time/train_s"] = seconds
         if stale_fresh is not None:
             metrics["grad_cosine/stale_fresh"] = stale_fresh
-            metrics["time/halves_s"] = of_halves
+            metrics["time/halves_s"] = seconds_between(middle, begin)
         packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
-        return metrics | hardware_metrics(packs, self.flops, seconds, self.policy.device, self.policy.dtype)
+        return metrics | hardware_metrics(packs, self.flops, seconds, device, self.policy.dtype)
 
     def _begin(self) -> None:
         self.log = TokenLog()
@@ -279,7 +279,7 @@ class Learner:
         """
         placed = place_batch(batch, self.policy.device)
         score_of = placed.arrays["loss_scores"]  # (N,) equal continuations share a score
-        columns = {**placed.columns, "sequences": placed.arrays["sequences"]}
+        columns = {name: placed.arrays[name] for name in (*batch.columns, "sequences") if name != PLACES}
         ages = self.version - columns["policy_versions"]
         by_tokens = self.objective.normalizer == "tokens"
         num_terms = minibatch.loss_tokens if by_tokens else minibatch.loss_sequences

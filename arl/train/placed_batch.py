@@ -8,6 +8,7 @@ later one only when the GPU has read it.
 
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor
@@ -23,18 +24,15 @@ class PlacedBatch(NamedTuple):
     """Hold a micro-batch with its arrays on the device: LAYOUT as int32, other integers as int64, the rest float32."""
 
     host: MicroBatch
-    arrays: dict[str, Tensor]  # by field
-    columns: dict[str, Tensor]  # (N,) each, without PLACES
+    arrays: dict[str, Tensor]  # by field or column, without PLACES
 
 
 def place_batch(batch: MicroBatch, device: torch.device) -> PlacedBatch:
     """Copy a micro-batch to `device`."""
-    fields = {name: getattr(batch, name) for name in MicroBatch.__struct_fields__ if name != "columns"}
-    columns = {name: column for name, column in batch.columns.items() if name != PLACES}
-    named = fields | columns
-    sources = [torch.from_numpy(array) for array in named.values()]
-    dtypes = [_dtype(name, array) for name, array in named.items()]
-    sizes = [len(source) * dtype.itemsize for source, dtype in zip(sources, dtypes, strict=True)]
+    named = msgspec.structs.asdict(batch) | batch.columns
+    arrays = {name: array for name, array in named.items() if name not in ("columns", PLACES)}
+    dtypes = [_dtype(name, array) for name, array in arrays.items()]
+    sizes = [len(array) * dtype.itemsize for array, dtype in zip(arrays.values(), dtypes, strict=True)]
     padded = [-(-size // ALIGNMENT) * ALIGNMENT for size in sizes]
     host = torch.empty(sum(padded), dtype=torch.uint8, pin_memory=device.type == "cuda")
 
@@ -42,10 +40,10 @@ def place_batch(batch: MicroBatch, device: torch.device) -> PlacedBatch:
         parts = zip(torch.split(flat, padded), sizes, dtypes, strict=True)
         return [part[:size].view(dtype) for part, size, dtype in parts]
 
-    for view, source in zip(views(host), sources, strict=True):
-        view.copy_(source)
-    copied = dict(zip(named, views(host.to(device, non_blocking=True)), strict=True))
-    return PlacedBatch(batch, {name: copied[name] for name in fields}, {name: copied[name] for name in columns})
+    for view, array in zip(views(host), arrays.values(), strict=True):
+        view.copy_(torch.from_numpy(array))
+    copied = views(host.to(device, non_blocking=True))
+    return PlacedBatch(batch, dict(zip(arrays, copied, strict=True)))
 
 
 def _dtype(name: str, array: np.ndarray) -> torch.dtype:

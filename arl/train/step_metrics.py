@@ -9,7 +9,6 @@ squares where a metric needs them), a column for each age bucket. Every metric b
 
 import time
 from collections.abc import Iterable, Mapping
-from itertools import pairwise
 from statistics import fmean
 from typing import Any
 
@@ -50,7 +49,7 @@ class StepTotals:
         shape = (1 + len(self._rows), len(AGE_BUCKETS))
         self._sums = torch.zeros(shape, dtype=torch.float64, device=device)
         self._largest = torch.full((len(self._maxima),), -torch.inf, dtype=torch.float64, device=device)
-        self._open: list[tuple[Tensor, Tensor]] = []  # sums and maxima of the update under way
+        self._before = self._sums, self._largest  # the update under way
         self.updates: list[Update] = []
         self._learning_rate = 0.0
 
@@ -68,23 +67,18 @@ class StepTotals:
             value = per_token[name].double()
             rows.append(value.square() if is_squared else value)
         in_bucket = (ages[:, None] >= self._first_ages) & (ages[:, None] < self._end_ages)  # (N, B)
-        largest = self._largest
+        self._sums = self._sums + torch.stack(rows) @ in_bucket.double()
         if self._maxima:
-            largest = torch.stack([per_token[name].double().max() for name in self._maxima])
-        self._open.append((torch.stack(rows) @ in_bucket.double(), largest))
+            self._largest = self._largest.maximum(torch.stack([per_token[v].double().max() for v in self._maxima]))
 
     def close_update(self, update: Update, learning_rate: float) -> None:
         """Count the tokens added since the last update, unless this one was skipped."""
         self._learning_rate = learning_rate
         self.updates.append(update)
-        sums = self._sums
-        largest = self._largest
-        for more_sums, more_largest in self._open:
-            sums = sums + more_sums
-            largest = largest.maximum(more_largest)
-        self._sums = self._sums.where(update.is_skipped, sums)
-        self._largest = self._largest.where(update.is_skipped, largest)
-        self._open = []
+        sums, largest = self._before
+        self._sums = sums.where(update.is_skipped, self._sums)
+        self._largest = largest.where(update.is_skipped, self._largest)
+        self._before = self._sums, self._largest
 
     def metrics(self) -> dict[str, MetricValue]:
         """Reduce over ranks, and return the metrics of the step. Collective.
@@ -139,28 +133,21 @@ def _quotient(tokens: float, total: float, squares: float | None = None) -> floa
     return total / tokens if squares is None else total**2 / (tokens * squares)
 
 
-class StepTimer:
-    """Time the parts of a step where they are computed, without waiting for a GPU in between."""
+def moment(device: torch.device) -> Any:
+    """Return the instant at which the device has done what it was given so far; nothing waits for it."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
 
-    def __init__(self, device: torch.device) -> None:
-        self._is_cuda = device.type == "cuda"
-        self._marks: list[Any] = []
 
-    def mark(self) -> None:
-        """End a part of the step, and begin the next one."""
-        if not self._is_cuda:
-            self._marks.append(time.perf_counter())
-            return
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        self._marks.append(event)
-
-    def seconds(self) -> list[float]:
-        """Return the seconds between neighboring marks. Waits for the last one."""
-        if not self._is_cuda:
-            return [end - start for start, end in pairwise(self._marks)]
-        self._marks[-1].synchronize()
-        return [start.elapsed_time(end) / 1000 for start, end in pairwise(self._marks)]
+def seconds_between(start: Any, end: Any) -> float:
+    """Return the seconds between two moments of a device; waits for the later one."""
+    if isinstance(end, float):
+        return float(end - start)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000
 
 
 # Dense FLOP/s of one device in bfloat16, and as many in float16, from NVIDIA's data sheets. The first name that is part
