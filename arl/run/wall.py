@@ -23,7 +23,6 @@ from arl.config.recipe import WALL
 from arl.data.tokenizer import load_codec
 from arl.launch.base import Launcher, Node, Process, make_launcher
 from arl.launch.network import host_identity, is_loopback
-from arl.launch.placement import Placement
 from arl.launch.run_secrets import run_secrets
 from arl.metrics.run_files import LOGS
 from arl.metrics.run_status import ProcessStatus
@@ -79,7 +78,7 @@ class WallWorld(World):
             others = [*placement.ranks, *([] if placement.evaluation is None else [placement.evaluation])]
             async with asyncio.TaskGroup() as tasks:
                 trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
-                started = await _start_engines(servers, placement, trainer_start)
+                started = await servers.start_all(trainer_start)
                 codec = load_codec(versions.model, recipe.data)  # takes a second, while the processes start
                 hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
 
@@ -109,13 +108,6 @@ class WallWorld(World):
                         ],
                     )
             await trainer.stop()
-
-
-async def _start_engines(servers: EngineServers, placement: Placement, ranks: Awaitable[None]) -> list[Process]:
-    """Start every server, on GPUs of ranks when these are ready: SGLang sizes its cache by what is free."""
-    if placement.on_gpus and placement.engines[0].takes_turns:
-        await ranks
-    return await servers.start_all()
 
 
 async def _describe(

@@ -8,7 +8,6 @@ weight gathered. Master weights, gradient reduction and optimizer states are flo
 computation. Of an update's micro-batches the first gathers the weights and the last reduces the gradient.
 """
 
-import functools
 import math
 import types
 from collections.abc import Callable
@@ -57,25 +56,20 @@ class Update:
         squared, _, _, loss = self._numbers.isfinite().unbind()
         return ~(squared & loss)
 
-    @functools.cached_property
-    def _read(self) -> list[float]:
-        found: list[float] = self._numbers.tolist()
-        return found
-
     @property
     def loss(self) -> float:
         """Return the sum over micro-batches."""
-        return self._read[3]
+        return float(self._numbers[3])
 
     @property
     def grad_norm(self) -> float:
         """Return the gradient's norm before the clip."""
-        return math.sqrt(self._read[0])
+        return math.sqrt(self._numbers[0])
 
     @property
     def cosine(self) -> float | None:
         """Return the cosine between the gradient and AdamW's mean of the earlier ones; None: one of them is 0."""
-        return _cosine(*self._read[:3])
+        return _cosine(*self._numbers[:3].tolist())
 
     @property
     def is_finite(self) -> bool:
@@ -179,7 +173,8 @@ class ShardedModel(ShardedWeights):
             loss: () float32, this rank's sum over micro-batches, without the loss scale.
         """
         grads = self._gradient()
-        update = self._reduced(grads, loss)
+        means = [self._optimizer.state[local]["exp_avg"] for local in self._local.values()]
+        update = Update(self._over_ranks(torch.cat([self._products(grads, means), loss[None]])))
         if self.loss_scale.is_dynamic and math.isfinite(update.loss):  # else the forward is at fault, and not the scale
             self.loss_scale.update(update.has_overflowed)
             update.is_absorbed = self.loss_scale.absorbs(update.has_overflowed)
@@ -203,20 +198,13 @@ class ShardedModel(ShardedWeights):
 
     def cosine(self, a: list[Tensor], b: list[Tensor]) -> float | None:
         """Return the cosine between two gradients of which this rank has shards; None if one is 0. Collective."""
-        products = self._products(a, b)
-        self._sum_over_ranks(products)
-        return _cosine(*products.tolist())
+        return _cosine(*self._over_ranks(self._products(a, b)).tolist())
 
-    def _reduced(self, grads: list[Tensor], loss: Tensor) -> Update:
-        """Sum the loss and the products of gradient and first moment over the ranks. Collective."""
-        means = [self._optimizer.state[local]["exp_avg"] for local in self._local.values()]
-        numbers = torch.cat([self._products(grads, means), loss[None]])
-        self._sum_over_ranks(numbers)
-        return Update(numbers)
-
-    def _sum_over_ranks(self, numbers: Tensor) -> None:
+    def _over_ranks(self, numbers: Tensor) -> Tensor:
+        """Sum numbers of each rank. Collective."""
         if self._world > 1:
             dist.all_reduce(numbers)
+        return numbers
 
     def _gradient(self) -> list[Tensor]:
         grads = [local_part(p.grad) for p in self._shards.values() if p.grad is not None]

@@ -178,9 +178,8 @@ def hardware_metrics(
     total, memory = torch.tensor([done, float(used)], dtype=torch.float64, device=device)
     dist.all_reduce(total)
     dist.all_reduce(memory, dist.ReduceOp.MAX)
-    operations, num_bytes = torch.stack([total, memory]).tolist()
-    per_rank = operations / dist.get_world_size() / seconds
-    metrics = {"hardware/tflops": per_rank / 1e12, "hardware/memory_gb": num_bytes / 1e9}
+    per_rank = float(total) / dist.get_world_size() / seconds
+    metrics = {"hardware/tflops": per_rank / 1e12, "hardware/memory_gb": float(memory) / 1e9}
     device_name = torch.cuda.get_device_name(device) if is_cuda and dtype != torch.float32 else ""
     peaks = [peak for known, peak in PEAKS.items() if known in device_name]
     if peaks:
