@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 CHUNK_BYTES = 1 << 24  # workspace of one chunk of rows on CPU; about what a cache holds
-TUNED_ROWS = 1024  # more logits than a GPU's cache holds
+TUNED_ROWS = 512  # several for each multiprocessor; their logits are more than a GPU's cache holds
 
 
 class RowGradient(NamedTuple):
@@ -99,7 +99,7 @@ def tune_rows(
     """
     if device.type != "cuda":
         return
-    logits = torch.randn(TUNED_ROWS, vocab, device=device).to(logits_dtype)
+    logits = torch.randn(TUNED_ROWS, vocab, device=device, dtype=logits_dtype)
     targets = torch.zeros(TUNED_ROWS, dtype=torch.int64, device=device)
     logprob, entropy, normalizer = row_stats(logits, targets, 1.0)
     row_gradient(logits, targets, normalizer, RowGradient(logprob, None, entropy), 1.0, out=logits.to(gradient_dtype))

@@ -20,6 +20,7 @@ class FakeNvml:
         self.used = [4 << 20] * count
         self.processes: list[list[Any]] = [[] for _ in range(count)]
         self.programs: dict[int, str] = {}
+        self.near: list[set[int] | None] = [None] * count  # cores of each one's NUMA node; None: not known
 
     def use(self, number: int, pid: int, program: str, num_bytes: int | None) -> None:
         """Have a process use a GPU."""
@@ -32,6 +33,12 @@ class FakeNvml:
         if total is None:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
         return SimpleNamespace(total=total, used=self.used[number])
+
+    def affinity(self, number: int, num_words: int) -> list[int]:
+        near = self.near[number]
+        if near is None:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return [sum(1 << core - 64 * word for core in near if core // 64 == word) for word in range(num_words)]
 
 
 def fake_nvml(monkeypatch: pytest.MonkeyPatch, count: int) -> FakeNvml:
@@ -47,6 +54,7 @@ def fake_nvml(monkeypatch: pytest.MonkeyPatch, count: int) -> FakeNvml:
         "nvmlDeviceGetUUID": lambda handle: fake.uuids[handle],
         "nvmlDeviceGetName": lambda handle: fake.names[handle],
         "nvmlDeviceGetMemoryInfo": fake.memory,
+        "nvmlDeviceGetCpuAffinity": fake.affinity,
         "nvmlDeviceGetComputeRunningProcesses": lambda handle: fake.processes[handle],
     }
     for name, answer in answers.items():

@@ -207,6 +207,23 @@ def find_gpus(names: Sequence[str] | None = None) -> list[Gpu]:
     return [gpu for name in names for gpu in gpus if name == str(gpu.number) or gpu.uuid.startswith(name)]
 
 
+def stay_near_gpu() -> None:
+    """Keep this thread, and those that it starts, to those of its cores that are on the NUMA node of its only GPU.
+
+    Memory that it pins is then there as well. Where the driver does not say, or all such cores are denied, nothing
+    changes.
+    """
+    gpus = find_gpus((os.environ.get(VISIBLE_DEVICES) or "-1").split(","))
+    if len(gpus) != 1:
+        return
+    own = os.sched_getaffinity(0)
+    handle = pynvml.nvmlDeviceGetHandleByIndex(gpus[0].number)
+    with contextlib.suppress(pynvml.NVMLError):
+        masks = pynvml.nvmlDeviceGetCpuAffinity(handle, max(own) // 64 + 1)  # a bit for each core of the machine
+        near = {core for core in own if masks[core // 64] >> core % 64 & 1}
+        os.sched_setaffinity(0, near or own)
+
+
 def refuse_busy(gpu: Gpu) -> None:
     """Refuse a GPU of which other processes use more than a gigabyte.
 

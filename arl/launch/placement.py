@@ -27,9 +27,10 @@ from arl.errors import RecipeError
 from arl.launch.base import Node, Resources
 from arl.launch.devices import VISIBLE_DEVICES
 
-# Of a device: contexts and NCCL buffers of two processes, SGLang's activations and graphs. It keeps 10 to 12 GB of an
-# 80 GB device for the latter (arg_groups/memory_hook.py).
+# Kept free beside a trainer rank for NCCL's buffers, SGLang's graphs and activations, and what nobody foresees: a share
+# of the device, and at least so many bytes. SGLang keeps 10 to 12 GB of an 80 GB device (arg_groups/memory_hook.py).
 RESERVE = 0.15
+MIN_RESERVE = 4_500_000_000
 MIN_SHARE = 0.05  # an engine without any cache would not start; SGLang then says how much it lacks
 
 Free = dict[int, list[str]]  # number of a node -> its GPUs that nothing uses, as CUDA_VISIBLE_DEVICES names them
@@ -118,25 +119,25 @@ def fitting_ranks(recipe: Recipe, devices: int) -> int:
     return ranks
 
 
-def engine_share(device_bytes: int, rank_bytes: int) -> float:
+def engine_share(device_bytes: int, used_bytes: int, later_bytes: int) -> float:
     """Return the fraction of a GPU that an engine's weights and cache may take beside a trainer rank (mode collocated).
 
-    Both sides start at once. SGLang sizes its cache so that, of what was free when it began, the share 1 - f stays free
+    SGLang sizes its cache so that, of what was free when it began, the share 1 - f stays free
     (`_profile_available_bytes` in mem_cache/kv_cache_configurator.py, 0.5.20), with f from 0.83 to 0.9 unless it is
-    given. Whatever the rank allocates afterwards has to fit into the rest, AdamW's moments above all, which begin with
-    the first step. So f is given, as a share of the whole device: the rank's bytes and a reserve are left out. It is
-    then safe whichever side allocates first, because a rank that already holds memory lowers what f is a share of.
+    given. It begins when the rank is ready, so weights and moments are no longer free. What the rank allocates
+    afterwards has to fit into the rest, with the reserve.
 
     Args:
         device_bytes: memory of the device.
-        rank_bytes: what the trainer's rank holds there while the engine generates: weights, moments and published
-            versions.
+        used_bytes: what is not free when the engine begins: both contexts, the rank's weights and moments.
+        later_bytes: what the rank will hold besides while the engine generates: published versions.
 
-    >>> engine_share(80_000_000_000, 20_000_000_000)
-    0.6
+    >>> engine_share(80_000_000_000, 20_000_000_000, 6_000_000_000)
+    0.7
     """
-    share = 1 - RESERVE - rank_bytes / device_bytes
-    return max(round(share, 3), MIN_SHARE)
+    free = max(device_bytes - used_bytes, 1)
+    kept = max(RESERVE * device_bytes, MIN_RESERVE) + later_bytes
+    return max(round(1 - kept / free, 3), MIN_SHARE)
 
 
 def another_place(

@@ -12,6 +12,7 @@ list the prompt's tokens, which are stored once, then their own (cf. Prefix Grou
 """
 
 import inspect
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,7 @@ class _Layout:
     query_offsets: np.ndarray  # (S+1,) int32, segment s owns the pack's tokens query_offsets[s]:query_offsets[s+1]
     key_offsets: np.ndarray  # (S+1,) int32 into key_indices
     key_indices: np.ndarray  # (K,) int32 pack index of each key
+    on_device: Sequence[Tensor] = ()  # the three where the queries will be; empty: they are copied when needed
 
     @property
     def num_tokens(self) -> int:
@@ -45,13 +47,20 @@ class PackedContext:
         query_offsets: (S+1,) int32, segment s owns the pack's tokens query_offsets[s]:query_offsets[s+1].
         key_offsets: (S+1,) int32 into key_indices.
         key_indices: (K,) int32 pack index of each key.
+        on_device: the three where the queries will be; empty: they are copied if flash attention asks for them.
     """
 
-    def __init__(self, query_offsets: np.ndarray, key_offsets: np.ndarray, key_indices: np.ndarray) -> None:
+    def __init__(
+        self,
+        query_offsets: np.ndarray,
+        key_offsets: np.ndarray,
+        key_indices: np.ndarray,
+        on_device: Sequence[Tensor] = (),
+    ) -> None:
         assert query_offsets.shape == key_offsets.shape
         assert key_indices.shape == (key_offsets[-1],)
         self.calls = 0  # one for each layer; fewer if the model was not built on arl's attention
-        self._layout = _Layout(query_offsets, key_offsets, key_indices)
+        self._layout = _Layout(query_offsets, key_offsets, key_indices, on_device)
         # The first layer makes one of the two, because it knows device, dtype and heads.
         self._varlen: _Varlen | None = None
         self._gathered: _Gathered | None = None
@@ -88,9 +97,9 @@ class _Varlen:
 
         self._function: Any = varlen.varlen_attn
         self._wants_gqa_flag = "enable_gqa" in inspect.signature(self._function).parameters
-        self._query_offsets = torch.from_numpy(layout.query_offsets).to(device, non_blocking=True)
-        self._key_offsets = torch.from_numpy(layout.key_offsets).to(device, non_blocking=True)
-        self._keys = torch.from_numpy(layout.key_indices).to(device, non_blocking=True)
+        arrays = (layout.query_offsets, layout.key_offsets, layout.key_indices)
+        copied = layout.on_device or [torch.from_numpy(array).to(device, non_blocking=True) for array in arrays]
+        self._query_offsets, self._key_offsets, self._keys = copied
         self._most_queries = int(np.diff(layout.query_offsets).max())  # of a segment
         self._most_keys = int(np.diff(layout.key_offsets).max())
 

@@ -33,7 +33,8 @@ from arl.types import Transport
 CONTEXT = 1_000_000_000  # CUDA's context of a process, with the code of its libraries and cuBLAS's workspace
 NCCL = 500_000_000  # channels and buffers of one process's communicators
 GAPS = 0.05  # of what is allocated: blocks of packs of varying size do not fill torch's segments
-SGLANG_GRAPHS = 1_000_000_000  # CUDA graphs, which stay while an engine sleeps
+# What stays of SGLang while it sleeps, beside its context: graphs of decoding and prefill, workspaces of its kernels.
+SGLANG_GRAPHS = 2_000_000_000
 SGLANG_SHARE = 0.82  # of free memory, for weights and cache: about what SGLang 0.5.20 chooses on a GPU of 80 GB
 PROCESS_ON_CPU = 500_000_000
 CHECKPOINT_BYTES = 12  # a parameter: weights and moments, which all ranks of a host copy and write in the background
@@ -64,7 +65,7 @@ class MemoryPlan(Struct, frozen=True):
     """Hold the budgets of a run, and what follows for its engines."""
 
     budgets: list[MemoryBudget]
-    rank_resident: int  # what stays there between two steps, while engines generate
+    engine_share: float | None  # of a GPU's free memory, for an engine's weights and cache; None: SGLang chooses
     cache: str  # what the cache of one engine holds
 
     def lines(self) -> Iterator[str]:
@@ -169,10 +170,13 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
     on_device = held.on_device * version  # of rank 0; with ipc, of every rank whose device an engine uses
     resident = rank.resident + on_device
 
-    share = SGLANG_SHARE
+    share = None
+    taken = int(SGLANG_SHARE * free)
     if recipe.mode == "collocated" and given.device_bytes is not None:
-        share = engine_share(device_bytes, resident)  # as if it starts before the rank
-    generating, cache = _engine(recipe, given, int(share * free) if on_gpus else None)
+        used = 2 * CONTEXT + rank.resident
+        share = engine_share(device_bytes, used, on_device)
+        taken = int(share * max(device_bytes - used, 0))
+    generating, cache = _engine(recipe, given, taken if on_gpus else None)
     budgets = []
     if on_gpus:
         training = rank.parts | {
@@ -181,12 +185,13 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
             "trainer's CUDA context": CONTEXT,
             "NCCL": NCCL,
         }
-        generating["engine's CUDA context"] = CONTEXT
+        graphs = SGLANG_GRAPHS if recipe.engine.kind == "sglang" else 0
+        generating["engine's CUDA context and graphs"] = CONTEXT + graphs
         trainer = "each trainer GPU"
         server = "each engine GPU"
         if recipe.mode == "collocated":
             trainer = server = "each GPU"
-            training["engine's CUDA context and graphs"] = CONTEXT + SGLANG_GRAPHS
+            training["engine's CUDA context and graphs"] = CONTEXT + graphs
             if recipe.engine.kind != "sglang":
                 training["engine's weights, which it keeps"] = generating["engine's weights"]
             generating |= {"trainer's weights and AdamW's moments": resident, "trainer's CUDA context": CONTEXT}
@@ -203,7 +208,7 @@ def plan_memory(recipe: Recipe, placement: Placement, transport: Transport, give
         parts["processes"] = PROCESS_ON_CPU * (1 + ranks + engines)
         when = f"with every rank at its peak, {rank.when}, beside all engines"
         budgets.append(MemoryBudget("the host", when, parts, given.host_bytes))
-    return MemoryPlan(budgets, resident, cache)
+    return MemoryPlan(budgets, share, cache)
 
 
 def _engine(recipe: Recipe, given: MemoryInputs, share: int | None) -> tuple[dict[str, int], str]:

@@ -10,7 +10,7 @@ import contextlib
 import gc
 import os
 import sys
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +67,10 @@ class EngineServers:
         complete = Command(command.argv, environment, {**command.secrets, **self.trust.secrets})
         return await self.launcher.start(f"{self.side}-{i}", complete, self.resources[i])
 
-    async def start_all(self) -> list[Process]:
-        """Start every server."""
+    async def start_all(self, ranks: Awaitable[None] | None = None) -> list[Process]:
+        """Start every server, but on GPUs of ranks when these are ready: SGLang sizes its cache by what is free."""
+        if ranks is not None and any(one.devices and one.takes_turns for one in self.resources.values()):
+            await ranks
         return [await self.start(i) for i in self.resources]
 
     def connect(

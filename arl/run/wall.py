@@ -72,14 +72,14 @@ class WallWorld(World):
             nodes = launcher.nodes  # asking for them may ask the driver of the GPUs
             trust = stack.enter_context(run_secrets(context.directory, [node.address for node in nodes]))
             servers = EngineServers(recipe, versions, dict(enumerate(placement.engines)), launcher, trust)
-            started = await servers.start_all()
             trainer = await stack.enter_async_context(
                 open_trainer(recipe, versions, weights, placement.ranks, launcher, trust, plan.lags, plan.transport)
             )
-            codec = load_codec(versions.model, recipe.data)  # takes a second, while the processes start
             others = [*placement.ranks, *([] if placement.evaluation is None else [placement.evaluation])]
             async with asyncio.TaskGroup() as tasks:
                 trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
+                started = await servers.start_all(trainer_start)
+                codec = load_codec(versions.model, recipe.data)  # takes a second, while the processes start
                 hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
 
                 describe = functools.partial(_describe, context, weights, servers, nodes, hashing)

@@ -12,7 +12,6 @@ log-probabilities and entropies of these tokens. So the two sum up to the miniba
 weights and clips are those of the whole.
 """
 
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -32,9 +31,10 @@ from arl.train.algorithms.objective import Objective, TokenColumns
 from arl.train.micro_batch import MicroBatch
 from arl.train.optimizer import schedule_of
 from arl.train.packing import PLACES, Minibatch, Shard, TokenLogprobs
-from arl.train.sharded_model import ShardedModel
+from arl.train.placed_batch import place_batch
+from arl.train.sharded_model import ShardedModel, Update
 from arl.train.sharding import compute_deterministically, init_ranks
-from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics
+from arl.train.step_metrics import ENTROPY, StepTotals, hardware_metrics, moment, seconds_between
 from arl.types import MetricValue
 
 MAX_SKIPPED = 3  # updates in a row
@@ -135,28 +135,28 @@ class Learner:
             TrainerError: the loss or the gradient of MAX_SKIPPED updates in a row was not finite.
         """
         assert shard.version == self.version, f"a shard for version {shard.version} at version {self.version}"
-        start = time.perf_counter()
+        device = self.policy.device
+        start = moment(device)
         self._begin()
         computed = self._rank_columns(shard.minibatches)
-        if self.policy.device.type == "cuda":  # the pass was only launched
-            torch.cuda.synchronize(self.policy.device)
-        middle = time.perf_counter()
+        middle = moment(device)
         stale_fresh = self._stale_fresh_cosine(shard.minibatches[0])
-        begin = time.perf_counter()
+        begin = moment(device)
         for minibatch, columns in zip(shard.minibatches, computed, strict=True):
             self._update(minibatch, columns)
         metrics = self._totals.metrics()
-        seconds = time.perf_counter() - begin  # reading the metrics has waited for the last update on a GPU
+        seconds = seconds_between(begin, moment(device))
+        self._refuse_skipped(self._totals.updates)
         self.version += 1
         if self.policy.loss_scale.is_dynamic:
             metrics["train/loss_scale"] = self.policy.loss_scale.value
-        metrics["time/proximal_s"] = middle - start
+        metrics["time/proximal_s"] = seconds_between(start, middle)
         metrics["time/train_s"] = seconds
         if stale_fresh is not None:
             metrics["grad_cosine/stale_fresh"] = stale_fresh
-            metrics["time/halves_s"] = begin - middle
+            metrics["time/halves_s"] = seconds_between(middle, begin)
         packs = [pack for minibatch in shard.minibatches for pack in minibatch.micro_batches]
-        return metrics | hardware_metrics(packs, self.flops, seconds, self.policy.device, self.policy.dtype)
+        return metrics | hardware_metrics(packs, self.flops, seconds, device, self.policy.dtype)
 
     def _begin(self) -> None:
         self.log = TokenLog()
@@ -169,15 +169,23 @@ class Learner:
         update = self.policy.update(rate, loss_sum)
         self._totals.close_update(update, rate)
         self._updates += 1
-        if update.is_finite:
-            self._skipped_in_a_row = 0
-        elif not self.policy.loss_scale.absorbs(update.has_overflowed):
-            self._skipped_in_a_row += 1
-        if self._skipped_in_a_row == MAX_SKIPPED:
-            raise TrainerError(
-                f"{update} in the step of version {self.version}, and {MAX_SKIPPED} updates in a row were skipped "
-                "for such numbers: the weights are as before them; lower train.learning_rate"
-            )
+
+    def _refuse_skipped(self, updates: Sequence[Update]) -> None:
+        """Count updates that were skipped in a row; reading them waits for the device.
+
+        Raises:
+            TrainerError: there were MAX_SKIPPED.
+        """
+        for update in updates:
+            if update.is_finite:
+                self._skipped_in_a_row = 0
+            elif not update.is_absorbed:
+                self._skipped_in_a_row += 1
+            if self._skipped_in_a_row == MAX_SKIPPED:
+                raise TrainerError(
+                    f"{update} in the step of version {self.version}, and {MAX_SKIPPED} updates in a row were skipped "
+                    "for such numbers: the weights are as before them; lower train.learning_rate"
+                )
 
     def snapshot(self) -> dict[str, Tensor]:
         """Copy every weight in the compute dtype to rank 0's CPU; returns an empty dict on other ranks. Collective."""
@@ -204,7 +212,7 @@ class Learner:
         with torch.no_grad():
             for columns, minibatch in zip(found[1:], minibatches[1:], strict=True):
                 for own, batch in zip(columns, minibatch.micro_batches, strict=True):
-                    own[PROXIMAL], _ = self.policy.score(batch)
+                    own[PROXIMAL], _ = self.policy.score(place_batch(batch, self.policy.device))
         return found
 
     def _backward(
@@ -269,9 +277,9 @@ class Learner:
             computed: what ranks computed of its scored positions.
             half: see _backward.
         """
-        score_of = self.policy.tensor(batch.loss_scores)  # (N,) equal continuations share a score
-        columns = {name: self.policy.tensor(array) for name, array in batch.columns.items() if name != PLACES}
-        columns["sequences"] = self.policy.tensor(batch.sequences)
+        placed = place_batch(batch, self.policy.device)
+        score_of = placed.arrays["loss_scores"]  # (N,) equal continuations share a score
+        columns = {name: placed.arrays[name] for name in (*batch.columns, "sequences") if name != PLACES}
         ages = self.version - columns["policy_versions"]
         by_tokens = self.objective.normalizer == "tokens"
         num_terms = minibatch.loss_tokens if by_tokens else minibatch.loss_sequences
@@ -301,10 +309,10 @@ class Learner:
             return loss * scale, tuple(found[name] for name in kept_names)
 
         if self.objective.scope == "sequence":
-            logprob, entropy = self.policy.score(batch)
+            logprob, entropy = self.policy.score(placed)
             loss, kept = row_loss(logprob, entropy, slice(0, len(logprob)))
         else:
-            loss, entropy, kept = self.policy.policy_loss(batch, row_loss)
+            loss, entropy, kept = self.policy.policy_loss(placed, row_loss)
         if half is None:
             values = dict(zip(kept_names, kept, strict=True))
             measured = {name: values[name] for name in self._measured}

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from arl.launch.child import exit_immediately
+from arl.launch.devices import stay_near_gpu
 from arl.launch.network import held_rendezvous
 from arl.train import channel
 from arl.train.channel import MAIN, Failed, RankRequest
@@ -52,6 +53,7 @@ class Rank:
 
         Consumes the controller's requests; waits for the next; unblocked by it, or by the controller's death.
         """
+        self._give_back()  # what loading and tuning took
         self._log(f"ready; {self.learner.policy.attention}")
         self._link.answer(first, channel.Ready(self.learner.tensors()))
         while True:
@@ -121,6 +123,7 @@ class Rank:
 
 def main() -> NoReturn:
     """Serve until Stop; exit with 1 after a traceback, which the controller and the log get."""
+    stay_near_gpu()
     with held_rendezvous() as meeting:
         link = Link(meeting)
         code = _serve(link)

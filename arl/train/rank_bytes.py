@@ -4,9 +4,11 @@
     loss               ×              ×           ×            ×                 ×
     backward           ×              ×           ×            ×          ×      d weight
     reduce             ×                                                                       ×
+    update             ×                       ×
 
-An update has little of its own: AdamW works in place on what is sharded. In between two steps only weights and moments
-stay. Everything is a pure function of the model's sizes and of the recipe's section `train`.
+AdamW works in place on what is sharded; before that a GPU computes the gradient's products with AdamW's means. In
+between two steps only weights and moments stay. Everything is a pure function of the model's sizes and of the recipe's
+section `train`.
 
 What autograd keeps of one token in one decoder block, with w = width, q and k = widths of queries and keys, m = width
 of the MLP, e = bytes of a number in train.dtype. transformers computes norms in float32:
@@ -114,6 +116,7 @@ def rank_bytes(parameters: ParameterCounts, shape: ModelShape, train: Train, wor
         "in the loss": computing | {"head": _head(shape, train, item, work)},
         "in the backward": computing | {"one block's backward": of_block, "head": head_weight},
         "in the reduction": resident | {"gradients on their way": reduced},
+        "in the update": resident | {"gradients": shard, "products of gradients": shard * (work.device == "cuda")},
     }
     when = max(instants, key=lambda instant: sum(instants[instant].values()))
     return RankBytes(sum(resident.values()), when, instants[when])

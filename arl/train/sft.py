@@ -40,6 +40,7 @@ from arl.models.tiny import make_tiny_model
 from arl.train.micro_batch import pack_groups
 from arl.train.optimizer import Schedule
 from arl.train.packing import COLUMNS, LossSequence
+from arl.train.placed_batch import place_batch
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import init_ranks
 from arl.types import Problem
@@ -111,9 +112,9 @@ class Tuner:
         num_tokens = sum(len(response) for _, response in pairs)
         total = torch.zeros((), device=self.policy.device)
         for i, batch in enumerate(own):
-            logprob, _ = self.policy.score(batch)
-            score_of = self.policy.tensor(batch.loss_scores)
-            loss = -logprob.index_select(0, score_of).sum() / num_tokens
+            placed = place_batch(batch, self.policy.device)
+            logprob, _ = self.policy.score(placed)
+            loss = -logprob.index_select(0, placed.arrays["loss_scores"]).sum() / num_tokens
             self.policy.backward(loss, last=i + 1 == len(own))
             total += loss.detach()
         update = self.policy.update(learning_rate, total)

@@ -1,7 +1,7 @@
 """Train a Hugging Face model that FSDP2 shards over the ranks: what PPO and supervised learning share.
 
-    MicroBatch ─► score()        ─► logprob, entropy ─► a loss ─┐
-               ─► policy_loss()  ─► loss, entropy, statistics  ─┴► backward(loss, last) ─► … ─► update()
+    PlacedBatch ─► score()       ─► logprob, entropy ─► a loss ─┐
+                ─► policy_loss() ─► loss, entropy, statistics  ─┴► backward(loss, last) ─► … ─► update()
 
 The head is fused with what follows it, so no logits are stored. It runs inside the root's forward, where FSDP2 has its
 weight gathered. Master weights, gradient reduction and optimizer states are float32; `Train.dtype` is the dtype of the
@@ -12,9 +12,8 @@ import math
 import types
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -28,19 +27,49 @@ from arl.kernels.rows import tune_rows
 from arl.models.flash import choose_flash
 from arl.models.load import DTYPES
 from arl.models.packed import PackedContext
-from arl.train.micro_batch import MicroBatch
+from arl.train.placed_batch import LAYOUT, PlacedBatch
 from arl.train.sharded_weights import ShardedWeights
 from arl.train.sharding import local_part
 
 T = TypeVar("T")
 
 
-class Update(NamedTuple):
-    """Loss and gradient norm over all ranks; every rank has the same values."""
+class Update:
+    """Hold loss and gradient norm over all ranks, which are the same on each. Reading one waits for the device.
 
-    loss: float  # sum over micro-batches
-    grad_norm: float  # before the clip
-    cosine: float | None = None  # between the gradient and AdamW's mean of the earlier ones; None: one of them is 0
+    Args:
+        numbers: (4,) float32, the gradient's square, that of AdamW's mean of the earlier ones, their product, the loss.
+    """
+
+    def __init__(self, numbers: Tensor) -> None:
+        self._numbers = numbers
+        self.is_absorbed = False  # it has overflowed, and a smaller loss scale may cure that
+
+    @property
+    def norm(self) -> Tensor:
+        """Return the gradient's norm before the clip, () float64."""
+        return self._numbers[0].double().sqrt()
+
+    @property
+    def is_skipped(self) -> Tensor:
+        """Return whether it leaves the weights alone, () bool."""
+        squared, _, _, loss = self._numbers.isfinite().unbind()
+        return ~(squared & loss)
+
+    @property
+    def loss(self) -> float:
+        """Return the sum over micro-batches."""
+        return float(self._numbers[3])
+
+    @property
+    def grad_norm(self) -> float:
+        """Return the gradient's norm before the clip."""
+        return math.sqrt(self._numbers[0])
+
+    @property
+    def cosine(self) -> float | None:
+        """Return the cosine between the gradient and AdamW's mean of the earlier ones; None: one of them is 0."""
+        return _cosine(*self._numbers[:3].tolist())
 
     @property
     def is_finite(self) -> bool:
@@ -79,26 +108,26 @@ class ShardedModel(ShardedWeights):
         self._logits_dtype = torch.float32 if train.head == "float32" else self.dtype
         tune_rows(self.model.config.vocab_size, self._logits_dtype, self.dtype, device)
 
-    def score(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    def score(self, batch: PlacedBatch) -> tuple[Tensor, Tensor]:
         """Run one forward of the pack; return logprob and entropy of its M scored positions, each (M,) float32.
 
         The logprobs carry a gradient, for losses that look at whole sequences. Losses that are sums over tokens are
         cheaper by policy_loss.
         """
-        targets = self.tensor(batch.score_targets)
+        targets = batch.arrays["score_targets"]
 
         def scores(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
             return linear_logprob(hidden, weight, targets, self.temperature, self._logits_dtype)
 
         return self._forward(batch, scores)
 
-    def policy_loss(self, batch: MicroBatch, row_loss: RowLoss) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
+    def policy_loss(self, batch: PlacedBatch, row_loss: RowLoss) -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         """Compute a loss that is a sum over scored positions; the head computes its gradient in the forward.
 
         Returns:
             The loss (), with gradient; entropy (M,) float32; what `row_loss` kept, joined in row order.
         """
-        targets = self.tensor(batch.score_targets)
+        targets = batch.arrays["score_targets"]
 
         def loss(hidden: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor, tuple[Tensor, ...]]:
             return linear_policy_loss(hidden, weight, targets, row_loss, self.temperature, self._logits_dtype)
@@ -106,23 +135,20 @@ class ShardedModel(ShardedWeights):
         total, _, entropy, stats = self._forward(batch, loss)
         return total, entropy, stats
 
-    def _forward(self, batch: MicroBatch, head: Callable[[Tensor, Tensor], T]) -> T:
+    def _forward(self, batch: PlacedBatch, head: Callable[[Tensor, Tensor], T]) -> T:
         """Return what `head` makes of the hidden states (M, D) of the scored positions and its weight (V, D)."""
-        context = PackedContext(batch.query_offsets, batch.key_offsets, batch.key_indices)
+        arrays = batch.arrays
+        host = batch.host
+        layout = [arrays[name] for name in LAYOUT]
+        context = PackedContext(host.query_offsets, host.key_offsets, host.key_indices, layout)
         inputs = {
-            "input_ids": self.tensor(batch.token_ids)[None],
-            "position_ids": self.tensor(batch.position_ids)[None],
+            "input_ids": arrays["token_ids"][None],
+            "position_ids": arrays["position_ids"][None],
             "context": context,
         }
-        out: T = self.model.scored(inputs, self.tensor(batch.score_positions), head)
+        out: T = self.model.scored(inputs, arrays["score_positions"], head)
         assert context.calls == self.model.config.num_hidden_layers, "a layer did not ask the pack's context"
         return out
-
-    def tensor(self, array: np.ndarray) -> Tensor:
-        """Copy an array to this rank's device: integers as int64, anything else as float32."""
-        tensor = torch.from_numpy(array)
-        dtype = torch.int64 if array.dtype.kind == "i" else torch.float32
-        return tensor.to(self.device, dtype, non_blocking=True)  # CUDA has read what is not pinned when this returns
 
     def backward(self, loss: Tensor, last: bool) -> None:
         """Add this micro-batch's gradient; after the minibatch's last one, sum the gradient over the ranks.
@@ -140,25 +166,27 @@ class ShardedModel(ShardedWeights):
     def update(self, learning_rate: float, loss: Tensor) -> Update:
         """Clip the gradient, update the weights, clear the gradient. Collective.
 
-        If loss or gradient is not finite on some rank, every rank only clears the gradient.
+        If loss or gradient is not finite on some rank, every rank only clears the gradient. The device decides that, so
+        nothing waits for it, except with float16, whose next minibatch needs the new loss scale.
 
         Args:
             loss: () float32, this rank's sum over micro-batches, without the loss scale.
         """
         grads = self._gradient()
-        update = self._reduced(grads, loss)
-        if math.isfinite(update.loss):  # else the forward is at fault, which nobody has scaled
+        means = [self._optimizer.state[local]["exp_avg"] for local in self._local.values()]
+        update = Update(self._over_ranks(torch.cat([self._products(grads, means), loss[None]])))
+        if self.loss_scale.is_dynamic and math.isfinite(update.loss):  # else the forward is at fault, and not the scale
             self.loss_scale.update(update.has_overflowed)
-        if update.is_finite:
-            if update.grad_norm > self.clip_norm:
-                scale = self.clip_norm / (update.grad_norm + 1e-6)
-                torch._foreach_mul_(grads, scale)
-            for local, grad in zip(self._local.values(), grads, strict=True):
-                local.grad = grad
-            for group in self._optimizer.param_groups:
-                group["lr"] = learning_rate
-            self._optimizer.step()
-            self._optimizer.zero_grad(set_to_none=True)
+            update.is_absorbed = self.loss_scale.absorbs(update.has_overflowed)
+        clip = (self.clip_norm / (update.norm + 1e-6)).where(update.norm > self.clip_norm, 1.0)
+        torch._foreach_mul_(grads, clip.float())
+        for local, grad in zip(self._local.values(), grads, strict=True):
+            local.grad = grad
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        self._optimizer.found_inf = update.is_skipped.float()  # type: ignore[attr-defined]  # fused AdamW then does nothing
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
         self._clear_gradient()
         return update
 
@@ -170,21 +198,13 @@ class ShardedModel(ShardedWeights):
 
     def cosine(self, a: list[Tensor], b: list[Tensor]) -> float | None:
         """Return the cosine between two gradients of which this rank has shards; None if one is 0. Collective."""
-        return _cosine(*self._summed(self._products(a, b)))
+        return _cosine(*self._over_ranks(self._products(a, b)).tolist())
 
-    def _reduced(self, grads: list[Tensor], loss: Tensor) -> Update:
-        """Sum the loss and the products of gradient and first moment over the ranks. Collective."""
-        means = [self._optimizer.state[local]["exp_avg"] for local in self._local.values()]
-        products = self._products(grads, means)
-        squared, squared_mean, dot, total = self._summed(torch.cat([products, loss[None]]))
-        return Update(loss=total, grad_norm=math.sqrt(squared), cosine=_cosine(squared, squared_mean, dot))
-
-    def _summed(self, numbers: Tensor) -> list[float]:
+    def _over_ranks(self, numbers: Tensor) -> Tensor:
         """Sum numbers of each rank. Collective."""
         if self._world > 1:
             dist.all_reduce(numbers)
-        found: list[float] = numbers.tolist()
-        return found
+        return numbers
 
     def _gradient(self) -> list[Tensor]:
         grads = [local_part(p.grad) for p in self._shards.values() if p.grad is not None]
@@ -200,7 +220,13 @@ class ShardedModel(ShardedWeights):
     def _products(self, a: list[Tensor], b: list[Tensor]) -> Tensor:
         """Compute a·a, b·b and a·b over this rank's shards, (3,), which sum up to those of all ranks."""
         squares = [torch.stack(torch._foreach_norm(x)).square().sum() for x in (a, b)]
-        dots = torch.stack([x.reshape(-1).dot(y.reshape(-1)) for x, y in zip(a, b, strict=True)])
+        if self.device.type == "cuda":  # a few launches, where a dot for each parameter takes hundreds
+            products = torch._foreach_mul(a, b)
+            magnitudes = torch.stack(torch._foreach_norm(products, 1))
+            torch._foreach_clamp_max_(products, 0.0)
+            dots = magnitudes - 2 * torch.stack(torch._foreach_norm(products, 1))
+        else:
+            dots = torch.stack([x.reshape(-1).dot(y.reshape(-1)) for x, y in zip(a, b, strict=True)])
         return torch.stack([*squares, dots.sum()]) / self._copies  # each copy of the weights has the whole gradient
 
 

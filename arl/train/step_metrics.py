@@ -7,8 +7,10 @@ All that is kept of the tokens is a matrix of sums, a row for each value that an
 squares where a metric needs them), a column for each age bucket. Every metric but a maximum follows from it.
 """
 
+import time
 from collections.abc import Iterable, Mapping
 from statistics import fmean
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -47,9 +49,8 @@ class StepTotals:
         shape = (1 + len(self._rows), len(AGE_BUCKETS))
         self._sums = torch.zeros(shape, dtype=torch.float64, device=device)
         self._largest = torch.full((len(self._maxima),), -torch.inf, dtype=torch.float64, device=device)
-        self._open: list[tuple[Tensor, Tensor]] = []  # sums and maxima of the update under way
-        self._updates: list[Update] = []
-        self._num_skipped = 0
+        self._before = self._sums, self._largest  # the update under way
+        self.updates: list[Update] = []
         self._learning_rate = 0.0
 
     def add(self, per_token: Mapping[str, Tensor], ages: Tensor) -> None:
@@ -66,22 +67,18 @@ class StepTotals:
             value = per_token[name].double()
             rows.append(value.square() if is_squared else value)
         in_bucket = (ages[:, None] >= self._first_ages) & (ages[:, None] < self._end_ages)  # (N, B)
-        largest = self._largest
+        self._sums = self._sums + torch.stack(rows) @ in_bucket.double()
         if self._maxima:
-            largest = torch.stack([per_token[name].double().max() for name in self._maxima])
-        self._open.append((torch.stack(rows) @ in_bucket.double(), largest))
+            self._largest = self._largest.maximum(torch.stack([per_token[v].double().max() for v in self._maxima]))
 
     def close_update(self, update: Update, learning_rate: float) -> None:
         """Count the tokens added since the last update, unless this one was skipped."""
         self._learning_rate = learning_rate
-        if update.is_finite:
-            self._updates.append(update)
-            for sums, largest in self._open:
-                self._sums = self._sums + sums
-                self._largest = self._largest.maximum(largest)
-        else:
-            self._num_skipped += 1
-        self._open = []
+        self.updates.append(update)
+        sums, largest = self._before
+        self._sums = sums.where(update.is_skipped, self._sums)
+        self._largest = largest.where(update.is_skipped, self._largest)
+        self._before = self._sums, self._largest
 
     def metrics(self) -> dict[str, MetricValue]:
         """Reduce over ranks, and return the metrics of the step. Collective.
@@ -90,14 +87,15 @@ class StepTotals:
             The objective's metrics and the entropy, absent where no token was computed; loss, grad_norm and
             grad_cosine/previous, the means over updates, absent where there is none; the learning rate of the last one.
         """
+        made = [update for update in self.updates if update.is_finite]
         metrics: dict[str, MetricValue] = {
             "learning_rate": self._learning_rate,
-            "train/skipped_updates": float(self._num_skipped),
+            "train/skipped_updates": float(len(self.updates) - len(made)),
         }
-        if self._updates:
-            metrics["loss"] = fmean(update.loss for update in self._updates)
-            metrics["grad_norm"] = fmean(update.grad_norm for update in self._updates)
-        cosines = [update.cosine for update in self._updates if update.cosine is not None]
+        if made:
+            metrics["loss"] = fmean(update.loss for update in made)
+            metrics["grad_norm"] = fmean(update.grad_norm for update in made)
+        cosines = [update.cosine for update in made if update.cosine is not None]
         if cosines:
             metrics["grad_cosine/previous"] = fmean(cosines)
         return metrics | self._token_metrics()
@@ -133,6 +131,23 @@ def _quotient(tokens: float, total: float, squares: float | None = None) -> floa
     if not tokens or squares == 0:
         return None
     return total / tokens if squares is None else total**2 / (tokens * squares)
+
+
+def moment(device: torch.device) -> Any:
+    """Return the instant at which the device has done what it was given so far; nothing waits for it."""
+    if device.type != "cuda":
+        return time.perf_counter()
+    event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    event.record()
+    return event
+
+
+def seconds_between(start: Any, end: Any) -> float:
+    """Return the seconds between two moments of a device; waits for the later one."""
+    if isinstance(end, float):
+        return float(end - start)
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1000
 
 
 # Dense FLOP/s of one device in bfloat16, and as many in float16, from NVIDIA's data sheets. The first name that is part

@@ -12,6 +12,7 @@ from arl.models.tiny import make_tiny_model
 from arl.tasks.running_checksum import CHARACTERS
 from arl.train.micro_batch import pack_groups
 from arl.train.packing import LossSequence
+from arl.train.placed_batch import place_batch
 from arl.train.sharded_model import ShardedModel
 from arl.train.sharding import init_ranks
 from arl.types import Completion, Transport
@@ -78,6 +79,6 @@ def beside_the_trainer(trainer: ShardedModel, prompt: tuple[int, ...], said: Com
     )
     ((pack,),) = pack_groups([[sequence]], capacity=1024, ranks=1)
     with torch.no_grad():
-        scores: np.ndarray = trainer.score(pack)[0].numpy()
+        scores: np.ndarray = trainer.score(place_batch(pack, trainer.device))[0].numpy()
     differences = scores[pack.loss_scores] - pack.columns["behavior_logprobs"]
     return np.asarray(differences[pack.columns["policy_versions"] == version])

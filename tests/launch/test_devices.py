@@ -1,5 +1,7 @@
 """GPUs that torch cannot use are refused, and those of a machine are divided between the runs of a sweep."""
 
+import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,15 @@ from hypothesis import strategies as st
 
 from arl.errors import InputError
 from arl.launch import devices
-from arl.launch.devices import divide, free_memory, refuse_unusable_gpus, visible_cores
+from arl.launch.devices import (
+    VISIBLE_DEVICES,
+    divide,
+    free_memory,
+    refuse_unusable_gpus,
+    stay_near_gpu,
+    visible_cores,
+)
+from tests.fake_nvml import fake_nvml
 
 FILES = ("nvidia0", "nvidia1")
 
@@ -107,3 +117,31 @@ def test_a_device_belongs_to_one_run_alone(jobs: int, count: int) -> None:
         return
     used = [device for share in divide(jobs, [0, 1], names) for device in share.devices]
     assert used == names
+
+
+def test_a_rank_stays_on_the_cores_of_its_gpus_node_and_gets_none_that_it_was_denied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    fake = fake_nvml(monkeypatch, 2)
+    monkeypatch.setenv(VISIBLE_DEVICES, fake.uuids[1])
+    own = os.sched_getaffinity(0)
+    first = min(own)
+    denied = max(own) + 1
+
+    def cores_near(near: set[int] | None) -> set[int]:
+        """Return what is left to a thread, which has cores of its own."""
+        fake.near[1] = near
+        left: list[set[int]] = []
+
+        def stay() -> None:
+            stay_near_gpu()
+            left.append(os.sched_getaffinity(0))
+
+        thread = threading.Thread(target=stay)
+        thread.start()
+        thread.join()
+        return left[0]
+
+    assert cores_near({first, denied}) == {first}
+    assert cores_near({denied}) == own
+    assert cores_near(None) == own

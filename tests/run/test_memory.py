@@ -9,7 +9,7 @@ from arl.config.recipe import Recipe
 from arl.data.model_limits import ModelShape
 from arl.errors import InputError
 from arl.launch.base import Node
-from arl.launch.placement import engine_share, place
+from arl.launch.placement import RESERVE, place
 from arl.run.memory import (
     CONTEXT,
     PROCESS_ON_CPU,
@@ -19,7 +19,7 @@ from arl.run.memory import (
     refuse_overfull,
 )
 from arl.sync.choose import choose_transport
-from arl.train.rank_bytes import ParameterCounts
+from arl.train.rank_bytes import FLOAT32, MOMENTS_BYTES, ParameterCounts
 from tests.published_models import PUBLISHED
 
 GIGABYTE = 10**9
@@ -78,14 +78,18 @@ def test_7b_with_all_activations_on_two_ranks_is_refused_with_its_largest_part()
     assert message.endswith("; one more sentence")
 
 
-def test_the_cache_of_a_collocated_engine_has_the_share_that_the_run_will_give_it() -> None:
+def test_a_collocated_engine_gets_what_is_free_beside_the_rank_and_leaves_room_for_what_the_rank_publishes() -> None:
     settings = recipe(mode="collocated", engine={"replicas": 8}, train={"ranks": 8, "checkpointing": "full"})
     memory = planned(settings)
-    share = engine_share(80 * GIGABYTE, memory.rank_resident)
     generates = parts(memory, 1)
-    assert generates["engine's weights"] + generates["KV cache"] == pytest.approx(
-        share * (80 * GIGABYTE - CONTEXT), abs=1
-    )
+    share = memory.engine_share
+    assert share is not None
+    resident = (FLOAT32 + MOMENTS_BYTES) * COUNTS.total // 8
+    published = generates["trainer's weights and AdamW's moments"] - resident
+    assert published > 0
+    free = 80 * GIGABYTE - 2 * CONTEXT - resident  # when SGLang begins
+    assert generates["engine's weights"] + generates["KV cache"] == int(share * free)
+    assert (1 - share) * free >= published + RESERVE * 80 * GIGABYTE - 1e-3 * free
     assert memory.budgets[1].needed <= 80 * GIGABYTE
 
 

@@ -13,6 +13,7 @@ from arl.train.algorithms.objective import Objective
 from arl.train.learner import Learner
 from arl.train.micro_batch import MicroBatch, pack_groups
 from arl.train.packing import LossSequence, Minibatch, Shard
+from arl.train.placed_batch import place_batch
 from arl.types import Batch, Trajectory
 from tests.train.synthetic import packed
 
@@ -40,7 +41,7 @@ def logprobs(trained: Learner, sequences: list[LossSequence]) -> torch.Tensor:
     """Score the loss tokens of one pack, (N,)."""
     ((pack,),) = pack_groups([sequences], 16_384, ranks=1)
     with torch.no_grad():
-        logprob, _ = trained.policy.score(pack)
+        logprob, _ = trained.policy.score(place_batch(pack, trained.policy.device))
     return logprob[torch.from_numpy(pack.loss_scores).long()]
 
 

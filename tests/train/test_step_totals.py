@@ -49,7 +49,7 @@ def test_every_reduction_is_its_definition_however_the_step_is_cut(num_parts: in
     for part in (*(tokens[i::num_parts] for i in range(num_parts)), []):
         ages, weights, entropies = torch.tensor(part, dtype=torch.float64).reshape(-1, 3).unbind(1)
         step.add({"weight": weights.float(), ENTROPY: entropies.float()}, ages.long())
-        step.close_update(Update(loss=1.0, grad_norm=2.0), 0.1)
+        step.close_update(Update(torch.tensor([4.0, 0.0, 0.0, 1.0])), 0.1)
     found = step.metrics()
     ends = (*FIRST_AGES[1:], math.inf)
     buckets = [[t for t in tokens if a <= t[0] < b] for a, b in zip(FIRST_AGES, ends, strict=True)]
