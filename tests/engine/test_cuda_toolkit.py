@@ -188,7 +188,7 @@ def test_a_server_on_gpus_gets_the_toolkit_and_its_libraries_and_the_users_compi
     box.add_compiler()
     runtime = box.add_packages()
     (box.site / "sglang" / "launch_server.py").write_text("import json, os\nprint(json.dumps(dict(os.environ)))\n")
-    server = (str(TOOLKIT.with_name("server_process.py")), "--host", LOOPBACK, "--port", "0")
+    server = (str(TOOLKIT.with_name("server_process.py")), "--host", LOOPBACK, "--port", "0", "--tp-size", "1")
     done = box.run(*server, CXX="c++", LD_LIBRARY_PATH="/theirs", ARL_RUN_KEY="key")
     given = json.loads(done.stdout)
     assert Path(given["CUDA_HOME"]).parent == tmp_path / "cache"

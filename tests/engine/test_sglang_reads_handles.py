@@ -7,6 +7,7 @@ its search for a GPU by UUID.
 
 import json
 import subprocess
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -92,7 +93,7 @@ def _handles(worker: int, state: dict[str, Tensor], memory: Path, monkeypatch: p
 
     monkeypatch.setattr(reductions, "reduce_tensor", reduce_tensor)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=UUIDS[worker]))
-    return handles_on_gpu(flat, bucket)
+    return bytes(ForkingPickler.dumps(handles_on_gpu(flat, bucket)))
 
 
 def test_each_worker_of_sglang_maps_its_own_ranks_memory_on_the_gpu_of_that_uuid(
