@@ -75,7 +75,7 @@ def run(argv: list[str], until: float) -> str:
     except subprocess.TimeoutExpired as error:
         raise CheckFailed(f"{' '.join(argv)}: it takes more than {left:.0f} s") from error
     if done.returncode:
-        raise CheckFailed(f"{' '.join(argv)}: exit code {done.returncode}\n{(done.stderr or done.stdout)[-3000:]}")
+        raise CheckFailed(f"{' '.join(argv)}: exit code {done.returncode}\n{(done.stdout + done.stderr)[-3000:]}")
     return done.stdout
 
 

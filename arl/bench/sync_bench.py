@@ -27,7 +27,7 @@ from msgspec import Struct
 from arl import clock
 from arl.bench import sglang_version
 from arl.config.recipe import Recipe, TinyModel
-from arl.engine.base import Engine
+from arl.engine.base import Engine, ReplicaEngine
 from arl.errors import InputError
 from arl.launch.base import Resources
 from arl.launch.local import LocalLauncher
@@ -36,6 +36,7 @@ from arl.launch.run_secrets import RunSecrets
 from arl.models.tiny import make_tiny_model
 from arl.run.failures import explain_deaths
 from arl.run.processes import EngineServers, open_trainer
+from arl.sync.buckets import BUCKET_BYTES
 from arl.sync.group_sender import GroupSender
 from arl.sync.loading import read_weights
 from arl.sync.publication_directory import SHARED_MEMORY
@@ -66,7 +67,6 @@ PROMPT = 2 * tuple(range(len(CHARACTERS)))
 TOKENS = 128  # of the shortest answer
 GROUP_SIZE = 4  # trajectories of a step
 BUCKETS = 8  # of a broadcast, as a model of 4 GB has
-WHOLE = "in one bucket"
 LENGTH = 128  # tokens of a trajectory, with its prompt
 RESOURCES = Resources(threads=1)
 
@@ -113,44 +113,45 @@ def bench_sync(repeats: int, sizes: Sequence[str] | None, note: Note) -> dict[st
 
 async def _measure(directory: Path, repeats: int, kinds: Sequence[str], note: Note) -> dict[str, Any]:
     state = read_weights(directory / "model")
-    megabytes = round(_num_bytes(state) / 1e6, 1)
+    num_bytes = _num_bytes(state)
+    megabytes = round(num_bytes / 1e6, 1)
     found: dict[str, Any] = {"megabytes": megabytes}
     for kind in kinds:
         note(f"{megabytes} MB: starting one {kind} server, and a trainer rank for each transport")
-        async with _system(directory, kind, _num_bytes(state)) as (servers, url, ranks):
-            stepped = {name: _steps(rank) for name, rank in ranks.items()}
+        async with _system(directory, kind, CARRIED[kind]) as (servers, url, ranks):
+            stepped = {transport: _steps(rank) for transport, rank in ranks.items()}
             for policy in POLICIES:
                 note(f"{megabytes} MB: {kind}, {policy}")
                 section = servers.recipe.engine.model_copy(update={"kv_policy": policy})
                 recipe = servers.recipe.model_copy(update={"engine": section})
-                sender = GroupSender(ranks["broadcast"], recipe.deadlines.swap)
+                sender = GroupSender(ranks["broadcast"])
                 async with dataclasses.replace(servers, recipe=recipe).connect(url, sender) as engine:
-                    published: dict[str, Publish] = {transport: stepped[transport] for transport in CARRIED[kind]}
-                    found[f"{kind}, {policy}"] = await _swaps(engine, published, state, repeats)
-            note(f"{megabytes} MB: {kind}, {BUCKETS} buckets beside one")
-            found[f"{kind}, overlap"] = await _overlap(servers, url, ranks, stepped, repeats)
+                    found[f"{kind}, {policy}"] = await _swaps(engine, stepped, state, repeats)
+        note(f"{megabytes} MB: {kind}, {BUCKETS} buckets beside one")
+        found[f"{kind}, overlap"] = await _overlap(directory, kind, num_bytes, repeats)
     return found
 
 
-async def _overlap(
-    servers: EngineServers, url: str, ranks: Mapping[str, TrainerClient], stepped: Mapping[str, Publish], repeats: int
-) -> dict[str, Any]:
-    """Swap in several buckets and in one, in turn, on an idle engine; return the milliseconds of the swaps."""
-    seconds: dict[str, list[float]] = {"broadcast": [], WHOLE: []}
+async def _overlap(directory: Path, kind: str, num_bytes: int, repeats: int) -> dict[str, Any]:
+    """Swap in several buckets and in one, in turn, on an idle engine of each; return the milliseconds of the swaps."""
+    seconds: dict[int, list[float]] = {}
     async with contextlib.AsyncExitStack() as stack:
-        engines = {}
-        for name in seconds:
-            sender = GroupSender(ranks[name], servers.recipe.deadlines.swap)
-            engines[name] = await stack.enter_async_context(servers.connect(url, sender))
+        engines: dict[int, tuple[ReplicaEngine, Publish]] = {}
+        for count in (BUCKETS, 1):
+            opened = _system(directory, kind, ["broadcast"], -(-num_bytes // count))
+            servers, url, ranks = await stack.enter_async_context(opened)
+            engine = await stack.enter_async_context(servers.connect(url, GroupSender(ranks["broadcast"])))
+            engines[count] = engine, _steps(ranks["broadcast"])
+            seconds[count] = []
         for number in range(repeats + 1):
-            for name, measured in seconds.items():
-                update, _ = await stepped[name]()
-                report = await engines[name].update_weights(update)
+            for count, (engine, publish) in engines.items():
+                update, _ = await publish()
+                report = await engine.update_weights(update)
                 if number > 0:  # the first joins the group
-                    measured.append(report.seconds)
+                    seconds[count].append(report.seconds)
     several, whole = (statistics.median(measured) for measured in seconds.values())
     return {
-        "buckets": len(ranks["broadcast"].buckets),
+        "buckets": BUCKETS,
         "swap_ms": round(1e3 * several, 1),
         "swap_in_one_bucket_ms": round(1e3 * whole, 1),
         "ratio": round(several / whole, 3),
@@ -163,9 +164,9 @@ def _num_bytes(state: State) -> int:
 
 @contextlib.asynccontextmanager
 async def _system(
-    directory: Path, kind: str, num_bytes: int
+    directory: Path, kind: str, transports: Sequence[Transport], bucket_bytes: int = BUCKET_BYTES
 ) -> AsyncIterator[tuple[EngineServers, str, dict[str, TrainerClient]]]:
-    """Start a server, a trainer rank for each transport, and one that broadcasts all weights in one bucket."""
+    """Start a server, and a trainer rank for each transport."""
     recipe = Recipe.model_validate(
         {
             "model": {"path": str(directory / "model")},
@@ -179,7 +180,7 @@ async def _system(
     versions = StartingVersions(str(directory / "model"))
     trust = RunSecrets(new_key())
     async with (
-        LocalLauncher(directory / "logs", recipe.deadlines.shutdown) as launcher,
+        LocalLauncher(Path(tempfile.mkdtemp(prefix="logs-", dir=directory)), recipe.deadlines.shutdown) as launcher,
         explain_deaths(launcher),
         contextlib.AsyncExitStack() as stack,
     ):
@@ -187,13 +188,13 @@ async def _system(
         server = await servers.start(0)
         url = await server.ready(recipe.deadlines.startup)
         ranks: dict[str, TrainerClient] = {}
-        transports: dict[str, Transport] = {transport: transport for transport in CARRIED[kind]}
-        for name, transport in {**transports, WHOLE: "broadcast"}.items():
+        for transport in transports:
             weights = Path(tempfile.mkdtemp(dir=directory))
-            size = num_bytes if name == WHOLE else num_bytes // BUCKETS
-            opened = open_trainer(recipe, versions, weights, [RESOURCES], launcher, trust, None, transport, size)
-            ranks[name] = await stack.enter_async_context(opened)
-            await ranks[name].ready()
+            opened = open_trainer(
+                recipe, versions, weights, [RESOURCES], launcher, trust, None, transport, bucket_bytes
+            )
+            ranks[transport] = await stack.enter_async_context(opened)
+            await ranks[transport].ready()
         yield servers, url, ranks
 
 

@@ -47,7 +47,8 @@ class Deadlines(Section):
     def blocked_broadcast(self) -> float:
         """Return when a rank gives up a broadcast that does not move: half of `swap`.
 
-        So engines that wait for a dead one answer before their own commands end, and are not taken for dead as well.
+        So engines that wait for one that has died in the first half of `swap` answer before their own commands end, and
+        are not taken for dead as well.
         """
         return self.swap / 2
 

@@ -158,6 +158,12 @@ class Router:
             self._paused = False
             await self._each(lambda replica: replica.engine.resume())
 
+    async def meet(self) -> None:
+        """Have the engines join the group of their first broadcast, before anything is generated."""
+        assert self._sender is not None
+        async with self._lock:
+            await self._sender.meet()
+
     async def update_weights(self, update: WeightUpdate) -> SwapReport:
         """See Engine.update_weights; the longest pause is reported. If no replica survives, waits for the next."""
         start = now()

@@ -44,11 +44,11 @@ class TorchBuild(Struct, frozen=True):
         return f"torch {self.torch} {nccl}"
 
 
-def run_code(python: str, code: str, seconds: float | None) -> subprocess.CompletedProcess[str]:
+def run_code(python: str, code: str, seconds: float) -> subprocess.CompletedProcess[str]:
     """Have the interpreter at `python` run `code`, with its own packages only.
 
     Args:
-        seconds: after which it is ended; None: it may take as long as it needs.
+        seconds: after which it is ended.
 
     Raises:
         OSError: it cannot be run.

@@ -5,6 +5,7 @@ Nothing here touches CUDA, because the controller must hold no CUDA context.
 
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator, Sequence
 
@@ -23,6 +24,7 @@ from arl.types import Transport
 
 MIN_SHARED = 1_000_000_000  # bytes that NVIDIA advises for NCCL: docker run --shm-size=1g
 NO_SHARED_MEMORY = "NCCL_SHM_DISABLE"
+EXAMINATION_SECONDS = 600.0  # compiling takes half a minute, on a busy machine much longer
 
 
 class Finding(Struct, frozen=True):
@@ -59,9 +61,7 @@ def gpu_checks(
         what = f"what {backend.name} needs on GPUs, in {backend.place}{': ' if lacking else ''}{lacking}"
         yield Finding(not lacking, what, backend.remedy)
         if backend.examination:
-            done = run_code(backend.place, f"{backend.examination}({collocated})", None)
-            broken = Finding(False, f"{backend.name} on GPUs: {last_line(done)}", f"reinstall what {backend.place} has")
-            yield from [broken] if done.returncode else msgspec.json.decode(done.stdout, type=list[Finding])
+            yield from _examine(backend, collocated)
     if uses_nccl:  # which moves data between GPUs without peer access by /dev/shm
         free = shutil.disk_usage(SHARED_MEMORY).free if os.path.isdir(SHARED_MEMORY) else 0
         yield Finding(
@@ -79,6 +79,18 @@ def gpu_checks(
             yield Finding(True, f"{backend.name}'s {theirs}, the same NCCL as the trainer's")
         except InputError as error:
             yield Finding(False, f"{backend.name} and the trainer in one NCCL group", str(error))
+
+
+def _examine(backend: Installation, collocated: bool) -> list[Finding]:
+    """Run a backend's own examination, in its interpreter."""
+    try:
+        done = run_code(backend.place, f"{backend.examination}({collocated})", EXAMINATION_SECONDS)
+        if not done.returncode:  # a wrapper may print something first
+            return msgspec.json.decode(done.stdout.splitlines()[-1], type=list[Finding])
+        why = last_line(done)
+    except subprocess.TimeoutExpired as error:
+        why = str(error)
+    return [Finding(False, f"{backend.name} on GPUs: {why}", f"reinstall what {backend.place} has")]
 
 
 def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backend: Installation) -> None:

@@ -271,7 +271,7 @@ async def open_engine_pool(
         trainer: broadcasts weights, where that is their transport.
         others: resources of the run's other processes, which no engine may take.
     """
-    sender = None if trainer is None else GroupSender(trainer, servers.recipe.deadlines.swap)
+    sender = None if trainer is None else GroupSender(trainer)
     async with asyncio.TaskGroup() as tasks:
         pool = EnginePool(servers, others, note, sender, tasks)
         try:

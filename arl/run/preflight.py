@@ -18,7 +18,7 @@ from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
-from arl.launch.placement import Placement, place
+from arl.launch.placement import Placement, engine_share, place
 from arl.launch.torch_build import nccl_settings
 from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
@@ -110,8 +110,10 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    if memory is not None and memory.engine_share is not None:  # engines take what ranks leave of their GPUs
-        placement = placement.with_memory_share(memory.engine_share)
+    known = [node.device_bytes for node in nodes if node.device_bytes]
+    if recipe.mode == "collocated" and known:  # engines take what ranks leave of their GPUs
+        share = None if memory is None else memory.engine_share
+        placement = placement.with_memory_share(engine_share(min(known), 0, 0) if share is None else share)
     return Plan(
         training=problems.training,
         held_out=list(held_out.problems),

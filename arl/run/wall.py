@@ -21,6 +21,7 @@ import arl
 from arl.clock import in_thread
 from arl.config.recipe import WALL
 from arl.data.tokenizer import load_codec
+from arl.engine.router import Router
 from arl.launch.base import Launcher, Node, Process, make_launcher
 from arl.launch.network import host_identity, is_loopback
 from arl.launch.run_secrets import run_secrets
@@ -36,6 +37,7 @@ from arl.run.processes import EngineServers, open_trainer, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, RunContext, World, recipe_parts
 from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
+from arl.types import Transport
 
 
 class WallWorld(World):
@@ -49,7 +51,7 @@ class WallWorld(World):
 
     @contextlib.asynccontextmanager
     async def open(self, context: RunContext) -> AsyncIterator[Parts]:
-        """See World. Starts both sides at once, and is open when engines answer: the evaluation needs no trainer.
+        """See World. Starts both sides at once, on shared GPUs ranks first, and is open when engines answer.
 
         Raises:
             ProcessDied: one of the processes has ended.
@@ -98,7 +100,7 @@ class WallWorld(World):
                     )
                     yield replace(
                         parts,
-                        ready=lambda: trainer_start,
+                        ready=functools.partial(_ready, trainer_start, pool.router, plan.transport),
                         make_evaluations=lambda board: _evaluations(context, launcher, board),
                         num_restarts=lambda: pool.router.restarts,
                         processes=lambda: [
@@ -108,6 +110,13 @@ class WallWorld(World):
                         ],
                     )
             await trainer.stop()
+
+
+async def _ready(trainer_start: Awaitable[None], router: Router, transport: Transport) -> None:
+    """Wait until training can begin."""
+    await trainer_start
+    if transport == "broadcast":
+        await router.meet()
 
 
 async def _describe(

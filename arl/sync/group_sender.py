@@ -15,7 +15,6 @@ import secrets
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
-from arl.clock import outer_deadline
 from arl.errors import DeadlineError, EngineError, EngineLost
 from arl.sync.buckets import TensorSpec
 from arl.types import WeightUpdate
@@ -148,12 +147,11 @@ class GroupSender:
 
     Args:
         trainer: rank 0, as the controller reaches it.
-        seconds: deadlines.swap. A version may take twice as long, if it must be sent again.
     """
 
-    def __init__(self, trainer: WeightSender, seconds: float) -> None:
+    def __init__(self, trainer: WeightSender) -> None:
         self._trainer = trainer
-        self._seconds = seconds
+        self._engines: set[WeightLoader] = set()
         self._groups: dict[str, frozenset[WeightLoader]] = {}
         self._swap: CommonSwap | None = None
 
@@ -176,6 +174,14 @@ class GroupSender:
             swap = self._swap
             self._swap = None
             await swap.close()
+
+    def add(self, engine: "WeightLoader") -> None:
+        """Take an engine into account for `meet`."""
+        self._engines.add(engine)
+
+    async def meet(self) -> None:
+        """Have all engines join a group, before there is a version to send: SGLang generates nothing while it joins."""
+        await self._group_survivors(list(self._engines))  # the loss of one shows at its next command
 
     async def join(self, engine: "WeightLoader") -> None:
         """Wait for the other engines of the swap, and join a group of exactly these, unless there is one.
@@ -204,6 +210,7 @@ class GroupSender:
 
     async def forget(self, engine: "WeightLoader") -> None:
         """Have rank 0 leave the groups of an engine that is gone."""
+        self._engines.discard(engine)
         for name in self._groups_with([engine]):
             await self._leave(name)
 
@@ -245,8 +252,7 @@ class GroupSender:
     async def _send(self, name: str, engines: Sequence["WeightLoader"], update: WeightUpdate) -> Failures:
         """Have rank 0 send, and every engine receive, and return what failed.
 
-        What an engine says counts only if rank 0 could send everything, because with NCCL an engine answers before its
-        GPU has received anything.
+        What an engine says counts only if rank 0 could send everything.
         """
         sending = self._trainer.send(name, update.version)
         receiving = [self._receive(engine, name, update) for engine in engines]
@@ -259,10 +265,8 @@ class GroupSender:
 
     async def _receive(self, engine: "WeightLoader", group: str, update: WeightUpdate) -> None:
         """Have one engine receive. If it cannot, it leaves the group, so that others stop waiting for it."""
-        seconds = 2 * self._seconds  # each of its commands has a deadline of its own
         try:
-            async with outer_deadline(seconds, "engine client", f"{engine.url} to receive version {update.version}"):
-                await engine.receive(group, update)
+            await engine.receive(group, update)
         except (EngineLost, DeadlineError):
             raise
         except EngineError:

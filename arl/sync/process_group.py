@@ -78,7 +78,7 @@ class Group:
     """Join a process group as one of its ranks.
 
     The constructor broadcasts one byte, because NCCL makes its communicator, which takes seconds, at the first
-    broadcast: here no engine is paused for it, and no weights are lent.
+    broadcast: here no weights are lent yet.
 
     Args:
         store: where the ranks find each other.
@@ -157,9 +157,8 @@ class Group:
             return flat, work
 
     def _end(self, flat: Tensor, work: Any) -> Tensor:
-        work.wait()
-        if self._stream is not None:
-            self._stream.synchronize()
+        with torch.cuda.stream(self._stream):  # which waits as well, and not the stream that computes
+            work.wait()
         return flat
 
     def close(self) -> None:
@@ -177,7 +176,8 @@ class Group:
 
 def _nccl_group(store: Store, rank: int, size: int, timeout: timedelta) -> Any:
     """Make a group whose failures raise an error in the thread that uses it."""
-    # NCCL's watchdog would end this process when the other end is lost; the variable is read when a group is made.
+    # Each wait then ends when all bytes are there, or with an error: NCCL's watchdog would end this process when the
+    # other end is lost. The variable is read when a group is made.
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
     from torch._C._distributed_c10d import ProcessGroupNCCL  # torch built for CPUs does not have it
 

@@ -60,6 +60,8 @@ class WeightLoader:
         self._released: set[MemoryTag] = set()
         self.loaded: WeightUpdate | None = None  # None: the server was not asked yet
         self.is_mixed = False  # some of its weights are of the next version
+        if sender is not None:
+            sender.add(self)
 
     @property
     def url(self) -> str:

@@ -184,7 +184,7 @@ class Learner:
             if self._skipped_in_a_row == MAX_SKIPPED:
                 raise TrainerError(
                     f"{update} in the step of version {self.version}, and {MAX_SKIPPED} updates in a row were skipped "
-                    "for such numbers: the weights are as before them; lower train.learning_rate"
+                    "for such numbers; lower train.learning_rate"
                 )
 
     def snapshot(self) -> dict[str, Tensor]:

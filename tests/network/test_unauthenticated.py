@@ -121,7 +121,7 @@ async def run_between(hosts: Network, model: Path, directory: Path) -> AsyncIter
                 roles[process.pid] = f"rank {rank}"
             await trainer.ready()
             url = next(line.split()[1] for line in printed if line.startswith("ready "))
-            async with connect(url, trust, GroupSender(trainer, 120.0)) as client:
+            async with connect(url, trust, GroupSender(trainer)) as client:
                 yield Run(trust, trainer, client, url, roles)
             await trainer.stop()
 

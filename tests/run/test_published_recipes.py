@@ -36,7 +36,7 @@ PAPER = {
     "train.steps": 250,
     "train.minibatches": 4,
     "train.learning_rate": 2e-5,
-    "train.ramp_steps": 1,
+    "train.ramp_steps": 0,  # a warm-up of .001 is one update, which arl gives the whole rate
     "train.decay_to": 1.0,
     "train.betas": (0.9, 0.95),
     "train.eps": 1e-5,

@@ -46,7 +46,7 @@ class ThreadSender:
     def __init__(
         self, model: str, bucket_bytes: int = 100_000, seconds: float = 2 * SECONDS, host: str = LOOPBACK
     ) -> None:
-        self.shared = GroupSender(self, seconds)  # for the clients of all engines
+        self.shared = GroupSender(self)  # for the clients of all engines
         self._seconds = seconds / 2
         self._host = host
         self._bucket_bytes = bucket_bytes

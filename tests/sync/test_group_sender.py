@@ -72,7 +72,7 @@ def test_every_engine_that_lives_ends_with_the_whole_version_and_the_dead_alone_
     async def scenario() -> None:
         network = Network()
         trainer = Trainer(network)
-        sender = GroupSender(trainer, SECONDS)
+        sender = GroupSender(trainer)
         servers = [FakeServer(network, number, stages, workers, dies) for number, dies in enumerate(deaths)]
         loaders = [WeightLoader(cast(Any, server), sender, workers) for server in servers]
         for version in (1, 2):
@@ -95,6 +95,21 @@ def test_every_engine_that_lives_ends_with_the_whole_version_and_the_dead_alone_
     asyncio.run(scenario())
 
 
+def test_the_engines_of_a_start_are_sent_their_first_version_in_the_group_in_which_they_met() -> None:
+    async def scenario() -> None:
+        network = Network()
+        trainer = Trainer(network)
+        sender = GroupSender(trainer)
+        dead = FakeServer(network, 0, stages=True, dies=0)
+        servers = [FakeServer(network, number, stages=True) for number in (1, 2)]
+        loaders = [WeightLoader(cast(Any, server), sender, 1) for server in (dead, *servers)]
+        await sender.meet()
+        assert await swap(sender, loaders[1:], WeightUpdate(1, transport="broadcast")) == [None, None]
+        assert trainer.sent == network.open_groups()
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("stages", [False, True])
 def test_a_version_that_rank_0_could_not_send_is_sent_again_although_every_engine_says_it_has_it(stages: bool) -> None:
     """With NCCL an engine answers before its GPU has received anything."""
@@ -102,7 +117,7 @@ def test_a_version_that_rank_0_could_not_send_is_sent_again_although_every_engin
     async def scenario() -> None:
         network = Network()
         trainer = Trainer(network)
-        sender = GroupSender(trainer, SECONDS)
+        sender = GroupSender(trainer)
         loaders = [WeightLoader(cast(Any, FakeServer(network, number, stages)), sender, 1) for number in range(2)]
         trainer.breaks = 1
         assert await swap(sender, loaders, WeightUpdate(1, transport="broadcast")) == [None, None]

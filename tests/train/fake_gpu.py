@@ -39,6 +39,7 @@ class LiveBytes:
     def __init__(self) -> None:
         self.now = 0
         self.peak = 0
+        self.reads = 0  # of a number, for which the host would wait
         self.sizes: dict[int, int] = {}  # by storage
 
     def see(self, storage: torch.UntypedStorage) -> None:
@@ -179,6 +180,7 @@ class _Counts(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if func is torch.ops.prim.device.default:
             return func(*args)
         if func is torch.ops.aten._local_scalar_dense.default and isinstance(args[0], FakeTensor):
+            self._live.reads += 1
             return 1.0 if args[0].is_floating_point() else 1
         result = func(*args, **(kwargs or {}))
         for tensor in tree_leaves(result):

@@ -48,6 +48,14 @@ def train(path: str, settings: dict[str, Any]) -> dict[str, int]:
     planned = rank_bytes(ParameterCounts.of(model), ModelShape.of(model.config), section, work)
     with fake_gpu() as live, fake_ranks(section.ranks), pytest.MonkeyPatch.context() as patch:
         patch.setattr(sharding, "WORTH_A_COLLECTIVE", 1 << 14)  # every block is a unit of its own, as in a real model
+        update = Learner._update
+
+        def update_unread(learner: Learner, *given: Any) -> None:
+            before = live.reads
+            update(learner, *given)
+            assert live.reads == before or section.dtype == "float16", "an update waits for what the device computes"
+
+        patch.setattr(Learner, "_update", update_unread)
         learner = Learner(path, section, PPO())
         learner.step(Shard(0, (given,)))
         gc.collect()

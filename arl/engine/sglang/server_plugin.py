@@ -52,25 +52,31 @@ def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
 
     seconds = float(os.environ["ARL_BROADCAST_SECONDS"])
     os.environ["TORCH_NCCL_BLOCKING_WAIT"] = "1"
-    os.environ["TORCH_NCCL_USE_COMM_NONBLOCKING"] = "1"  # else the making of a communicator has no deadline
     os.environ["TORCH_NCCL_NONBLOCKING_TIMEOUT"] = str(math.ceil(seconds))
     group = original(*args, **{**options, "timeout": timedelta(seconds=seconds)})
-    del os.environ["TORCH_NCCL_USE_COMM_NONBLOCKING"]  # for this group alone
     device = "cuda" if options["backend"] == "nccl" else "cpu"
+    # Else the making of a communicator has no deadline. Read at the first broadcast of a group, for this one alone.
+    os.environ["TORCH_NCCL_USE_COMM_NONBLOCKING"] = "1"
     try:
         torch.distributed.broadcast(torch.zeros(1, dtype=torch.uint8, device=device), src=0, group=group)
     except RuntimeError:
         abort(group)
         raise
+    finally:
+        del os.environ["TORCH_NCCL_USE_COMM_NONBLOCKING"]
     return group
 
 
 def leave_at_once(original: Any, updater: Any, group_name: str) -> Any:
     """Leave a group; with NCCL without waiting for what other ranks owe, because one of them may be dead."""
-    if updater.device == "cuda" and group_name in updater._model_update_group:
-        abort(updater._model_update_group.pop(group_name))
-        return True, "left"
-    return original(updater, group_name)
+    group = updater._model_update_group.pop(group_name, None)
+    if group is None:
+        return original(updater, group_name)
+    try:
+        abort(group)
+    except Exception as error:  # whatever it is, SGLang answers with it and lives
+        return False, f"left, and not closed: {error!r}"
+    return True, "left"
 
 
 def abort(group: Any) -> None:
@@ -86,14 +92,18 @@ def receive(
 ) -> tuple[bool, str]:
     """Receive a version and load it; return whether that succeeded, and a message, as SGLang's own function does.
 
-    Two buckets are held: on a GPU one arrives in NCCL's stream while the default stream copies the other one into the
-    model. NCCL waits for what was queued in the default stream when its broadcast began, the copies before that.
+    Two buckets are held: on a GPU one arrives in NCCL's stream while the current stream copies the other one into the
+    model. NCCL waits for what was queued in the current stream when its broadcast began, the copies before that.
     """
     import torch
 
     if load_format is None or not load_format.startswith(BUCKETS):
         answer: tuple[bool, str] = original(updater, names, dtypes, shapes, group_name, load_format)
         return answer
+    updater._assert_weight_cache_inactive("update_weights_from_distributed")  # as the original does
+    group = updater._model_update_group.get(group_name)
+    if group is None:
+        return False, f"group {group_name} was not joined"
     specs = zip(names, (getattr(torch, dtype) for dtype in dtypes), shapes, strict=True)
     counts = map(int, load_format.removeprefix(BUCKETS).split(","))
     buckets = [list(itertools.islice(specs, count)) for count in counts]
@@ -101,7 +111,6 @@ def receive(
     def begin(bucket: Any) -> tuple[Any, Any]:
         size = sum(dtype.itemsize * math.prod(shape) for _, dtype, shape in bucket)
         flat = torch.empty(size, dtype=torch.uint8, device=updater.device)
-        group = updater._model_update_group[group_name]
         return flat, torch.distributed.broadcast(flat, src=0, group=group, async_op=True)
 
     try:
