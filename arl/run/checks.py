@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import sysconfig
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 import msgspec
 from msgspec import Struct
@@ -54,7 +56,12 @@ def gpu_checks(
     yield Finding(
         compiler is not None,
         f"C compiler, with which Triton compiles on GPUs{f': {compiler}' if compiler else ''}",
-        "install one and Python's headers (apt install gcc python3-dev), or name one in CC",
+        "apt install gcc, or name one in CC",
+    )
+    header = Path(sysconfig.get_path("include"), "Python.h")
+    version = "{}.{}".format(*sys.version_info)
+    yield Finding(
+        header.is_file(), f"Python's headers, with which Triton compiles: {header}", f"apt install python{version}-dev"
     )
     for backend in backends:
         lacking = ", ".join(backend.lacking)
@@ -87,17 +94,17 @@ def _examine(backend: Installation, collocated: bool) -> list[Finding]:
         done = run_code(backend.place, f"{backend.examination}({collocated})", EXAMINATION_SECONDS)
         if not done.returncode:  # a wrapper may print something first
             return msgspec.json.decode(done.stdout.splitlines()[-1], type=list[Finding])
-        why = last_line(done)
-    except subprocess.TimeoutExpired as error:
-        why = str(error)
-    return [Finding(False, f"{backend.name} on GPUs: {why}", f"reinstall what {backend.place} has")]
+    except subprocess.TimeoutExpired:
+        slow = f"{backend.name} on GPUs: no answer in {EXAMINATION_SECONDS:g} s"
+        return [Finding(False, slow, "try again when the machine is idle")]
+    return [Finding(False, f"{backend.name} on GPUs: {last_line(done)}", f"reinstall what {backend.place} has")]
 
 
 def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backend: Installation) -> None:
     """Check the GPUs of a run, and what it needs on them.
 
     Raises:
-        InputError: another process uses a GPU, or the first of `gpu_checks` that is not good.
+        InputError: another process uses a GPU, or some of `gpu_checks` are not good.
     """
     names = placement.devices_of(0)
     if not names:
@@ -106,9 +113,10 @@ def check_gpus(recipe: Recipe, placement: Placement, transport: Transport, backe
     forms_group = len(placement.ranks) > 1 or width > 1 or transport == "broadcast"
     environments = (recipe.train.environment, recipe.engine.environment, os.environ)
     uses_nccl = forms_group and not any(one.get(NO_SHARED_MEMORY) == "1" for one in environments)
-    for finding in gpu_checks([backend], uses_nccl, transport == "broadcast", recipe.mode == "collocated"):
-        if not finding.good:
-            raise InputError(f"missing: {finding.what}; {finding.remedy}")
+    found = gpu_checks([backend], uses_nccl, transport == "broadcast", recipe.mode == "collocated")
+    lacks = [f"missing: {finding.what}; {finding.remedy}" for finding in found if not finding.good]
+    if lacks:
+        raise InputError("\n".join(lacks))
     for gpu in find_gpus(names):
         refuse_busy(gpu)
 

@@ -23,8 +23,8 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
         python: an interpreter to look for backends in, instead of the recipe's; each built-in backend that has an
             interpreter of its own is probed
 
-    Without both, the built-in backends with an interpreter of their own are examined where they are there; most recipes
-    need none of them, so that nothing is missing.
+    Without both, the built-in backends with an interpreter of their own are examined where they are there. Recipes for
+    CPUs need none of them, so that nothing is missing; on GPUs they are.
     """
     linux = sys.platform == "linux"
     system = f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
@@ -36,7 +36,7 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
         yield Finding(True, f"{visible_cores()} CPU cores, {len(visible)} GPUs {', '.join(visible)}".rstrip())
     except InputError as error:
         yield Finding(False, "GPUs", str(error))
-    is_asked_for = recipe is not None or python is not None
+    is_asked_for = recipe is not None or python is not None or bool(visible)  # recipes for GPUs need one
     installed = []
     for config in _engines(recipe, python):
         try:

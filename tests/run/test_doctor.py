@@ -7,6 +7,7 @@ import pytest
 
 from arl.config.recipe_file import load_recipe
 from arl.launch.torch_build import TorchBuild
+from arl.run import doctor
 from arl.run.doctor import examine
 from tests.fake_nvml import fake_nvml
 from tests.fake_sglang import add_fake_torch, make_fake_sglang
@@ -62,3 +63,11 @@ def test_gpus_are_reported_with_their_users_compilers_and_what_both_sides_have(
     assert "MISSING  SGLang and the trainer in one NCCL group" in lines
     at = lines.index(f"MISSING  what SGLang needs on GPUs, in {python}: sglang-kernel==0.4.7")
     assert any("ENV/bin/pip install --no-deps -r" in line for line in lines[at + 1 : at + 4])
+
+
+def test_on_gpus_sglang_is_missing_where_nobody_has_asked_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "visible_devices", lambda: ("0",))
+    monkeypatch.setenv("ARL_SGLANG_PYTHON", "/nowhere")
+    (line,) = (str(finding) for finding in examine(None, None) if "engine sglang" in finding.what)
+    assert line.startswith("MISSING  engine sglang: engine.python /nowhere")
+    assert "apt install g++ python3." in line

@@ -88,7 +88,8 @@ def torch_cuda() -> str:
 def find_compiler() -> str:
     """Return the C++ compiler that SGLang takes, if it is there."""
     if shutil.which(COMPILER) is None:
-        raise LackingError(f"C++ compiler, {USE}: no program {COMPILER}", "apt install g++, or name one in CXX")
+        remedy = "unset CXX, or name a program in it" if "CXX" in os.environ else "apt install g++, or name one in CXX"
+        raise LackingError(f"C++ compiler, {USE}: no program {COMPILER}", remedy)
     return COMPILER
 
 
@@ -153,16 +154,16 @@ def _digest(*facts: object) -> str:
 
 
 def _reason(done: CompletedProcess[str]) -> str:
-    """Return the first line that says "error", else the last one."""
+    """Return the first line that says "error" or "cannot find", else the last one."""
     lines = done.stdout.strip().splitlines() or [f"exit code {done.returncode}"]
-    return next((line for line in lines if re.search(r"\berror\b", line)), lines[-1]).strip()
+    return next((line for line in lines if re.search(r"\berror\b|cannot find", line)), lines[-1]).strip()
 
 
 def find_headers() -> str:
     """Return Python's headers."""
     header = Path(sysconfig.get_path("include")) / "Python.h"
     if not header.is_file():
-        raise LackingError(f"{HEADERS}: no {header}", "apt install python3-dev, of this version of Python")
+        raise LackingError(f"{HEADERS}: no {header}", "apt install python{}.{}-dev".format(*sys.version_info))
     return str(header)
 
 

@@ -63,6 +63,7 @@ def remedy() -> str:
     names = [f"python{version}" for version in PYTHONS]
     python = next(filter(shutil.which, names), names[0])
     return f"""Give an interpreter that has it, or install it in an environment of its own. With GPUs:
+    apt install g++ {python}-dev {python}-venv
     {python} -m venv ENV && ENV/bin/pip install --no-deps -r {GPU_LOCK}
 and give engine.python: ENV/bin/python. Without, in a clone of arl, which then finds it by itself:
     .ci/sglang"""
