@@ -99,7 +99,9 @@ def test_a_real_server_that_refuses_to_start_ends_the_run_with_its_own_words(
 def test_a_server_says_that_it_is_ready_on_a_line_of_its_own_whatever_sglang_is_printing(tmp_path: Path) -> None:
     options = "--host 127.0.0.1 --port 0 --tp-size 1 --weight-version 0 --fault talk"
     argv = [make_fake_sglang(tmp_path), str(CHILD), *options.split()]
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, env={**os.environ, RUN_KEY: "k"}) as child:
+    with subprocess.Popen(
+        argv, stdout=subprocess.PIPE, env={**os.environ, RUN_KEY: "k", "SGLANG_USE_CPU_ENGINE": "1"}
+    ) as child:
         assert child.stdout is not None
         try:
             line = next(line for line in child.stdout if b"ready http" in line)
