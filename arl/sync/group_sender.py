@@ -181,7 +181,8 @@ class GroupSender:
 
     async def meet(self) -> None:
         """Have all engines join a group, before there is a version to send: SGLang generates nothing while it joins."""
-        await self._group_survivors(list(self._engines))  # the loss of one shows at its next command
+        in_order = sorted(self._engines, key=lambda engine: engine.first_rank)
+        await self._group_survivors(in_order)  # the loss of one shows at its next command
 
     async def join(self, engine: "WeightLoader") -> None:
         """Wait for the other engines of the swap, and join a group of exactly these, unless there is one.

@@ -53,7 +53,7 @@ class WeightLoader:
 
     def __init__(self, server: WeightServer, sender: GroupSender | None, workers: int, first_rank: int = 0) -> None:
         self._server = server
-        self._first_rank = first_rank
+        self.first_rank = first_rank
         self._sender = sender
         self.workers = workers
         self._groups: list[str] = []  # process groups that the server has joined
@@ -85,7 +85,7 @@ class WeightLoader:
         if update.transport == "file":
             await self._server.load_directory(update.path, update.version)
         elif update.transport == "ipc":
-            handles = _handles(update, self._first_rank, self.workers)
+            handles = _handles(update, self.first_rank, self.workers)
             self.is_mixed = True
             await self._server.map_weights(handles, update.version)
         else:
