@@ -48,7 +48,7 @@ class WeightLoader:
         server: takes the commands, each of which has its own deadline.
         sender: only needed for weights that are broadcast; the loaders of all engines share it.
         workers: number of the server's processes that hold a part of the weights.
-        first_rank: the trainer's rank on the device of the first worker; the others follow. Only needed for handles.
+        first_rank: the trainer's rank on the device of the first worker; the others follow. For handles, and for order.
     """
 
     def __init__(self, server: WeightServer, sender: GroupSender | None, workers: int, first_rank: int = 0) -> None:
