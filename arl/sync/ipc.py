@@ -76,8 +76,10 @@ class IpcTarget:
         if self.buffers is not None:
             handles = self._lasting_handles(flats)
         else:
-            buckets = enumerate(zip(flats, self._buckets, strict=True))
-            handles = pickle.dumps([part for n, each in buckets for part in handles_of_file(final / _name(n), *each)])
+            parts = []
+            for number, (flat, bucket) in enumerate(zip(flats, self._buckets, strict=True)):
+                parts += handles_of_file(final / _name(number), flat, bucket)
+            handles = pickle.dumps(parts)
         (partial / HANDLES).write_bytes(handles)
         self._mapped = []  # the files stay
         partial.rename(final)
@@ -118,8 +120,9 @@ class IpcTarget:
         """
         address = flats[0].data_ptr()
         if address not in self._handles:
-            pairs = zip(flats, self._buckets, strict=True)
-            parts = [part for flat, bucket in pairs for part in handles_on_gpu(flat, bucket)]
+            parts = []
+            for flat, bucket in zip(flats, self._buckets, strict=True):
+                parts += handles_on_gpu(flat, bucket)
             self._handles[address] = bytes(ForkingPickler.dumps(parts))
         return self._handles[address]
 

@@ -45,7 +45,7 @@ def register(place: str) -> None:
 def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
     """Join a group, each of whose waits ends after the run's deadline.
 
-    With NCCL it then raises an error; torch's watchdog would end this server instead. The variable is read when a group
+    With NCCL it then raises an error; torch's watchdog would end this server instead. BLOCKING_WAIT is read when a group
     is made, and SGLang's own groups are made before.
     """
     import torch
@@ -83,8 +83,10 @@ def abort(group: Any) -> None:
     """Close this rank's connections of a group."""
     from torch.distributed import distributed_c10d as c10d
 
-    is_nccl = c10d.get_backend(group) == "nccl"
-    (c10d._abort_process_group if is_nccl else c10d.destroy_process_group)(group)
+    if c10d.get_backend(group) == "nccl":
+        c10d._abort_process_group(group)
+    else:
+        c10d.destroy_process_group(group)
 
 
 def receive(
