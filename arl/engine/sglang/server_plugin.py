@@ -45,8 +45,8 @@ def register(place: str) -> None:
 def join_in_time(original: Any, *args: Any, **options: Any) -> Any:
     """Join a group, each of whose waits ends after the run's deadline.
 
-    With NCCL it then raises an error; torch's watchdog would end this server instead. BLOCKING_WAIT is read when a group
-    is made, and SGLang's own groups are made before.
+    With NCCL it then raises an error; torch's watchdog would end this server instead. BLOCKING_WAIT is read when a
+    group is made, and SGLang's own groups are made before.
     """
     import torch
 
