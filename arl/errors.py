@@ -16,6 +16,7 @@ ArlError
     ├── DiskError     a file of the run cannot be written; says what is free, and what helps
     ├── RewardError   a response has no grade, and reward.on_error is drop; fails its group, not the run
     ├── UserCodeError an env or a filter raised or hung; fails its group, not the run
+    ├── SandboxError  the sandbox itself failed, and not the program in it
     └── GradingError  no more responses can be graded
 """
 
@@ -98,6 +99,10 @@ class TrainerError(RunError):
 
 class DiskError(RunError):
     """Report that a file of the run cannot be written: which, why, what is free, and what helps."""
+
+
+class SandboxError(RunError):
+    """Report that a sandbox cannot be opened, or failed; never that a program in it did."""
 
 
 class RewardError(RunError):

@@ -43,6 +43,7 @@ class Problem(Struct, frozen=True):
     prompt: str | list[dict[str, str]]  # text, or chat messages
     answer: str = ""  # what the reward compares with
     metadata: dict[str, Any] = {}
+    source: str = ""  # name of the data source, where a recipe mixes several
 
     @property
     def id(self) -> str:
@@ -126,6 +127,7 @@ class Trajectory(Struct, frozen=True):
     truncated: bool  # the token budget, the context or the run ended it, and not the policy or the env
     reward_parts: dict[str, float] = {}  # see Grade.parts
     reward_error: str = ""  # see Grade.error
+    branch: Count = 0  # of an episode whose record forked: 0 begins an episode, 1, 2, … are further branches of it
 
     @property
     def num_sampled(self) -> int:

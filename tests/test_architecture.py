@@ -14,7 +14,7 @@ LAYERS: list[set[str]] = [
     {"types"},
     {"errors", "clock", "files", "outputs"},
     {"config"},
-    {"launch", "tasks", "models", "data", "metrics", "reward"},
+    {"launch", "tasks", "models", "data", "metrics", "reward", "sandbox"},
     {"sync"},
     {"engine"},
     {"rollout", "train"},

@@ -24,6 +24,7 @@ from arl.config.rollout_section import Rollout as Rollout
 from arl.config.run_section import Deadlines as Deadlines
 from arl.config.run_section import Output as Output
 from arl.config.run_section import VirtualCosts as VirtualCosts
+from arl.config.sandbox_section import SandboxSection as SandboxSection
 from arl.config.scoring_sections import Eval as Eval
 from arl.config.scoring_sections import Reward as Reward
 from arl.config.section import FilePath, Positive, Section, Seed, Tokens
@@ -135,6 +136,7 @@ class Recipe(Section):
     """Teach a tiny model its task by supervised learning before RL."""
     rollout: Rollout = Rollout()
     reward: Reward = Reward()
+    sandbox: SandboxSection = SandboxSection()
     engine: EngineConfig = EngineConfig()
     sync: Sync = Sync()
     objective: SerializeAsAny[ObjectiveSection] = Field(default_factory=lambda: ObjectiveSection.model_validate({}))

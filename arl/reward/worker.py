@@ -28,7 +28,7 @@ import traceback
 from collections import deque
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 from msgspec import Struct
@@ -37,6 +37,7 @@ from arl.config.imports import import_function
 from arl.launch.child import adopt_orphans, die_with, exit_immediately, outlive_parent
 from arl.launch.spawn import describe_exit
 from arl.reward.grading import RewardCallable, Verdict, judge
+from arl.sandbox.current import configure
 from arl.types import Problem, Response
 
 _HEADER = 4  # bytes of a frame's length
@@ -58,6 +59,7 @@ class Settings(Struct, frozen=True):
     workers: int
     timeout: float  # seconds of one call
     memory_gb: float  # that a worker may allocate beyond what the zygote holds
+    sandbox: dict[str, Any] = {}  # section of the recipe, for functions that run what a model wrote
 
 
 class RewardCall(Struct, frozen=True):
@@ -120,12 +122,7 @@ class _Worker:
 
 
 class Zygote:
-    """Distribute the calls of one controller over workers.
-
-    Args:
-        function: is called.
-        controller: the socket on which calls arrive.
-    """
+    """Distribute the calls of `function` that arrive from one controller over workers."""
 
     def __init__(self, function: RewardCallable, settings: Settings, controller: socket.socket) -> None:
         self._function = function
@@ -402,6 +399,7 @@ def main() -> None:
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is started from here does not inherit the socket
     threads = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(threads, "1"))  # threads of OpenMP that the import used would be missing in a fork
+    configure(settings.sandbox)
     function = import_function(settings.function, "reward.function")
     if prepare := getattr(function, "prepare", None):
         prepare()

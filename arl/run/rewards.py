@@ -79,6 +79,7 @@ def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -
         workers=reward.workers,
         timeout=recipe.deadlines.reward,
         memory_gb=reward.memory_gb,
+        sandbox=recipe.sandbox.model_dump(mode="json"),
     )
     return RewardPool(
         settings,
