@@ -16,6 +16,7 @@ TASKS: Mapping[str, str] = {
     "running_checksum": "arl.tasks.running_checksum:RunningChecksum",
     "long_tail": "arl.tasks.long_tail:LongTail",
     "short_sums": "arl.tasks.short_sums:ShortSums",
+    "tool_sums": "arl.tasks.tool_sums:ToolSums",
     "arithmetic": "arl.tasks.arithmetic:Arithmetic",
     "gsm8k": "arl.tasks.math_sets:Gsm8k",
     "math": "arl.tasks.math_sets:Math",
