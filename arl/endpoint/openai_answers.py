@@ -79,7 +79,7 @@ def _token_texts(reply: Reply, codec: TextCodec) -> list[str]:
 
 
 def _answer(kind: str, choices: list[dict[str, Any]], replies: Sequence[Reply]) -> dict[str, Any]:
-    num_prompt = replies[0].num_prompt_tokens
+    num_prompt = replies[0].prompt_tokens
     num_said = sum(len(reply.completion.token_ids) for reply in replies)
     usage = {"prompt_tokens": num_prompt, "completion_tokens": num_said, "total_tokens": num_prompt + num_said}
     return {

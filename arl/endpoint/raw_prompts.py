@@ -1,8 +1,8 @@
 """Continue the record of an episode by prompts without a chat template, for requests to /completions.
 
-    prompt "1+1=2, and 2+2="                  branch 0 holds "1+1=" and, sampled, "2"
-        ─► begins with the text of branch 0 ─► its tokens, as they were sampled, and ", and 2+2=" tokenized alone
-        ─► the branch with the longest common prefix: extended, or forked where it says something else
+prompt "1+1=2, and 2+2="                  branch 0 holds "1+1=" and, sampled, "2"
+    ─► begins with the text of branch 0 ─► its tokens, as they were sampled, and ", and 2+2=" tokenized alone
+    ─► the branch with the longest common prefix: extended, or forked where it says something else
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def go_on(session: Session, prompt: Sequence[int]) -> Branch:
     turn = closest.last_turn
     is_speaking = turn is not None and turn.finish_reason is None
     if keep < len(closest) or is_speaking:
-        closest = session.fork(closest, keep)
+        return session.fork(closest, keep, prompt[keep:])
     session.extend_tokens(closest, prompt[keep:])
     return closest
 

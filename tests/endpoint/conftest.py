@@ -1,7 +1,6 @@
 """Provide episodes of a tiny model with a chat template, whose engine runs in this process and keeps a log."""
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
@@ -34,11 +33,9 @@ BUDGET = 400
 
 def make_chat_model(directory: Path, seed: int) -> Path:
     """Write a model with random weights, enlarged so that the context matters to what is sampled."""
-    make_tiny_model(SHAPE, CHARACTERS, seed, directory)
+    make_tiny_model(SHAPE, CHARACTERS, seed, directory, chat_template=TEMPLATE)
     file = directory / "model.safetensors"
     save_file({k: v * 4 if v.ndim == 2 else v for k, v in load_file(file).items()}, file, metadata={"format": "pt"})
-    described = directory / "tokenizer_config.json"
-    described.write_text(json.dumps(json.loads(described.read_text()) | {"chat_template": TEMPLATE}))
     return directory
 
 
@@ -66,6 +63,7 @@ class LoggedEngine:
     inner: Engine
     log: list[Sampled] = field(default_factory=list)
     num_open: int = 0
+    idle: asyncio.Event = field(default_factory=asyncio.Event)  # nothing is open
     began: asyncio.Event = field(default_factory=asyncio.Event)  # an answer has its first tokens
 
     async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
@@ -73,6 +71,7 @@ class LoggedEngine:
         entry = Sampled(request.input_ids)
         self.log.append(entry)
         self.num_open += 1
+        self.idle.clear()
         try:
             async with aclosing(self.inner.generate(request)) as increments:  # type: ignore[type-var]
                 async for increment in increments:
@@ -83,6 +82,8 @@ class LoggedEngine:
                     yield increment
         finally:
             self.num_open -= 1
+            if not self.num_open:
+                self.idle.set()
 
 
 class World:
@@ -143,7 +144,9 @@ def in_world(models: tuple[Path, Path]) -> OpenWorld:
 
     @asynccontextmanager
     async def opened() -> AsyncIterator[World]:
-        engine = EmbeddedEngine(load_model(str(models[0]), "float32"), slots=16, kv_policy="recompute", stream_interval=4)
+        engine = EmbeddedEngine(
+            load_model(str(models[0]), "float32"), slots=16, kv_policy="recompute", stream_interval=4
+        )
         async with engine:
             yield World(engine, load_codec(str(models[0])))
 

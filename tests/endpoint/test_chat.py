@@ -123,7 +123,9 @@ def test_a_stop_string_ends_the_answer_before_it_and_the_record_behind_it(in_wor
                 whole = await client.chat.completions.create(model="policy", messages=ask(), max_tokens=20)
                 text = whole.choices[0].message.content
                 assert text is not None
-                cut = await client.chat.completions.create(model="policy", messages=ask(), stop=list(text), max_tokens=40)
+                cut = await client.chat.completions.create(
+                    model="policy", messages=ask(), stop=list(text), max_tokens=40
+                )
                 said = cut.choices[0].message.content
                 assert said is not None
                 assert not set(said) & set(text)
@@ -144,8 +146,7 @@ def test_a_client_that_dies_aborts_its_request_and_the_episode_goes_on_with_what
                 await world.engine.began.wait()
                 dying.cancel()
                 await asyncio.wait([dying])
-                while world.engine.num_open:
-                    await asyncio.sleep(0)
+                await world.engine.idle.wait()
                 await client.chat.completions.create(model="policy", messages=ask("short"), max_tokens=5)
 
         trajectories = await world.run(env)
@@ -194,10 +195,12 @@ def test_a_spent_budget_is_refused_and_the_episode_is_truncated(in_world: OpenWo
     async def scenario(world: World) -> None:
         async def env(problem: Problem, session: Session) -> None:
             async with session.endpoint() as url, client_of(url) as client:
-                with pytest.raises(openai.BadRequestError, match=r"rollout\.max_new_tokens") as raised:
+                try:
                     while True:
                         await client.chat.completions.create(model="policy", messages=ask())
-                assert raised.value.code == "context_length_exceeded"
+                except openai.BadRequestError as error:
+                    assert error.code == "context_length_exceeded"
+                    assert "rollout.max_new_tokens" in str(error)
 
         trajectories = await world.run(env, max_new_tokens=30)
         assert sum(trajectory.num_sampled for trajectory in trajectories) == 30
@@ -263,7 +266,11 @@ def test_a_blocking_client_in_a_thread_is_served_too(in_world: OpenWorld) -> Non
     async def scenario(world: World) -> None:
         def talk(url: str) -> str | None:
             with OpenAI(base_url=url, api_key="unused") as client:
-                return client.chat.completions.create(model="policy", messages=ask(), max_tokens=9).choices[0].message.content
+                return (
+                    client.chat.completions.create(model="policy", messages=ask(), max_tokens=9)
+                    .choices[0]
+                    .message.content
+                )
 
         async def env(problem: Problem, session: Session) -> None:
             async with session.endpoint() as url:
