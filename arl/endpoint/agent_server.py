@@ -113,12 +113,12 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     """Answer what is refused in OpenAI's form."""
     try:
         return await handler(request)
-    except RefusedRequest as refused:
-        return _json(refused.body(), refused.status)
+    except RefusedRequest as error:
+        refused = error
     except web.HTTPException as error:  # no such path, or a body beyond all bounds
         served = "POST chat/completions and completions, GET models"
         refused = RefusedRequest(f"{request.method} {request.path}: {error.reason}; served are {served}", error.status)
-        return _json(refused.body(), refused.status)
+    return _json(refused.body(), refused.status)
 
 
 async def _respond(request: web.Request, answer: "Answer") -> web.StreamResponse:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 from safetensors.torch import load_file, save_file
 
 from arl.config.recipe import Rollout, TinyModel
@@ -23,10 +24,12 @@ from arl.types import GenerateRequest, Increment, Problem, Trajectory
 from tests.fakes import NullRewards
 
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"
-TEMPLATE = (
-    "{% for message in messages %}[{{ message.role }}]{{ message.content }}{{ eos_token }}{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]{% endif %}"
-)
+TEMPLATE = """\
+{%- if tools %}[tools]{{ tools[0].function.name }} by <tool_call>{{ eos_token }}{% endif %}
+{%- for message in messages %}[{{ message.role }}]{{ message.content }}
+{%- for call in message.tool_calls or [] %}<tool_call>{"name": "{{ call.function.name }}", "arguments": \
+{{- call.function.arguments | tojson }}}</tool_call>{% endfor %}{{ eos_token }}{% endfor %}
+{%- if add_generation_prompt %}[assistant]{% endif %}"""
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=64, context=512)
 BUDGET = 400
 
@@ -84,6 +87,23 @@ class LoggedEngine:
             self.num_open -= 1
             if not self.num_open:
                 self.idle.set()
+
+
+def client_of(url: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=url, api_key="unused", max_retries=0)
+
+
+class Actor:
+    """An engine that says the given texts, one a request."""
+
+    def __init__(self, codec: HuggingFaceCodec, *texts: str) -> None:
+        self._codec = codec
+        self._texts = list(texts)
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        """See Engine."""
+        ids = (*self._codec.encode(self._texts.pop(0)), self._codec.stop_token_ids[0])
+        yield Increment(ids, (-1.0,) * len(ids), (0,) * len(ids), "stop")
 
 
 class World:
