@@ -20,7 +20,7 @@ from arl.endpoint.openai_requests import MODEL, RefusedRequest
 from arl.launch.network import LOOPBACK, free_listener
 
 if TYPE_CHECKING:
-    from arl.endpoint.episode_endpoint import Answer, EpisodeEndpoint
+    from arl.endpoint.episode_endpoint import AgentAnswer, EpisodeEndpoint
 
 MAX_BYTES = 1 << 26  # of a request's body
 SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
@@ -110,7 +110,7 @@ def agent_server() -> AgentServer:
 
 @web.middleware
 async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Answer what is refused in OpenAI's form."""
+    """AgentAnswer what is refused in OpenAI's form."""
     try:
         return await handler(request)
     except RefusedRequest as error:
@@ -121,7 +121,7 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     return _json(refused.body(), refused.status)
 
 
-async def _respond(request: web.Request, answer: "Answer") -> web.StreamResponse:
+async def _respond(request: web.Request, answer: "AgentAnswer") -> web.StreamResponse:
     """Send an answer, whole or as a stream."""
     if not answer.is_stream:
         return _json(answer.whole)

@@ -1,4 +1,4 @@
-"""Answer the requests of one episode's agent. Every token that they sample is in the episode's record.
+"""AgentAnswer the requests of one episode's agent. Every token that they sample is in the episode's record.
 
     async with open_endpoint(session) as url:
         client = AsyncOpenAI(base_url=url, api_key="unused")
@@ -59,7 +59,7 @@ async def open_endpoint(session: Session) -> AsyncIterator[str]:
         raise episode.failure
 
 
-class Answer(NamedTuple):
+class AgentAnswer(NamedTuple):
     """Hold an answer of OpenAI's API, and how it is to be sent."""
 
     whole: dict[str, Any]
@@ -68,7 +68,7 @@ class Answer(NamedTuple):
 
 
 class EpisodeEndpoint:
-    """Answer requests by the policy.
+    """AgentAnswer requests by the policy.
 
     Args:
         scope: around the agent, which is interrupted when a request fails in the engine.
@@ -93,8 +93,8 @@ class EpisodeEndpoint:
         if self._open:
             await asyncio.wait(self._open)
 
-    async def chat(self, body: bytes) -> Answer:
-        """Answer a request to /chat/completions.
+    async def chat(self, body: bytes) -> AgentAnswer:
+        """AgentAnswer a request to /chat/completions.
 
         Raises:
             RefusedRequest: it cannot be served.
@@ -108,10 +108,10 @@ class EpisodeEndpoint:
 
         replies = await self._sample(reply, request.n or 1)
         whole = chat_answer(replies, self._session.codec, bool(request.logprobs))
-        return Answer(whole, bool(request.stream), request.wants_usage)
+        return AgentAnswer(whole, bool(request.stream), request.wants_usage)
 
-    async def complete(self, body: bytes) -> Answer:
-        """Answer a request to /completions.
+    async def complete(self, body: bytes) -> AgentAnswer:
+        """AgentAnswer a request to /completions.
 
         Raises:
             RefusedRequest: it cannot be served.
@@ -120,7 +120,7 @@ class EpisodeEndpoint:
         prompt = tokens_of(self._session, request.prompt)
         replies = await self._sample(lambda: self._continue(prompt, request), request.n or 1)
         whole = completion_answer(replies, self._session.codec, request.logprobs is not None)
-        return Answer(whole, bool(request.stream), request.wants_usage)
+        return AgentAnswer(whole, bool(request.stream), request.wants_usage)
 
     async def _continue(self, prompt: Sequence[int], request: CompletionRequest) -> Reply:
         """Let the policy continue these tokens."""

@@ -20,7 +20,7 @@ from arl.models.tiny import make_tiny_model
 from arl.rollout.env import Env
 from arl.rollout.env_watch import EnvWatch
 from arl.rollout.episodes import Episodes
-from arl.types import GenerateRequest, Increment, Problem, Trajectory
+from arl.types import GenerateRequest, Increment, Problem, Trajectory, Turn
 from tests.fakes import NullRewards
 
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"
@@ -32,6 +32,7 @@ TEMPLATE = """\
 {%- if add_generation_prompt %}[assistant]{% endif %}"""
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=64, context=512)
 BUDGET = 400
+PROBLEM = Problem("p", answer="a")
 
 
 def make_chat_model(directory: Path, seed: int) -> Path:
@@ -126,11 +127,13 @@ class World:
         engine: Any = self.engine
         return Episodes(engine, self.codec, NullRewards(), env, watch, settings, seed=0, max_length=SHAPE.context)
 
-    async def run(self, env: Env, *, name: str = "g0", prompt: str = "p", **options: Any) -> tuple[Trajectory, ...]:
+    async def run(
+        self, env: Env, *, name: str = "g0", journals: Sequence[tuple[Turn, ...]] = (), **options: Any
+    ) -> tuple[Trajectory, ...]:
         """Run one group, and return its trajectories."""
         episodes = self.episodes(env, **options)
-        problem = Problem(prompt, answer="a")
-        return await episodes.run(problem, episodes.open(name, problem))
+        self.sessions = episodes.open(name, PROBLEM, journals)
+        return await episodes.run(PROBLEM, self.sessions)
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return all that the tokens say."""

@@ -285,9 +285,8 @@ def test_an_address_is_gone_with_its_episode_and_open_requests_end_with_it(in_wo
 
 def test_a_failure_of_the_engine_ends_the_episode_whatever_its_agent_makes_of_it(in_world: OpenWorld) -> None:
     async def scenario(world: World) -> None:
-        async def fail(request: object) -> Any:
+        def fail(request: object) -> Any:
             raise EngineError("out of order")
-            yield
 
         async def stubborn(problem: Problem, session: Session) -> float:
             async with session.endpoint() as url, client_of(url) as client:
@@ -297,10 +296,23 @@ def test_a_failure_of_the_engine_ends_the_episode_whatever_its_agent_makes_of_it
                     except openai.APIError:
                         await asyncio.sleep(0)
 
-        world.engine.generate = fail  # type: ignore[method-assign]
+        world.inner.generate = fail  # type: ignore[method-assign]
         with pytest.raises(ExceptionGroup) as raised:
             await world.run(stubborn)
         assert raised.group_contains(EngineError, match="out of order")
+
+    in_world(scenario)
+
+
+def test_a_resumed_episode_answers_the_first_requests_of_its_agent_from_the_record(in_world: OpenWorld) -> None:
+    async def scenario(world: World) -> None:
+        (whole,) = await world.run(three_turns)
+        (session,) = world.sessions
+        recorded = session.journal()[:2]
+        world.engine.log.clear()
+        (resumed,) = await world.run(three_turns, journals=[recorded])
+        assert len(world.engine.log) == 1
+        assert resumed.token_ids.tolist() == whole.token_ids.tolist()
 
     in_world(scenario)
 
