@@ -273,7 +273,7 @@ def test_an_address_is_gone_with_its_episode_and_open_requests_end_with_it(in_wo
         assert world.engine.num_open == 0
         with pytest.raises(openai.APIStatusError, match="the episode has ended"):
             await request
-        with pytest.raises(openai.APIStatusError, match="it has ended, or the base URL is wrong"):
+        with pytest.raises(openai.APIStatusError, match="it has ended, or the URL is wrong"):
             await client.chat.completions.create(model="policy", messages=ask())
         ended.set()
         await staying
