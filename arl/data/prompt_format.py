@@ -93,6 +93,12 @@ class PromptRenderer:
                 # A text that was rendered before it came here begins with the token already.
                 yield ids if ids[:1] == self._opening[:1] else [*self._opening, *ids]
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the ids of a text that begins a context, without the chat template."""
+        (ids,) = encode_texts(self._tokenizer, [text])
+        opening = _opening(self._tokenizer)
+        return ids if ids[:1] == opening[:1] else [*opening, *ids]
+
     def text(self, problem: Problem) -> str:
         """Return the prompt as text, without what the tokenizer puts before plain text.
 

@@ -101,6 +101,9 @@ class HuggingFaceCodec:
     def encode(self, text: str) -> tuple[int, ...]:
         return tuple(self._tokenizer.encode(text, add_special_tokens=False))
 
+    def encode_plain(self, text: str) -> tuple[int, ...]:
+        return tuple(self.prompts.encode_plain(text))
+
     def decode(self, token_ids: Sequence[int]) -> str:
         return str(self._tokenizer.decode(self._said(token_ids)))
 

@@ -20,7 +20,7 @@ A conversation (arl.rollout.conversation) forks the record where history changes
 
 import math
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing
 
 import msgspec
 
@@ -113,6 +113,11 @@ class Session:
         return self._sampling.stop_token_ids
 
     @property
+    def temperature(self) -> float:
+        """Return the temperature of every turn."""
+        return self._sampling.temperature
+
+    @property
     def is_over(self) -> bool:
         """Return whether the policy can take no further turn: its budget is spent, or the context is full."""
         return self.budget == 0
@@ -187,6 +192,12 @@ class Session:
         said = turn.said
         assert said.finish_reason is not None
         return Completion(said.token_ids, said.logprobs, said.policy_versions, said.finish_reason)
+
+    def endpoint(self) -> AbstractAsyncContextManager[str]:
+        """Serve the episode by OpenAI's API while the context is open: `async with session.endpoint() as base_url`."""
+        from arl.endpoint.episode_endpoint import open_endpoint  # a web server, which few envs need
+
+        return open_endpoint(self)
 
     def end(self) -> None:
         """Note that the env has returned."""

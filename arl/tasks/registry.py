@@ -11,6 +11,7 @@ from arl.tasks.base import Task
 
 SINGLE_TURN = "arl.rollout.env:single_turn"
 TOOLS = "arl.rollout.tools:use_tools"
+AGENT = "arl.endpoint.agent_program:run_agent"
 EXAMPLE = "arl/tasks/running_checksum.py"
 
 
@@ -46,8 +47,10 @@ def task_part(name: str, part: str) -> str:
 
 
 def env_name(recipe: Recipe) -> str:
-    """Return `module:attribute` of the env that drives the recipe's episodes: its own, that of its
+    """Return `module:attribute` of the env that drives the recipe's episodes: that of its agent, its own, that of its
     tools, the task's, or a single turn."""
+    if recipe.rollout.agent is not None:
+        return AGENT
     if recipe.rollout.env is not None:
         return recipe.rollout.env
     if recipe.rollout.tools:
