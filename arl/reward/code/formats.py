@@ -7,8 +7,8 @@ A row is read where it is graded, and not before, because the tests of some sets
 
 import ast
 import base64
-import builtins
 import binascii
+import builtins
 import json
 import pickletools
 import sys
@@ -116,7 +116,9 @@ class Streams(Tests, frozen=True, kw_only=True, tag="stdin"):
 
     cases: tuple[Case, ...]
     tolerance: float | None = None  # of numbers, relative or absolute; None: they are compared as decimals
-    checker: str = ""  # Python that reads the files of CHECKER_FILES, and prints a number that is above 0 if all is right
+    checker: str = (
+        ""  # Python that reads the files of CHECKER_FILES, and prints a number that is above 0 if all is right
+    )
 
     def __post_init__(self) -> None:
         for case in self.cases:
@@ -147,7 +149,9 @@ def read_tests(problem: Problem) -> AnyTests:
             raise ValueError("there is no test")
     except (ValueError, TypeError, LookupError, SyntaxError, AttributeError, zlib.error) as error:
         cause = f"has no {error}" if isinstance(error, KeyError) else str(error)
-        raise DataError(f"column {column} holds no tests of a form that is known ({cause}); see docs/data.md") from error
+        raise DataError(
+            f"column {column} holds no tests of a form that is known ({cause}); see docs/data.md"
+        ) from error
     return tests
 
 
@@ -155,7 +159,8 @@ def _own(row: Mapping[str, Any]) -> AnyTests:
     """Read our own form, a dict with `kind`; or that of DeepCoder, which is that of TACO or a list of cases."""
     tests = _parsed(row["tests"])
     if isinstance(tests, dict) and "kind" in tests:
-        return msgspec.convert(tests, AnyTests)
+        own: AnyTests = msgspec.convert(tests, AnyTests)
+        return own
     if isinstance(tests, dict):
         return _taco({"input_output": tests})
     first = tests[0]
@@ -171,7 +176,9 @@ def _cases(entry: str | None, cases: list[dict[str, Any]], **settings: Any) -> C
     calls = []
     for case in cases:
         given, expected = case["input"], case["output"]
-        arguments = [json.loads(line) for line in given.split("\n") if line.strip()] if isinstance(given, str) else given
+        arguments = (
+            [json.loads(line) for line in given.split("\n") if line.strip()] if isinstance(given, str) else given
+        )
         calls.append(Case(arguments, json.loads(expected) if isinstance(expected, str) else expected))
     is_json = isinstance(cases[0]["output"], str)
     return Calls(entry=entry, cases=tuple(calls), unwraps=not is_json, prelude=PRELUDE, **settings)
@@ -221,9 +228,12 @@ def _codeforces(row: Mapping[str, Any]) -> AnyTests:
         raise ValueError("the problem reads a file or is interactive, and only standard input is supported")
     if not row.get("official_tests_complete", True):
         raise ValueError("its official tests are incomplete (official_tests_complete)")
-    limits = {"seconds": float(row.get("time_limit") or 2.0), "memory_mb": int(row.get("memory_limit") or 256)}
-    cases = tuple(Case(case["input"], case["output"]) for case in row["official_tests"])
-    return Streams(cases=cases, checker=row.get("generated_checker") or "", **limits)
+    return Streams(
+        cases=tuple(Case(case["input"], case["output"]) for case in row["official_tests"]),
+        checker=row.get("generated_checker") or "",
+        seconds=float(row.get("time_limit") or 2.0),
+        memory_mb=int(row.get("memory_limit") or 256),
+    )
 
 
 def _codecontests(row: Mapping[str, Any]) -> AnyTests:

@@ -12,7 +12,8 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from msgspec import Struct, json as msgspec_json
+import msgspec
+from msgspec import Struct
 
 from arl.errors import DataError
 from arl.reward.code import rpc
@@ -58,6 +59,7 @@ def vote(response: Response) -> str:
 
 for function in (score, score_each):
     function.uses_sandbox = True  # type: ignore[attr-defined]  # so that a run opens it before anything starts
+    function.seconds = TOTAL_SECONDS + 4 * START_SECONDS  # type: ignore[attr-defined]  # that a call may take
 
 
 def _parts(ended: Ended) -> dict[str, float]:
@@ -112,30 +114,33 @@ def _is_right(box: Sandbox, tests: Streams, given: str, expected: str, said: str
 def _run_calls(box: Sandbox, code: str, tests: Asserts | Calls, stops: bool) -> Ended:
     """Run the tests in one program, which calls the solution in another."""
     secret = secrets.token_hex(16)
-    is_asserts = isinstance(tests, Asserts)
-    items = tests.list if isinstance(tests, Asserts) else tests.cases
     task = {
         "secret": secret,
         "setup": tests.setup if isinstance(tests, Asserts) else "",
         "entries": tests.entries if isinstance(tests, Asserts) else (tests.entry,),
-        "tests": items,
-        "unwraps": not is_asserts and tests.unwraps,
+        "tests": tests.list if isinstance(tests, Asserts) else tests.cases,
+        "unwraps": isinstance(tests, Calls) and tests.unwraps,
         "seconds": tests.seconds,
         "total_seconds": TOTAL_SECONDS,
         "stops": stops,
     }
-    limits = {"seconds": min(len(items) * tests.seconds, TOTAL_SECONDS) + START_SECONDS, "memory_mb": tests.memory_mb}
-    source = _source()
-    judge = Program(code=f"{source}\njudge()\n", stdin=msgspec_json.encode(task).decode(), **limits)
+    count = len(tests.list if isinstance(tests, Asserts) else tests.cases)
+    program = Program(
+        code=f"{_source()}\njudge()\n",
+        stdin=msgspec.json.encode(task).decode(),
+        seconds=min(count * tests.seconds, TOTAL_SECONDS) + START_SECONDS,
+        memory_mb=tests.memory_mb,
+    )
     files = {rpc.SOLUTION: code.encode("utf-8", "replace")}
-    result = box.run(judge, peer=Program(code=f"{source}\nsolve()\n", files=files, **limits))
+    peer = msgspec.structs.replace(program, code=f"{_source()}\nsolve()\n", stdin="", files=files)
+    result = box.run(program, peer)
     _, found, verdict = result.stdout.rpartition(f"\n{secret} ")
     if not found:  # the tests themselves do not end, or take all memory
         return Ended(verdict=result.outcome if result.outcome in ("time", "memory") else "wrong")
     said = json.loads(verdict)
     if "broken" in said:
         raise DataError(f"the tests do not run: {said['broken']}")
-    return Ended(said["passed"] / len(items), said["verdict"])
+    return Ended(said["passed"] / count, said["verdict"])
 
 
 @functools.cache

@@ -1,5 +1,6 @@
 """Compare what a program has written with what it should, as judges of contests do."""
 
+import itertools
 import math
 from decimal import Decimal, InvalidOperation
 
@@ -14,9 +15,9 @@ def same_output(said: str, expected: str, tolerance: float | None = None) -> boo
     """
     lines = [line.split() for line in said.strip().splitlines()]
     others = [line.split() for line in expected.strip().splitlines()]
-    if len(lines) != len(others) or any(map(lambda a, b: len(a) != len(b), lines, others)):
+    if [len(line) for line in lines] != [len(line) for line in others]:
         return False
-    pairs = ((word, other) for line, wanted in zip(lines, others) for word, other in zip(line, wanted))
+    pairs = zip(itertools.chain(*lines), itertools.chain(*others), strict=True)
     return all(word == other or _equal_numbers(word, other, tolerance) for word, other in pairs)
 
 

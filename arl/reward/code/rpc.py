@@ -1,4 +1,4 @@
-"""Let tests call a solution that runs in another program. Both programs are this file, started by `judge()` or `solve()`.
+"""Let tests call a solution that runs in another program. Both are this file, started by `judge()` or `solve()`.
 
     judge: the tests, and nothing of the solution  ── ["call", handle, arguments] ──►  solve: the solution alone
        └─► prints the verdict behind a secret word  ◄── ["value", …] or ["raised", …] ──
@@ -171,7 +171,9 @@ def solve() -> None:
             if failure is not None:
                 raise failure
             arguments = unpack(content, objects.__getitem__)
-            value = _find(namespace, target) if operation == "find" else OPERATIONS[operation](objects[target], arguments)
+            value = (
+                _find(namespace, target) if operation == "find" else OPERATIONS[operation](objects[target], arguments)
+            )
             reply = ["value", pack(value, keep)]
         except BaseException as error:  # whatever a solution raises is an answer
             kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
@@ -186,6 +188,7 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
     "iter": lambda found, _: iter(found),
     "next": lambda found, _: next(found),
     "len": lambda found, _: len(found),
+    "bool": lambda found, _: bool(found),
 }
 
 
@@ -226,6 +229,9 @@ class Remote:
     def __len__(self) -> int:
         return int(self._ask("len", self._number, ()))
 
+    def __bool__(self) -> bool:
+        return self._ask("bool", self._number, ()) is True
+
 
 class Judge:
     """Run tests against the solution at the other end of the pipes, and say how they end."""
@@ -235,7 +241,7 @@ class Judge:
         self._raised: BaseException | None = None  # the last that came from the solution
 
     def run(self, task: dict[str, Any]) -> dict[str, Any]:
-        """Return how many tests have passed, the verdict of the first that has not, and what is wrong with the tests."""
+        """Return how many tests have passed, and the verdict of the first that has not; or why tests do not run."""
         namespace: dict[str, Any] = {"__name__": "tests"}
         passed, first = 0, ""
         begin = time.monotonic()
