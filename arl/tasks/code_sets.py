@@ -14,8 +14,8 @@ from arl.config.section import Section
 from arl.data.hub import HubFiles
 from arl.data.table_rows import Row, read_rows
 from arl.errors import DataError
+from arl.reward.code import WEIGHTS, score, vote
 from arl.reward.code.formats import read_tests
-from arl.reward.code.grader import WEIGHTS, score, vote
 from arl.tasks.base import Split, SplitSource, Task
 from arl.tasks.source import Source
 from arl.types import Problem
@@ -53,6 +53,7 @@ class CodeSet(Task):
 
     def __init__(self, options: Any) -> None:
         self._options = options
+        self._num_files: int | None = None  # of each side; None: all of them
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
         """Return all problems of one side, in the order of the files.
@@ -61,7 +62,7 @@ class CodeSet(Task):
             DataError: the set has no such side, its files are missing, or a row is no problem.
         """
         name = type(self).__name__.lower()
-        sources = self._sources(split)
+        sources = self._sources(split)[: self._num_files]
         if not sources:
             raise DataError(
                 f"data.task {name}: is for evaluation alone, and has no problems to train on. Train on deepcoder or "
@@ -181,15 +182,7 @@ class LiveCodeBench(CodeSet):
     def __init__(self, options: LiveCodeBenchOptions) -> None:
         super().__init__(options)
         self._window = (options.since or date.min, options.until or date.max)
-        self._files = int(options.release[1:])
-
-    def _sources(self, split: Split) -> tuple[Source, ...]:  # type: ignore[override]
-        return self.evaluation_sources[: self._files] if split == "evaluation" else ()
-
-    @classmethod
-    def split_source(cls, split: Split) -> SplitSource | None:
-        """Say where the files of the newest release are."""
-        return super(LiveCodeBench, cls(LiveCodeBenchOptions())).split_source(split)
+        self._num_files = int(options.release[1:])
 
     def has(self, row: Mapping[str, Any], split: Split) -> bool:
         first, last = self._window

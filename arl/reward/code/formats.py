@@ -1,6 +1,6 @@
 """Read the tests of a problem: our own form, or the columns of the data sets that people train on.
 
-problem.metadata ─► the first column of FORMATS that it has ─► Asserts | Calls | Streams
+problem.metadata ─► the first column of FORMATS that it has ─► AssertTests | FunctionTests | OutputTests
 
 A row is read where it is graded, and not before, because the tests of some sets are gigabytes when unpacked.
 """
@@ -53,10 +53,10 @@ class Tests(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_
     memory_mb: int = 1024
 
 
-class Asserts(Tests, frozen=True, kw_only=True, tag="asserts"):
+class AssertTests(Tests, frozen=True, kw_only=True, tag="asserts"):
     """Run Python that asserts what functions of the solution return.
 
-    >>> Asserts(list=["assert double(2) == 4"]).entries
+    >>> AssertTests(list=["assert double(2) == 4"]).entries
     ('double',)
     """
 
@@ -98,7 +98,7 @@ class Case(Struct, frozen=True):
     output: Any
 
 
-class Calls(Tests, frozen=True, kw_only=True, tag="calls"):
+class FunctionTests(Tests, frozen=True, kw_only=True, tag="calls"):
     """Compare what a function, or a method of class Solution, returns."""
 
     entry: str
@@ -111,7 +111,7 @@ class Calls(Tests, frozen=True, kw_only=True, tag="calls"):
                 raise ValueError(f"the input {str(case.input)[:60]!r} of a call must be the list of its arguments")
 
 
-class Streams(Tests, frozen=True, kw_only=True, tag="stdin"):
+class OutputTests(Tests, frozen=True, kw_only=True, tag="stdin"):
     """Compare what a program writes with what it should."""
 
     cases: tuple[Case, ...]
@@ -126,7 +126,7 @@ class Streams(Tests, frozen=True, kw_only=True, tag="stdin"):
                 raise ValueError("input and output of a program must be text")
 
 
-AnyTests = Asserts | Calls | Streams
+AnyTests = AssertTests | FunctionTests | OutputTests
 CHECKER_FILES = ("input.txt", "correct_output.txt", "solution_output.txt")
 
 
@@ -145,7 +145,7 @@ def read_tests(problem: Problem) -> AnyTests:
         )
     try:
         tests = FORMATS[column]({"prompt": problem.prompt} | row)
-        if not isinstance(tests, Asserts) and not tests.cases:
+        if not isinstance(tests, AssertTests) and not tests.cases:
             raise ValueError("there is no test")
     except (ValueError, TypeError, LookupError, SyntaxError, AttributeError, zlib.error) as error:
         cause = f"has no {error}" if isinstance(error, KeyError) else str(error)
@@ -168,11 +168,11 @@ def _own(row: Mapping[str, Any]) -> AnyTests:
     return _cases(entry if first.get("testtype", first.get("type")) in ("functional", "function_call") else None, tests)
 
 
-def _cases(entry: str | None, cases: list[dict[str, Any]], **settings: Any) -> Calls | Streams:
+def _cases(entry: str | None, cases: list[dict[str, Any]], **settings: Any) -> FunctionTests | OutputTests:
     """Return tests of LiveCodeBench: arguments stand one a line, in JSON, or are a list already."""
     if entry is None:
         pairs = tuple(Case(_text(case["input"]), _text(case["output"])) for case in cases)
-        return Streams(cases=pairs, prelude=PRELUDE, **settings)
+        return OutputTests(cases=pairs, prelude=PRELUDE, **settings)
     calls = []
     for case in cases:
         given, expected = case["input"], case["output"]
@@ -181,7 +181,7 @@ def _cases(entry: str | None, cases: list[dict[str, Any]], **settings: Any) -> C
         )
         calls.append(Case(arguments, json.loads(expected) if isinstance(expected, str) else expected))
     is_json = isinstance(cases[0]["output"], str)
-    return Calls(entry=entry, cases=tuple(calls), unwraps=not is_json, prelude=PRELUDE, **settings)
+    return FunctionTests(entry=entry, cases=tuple(calls), unwraps=not is_json, prelude=PRELUDE, **settings)
 
 
 def _livecodebench(row: Mapping[str, Any]) -> AnyTests:
@@ -220,7 +220,7 @@ def _taco(row: Mapping[str, Any]) -> AnyTests:
     if not tests.get("fn_name"):
         return _cases(None, cases, **limits)
     calls = tuple(Case(_parsed(case["input"]), _parsed(case["output"])) for case in cases)
-    return Calls(entry=tests["fn_name"], cases=calls, unwraps=True, prelude=PRELUDE, **limits)
+    return FunctionTests(entry=tests["fn_name"], cases=calls, unwraps=True, prelude=PRELUDE, **limits)
 
 
 def _codeforces(row: Mapping[str, Any]) -> AnyTests:
@@ -228,7 +228,7 @@ def _codeforces(row: Mapping[str, Any]) -> AnyTests:
         raise ValueError("the problem reads a file or is interactive, and only standard input is supported")
     if not row.get("official_tests_complete", True):
         raise ValueError("its official tests are incomplete (official_tests_complete)")
-    return Streams(
+    return OutputTests(
         cases=tuple(Case(case["input"], case["output"]) for case in row["official_tests"]),
         checker=row.get("generated_checker") or "",
         seconds=float(row.get("time_limit") or 2.0),
@@ -244,18 +244,18 @@ def _codecontests(row: Mapping[str, Any]) -> AnyTests:
     limit = row.get("time_limit") or {}
     seconds = (limit.get("seconds") or 0) + (limit.get("nanos") or 0) / 1e9
     memory = row.get("memory_limit_bytes") or 256 << 20
-    return Streams(cases=tuple(cases), seconds=seconds or 6.0, memory_mb=memory >> 20)
+    return OutputTests(cases=tuple(cases), seconds=seconds or 6.0, memory_mb=memory >> 20)
 
 
 def _mbpp(row: Mapping[str, Any]) -> AnyTests:
     setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""])
-    return Asserts(list=tuple(row["test_list"]), setup=setup)
+    return AssertTests(list=tuple(row["test_list"]), setup=setup)
 
 
 def _humaneval(row: Mapping[str, Any]) -> AnyTests:
     head, entry = row["prompt"], row["entry_point"]
     check = f"{row['test']}\ncheck({entry})\n"
-    return Asserts(list=(check,), entries=(entry,), setup=head, head=head)
+    return AssertTests(list=(check,), entries=(entry,), setup=head, head=head)
 
 
 FORMATS: Mapping[str, Callable[[Mapping[str, Any]], AnyTests]] = {

@@ -194,8 +194,9 @@ OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
 
 def _find(namespace: dict[str, Any], name: str) -> Any:
     """Return a function of the solution, or a method of its class Solution."""
-    if name not in namespace and "Solution" in namespace:
-        return getattr(namespace["Solution"](), name)
+    methods: Any = namespace.get("Solution")
+    if hasattr(methods, name):
+        return getattr(methods(), name)
     return namespace[name]
 
 

@@ -1,7 +1,7 @@
 """Grade programs by their tests, in the sandbox. The judge never shares a process or a descriptor with a solution.
 
-response ─► find_code ─► Streams: one program for each case, whose output is compared here
-                    └──► Asserts, Calls: the tests in one program, the solution in another (rpc.py)
+response ─► find_code ─► OutputTests: one program for each case, whose output is compared here
+                    └──► AssertTests, FunctionTests: the tests in one program, the solution in another (rpc.py)
                                          └─► passed, and the verdict of the first failed test ─► parts of the reward
 """
 
@@ -17,9 +17,9 @@ from msgspec import Struct
 
 from arl.errors import DataError
 from arl.reward.code import rpc
-from arl.reward.code.extraction import find_code
-from arl.reward.code.formats import CHECKER_FILES, Asserts, Calls, Streams, read_tests
-from arl.reward.code.outputs import same_output
+from arl.reward.code.compare_outputs import same_output
+from arl.reward.code.find_code import find_code
+from arl.reward.code.formats import CHECKER_FILES, AssertTests, FunctionTests, OutputTests, read_tests
 from arl.sandbox.base import Program, Sandbox
 from arl.sandbox.current import sandbox
 from arl.types import CORRECT, Problem, Response
@@ -69,16 +69,16 @@ def _parts(ended: Ended) -> dict[str, float]:
 
 def _grade(problem: Problem, response: Response, stops: bool) -> Ended:
     tests = read_tests(problem)
-    code = find_code(response.text, tests.head if isinstance(tests, Asserts) else "")
+    code = find_code(response.text, tests.head if isinstance(tests, AssertTests) else "")
     if code is None:
         return Ended(verdict="no_code")
     code = tests.prelude + code
-    if isinstance(tests, Streams):
+    if isinstance(tests, OutputTests):
         return _run_streams(sandbox(), code, tests, stops)
     return _run_calls(sandbox(), code, tests, stops)
 
 
-def _run_streams(box: Sandbox, code: str, tests: Streams, stops: bool) -> Ended:
+def _run_streams(box: Sandbox, code: str, tests: OutputTests, stops: bool) -> Ended:
     """Run the program on each case."""
     end = time.monotonic() + TOTAL_SECONDS
     passed, first = 0, ""
@@ -97,7 +97,7 @@ def _run_streams(box: Sandbox, code: str, tests: Streams, stops: bool) -> Ended:
     return Ended(passed / len(tests.cases), first)
 
 
-def _is_right(box: Sandbox, tests: Streams, given: str, expected: str, said: str) -> bool:
+def _is_right(box: Sandbox, tests: OutputTests, given: str, expected: str, said: str) -> bool:
     """Compare an output, or let the set's own checker do it, in a program of its own."""
     if not tests.checker or same_output(said, expected, tests.tolerance):
         return same_output(said, expected, tests.tolerance)
@@ -111,20 +111,20 @@ def _is_right(box: Sandbox, tests: Streams, given: str, expected: str, said: str
         raise DataError(f"the checker printed {result.stdout[:60]!r}, and must print a number") from error
 
 
-def _run_calls(box: Sandbox, code: str, tests: Asserts | Calls, stops: bool) -> Ended:
+def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stops: bool) -> Ended:
     """Run the tests in one program, which calls the solution in another."""
     secret = secrets.token_hex(16)
     task = {
         "secret": secret,
-        "setup": tests.setup if isinstance(tests, Asserts) else "",
-        "entries": tests.entries if isinstance(tests, Asserts) else (tests.entry,),
-        "tests": tests.list if isinstance(tests, Asserts) else tests.cases,
-        "unwraps": isinstance(tests, Calls) and tests.unwraps,
+        "setup": tests.setup if isinstance(tests, AssertTests) else "",
+        "entries": tests.entries if isinstance(tests, AssertTests) else (tests.entry,),
+        "tests": tests.list if isinstance(tests, AssertTests) else tests.cases,
+        "unwraps": isinstance(tests, FunctionTests) and tests.unwraps,
         "seconds": tests.seconds,
         "total_seconds": TOTAL_SECONDS,
         "stops": stops,
     }
-    count = len(tests.list if isinstance(tests, Asserts) else tests.cases)
+    count = len(tests.list if isinstance(tests, AssertTests) else tests.cases)
     program = Program(
         code=f"{_source()}\njudge()\n",
         stdin=msgspec.json.encode(task).decode(),
