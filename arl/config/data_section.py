@@ -26,6 +26,7 @@ TASKS: Mapping[str, str] = {
     "humaneval": "arl.tasks.code_sets:HumanEval",
     "mbpp": "arl.tasks.code_sets:Mbpp",
     "livecodebench": "arl.tasks.code_sets:LiveCodeBench",
+    "livecodebench_v5": "arl.tasks.code_sets:LiveCodeBenchV5",
     "deepcoder": "arl.tasks.code_sets:DeepCoder",
     "codecontests": "arl.tasks.code_sets:CodeContests",
     "codeforces": "arl.tasks.code_sets:Codeforces",

@@ -193,6 +193,12 @@ class LiveCodeBench(CodeSet):
         return CodeSet.pose({**row, "question": row["question_content"]})
 
 
+class LiveCodeBenchV5(LiveCodeBench):
+    """Solve the problems that release v5 of LiveCodeBench added: contests from late 2024 to early 2025."""
+
+    evaluation_sources = LiveCodeBench.evaluation_sources[4:5]
+
+
 def _deepcoder(part: str, problems: int) -> Source:
     return Source(f"deepcoder/{part}", HubFiles("agentica-org/DeepCoder-Preview-Dataset", f"{part}-*"), problems, "MIT")
 
