@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"launch", "tasks", "models", "data", "metrics", "reward", "sandbox"},
     {"sync"},
     {"engine"},
-    {"rollout", "train"},
+    {"rollout", "endpoint", "train"},
     {"run", "bench"},
     {"sweep"},
     {"report", "watch"},

@@ -67,6 +67,9 @@ class Rollout(Section):
     env: str | None = None
     """`module:attribute` of an async function (problem, session) that drives one episode. null: the task's, or a single
     turn."""
+    agent: Annotated[str, Field(min_length=1)] | None = None
+    """Command of a program that drives one episode through an OpenAI-compatible endpoint, in the place of an env:
+    docs/agents.md."""
     filter: str | None = None
     """`module:function` (problem, trajectories) -> bool: which finished groups are trained; null: all.
     arl.rollout.filters:reward_varies is DAPO's dynamic sampling."""
@@ -114,6 +117,12 @@ class Rollout(Section):
             raise ValueError("rollout.late drop: without rollout.staleness no group is ever late; use wait")
         if self.tail_batching is not None and (self.staleness != 0 or self.late == "drop" or self.max_groups):
             raise ValueError("rollout.tail_batching: only with staleness 0, late wait and no max_groups")
+        return self
+
+    @model_validator(mode="after")
+    def _env_or_agent(self) -> "Rollout":
+        if self.agent is not None and self.env is not None:
+            raise ValueError(f"rollout.agent {self.agent}: drives the episodes, and so does rollout.env; give one")
         return self
 
     @property

@@ -43,10 +43,13 @@ class EnvWatch:
         """
         try:
             async with asyncio.timeout(self.silence) as scope:
+                num_open = 0
 
                 def set_turn(is_open: bool) -> None:
+                    nonlocal num_open
+                    num_open += 1 if is_open else -1
                     if self.silence is not None and not scope.expired():
-                        scope.reschedule(None if is_open else now() + self.silence)
+                        scope.reschedule(None if num_open else now() + self.silence)
 
                 session.on_turn = set_turn
                 return await _Timed(_called(env, problem, session), self._look_at)

@@ -5,6 +5,7 @@ Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -100,12 +101,14 @@ class Episodes:
                 journal=journals[i] if journals else (),
                 stop=self.rollout.stop,
                 meter=self.gate_meter,
+                rollout=self.rollout,
             )
             sessions.append(session)
         return sessions
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
-        """Run all episodes at once, score those that their env did not score, and return their trajectories in order.
+        """Run all episodes at once, score those that their env did not score, and return their trajectories in order:
+        one for each branch of each episode.
 
         An episode is scored while others of its group still generate, so that training waits for the last one's grade
         alone.
@@ -116,13 +119,13 @@ class Episodes:
         """
         async with asyncio.TaskGroup() as tasks:
             episodes = [tasks.create_task(self._run_one(problem, session)) for session in sessions]
-        ended_at, trajectories = zip(*(episode.result() for episode in episodes), strict=True)
+        ended_at, branches = zip(*(episode.result() for episode in episodes), strict=True)
         self.reward_wait_seconds += now() - max(ended_at)
         self.num_graded_groups += 1
-        return trajectories
+        return tuple(itertools.chain.from_iterable(branches))
 
-    async def _run_one(self, problem: Problem, session: Session) -> tuple[float, Trajectory]:
-        """Run and grade one episode. Return when it had ended, in clock seconds, and its trajectory.
+    async def _run_one(self, problem: Problem, session: Session) -> tuple[float, list[Trajectory]]:
+        """Run and grade one episode. Return when it had ended, in clock seconds, and the trajectories of its branches.
 
         What its env gave is its grade; where that gave none, the reward function grades it.
         """
@@ -134,11 +137,10 @@ class Episodes:
                 grade = await self.rewards.score(problem, response)
         else:
             grade = Grade(own_reward)
-        return ended_at, self._trajectory(session, response, grade)
+        return ended_at, [self._as_trained(branch, response, grade) for branch in session.trajectories(grade)]
 
-    def _trajectory(self, session: Session, response: Response, grade: Grade) -> Trajectory:
-        """Return the trajectory of a graded episode, as training is to see it."""
-        trajectory = session.trajectory(grade)
+    def _as_trained(self, trajectory: Trajectory, response: Response, grade: Grade) -> Trajectory:
+        """Return a trajectory of a graded episode, as training is to see it."""
         mask = trajectory.loss_mask
         return msgspec.structs.replace(
             trajectory,

@@ -95,7 +95,7 @@ def named(recipe: Recipe) -> Iterator[tuple[str, str]]:
     yield "objective", recipe.objective.kind
     yield "advantage", recipe.advantage.kind
     yield "reward", reward_name(recipe) + (f" with weights {weights}" if weights else "")
-    yield "env", env_name(recipe)
+    yield "env", recipe.rollout.agent or env_name(recipe)
     yield "filter", recipe.rollout.filter or "none"
 
 

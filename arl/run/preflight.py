@@ -1,6 +1,8 @@
 """Check a recipe and plan its run before anything is started or written."""
 
 import hashlib
+import shlex
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ from arl.data.hub import check_model_source
 from arl.data.model_limits import Limits
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
+from arl.errors import RecipeError
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
 from arl.launch.placement import Placement, engine_share, place
@@ -158,8 +161,24 @@ def _check_named_objects(recipe: Recipe) -> None:
     warmup_stages(recipe)
     import_seam(reward_name(recipe), "reward.function", RewardFunction, "arl/tasks/running_checksum.py")
     import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
+    if recipe.rollout.agent is not None:
+        _check_program(recipe.rollout.agent)
     if recipe.rollout.filter is not None:
         import_seam(recipe.rollout.filter, "rollout.filter", Filter, "arl.rollout.filters:reward_varies")
+
+
+def _check_program(command: str) -> None:
+    """Look for the program of `rollout.agent`.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    try:
+        program = shlex.split(command)[0]
+    except (ValueError, IndexError) as error:
+        raise RecipeError(f"rollout.agent {command!r}: is no command ({error})") from error
+    if shutil.which(program) is None:
+        raise RecipeError(f"rollout.agent {command!r}: there is no program {program}; install it, or give its path")
 
 
 def _place(recipe: Recipe, named: Sequence[Node] | None) -> tuple[Sequence[Node], Placement, Transport]:

@@ -31,7 +31,7 @@ from arl.launch.devices import visible_cores
 from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
 from arl.models.tiny import character_tokenizer, make_tiny_model
-from arl.tasks.base import WarmupStage
+from arl.tasks.base import Task, WarmupStage
 from arl.tasks.registry import open_task, task_class
 
 WARMUP_SECONDS = 1800.0  # for the whole warm-up
@@ -52,7 +52,8 @@ def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
         raise RecipeError(
             f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
         )
-    return HuggingFaceCodec(character_tokenizer(task_characters(recipe)), recipe.data)
+    task = tiny_task(recipe)
+    return HuggingFaceCodec(character_tokenizer(str(task.characters), task.marks, task.chat_template), recipe.data)
 
 
 def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
@@ -61,19 +62,19 @@ def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
     return model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
 
 
-def task_characters(recipe: Recipe) -> str:
-    """Return the vocabulary of a tiny model.
+def tiny_task(recipe: Recipe) -> type[Task]:
+    """Return the task whose vocabulary a tiny model has.
 
     Raises:
         RecipeError: the task has none.
     """
     assert recipe.data.task is not None, "refused by the recipe"
-    characters = task_class(recipe.data.task).characters
-    if not characters:
+    task = task_class(recipe.data.task)
+    if not task.characters:
         raise RecipeError(
             f"model.tiny: task {recipe.data.task} declares no `characters` for its vocabulary; give model.path instead"
         )
-    return characters
+    return task
 
 
 def warmup_stages(recipe: Recipe) -> Sequence[WarmupStage]:
@@ -111,7 +112,8 @@ async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, di
         assert recipe.model.tiny is not None
         found = directory / "model"
         with writing(found):
-            make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, found)
+            task = tiny_task(recipe)
+            make_tiny_model(recipe.model.tiny, str(task.characters), recipe.seed, found, task.marks, task.chat_template)
     is_shared = len(launcher.nodes) == 1 or (path is not None and os.path.isdir(path))  # noqa: ASYNC240 - local
     return found if is_shared else share_with_nodes(found, directory, display)
 
@@ -153,9 +155,11 @@ def _warmup_sha256(recipe: Recipe, job: dict[str, Any]) -> str:
 
     The demonstrations show a change of the files that the task reads, and of modules that it imports.
     """
-    source = inspect.getsource(sys.modules[task_class(str(recipe.data.task)).__module__])
+    task = tiny_task(recipe)
+    vocabulary = (task.characters, task.marks, task.chat_template)
+    source = inspect.getsource(sys.modules[task.__module__])
     code = [(Path(arl.__file__).parent / name).read_text() for name in CODE]
-    decisive: list[Any] = [json.dumps(job, sort_keys=True), task_characters(recipe), source, code]
+    decisive: list[Any] = [json.dumps(job, sort_keys=True), vocabulary, source, code]
     rng = random.Random(recipe.seed)
     for stage in warmup_stages(recipe):
         decisive += [stage.name, stage.steps, stage.learning_rate, stage.schedule, stage.target_accuracy]

@@ -128,6 +128,12 @@ class Task(Protocol):
     characters: ClassVar[str | None] = None
     """Vocabulary of a tiny model, one token a character. None: the task needs a model with its own tokenizer."""
 
+    marks: ClassVar[tuple[str, ...]] = ()
+    """Further tokens of it, of several characters, as in ("<|user|>", "<tool_call>")."""
+
+    chat_template: ClassVar[str | None] = None
+    """Template of its conversations, for tools and turns. None: prompts are plain text."""
+
     env: ClassVar[EnvFunction | None] = None
     """A static method that drives an episode, where `rollout.env` is not given. None: a single turn."""
 
