@@ -36,6 +36,12 @@ TASKS: Mapping[str, str] = {
 }
 """Built-in tasks: short name -> module:attribute. `arl tasks` lists them."""
 
+LIBRARIES: Mapping[str, str] = {
+    "reasoning_gym": "arl.tasks.reasoning_gym_task",
+    "verifiers": "arl.tasks.verifiers_env",
+}
+"""Fields that name a task of another library -> the module that has a task for each of its names."""
+
 OF_FILES = ("eval_path", "eval_fraction", "columns", "template", "malformed")
 """Fields that describe files, and have no meaning beside data.task."""
 
@@ -67,6 +73,10 @@ class Data(Section):
 
     task: str | None = None
     """A task with its own problems and reward: a name from `arl tasks`, or `module:attribute`."""
+    reasoning_gym: str | None = None
+    """In place of task: a data set of reasoning-gym, as in chain_sum; see docs/adapters.md."""
+    verifiers: str | None = None
+    """In place of task: an environment of verifiers that is installed, as in gsm8k-v1; see docs/adapters.md."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
     """The task's own settings."""
     path: FilePath | None = None
@@ -109,6 +119,7 @@ class Data(Section):
         if not isinstance(values, dict):
             return values
         given = {name: value for name, value in values.items() if value is not None}
+        given = with_task(given)
         if isinstance(given.get("task"), str):
             with contextlib.suppress(ValueError):  # the validator of the options says that there is no such task
                 return getattr(_imported(given["task"]), "prompting", {}) | given
@@ -159,6 +170,24 @@ class Data(Section):
                 "evaluation; give one of the two"
             )
         return self
+
+
+def with_task(values: dict[str, Any]) -> dict[str, Any]:
+    """Replace a field that names a task of another library by the task that stands for it.
+
+    >>> with_task({"reasoning_gym": "chain_sum"})
+    {'task': 'arl.tasks.reasoning_gym_task:chain_sum'}
+
+    Raises:
+        ValueError: a task is named as well.
+    """
+    for field in LIBRARIES.keys() & values.keys():
+        others = {name: value for name, value in values.items() if name != field}
+        if "task" in others:
+            raise ValueError(f"data.{field} {values[field]}: data.task {others['task']} is named as well; give one")
+        name = str(values[field]).rpartition("/")[2].partition("@")[0]  # of OWNER/NAME@VERSION
+        return {**others, "task": f"{LIBRARIES[field]}:{name.replace('-', '_')}"}
+    return values
 
 
 def task_options(task: str) -> type[Section]:
