@@ -2,13 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from arl.metrics.names import METRICS, OF_PART, Record
+from arl.metrics.names import METRICS, OF_PART, OF_SOURCE, Record
 from arl.types import CORRECT, REJECTED, Batch, Trajectory, TrajectoryGroup
 
 
@@ -80,6 +80,34 @@ def batch_metrics(batch: Batch, consumed_at: float) -> Record:
         name = f"{OF_PART}{part}"
         record[f"{name}_" if name in METRICS else name] = float(np.mean(values))  # what arl logs keeps its name
     return record
+
+
+def source_metrics(batch: Batch) -> Record:
+    """Compute what the step trains of each source; nothing, where there is one source."""
+    of_source = defaultdict[str, list[TrajectoryGroup]](list)
+    for group in batch.groups:
+        if group.problem.source:
+            of_source[group.problem.source].append(group)
+    record: Record = {}
+    for source, groups in of_source.items():
+        own = Batch(batch.version, tuple(groups))
+        trajectories = _trajectories(own)
+        ages = ages_of(own).metrics
+        values: Record = {
+            "share": len(groups) / len(batch.groups),
+            "reward": float(np.mean([trajectory.reward for trajectory in trajectories])),
+            "right": pass_rate(trajectories),
+            "length": float(np.mean([trajectory.num_sampled for trajectory in trajectories])),
+        }
+        if "staleness/max" in ages:
+            values |= {"token_age": ages["token_age/mean"], "staleness_max": ages["staleness/max"]}
+        record |= {f"{OF_SOURCE}{source}/{name}": value for name, value in values.items()}
+    return record
+
+
+def pass_rate(trajectories: Sequence[Trajectory]) -> float:
+    """Return the share of right episodes."""
+    return float(np.mean([is_right(one.unshaped_reward, one.reward_parts) for one in trajectories]))
 
 
 def is_right(unshaped_reward: float, parts: Mapping[str, float]) -> bool:

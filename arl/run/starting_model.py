@@ -39,20 +39,39 @@ DRAWN = 1024  # demonstrations of a stage, and questions, in the name of a cache
 CODE = ("train/warmup.py", "train/sft.py", "train/optimizer.py", "models/tiny.py")  # that decides about its weights
 
 
-def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
-    """Load or make the tokenizer of version 0, which is known before its weights are.
+def starting_codecs(recipe: Recipe) -> dict[str, HuggingFaceCodec]:
+    """Load or make the tokenizer of version 0, which is known before its weights are, for the prompts of each source.
 
     Raises:
         DataError: no tokenizer at model.path.
-        RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix.
+        RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix, or two vocabularies.
     """
+    first, *others = recipe.sources.items()
+    name, source = first
     if recipe.model.path is not None:
-        return load_codec(recipe.model.path, recipe.data)
-    if recipe.data.suffix:
+        codec = load_codec(recipe.model.path, source.data)
+    else:
+        codec = HuggingFaceCodec(character_tokenizer(_one_vocabulary(recipe)), source.data)
+    return {name: codec} | {other: codec.with_format(each.data) for other, each in others}
+
+
+def _one_vocabulary(recipe: Recipe) -> str:
+    """Return the vocabulary of a tiny model, which is that of every source. Raises as `starting_codecs`."""
+    vocabularies = {}
+    for source in recipe.sources.values():
+        if source.data.suffix:
+            raise RecipeError(
+                f"data.suffix {source.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it "
+                "out"
+            )
+        vocabularies[task_characters(source)] = source.data.task
+    if len(vocabularies) > 1:
+        said = ", ".join(f"{task} has {characters!r}" for characters, task in vocabularies.items())
         raise RecipeError(
-            f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
+            f"model.tiny: its sources must have one vocabulary ({said}); mix tasks with the same `characters`, or give "
+            "model.path"
         )
-    return HuggingFaceCodec(character_tokenizer(task_characters(recipe)), recipe.data)
+    return next(iter(vocabularies))
 
 
 def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:

@@ -55,7 +55,7 @@ def pool_of(
 ) -> RewardPool:
     log = directory / "reward.log"
     return RewardPool(
-        Settings(function, workers, timeout, memory_gb=0.5),
+        Settings((function,), workers, timeout, memory_gb=0.5),
         startup=startup,
         log=log,
         environment=environment or {},
@@ -127,7 +127,7 @@ def test_a_slow_first_call_loses_no_answer_beside_twice_as_many_busy_processes_a
     texts = ["honest", "exit", "honest", "honest"]
 
     async def work(pool: RewardPool) -> list[Verdict]:
-        calls = [pool.call(pool.settings.function, Problem("?"), Response(text)) for text in texts]
+        calls = [pool.call(pool.settings.functions[0], Problem("?"), Response(text)) for text in texts]
         return await asyncio.gather(*calls)
 
     with contextlib.ExitStack() as stack:
@@ -159,7 +159,7 @@ def test_the_threads_that_a_recipe_gives_hold_for_each_numeric_library_and_outli
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
     async def work(pool: RewardPool) -> Verdict:
-        return await pool.call(pool.settings.function, Problem("?"), Response("?"))
+        return await pool.call(pool.settings.functions[0], Problem("?"), Response("?"))
 
     verdict = with_pool(pool_of(tmp_path, f"{hostile.__name__}:threads"), work)
     assert set(verdict.parts.values()) == {1.0}
