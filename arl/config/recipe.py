@@ -175,7 +175,16 @@ class Recipe(Section):
         """Map each source's name to the recipe as it is with this source alone. The name of an only source is empty."""
         if not self.mixture:
             return {"": self}
-        return {data.source_name: self.model_copy(update={"data": data, "mixture": ()}) for data in self.data_sections}
+        alone = {"weight": None, "name": None}
+        return {
+            data.source_name: self.model_copy(update={"data": data.model_copy(update=alone), "mixture": ()})
+            for data in self.data_sections
+        }
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Map each of several sources to its weight."""
+        return {data.source_name: data.weight or 1.0 for data in self.data_sections}
 
     @model_validator(mode="before")
     @classmethod

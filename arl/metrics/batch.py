@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -82,14 +82,17 @@ def batch_metrics(batch: Batch, consumed_at: float) -> Record:
     return record
 
 
-def source_metrics(batch: Batch) -> Record:
-    """Compute what the step trains of each source; nothing, where there is one source."""
+def source_metrics(batch: Batch, sources: Iterable[str]) -> Record:
+    """Compute what the step trains of each of several sources, which were all generated before."""
     of_source = defaultdict[str, list[TrajectoryGroup]](list)
     for group in batch.groups:
-        if group.problem.source:
-            of_source[group.problem.source].append(group)
+        of_source[group.problem.source].append(group)
     record: Record = {}
-    for source, groups in of_source.items():
+    for source in sources:
+        groups = of_source[source]
+        if not groups:
+            record[f"{OF_SOURCE}{source}/share"] = 0.0
+            continue
         own = Batch(batch.version, tuple(groups))
         trajectories = _trajectories(own)
         ages = ages_of(own).metrics

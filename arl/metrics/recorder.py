@@ -302,7 +302,7 @@ class Recorder:
         }
         record |= meters.of_order
         record |= batch_metrics(batch, consumed_at=got_batch)
-        record |= source_metrics(batch)
+        record |= source_metrics(batch, state.sources)
         record |= state.ended.metrics()
         record |= ages.metrics
         record |= result.metrics

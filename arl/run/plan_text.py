@@ -106,11 +106,9 @@ def named(recipe: Recipe) -> Iterator[tuple[str, str]]:
 
 def _sources(recipe: Recipe, plan: Plan) -> Iterator[str]:
     """Describe each of several sources."""
-    total = sum(data.weight or 1.0 for data in recipe.data_sections)
-    for name, source in recipe.sources.items():
+    for name, weight in recipe.weights.items():
         training = sum(problem.source == name for problem in plan.training)
-        share = (source.data.weight or 1.0) / total
-        yield f"{name} {share:.1%}, {training:,} for training"
+        yield f"{name} {weight / sum(recipe.weights.values()):.1%}, {training:,} for training"
 
 
 def _tiny_model(recipe: Recipe) -> str:

@@ -224,12 +224,10 @@ def recipe_order(recipe: Recipe, training: Sequence[Problem]) -> Order:
     if not recipe.mixture:
         return ProblemOrder(list(training), recipe.seed, recipe.data.curriculum)
     orders = {}
-    weights = {}
     for name, source in recipe.sources.items():
         own = [problem for problem in training if problem.source == name]
         orders[name] = ProblemOrder(own, f"{recipe.seed} {name}", source.data.curriculum, name)
-        weights[name] = source.data.weight or 1.0
-    return MixedOrder(orders, weights)
+    return MixedOrder(orders, recipe.weights)
 
 
 def recipe_filter(recipe: Recipe) -> Filter:
