@@ -123,12 +123,13 @@ class Data(Section):
     weight: PositiveFloat | None = None
     """Of one source among several: its share of the problems, relative to the weights of the others. null: 1."""
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
-    """Of one source among several: its name in metrics and suites. null: that of the task, or of the file."""
+    """Of one source among several: its name in metrics and suites. null: that of its task, or of its file."""
 
     @property
     def source_name(self) -> str:
         """Return the name of this source among several."""
-        return self.name or re.sub(r"[^A-Za-z0-9._]+", "-", self.task or Path(self.path or "").stem).strip("-.")
+        whole = Path(self.path or "").stem if self.task is None else self.task.rpartition(":")[2]
+        return self.name or re.sub(r"[^A-Za-z0-9._]+", "-", whole).strip("-.")
 
     @model_validator(mode="before")
     @classmethod

@@ -110,7 +110,7 @@ def source_metrics(batch: Batch, sources: Iterable[str]) -> Record:
 
 def pass_rate(trajectories: Sequence[Trajectory]) -> float:
     """Return the share of right episodes."""
-    return float(np.mean([is_right(one.unshaped_reward, one.reward_parts) for one in trajectories]))
+    return float(np.mean([is_right(one.unshaped_reward, one.reward_parts) for one in trajectories if not one.branch]))
 
 
 def is_right(unshaped_reward: float, parts: Mapping[str, float]) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec import structs
 
 from arl.errors import DeadlineError, ProcessDied
 from arl.launch.devices import visible_cores
@@ -107,6 +108,19 @@ def test_whatever_functions_do_the_calls_around_them_are_graded_and_nothing_is_l
             assert grade.reward == 0, text
             assert grade.error.startswith(CAUSES.get(name, "no reward: ")), text
     assert not left_behind(str(marked))
+
+
+def test_a_pool_with_several_functions_calls_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    names = (OBEY, f"{hostile.__name__}:threads")
+    pool = pool_of(tmp_path)
+    pool.settings = structs.replace(pool.settings, functions=names)
+
+    async def work(pool: RewardPool) -> list[Verdict]:
+        return await asyncio.gather(*(pool.call(name, Problem("?"), Response("honest 7")) for name in names))
+
+    obeyed, counted = with_pool(pool, work)
+    assert (obeyed.reward, obeyed.parts) == (7.0, {})
+    assert set(counted.parts.values()) == {1.0}
 
 
 def test_a_call_without_an_end_is_killed_at_its_deadline_with_what_it_has_started(
