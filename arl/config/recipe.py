@@ -171,6 +171,11 @@ class Recipe(Section):
         return (self.data, *self.mixture)
 
     @property
+    def where_problems_are(self) -> str:
+        """Name the tasks and files of all sources."""
+        return ", ".join(str(data.task or data.path) for data in self.data_sections)
+
+    @property
     def sources(self) -> dict[str, "Recipe"]:
         """Map each source's name to the recipe as it is with this source alone. The name of an only source is empty."""
         if not self.mixture:

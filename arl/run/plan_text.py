@@ -35,8 +35,7 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "model", recipe.model.path or _tiny_model(recipe)
     suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
     counts = f"{len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
-    what = ", ".join(str(data.task or data.path) for data in recipe.data_sections)
-    yield "problems", f"{what}: {counts}; sha256 {plan.sha256(train.steps)[:12]}"
+    yield "problems", f"{recipe.where_problems_are}: {counts}; sha256 {plan.sha256(train.steps)[:12]}"
     if recipe.mixture:
         yield "sources", "; ".join(_sources(recipe, plan))
     for line in plan.prompts:
