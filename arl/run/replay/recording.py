@@ -97,8 +97,8 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
     unknown = set(table["problem_id"].to_pylist()) - problems.keys()
     if unknown:
         raise DataError(
-            f"{run}: problem_id {min(unknown)!r} is not in {recipe.where_problems_are}; replay with the problems it was "
-            "recorded with"
+            f"{run}: problem_id {min(unknown)!r} is not in {recipe.where_problems_are}; replay with the problems it "
+            "was recorded with"
         )
     rows: dict[int, list[dict[str, Any]]] = {}
     for i, row in enumerate(table.drop_columns(list(TOKENS)).to_pylist()):
