@@ -54,7 +54,7 @@ def explain(error: Any, values: dict[str, Any], places: Mapping[Key, str], path:
     rule = rule_of(error)
     if kind == "value_error" and not rule.startswith("must "):  # between fields: it begins with the one at fault
         field = re.split(r"[ :]", rule, maxsplit=1)[0]
-        if key[:1] == ("data",) and len(key) > 1 and isinstance(key[1], int):  # of one source among several
+        if key[:1] == ("data",) and len(key) > 1 and isinstance(key[1], int) and rule.startswith("data"):
             source = f"data.{key[1]}"
             rule = rule.replace("data", source, 1)
             field = field.replace("data", source, 1)

@@ -199,7 +199,9 @@ def run_problems(
                     "or the task's options), or set eval.problems to 0"
                 )
         except DataError as error:
-            raise DataError(f"source {name}: {error}" if name else str(error)) from error
+            if not name:
+                raise
+            raise DataError(f"source {name}: {error}") from error
         found[name] = _of_source(name, sets) if name else sets
         earlier.update(candidate.question for candidate in sides[name].training)
     return ProblemSets(
