@@ -42,7 +42,7 @@ from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.results import Scored, SuiteOutput, locked, model_sha256, protocol_of
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.evaluation.scores import Sample, score_samples
-from arl.run.evaluation.suite import Suite, load_suite
+from arl.run.evaluation.suite import Suite, load_suites
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.machines import resolve_auto
 from arl.run.processes import EngineServers, rare_collections
@@ -137,10 +137,11 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     recipe = _recipe(request, names[0])
     if cached := check_model_source(request.model):
         note(cached)
-    suites = []
+    suites: list[Suite] = []
     for name in names:
         all_of_it = {} if name == HELD_OUT else {"problems": ALL_PROBLEMS}
-        suites.append(load_suite(recipe, name, all_of_it | request.sampling, "--suite").shortened())
+        opened = load_suites(recipe, name, all_of_it | request.sampling, "--suite")
+        suites += [suite.shortened() for suite in opened]
     installed = probe_backend(recipe)
     # All cores and devices are for the engines.
     shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)
