@@ -10,6 +10,7 @@ raises or takes too long is no fault of the run: the policy reads what was wrong
 import asyncio
 import functools
 import inspect
+import threading
 import typing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -34,6 +35,7 @@ from arl.types import Problem
 
 PYTHON = "python"
 MEMORY_MB = 512  # of the interpreter
+OPENING = threading.Lock()  # of the sandbox, which all episodes share
 THREADS = ThreadPoolExecutor(32, "tools")  # of their own, so that slow tools keep nothing else waiting
 
 
@@ -221,8 +223,7 @@ class Toolbox:
         seconds = self._rollout.tool_seconds
         async with self._shell_is_free:
             if self._shell is None:
-                start = functools.partial(sandbox().shell, seconds=seconds, memory_mb=MEMORY_MB)
-                self._shell = await _in_thread(start)
+                self._shell = await _in_thread(functools.partial(_open_shell, seconds))
             result: Result = await _in_thread(functools.partial(self._shell.run, code))
         if result.outcome == "done":
             return result.stdout.strip()
@@ -230,6 +231,12 @@ class Toolbox:
             raise ToolError(f"{result.stdout}{result.stderr}".strip())
         limits = {"time": f"{seconds:g} s", "memory": f"{MEMORY_MB} MB", "output": "of output"}
         raise ToolError(f"beyond the limit {limits[result.outcome]}; the interpreter was started anew")
+
+
+def _open_shell(seconds: float) -> Shell:
+    with OPENING:
+        opened = sandbox()
+    return opened.shell(seconds=seconds, memory_mb=MEMORY_MB)
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:
