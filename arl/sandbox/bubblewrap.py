@@ -27,6 +27,8 @@ from arl.sandbox.bubblewrap_server import GRACE_SECONDS, Server
 from arl.sandbox.program_output import Written, receive
 from arl.sandbox.syscall_filter import syscall_filter
 
+END_SECONDS = 2.0  # for a program that is ended to be gone; the watcher of a dead server is gone already
+
 
 class _ServerLost(Exception):
     """Report that a server has died or hangs, and with it a run of which nothing is known."""
@@ -218,6 +220,7 @@ class _Shell:
 def _end(control: socket.socket) -> None:
     """Let a watcher end its program, if it still runs, and wait until both are gone."""
     with control, contextlib.suppress(OSError):
+        control.settimeout(END_SECONDS)
         control.shutdown(socket.SHUT_WR)
         while receive(control):
             """Reports are of no interest any more."""

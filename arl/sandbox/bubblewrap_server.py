@@ -158,7 +158,7 @@ def _explain(messages: str) -> str:
     """Say why bwrap has not started, and what helps."""
     return (
         f"sandbox.kind bubblewrap cannot isolate programs here: {messages or 'it does not answer'}; the kernel must "
-        "let users make namespaces: sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000, on Ubuntu "
-        "kernel.apparmor_restrict_unprivileged_userns=0; in a container docker run --security-opt seccomp=unconfined "
-        f"--cap-add SYS_ADMIN{_OTHERWISE}"
+        "let users make namespaces: sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000, "
+        "on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; in a container start it by "
+        f"docker run --security-opt seccomp=unconfined --cap-add SYS_ADMIN{_OTHERWISE}"
     )

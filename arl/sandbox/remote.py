@@ -26,6 +26,7 @@ from arl.sandbox.base import MAX_OUTPUT, PEER_READ, PEER_WRITE, Program, Result
 
 KEY = "ARL_SANDBOX_KEY"  # environment variable
 LARGEST = 32 << 20  # bytes of an answer
+SERVICE_OUTPUT = MAX_OUTPUT // 4  # bytes of each stream, because services bound what all of it may be
 START_SECONDS = 60.0  # for the service to begin and to answer, beyond the limit of the program
 
 
@@ -77,7 +78,7 @@ class Service:
 def bootstrap(program: Program, peer: Program | None, files: Mapping[str, bytes]) -> tuple[str, str]:
     """Return code that runs a program and its peer, and the mark behind which it prints the result."""
     mark = secrets.token_hex(16)
-    names = (PEER_READ, PEER_WRITE, MAX_OUTPUT)
+    names = (PEER_READ, PEER_WRITE, SERVICE_OUTPUT)
     programs = [_encoded(program, files), None if peer is None else _encoded(peer, files)]
     source = Path(remote_bootstrap.__file__).read_text()
     return f"{source}\nprint({mark!r} + json.dumps(run({json.dumps(programs)!r}, {names!r})))\n", mark

@@ -153,7 +153,7 @@ for module in (builtins, json, os, sys):
 _NESTED = """
 sys.setrecursionlimit(10 ** 9)
 nested = []
-for _ in range(10 ** 6):
+for _ in range(10 ** 5 * 2):
     nested = [nested]
 repr(nested)
 """
