@@ -10,7 +10,6 @@ raises or takes too long is no fault of the run: the policy reads what was wrong
 import asyncio
 import functools
 import inspect
-import threading
 import typing
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -35,7 +34,6 @@ from arl.types import Problem
 
 PYTHON = "python"
 MEMORY_MB = 512  # of the interpreter
-OPENING = threading.Lock()  # of the sandbox, which all episodes share
 THREADS = ThreadPoolExecutor(32, "tools")  # of their own, so that slow tools keep nothing else waiting
 
 
@@ -234,9 +232,7 @@ class Toolbox:
 
 
 def _open_shell(seconds: float) -> Shell:
-    with OPENING:
-        opened = sandbox()
-    return opened.shell(seconds=seconds, memory_mb=MEMORY_MB)
+    return sandbox().shell(seconds=seconds, memory_mb=MEMORY_MB)
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:

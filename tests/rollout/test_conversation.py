@@ -2,7 +2,7 @@
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Coroutine
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from typing import Any, cast
 
 import pytest
@@ -98,7 +98,7 @@ def words(rng: random.Random) -> str:
 def said_by(name: str, rng: random.Random, may_call: bool) -> str:
     """Write what a policy of this family may say."""
     thoughts = f"<think>\n{words(rng).strip()}\n</think>\n\n" if name == "qwen3" and rng.random() < 0.7 else ""
-    arguments = f'{{"a":{rng.randint(0, 9)},   "b": "é"}}'
+    arguments = f'{{"a":{rng.getrandbits(40)},   "b": "é"}}'
     if not may_call or rng.random() < 0.5:
         return thoughts + words(rng)
     if name == "llama3_1":
@@ -125,8 +125,15 @@ def follow_up(reply: Reply, rng: random.Random) -> list[dict[str, Any]]:
     return [user(words(rng))]
 
 
+def assert_shows(codec: HuggingFaceCodec, request: GenerateRequest, history: Sequence[Any], tools: list[Any]) -> None:
+    """Check that the engine read what the template writes, but for space, which policies put where they like."""
+    (read,) = codec.decode_all([request.input_ids], special_tokens=True)
+    rendered = codec.render([for_template(message) for message in history], tools)
+    assert "".join(read.split()) == "".join(rendered.split())
+
+
 @pytest.mark.parametrize("name", ["qwen2_5", "qwen3", "llama3_1", "gemma"])
-@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("seed", range(6))
 def test_of_any_tree_of_turns_the_record_is_what_the_engine_read_and_said(name: str, seed: int) -> None:
     rng = random.Random(seed)
     codec = family(name)
@@ -134,6 +141,7 @@ def test_of_any_tree_of_turns_the_record_is_what_the_engine_read_and_said(name: 
     session, engine = opened(codec, [])
     engine._texts = iter(lambda: said_by(name, rng, bool(tools)), None)
     kept: list[list[dict[str, Any]]] = [[user("Hi")]]  # histories that end with a question
+    sent: list[list[dict[str, Any]]] = []
 
     async def talk() -> None:
         conversation = Conversation(session)
@@ -141,13 +149,18 @@ def test_of_any_tree_of_turns_the_record_is_what_the_engine_read_and_said(name: 
             history = rng.choice(kept[-2:])
             if rng.random() < 0.2:  # a client edits what was said
                 history = [{**m, "content": "edited"} if m["role"] == "assistant" else m for m in history]
+            if rng.random() < 0.3:  # or goes on in another way
+                history = [*history[:-1], {**history[-1], "content": words(rng)}]
             copies = rng.choice([1, 1, 2])
+            sent.extend([history] * copies)
             for reply in await asyncio.gather(*(conversation.reply(history, tools) for _ in range(copies))):
                 kept.append([*history, as_client(reply.message, rng), *follow_up(reply, rng)])
 
     run(talk())
     trajectories = session.trajectories(UNGRADED)
-    for request, said in zip(engine.asked, engine.said, strict=True):
+    for history, request, said in zip(sent, engine.asked, engine.said, strict=True):
+        if name != "qwen3":  # whose clients do not know the thoughts that stand there
+            assert_shows(codec, request, history, tools)
         start, end = len(request.input_ids), len(request.input_ids) + len(said)
         holding = [
             t
@@ -190,13 +203,11 @@ def test_a_record_forks_where_the_template_changes_history_and_nowhere_else(
     run(talk())
     assert len(session.trajectories(UNGRADED)) == branches
     for history, request in zip(asked, engine.asked, strict=True):
-        (read,) = codec.decode_all([request.input_ids], special_tokens=True)
         for message in history:  # what the template does with thoughts is for it to say, so it is given them
             if thoughts := message.get("reasoning_content"):
                 message["content"] = f"<think>\n{thoughts}\n</think>\n\n{message['content']}"
                 del message["reasoning_content"]
-        rendered = codec.render([for_template(message) for message in history], TOOLS)
-        assert "".join(read.split()) == "".join(rendered.split())
+        assert_shows(codec, request, history, TOOLS)
 
 
 def test_a_template_without_turns_or_tools_is_refused_by_the_name_of_the_model() -> None:
