@@ -233,6 +233,23 @@ def test_what_cannot_be_served_is_refused_with_its_reason_and_the_episode_goes_o
     in_world(scenario)
 
 
+def test_messages_that_do_not_fit_are_refused_and_shorter_ones_go_on_in_the_same_branch(in_world: OpenWorld) -> None:
+    async def scenario(world: World) -> None:
+        async def env(problem: Problem, session: Session) -> None:
+            async with session.endpoint() as url, client_of(url) as client:
+                first = await client.chat.completions.create(model="policy", messages=ask(), max_tokens=9)
+                messages = [*ask(), first.choices[0].message]
+                with pytest.raises(openai.BadRequestError, match="maximum context length"):
+                    await client.chat.completions.create(model="policy", messages=[*messages, *ask("x" * 600)])
+                await client.chat.completions.create(model="policy", messages=[*messages, *ask("x")], max_tokens=9)
+
+        (trajectory,) = await world.run(env)
+        assert trained_turns([trajectory]) == logged_turns(world.engine.log)
+        assert not trajectory.truncated
+
+    in_world(scenario)
+
+
 def test_a_spent_budget_is_refused_and_the_episode_is_truncated(in_world: OpenWorld) -> None:
     async def scenario(world: World) -> None:
         async def env(problem: Problem, session: Session) -> None:
