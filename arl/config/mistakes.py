@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from arl.config.data_section import task_options
+from arl.config.data_section import task_options, with_task
 from arl.config.objective_section import ChosenSection
 from arl.config.recipe import Recipe
 from arl.config.section import inner_sections
@@ -117,7 +117,7 @@ def _all_fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
     """List the fields of a section of the recipe, or of the options of its task."""
     if section == ("data", "options"):
-        return list(task_options(values["data"]["task"]).model_fields)
+        return list(task_options(with_task(values["data"])["task"]).model_fields)
     model: type[BaseModel] = Recipe
     for part in section:
         field = model.model_fields.get(str(part))

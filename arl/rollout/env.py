@@ -1,6 +1,6 @@
 """Drive episodes by environments. A Session is what an env drives: one token record, extended turn by turn.
 
-    async def my_env(problem: Problem, session: Session) -> float | None:
+    async def my_env(problem: Problem, session: Session) -> float | Grade | None:
         while not session.is_over:
             turn = await session.generate()
             session.extend(answer_to(turn))    # tool or environment text: in the context, never trained
@@ -43,7 +43,7 @@ from arl.types import (
     Turn,
 )
 
-Env = Callable[[Problem, "Session"], Awaitable[float | None]]
+Env = Callable[[Problem, "Session"], Awaitable[float | Grade | None]]
 UNGRADED = Grade(math.nan)  # of an episode that ended before it was scored
 DEFAULTS = Rollout()
 

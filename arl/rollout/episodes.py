@@ -25,6 +25,7 @@ from arl.rollout.base import Drain
 from arl.rollout.env import Env, Session
 from arl.rollout.env_watch import EnvWatch
 from arl.rollout.ledger import GateMeter
+from arl.rollout.tools import encode_prompt
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
 
@@ -77,7 +78,7 @@ class Episodes:
         Args:
             journals: of the same sessions in the run that is resumed, in their order.
         """
-        prompt_ids = self.codec.encode_problem(problem)
+        prompt_ids = encode_prompt(self.codec, problem, self.rollout.tools)
         sessions = []
         for i in range(self.rollout.group_size):
             episode_id = f"{name}.{i}"
@@ -129,14 +130,12 @@ class Episodes:
 
         What its env gave is its grade; where that gave none, the reward function grades it.
         """
-        own_reward = await self._drive(problem, session)
+        grade = await self._drive(problem, session)
         ended_at = now()
         response = session.seen_by_reward()
-        if own_reward is None:
+        if grade is None:
             with span("rewards", session.episode_id):
                 grade = await self.rewards.score(problem, response)
-        else:
-            grade = Grade(own_reward)
         return ended_at, [self._as_trained(branch, response, grade) for branch in session.trajectories(grade)]
 
     def _as_trained(self, trajectory: Trajectory, response: Response, grade: Grade) -> Trajectory:
@@ -148,13 +147,16 @@ class Episodes:
             loss_mask=np.zeros_like(mask) if is_masked(response, self.shaping) else mask,
         )
 
-    async def _drive(self, problem: Problem, session: Session) -> float | None:
-        """Run one episode and return the reward that its env gave, if any."""
+    async def _drive(self, problem: Problem, session: Session) -> Grade | None:
+        """Run one episode and return the grade that its env gave, if any."""
         try:
             async with self.drain.episode():
                 own = await self.watch.drive(self.env, problem, session)
             session.end()
-            return None if own is None else read_number(own, "the reward that the env gave")
+            if own is None:
+                return None
+            grade = own if isinstance(own, Grade) else Grade(own)
+            return msgspec.structs.replace(grade, reward=read_number(grade.reward, "the reward that the env gave"))
         except NoRewardError as error:
             raise RewardError(f"problem {problem.id}: {error}, or None") from error
         finally:

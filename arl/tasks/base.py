@@ -18,7 +18,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from arl.config.section import Positive, Section
-from arl.types import Problem, Response
+from arl.types import Grade, Problem, Response
 
 Split = Literal["training", "evaluation"]
 
@@ -55,10 +55,10 @@ class EnvFunction(Protocol):
     async def ask_once(problem: Problem, session: Session) -> None:
         await session.generate()
 
-    Returns the reward, or None: then the recipe's reward function scores the episode.
+    Returns the reward, as a number or with named parts; or None: then the recipe's reward function scores the episode.
     """
 
-    async def __call__(self, problem: Problem, session: Any) -> float | None: ...
+    async def __call__(self, problem: Problem, session: Any) -> float | Grade | None: ...
 
 
 class ExtractFunction(Protocol):
