@@ -111,10 +111,8 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    known = [node.device_bytes for node in nodes if node.device_bytes]
-    if recipe.mode == "collocated" and known:  # engines take what ranks leave of their GPUs
-        share = None if memory is None else memory.engine_share
-        placement = placement.with_memory_share(engine_share(min(known), 0, 0) if share is None else share)
+    if recipe.mode == "collocated":
+        placement = _with_memory_share(placement, nodes, memory)
     said = [note for each in codecs.values() for note in each.prompts.notes()]
     return Plan(
         training=problems.training,
@@ -132,6 +130,15 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         prompts=_describe(codecs, problems.training),
         notes=tuple(dict.fromkeys([*problems.notes, *said, *filter(None, notes)])),
     )
+
+
+def _with_memory_share(placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None") -> Placement:
+    """Give the engines what ranks leave of their GPUs, where their memory is known."""
+    known = [node.device_bytes for node in nodes if node.device_bytes]
+    if not known:
+        return placement
+    share = None if memory is None else memory.engine_share
+    return placement.with_memory_share(engine_share(min(known), 0, 0) if share is None else share)
 
 
 def _describe(codecs: Mapping[str, HuggingFaceCodec], training: Sequence[Problem]) -> tuple[str, ...]:
