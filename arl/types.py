@@ -115,19 +115,20 @@ class Grade(Struct, frozen=True):
 
 
 class Trajectory(Struct, frozen=True):
-    """Hold the token record of one episode. Index t always describes token t."""
+    """Hold the token record of one episode, or of one branch of it. Index t always describes token t."""
 
     token_ids: np.ndarray  # (L,) int32
     behavior_logprobs: np.ndarray  # (L,) float32, 0 where the engine did not sample
     policy_versions: np.ndarray  # (L,) int32, NOT_SAMPLED on prompt and tool tokens
     loss_mask: np.ndarray  # (L,) bool, True on sampled tokens to train
-    prompt_length: Count  # the first prompt_length tokens are the group's common prompt
+    prompt_length: Count  # the first prompt_length tokens are the group's common prompt, or that of a branch
     reward: float  # what training learns from, shaped; NaN: the episode ended before it was scored
     unshaped_reward: float  # see Grade.reward; NaN likewise
     truncated: bool  # the token budget, the context or the run ended it, and not the policy or the env
     reward_parts: dict[str, float] = {}  # see Grade.parts
     reward_error: str = ""  # see Grade.error
     branch: Count = 0  # of an episode whose record forked: 0 begins an episode, 1, 2, … are further branches of it
+    measures: dict[str, float] = {}  # by which the env described the episode, at branch 0
 
     @property
     def num_sampled(self) -> int:
@@ -140,11 +141,21 @@ class TrajectoryGroup(Struct, frozen=True):
 
     group_id: Count  # serial number of the admission, from 0
     problem: Problem
-    trajectories: tuple[Trajectory, ...]  # (G,); none, if it was lost before its first token
+    trajectories: tuple[Trajectory, ...]  # (G,), or more with branches; none, if it was lost before its first token
     dispatch_version: Count  # loaded_version when it was admitted
     dispatch_time: float  # clock seconds
     arrival_version: Count  # the trainer's version when it ended
     arrival_time: float
+
+    @property
+    def episodes(self) -> list[list[Trajectory]]:
+        """Return the branches of each episode."""
+        episodes: list[list[Trajectory]] = []
+        for trajectory in self.trajectories:
+            if trajectory.branch == 0:
+                episodes.append([])
+            episodes[-1].append(trajectory)
+        return episodes
 
 
 class Batch(Struct, frozen=True):

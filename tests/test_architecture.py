@@ -17,7 +17,7 @@ LAYERS: list[set[str]] = [
     {"launch", "tasks", "models", "data", "metrics", "reward", "sandbox"},
     {"sync"},
     {"engine"},
-    {"rollout", "train"},
+    {"rollout", "endpoint", "train"},
     {"run", "bench"},
     {"sweep"},
     {"report", "watch"},
@@ -49,6 +49,7 @@ STANDALONE = [
     "arl/engine/sglang/server_process.py",
     "arl/launch/child.py",
     "arl/launch/network.py",
+    "arl/reward/code/rpc.py",
 ]
 IMPORTS = (ast.Import, ast.ImportFrom)
 

@@ -18,6 +18,7 @@ TASKS: Mapping[str, str] = {
     "running_checksum": "arl.tasks.running_checksum:RunningChecksum",
     "long_tail": "arl.tasks.long_tail:LongTail",
     "short_sums": "arl.tasks.short_sums:ShortSums",
+    "tool_sums": "arl.tasks.tool_sums:ToolSums",
     "arithmetic": "arl.tasks.arithmetic:Arithmetic",
     "gsm8k": "arl.tasks.math_sets:Gsm8k",
     "math": "arl.tasks.math_sets:Math",
@@ -25,8 +26,23 @@ TASKS: Mapping[str, str] = {
     "aime24": "arl.tasks.math_sets:Aime24",
     "aime25": "arl.tasks.math_sets:Aime25",
     "amc23": "arl.tasks.math_sets:Amc23",
+    "humaneval": "arl.tasks.code_sets:HumanEval",
+    "mbpp": "arl.tasks.code_sets:Mbpp",
+    "livecodebench": "arl.tasks.code_sets:LiveCodeBench",
+    "livecodebench_v5": "arl.tasks.code_sets:LiveCodeBenchV5",
+    "deepcoder": "arl.tasks.code_sets:DeepCoder",
+    "codecontests": "arl.tasks.code_sets:CodeContests",
+    "codeforces": "arl.tasks.code_sets:Codeforces",
+    "taco": "arl.tasks.code_sets:Taco",
+    "apps": "arl.tasks.code_sets:Apps",
 }
 """Built-in tasks: short name -> module:attribute. `arl tasks` lists them."""
+
+LIBRARIES: Mapping[str, str] = {
+    "reasoning_gym": "arl.tasks.reasoning_gym_task",
+    "verifiers": "arl.tasks.verifiers_env",
+}
+"""Fields that name a task of another library -> the module that has a task for each of its names."""
 
 OF_FILES = ("eval_path", "eval_fraction", "columns", "template", "malformed")
 """Fields that describe files, and have no meaning beside data.task."""
@@ -84,6 +100,10 @@ class Data(Section):
 
     task: str | None = None
     """A task with its own problems and reward: a name from `arl tasks`, or `module:attribute`."""
+    reasoning_gym: str | None = None
+    """In place of task: a data set of reasoning-gym, as in chain_sum; see docs/adapters.md."""
+    verifiers: str | None = None
+    """In place of task: an environment of verifiers that is installed, as in gsm8k-v1; see docs/adapters.md."""
     options: dict[str, Any] = Field(default={}, validate_default=True)
     """The task's own settings."""
     path: FilePath | None = None
@@ -138,6 +158,7 @@ class Data(Section):
         if not isinstance(values, dict):
             return values
         given = {name: value for name, value in values.items() if value is not None}
+        given = with_task(given)
         if isinstance(given.get("task"), str):
             with contextlib.suppress(ValueError):  # the validator of the options says that there is no such task
                 return getattr(_imported(given["task"]), "prompting", {}) | given
@@ -188,6 +209,24 @@ class Data(Section):
                 "evaluation; give one of the two"
             )
         return self
+
+
+def with_task(values: dict[str, Any]) -> dict[str, Any]:
+    """Replace a field that names a task of another library by the task that stands for it.
+
+    >>> with_task({"reasoning_gym": "chain_sum"})
+    {'task': 'arl.tasks.reasoning_gym_task:chain_sum'}
+
+    Raises:
+        ValueError: a task is named as well.
+    """
+    for field in LIBRARIES.keys() & values.keys():
+        others = {name: value for name, value in values.items() if name != field}
+        if "task" in others:
+            raise ValueError(f"data.{field} {values[field]}: data.task {others['task']} is named as well; give one")
+        name = str(values[field]).rpartition("/")[2].partition("@")[0]  # of OWNER/NAME@VERSION
+        return {**others, "task": f"{LIBRARIES[field]}:{name.replace('-', '_')}"}
+    return values
 
 
 def task_options(task: str) -> type[Section]:

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from arl.config.data_section import task_options
+from arl.config.data_section import task_options, with_task
 from arl.config.objective_section import ChosenSection
 from arl.config.recipe import Recipe
 from arl.config.section import INNER, given_fields, inner_sections
@@ -139,7 +139,7 @@ def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
     """List the fields of a section of the recipe, or of the options of its task."""
     if section[:1] == ("data",) and section[-1] == "options":
         data = values["data"][section[1]] if isinstance(section[1], int) else values["data"]
-        return list(task_options(data["task"]).model_fields)
+        return list(task_options(with_task(data)["task"]).model_fields)
     section = tuple(part for part in section if not isinstance(part, int))
     model: type[BaseModel] = Recipe
     for part in section:

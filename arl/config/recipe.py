@@ -329,6 +329,8 @@ class Recipe(Section):
 
     def _validate_one_process(self) -> None:
         here = f"world {self.world}"
+        if self.rollout.agent is not None:
+            raise ValueError(f"rollout.agent {self.rollout.agent}: {here} has no sockets; use world: wall")
         if self.train.ranks > 1:
             raise ValueError(f"train.ranks {self.train.ranks}: {here} trains in one process; use 1 rank")
         for name in ("engine", "train", "reward"):

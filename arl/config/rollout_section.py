@@ -66,7 +66,18 @@ class Rollout(Section):
     """More token ids that end a turn."""
     env: str | None = None
     """`module:attribute` of an async function (problem, session) that drives one episode. null: the task's, or a single
-    turn."""
+    turn; with `tools`, arl.rollout.tools:use_tools."""
+    tools: tuple[str, ...] = ()
+    """What the policy may call: `python`, an interpreter in the sandbox, or a `module:function`; docs/tools.md."""
+    max_turns: Positive = 16
+    """Turns of one episode in which the policy may use tools."""
+    tool_seconds: PositiveFloat = 10.0
+    """Seconds after which a call of a tool has failed."""
+    tool_output: Positive = 4000
+    """Characters of what a tool returns that the policy sees."""
+    agent: Annotated[str, Field(min_length=1)] | None = None
+    """Command of a program that drives one episode through an OpenAI-compatible endpoint, in the place of an env:
+    docs/agents.md."""
     filter: str | None = None
     """`module:function` (problem, trajectories) -> bool: which finished groups are trained; null: all.
     arl.rollout.filters:reward_varies is DAPO's dynamic sampling."""
@@ -114,6 +125,12 @@ class Rollout(Section):
             raise ValueError("rollout.late drop: without rollout.staleness no group is ever late; use wait")
         if self.tail_batching is not None and (self.staleness != 0 or self.late == "drop" or self.max_groups):
             raise ValueError("rollout.tail_batching: only with staleness 0, late wait and no max_groups")
+        return self
+
+    @model_validator(mode="after")
+    def _env_or_agent(self) -> "Rollout":
+        if self.agent is not None and self.env is not None:
+            raise ValueError(f"rollout.agent {self.agent}: drives the episodes, and so does rollout.env; give one")
         return self
 
     @property

@@ -4,9 +4,8 @@
                                  ├─► yes: [system], user ─► template, ready for the answer ─► token ids
                                  └─► no:  the text as it stands ─► what begins a text ─► token ids
 
-A prompt is rendered once, when its group starts. Later turns of an episode append tokens to the record (see
-arl.rollout.env), so a template that would render earlier turns in another way, such as without their reasoning, has no
-say in what the policy sees and trains on.
+A prompt is rendered once, when its group starts. An env that extends a session by text appends tokens to the record
+(see arl.rollout.env). One that holds a conversation (arl.rollout.conversation) renders all messages before each turn.
 
 A prompt depends on the recipe and the tokenizer alone. A template that asks for the time gets `data.template_time`.
 """
@@ -14,7 +13,7 @@ A prompt depends on the recipe and the tokenizer alone. A template that asks for
 import contextlib
 import functools
 import itertools
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -26,7 +25,7 @@ from arl.config.data_section import Data
 from arl.errors import DataError
 from arl.types import Problem
 
-Messages = list[dict[str, str]]
+Messages = list[dict[str, Any]]
 PROBE, REPLY, FOLLOW_UP = "Probe7", "Reply7", "Probe8"  # what no template contains
 BATCH = 2048  # prompts that are encoded together
 CLOCK = "strftime_now"  # the function by which a template asks for the time
@@ -94,6 +93,12 @@ class PromptRenderer:
                 # A text that was rendered before it came here begins with the token already.
                 yield ids if ids[:1] == self._opening[:1] else [*self._opening, *ids]
 
+    def encode_plain(self, text: str) -> list[int]:
+        """Return the ids of a text that begins a context, without the chat template."""
+        (ids,) = encode_texts(self._tokenizer, [text])
+        opening = _opening(self._tokenizer)
+        return ids if ids[:1] == opening[:1] else [*opening, *ids]
+
     def text(self, problem: Problem) -> str:
         """Return the prompt as text, without what the tokenizer puts before plain text.
 
@@ -101,8 +106,8 @@ class PromptRenderer:
             DataError: the problem is chat messages that cannot be rendered.
         """
         if self.uses_template:
-            messages = self._messages(problem)
-            prompt = self._rendered(messages)
+            messages = self.messages(problem)
+            prompt = self.render(messages)
             for message in messages:  # others a template may take for switches, or write in another form
                 if message["role"] not in ("system", "assistant", "tool") and message["content"].strip() not in prompt:
                     raise DataError(
@@ -139,7 +144,12 @@ class PromptRenderer:
             return "the tokenizer has no chat template"
         return "data.chat_template is false"
 
-    def _messages(self, problem: Problem) -> Messages:
+    def messages(self, problem: Problem) -> Messages:
+        """Return the messages of a problem's prompt, with the system prompt and the suffix.
+
+        Raises:
+            DataError: the template leaves out system prompts, or there are two.
+        """
         messages = problem.prompt
         if isinstance(messages, str):
             messages = [{"role": "user", "content": messages}]
@@ -187,8 +197,13 @@ class PromptRenderer:
                 f"takes; it takes {', '.join(names) or 'none'}. arl itself gives messages, and data.template_time"
             )
 
-    def _rendered(self, messages: Messages, for_answer: bool = True) -> str:
-        own = {"messages": messages, "tools": None, "documents": None, "add_generation_prompt": for_answer}
+    def render(self, messages: Sequence[dict[str, Any]], tools: Sequence[Any] = (), for_answer: bool = True) -> str:
+        """Return the text of a conversation; `for_answer`: ready for the policy's turn.
+
+        Raises:
+            DataError: the template does not take it.
+        """
+        own = {"messages": messages, "tools": tools or None, "documents": None, "add_generation_prompt": for_answer}
         try:
             return str(self._compiled.render(own))
         except TEMPLATE_ERRORS as error:
@@ -197,6 +212,14 @@ class PromptRenderer:
                 f"the chat template of {self._tokenizer.name_or_path} does not take messages of {roles} ({error}); "
                 "leave out data.system, or set data.chat_template to false"
             ) from error
+
+    @functools.cached_property
+    def shows_turns(self) -> bool:
+        """Return whether the template shows earlier turns, each once and in order, when the user speaks again."""
+        said = [("user", PROBE), ("assistant", REPLY), ("user", FOLLOW_UP)]
+        text = self.render([{"role": role, "content": content} for role, content in said])
+        places = [text.find(content) for _, content in said]
+        return places == sorted(places) and all(text.count(content) == 1 for _, content in said)
 
     def _check_template(self) -> None:
         """Compare a rendered question with and without the beginning of an answer, and look how turns end.
@@ -207,10 +230,10 @@ class PromptRenderer:
         asked = [{"role": "user", "content": PROBE}]
         with contextlib.suppress(DataError):  # others refuse it
             told = [{"role": "system", "content": REPLY}, *asked]
-            self._drops_system = self._rendered(told) == self._rendered(asked)
-        messages = self._messages(Problem(PROBE))
-        closed = self._rendered(messages, for_answer=False)
-        prompt = self._rendered(messages)
+            self._drops_system = self.render(told) == self.render(asked)
+        messages = self.messages(Problem(PROBE))
+        closed = self.render(messages, for_answer=False)
+        prompt = self.render(messages)
         _, question, after = prompt.rpartition((PROBE + self._format.suffix).strip())
         if not prompt.startswith(closed):  # some end a conversation with the end of a text
             closed = closed.removesuffix(self._tokenizer.eos_token or "")
@@ -244,9 +267,9 @@ class PromptRenderer:
         answered = [*messages, {"role": "assistant", "content": REPLY}]
         end = asked_again = ""
         with contextlib.suppress(DataError):  # some templates take one question only
-            end = self._rendered(answered, for_answer=False).partition(REPLY)[2]
+            end = self.render(answered, for_answer=False).partition(REPLY)[2]
             answered.append({"role": "user", "content": FOLLOW_UP})
-            asked_again = self._rendered(answered, for_answer=False).partition(REPLY)[2]
+            asked_again = self.render(answered, for_answer=False).partition(REPLY)[2]
         between, _, behind = asked_again.partition(FOLLOW_UP)
         # The last assistant turn of some templates ends with nothing, and the next question ends it.
         self.end = next(iter([*found(end), *found(between)]), None)

@@ -1,6 +1,7 @@
 """Define every metric once, by formula and unit. A test fails on one logged but not defined, or never logged.
 
-B trajectories of the step's batch; v is the version before the step; Δ is "since the previous step's end".
+B episodes of the step's batch; v is the version before the step; Δ is "since the previous step's end". An episode is
+one trajectory, or several where its record forked.
 An episode is right if the part `correct` of its reward is ≥ 0.5; without such a part, if its unshaped reward is.
 """
 
@@ -174,6 +175,7 @@ SOURCE_METRICS = {  # of each of several sources, as source/<name>/share; those 
 AXES = ("step", "policy_version", "time_s", "epochs", "tokens/trained_total")
 OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs, which it defines itself
 OF_PART = "reward/"  # begins reward/<part>: mean over the trajectories of B whose reward names that part, unweighted
+OF_ENV = "env/"  # begins env/<name>: mean over the episodes of B to which the env gave that measure, as in env/turns
 OF_EVALUATION = "eval/"  # begins eval/<suite>/…: every suite has what held_out has
 OF_SOURCE = "source/"  # begins source/<name>/…: the SOURCE_METRICS of each source, where a recipe mixes several
 BY_AGE = "by_age/"  # begins the names of lists with one number for each of AGE_BUCKETS
@@ -191,7 +193,7 @@ def is_defined(name: str) -> bool:
     """Return whether arl defines a metric, or says who does."""
     if name.startswith(OF_SOURCE):
         return name.rpartition("/")[2] in SOURCE_METRICS
-    return name in METRICS or name.startswith((OF_OBJECTIVE, OF_PART, OF_EVALUATION))
+    return name in METRICS or name.startswith((OF_OBJECTIVE, OF_PART, OF_ENV, OF_EVALUATION))
 
 
 def number(record: Mapping[str, float | list[int] | list[float | None]], name: str) -> float:

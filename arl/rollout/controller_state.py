@@ -90,7 +90,7 @@ class OpenGroup:
 
     def partial(self) -> tuple[Trajectory, ...]:
         """Return what its episodes have so far, unscored: the reward is NaN."""
-        return tuple(session.trajectory(UNGRADED) for session in self.sessions)
+        return tuple(branch for session in self.sessions for branch in session.trajectories(UNGRADED))
 
     def ended(self, trajectories: tuple[Trajectory, ...], version: int) -> TrajectoryGroup:
         """Make the record of this group, which ends now, at the trainer's `version`."""

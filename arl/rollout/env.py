@@ -1,6 +1,6 @@
 """Drive episodes by environments. A Session is what an env drives: one token record, extended turn by turn.
 
-    async def my_env(problem: Problem, session: Session) -> float | None:
+    async def my_env(problem: Problem, session: Session) -> float | Grade | None:
         while not session.is_over:
             turn = await session.generate()
             session.extend(answer_to(turn))    # tool or environment text: in the context, never trained
@@ -14,27 +14,25 @@ again through the turns that were recorded. From the first turn that has another
 
 A turn ends with a stop token or with the token that completes a stop string. Both are recorded and trained, and stay in
 the context of later turns. The response that the reward sees leaves out what ended the last turn.
+
+A conversation (arl.rollout.conversation) forks the record where history changes. All branches share the token budget.
 """
 
-import hashlib
 import math
-from array import array
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import aclosing
-from dataclasses import dataclass
+from contextlib import AbstractAsyncContextManager, aclosing
 
 import msgspec
-import numpy as np
 
+from arl.config.recipe import Rollout
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.engine.continuation import Continuation
 from arl.rollout.ledger import GateMeter
+from arl.rollout.record import Branch, Span
 from arl.rollout.stop_strings import StopStrings
 from arl.types import (
-    NOT_SAMPLED,
     Completion,
-    FinishReason,
     GenerateRequest,
     Grade,
     Increment,
@@ -45,17 +43,9 @@ from arl.types import (
     Turn,
 )
 
-Env = Callable[[Problem, "Session"], Awaitable[float | None]]
+Env = Callable[[Problem, "Session"], Awaitable[float | Grade | None]]
 UNGRADED = Grade(math.nan)  # of an episode that ended before it was scored
-
-
-@dataclass
-class _Span:
-    """Say where a turn lies in the record."""
-
-    start: int
-    end: int
-    finish_reason: FinishReason | None = None
+DEFAULTS = Rollout()
 
 
 class Session:
@@ -67,11 +57,12 @@ class Session:
     Args:
         sampling: `max_new_tokens` is the budget of the whole episode.
         prompt_ids: the common prompt of the group.
-        max_length: tokens of the whole episode that model and trainer hold.
+        max_length: tokens of each branch that model and trainer hold.
         affinity: requests of one group go to one replica.
         journal: the turns that a resumed run had recorded.
         stop: strings that end a turn.
         meter: counts open requests.
+        rollout: the recipe's section, for envs that have settings in it.
     """
 
     def __init__(
@@ -86,37 +77,45 @@ class Session:
         journal: tuple[Turn, ...] = (),
         stop: Sequence[str] = (),
         meter: GateMeter | None = None,
+        rollout: Rollout = DEFAULTS,
     ) -> None:
         self._engine = engine
-        self._codec = codec
-        self._stop = StopStrings(codec, stop) if stop else None
+        self.codec = codec
+        self.rollout = rollout
+        self._stop = tuple(stop)
         self._sampling = sampling
         self._max_length = max_length
         self.episode_id = episode_id
         self._affinity = affinity
         self._meter = meter or GateMeter()
         self._journal = journal
-        self._turns: list[_Span] = []
-        # Arrays, because lists of Python's numbers take seven times the memory, and every open episode has them.
-        self._token_ids = array("i", prompt_ids)
-        self._logprobs = array("d", [0.0] * len(prompt_ids))
-        self._versions = array("i", [NOT_SAMPLED] * len(prompt_ids))
-        self._overflowed = False  # a text did not fit
+        self._turns: list[Span] = []  # of all branches, in the order in which they began
+        self.branches = [Branch(0, sampling.seed, prompt_ids, len(prompt_ids))]
+        self._branch = self.branches[0]  # which was extended or spoken in last
         self._returned = False  # the env has returned
         self.on_turn: Callable[[bool], None] = lambda is_open: None  # is told when a turn begins, and when it ends
-        self.prompt_length = len(prompt_ids)
+        self.measures: dict[str, float] = {}  # by which the env describes the episode, for metrics
         self.num_sampled = 0
         self.has_ended = False  # its env has returned or raised
         self.diverged = False  # from its journal, whose rest was forgotten
 
     @property
     def budget(self) -> int:
-        """Return how many tokens the episode may still sample."""
-        if self._overflowed:
+        """Return how many tokens the episode may still sample in the branch that was extended or spoken in last."""
+        if self._branch.overflowed:
             return 0
-        unsampled = self._sampling.max_new_tokens - self.num_sampled
-        room = self._max_length - len(self._token_ids)
-        return max(min(unsampled, room), 0)
+        room = self._max_length - len(self._branch)
+        return max(min(self._num_unsampled, room), 0)
+
+    @property
+    def stop_token_ids(self) -> tuple[int, ...]:
+        """Return the tokens that end a turn."""
+        return self._sampling.stop_token_ids
+
+    @property
+    def temperature(self) -> float:
+        """Return the temperature of every turn."""
+        return self._sampling.temperature
 
     @property
     def is_over(self) -> bool:
@@ -132,57 +131,73 @@ class Session:
         """
         if not self._returned:
             return True
-        return self.is_over and not self._ends_with_stop()
+        return self.is_over and not self._branch.ends_with_stop
 
     @property
     def response(self) -> str:
         """Return the text after the prompt, without the tokens that end or frame turns."""
-        return self._codec.decode(tuple(self._token_ids[self.prompt_length :]))
+        return self._text(len(self._branch))
+
+    def fork(self, branch: Branch, keep: int, token_ids: Sequence[int]) -> Branch:
+        """Begin a branch with the first `keep` tokens of another one and further ones, all as context."""
+        forked = Branch(len(self.branches), self._sampling.seed, branch.token_ids[:keep], branch.prompt_length)
+        self.branches.append(forked)
+        self.extend_tokens(forked, token_ids)
+        if keep < branch.prompt_length:
+            forked.prompt_length = len(forked)
+        return forked
 
     def extend(self, text: str) -> None:
         """Append text that the policy did not write. Text that does not fit is left out, and the episode is over."""
-        ids = self._codec.encode(text)
-        if self._overflowed or len(self._token_ids) + len(ids) > self._max_length:
-            self._overflowed = True
-            return
-        self._token_ids.extend(ids)
-        self._logprobs.extend([0.0] * len(ids))
-        self._versions.extend([NOT_SAMPLED] * len(ids))
+        self.extend_tokens(self._branch, self.codec.encode(text))
 
-    async def generate(self, limit: int | None = None, stop: bool = True) -> Completion:
+    def extend_tokens(self, branch: Branch, token_ids: Sequence[int]) -> None:
+        """Append tokens that the policy did not write; the policy goes on in this branch. See `extend`."""
+        branch.extend(token_ids, self._max_length)
+        self._branch = branch
+
+    async def generate(
+        self, limit: int | None = None, stop: bool = True, stop_strings: Sequence[str] = ()
+    ) -> Completion:
         """Let the policy take one turn, up to a stop token or string, `limit` tokens or the end of the budget.
 
         Args:
             limit: tokens of this turn; None: the whole budget.
             stop: whether a stop token or a stop string ends the turn.
+            stop_strings: further ones, of this turn alone.
 
         Raises:
             ValueError: the episode is over.
         """
         if self.is_over:
             raise ValueError("session.generate() after the end of the episode: check session.is_over before each turn")
-        start = len(self._token_ids)
+        branch = self._branch
         sampling = msgspec.structs.replace(
             self._sampling,
             max_new_tokens=self.budget if limit is None else min(limit, self.budget),
             stop_token_ids=self._sampling.stop_token_ids if stop else (),
+            seed=branch.seed,
         )
-        turn = _Span(start, start)
+        turn = branch.begin_turn()
+        number = len(self._turns)
         self._turns.append(turn)
-        self._recall(turn)
+        self._recall(turn, number)
         if turn.finish_reason is None:
+            strings = (*self._stop, *stop_strings) if stop else ()
             self.on_turn(True)
             try:
-                await self._ask(turn, sampling, self._stop if stop else None)
+                await self._ask(turn, number, sampling, StopStrings(self.codec, strings) if strings else None)
             finally:
                 self.on_turn(False)
-        assert turn.finish_reason is not None
-        return Completion(
-            token_ids=tuple(self._token_ids[start:]),
-            logprobs=tuple(self._logprobs[start:]),
-            policy_versions=tuple(self._versions[start:]),
-            finish_reason=turn.finish_reason,
-        )
+        said = turn.said
+        assert said.finish_reason is not None
+        return Completion(said.token_ids, said.logprobs, said.policy_versions, said.finish_reason)
+
+    def endpoint(self) -> AbstractAsyncContextManager[str]:
+        """Serve the episode by OpenAI's API while the context is open: `async with session.endpoint() as base_url`."""
+        from arl.endpoint.episode_endpoint import open_endpoint  # a web server, which few envs need
+
+        return open_endpoint(self)
 
     def end(self) -> None:
         """Note that the env has returned."""
@@ -190,12 +205,12 @@ class Session:
 
     def journal(self) -> tuple[Turn, ...]:
         """Return what the engine has generated so far: with it, a new session takes the env back to this point."""
-        turns = [Turn(self._context(turn.start), self._said(turn)) for turn in self._turns]
+        turns = [Turn(turn.branch.context(turn.start), turn.said) for turn in self._turns]
         not_reached = self._journal[len(turns) :]  # by an env that is driven again through its old turns
         return (*turns, *not_reached)
 
     def seen_by_reward(self) -> Response:
-        """Return what a reward function sees of the episode."""
+        """Return what a reward function sees of the episode: the text of the branch that was spoken in last."""
         return Response(
             text=self._text_before_stop(),
             truncated=self.truncated,
@@ -203,79 +218,60 @@ class Session:
             budget=self._sampling.max_new_tokens,
         )
 
-    def trajectory(self, grade: Grade) -> Trajectory:
-        """Return the token record as it is now, with its reward not shaped; `UNGRADED` if it was not scored."""
-        versions = np.array(self._versions, dtype=np.int32)
-        return Trajectory(
-            token_ids=np.array(self._token_ids, dtype=np.int32),
-            behavior_logprobs=np.array(self._logprobs, dtype=np.float32),
-            policy_versions=versions,
-            loss_mask=versions != NOT_SAMPLED,
-            prompt_length=self.prompt_length,
-            reward=grade.reward,
-            unshaped_reward=grade.reward,
-            truncated=self.truncated,
-            reward_parts=grade.parts,
-            reward_error=grade.error,
-        )
+    def trajectories(self, grade: Grade) -> tuple[Trajectory, ...]:
+        """Return the token records as they are now, with their reward not shaped; `UNGRADED` if it was not scored.
 
-    def _ends_with_stop(self) -> bool:
-        """Return whether the policy stopped by itself, and no text came after that."""
-        if self._overflowed or not self._turns:
-            return False
-        last = self._turns[-1]
-        return last.finish_reason == "stop" and last.end == len(self._token_ids)
+        A branch in which the policy has said nothing is left out, if there is another.
+        """
+        records = [branch.trajectory(grade, self.truncated) for branch in self.branches]
+        spoken = [record for record in records if record.loss_mask.any()] or records[:1]
+        first = msgspec.structs.replace(spoken[0], measures=self.measures)
+        forked = [msgspec.structs.replace(record, branch=i) for i, record in enumerate(spoken[1:], start=1)]
+        return (first, *forked)
+
+    @property
+    def _num_unsampled(self) -> int:
+        return self._sampling.max_new_tokens - self.num_sampled
+
+    def _text(self, end: int) -> str:
+        """Return the text of the tokens from the prompt up to `end`."""
+        return self.codec.decode(tuple(self._branch.token_ids[self._branch.prompt_length : end]))
 
     def _text_before_stop(self) -> str:
         """Return the response without what ended its last turn: a stop token, or a stop string and what comes after it.
 
         What ended earlier turns is in the text, because the policy has read it.
         """
-        if not self._ends_with_stop():
+        turn = self._branch.last_turn
+        if turn is None or not self._branch.ends_with_stop:
             return self.response
-        if self._stop is not None:
-            turn = self._turns[-1]
-            said = self._codec.decode(tuple(self._token_ids[turn.start : turn.end]))
-            if left_out := len(said) - len(self._stop.text_before(said)):
+        if self._stop:
+            said = self.codec.decode(turn.token_ids)
+            if left_out := len(said) - len(StopStrings(self.codec, self._stop).text_before(said)):
                 return self.response[:-left_out]
-        if self._token_ids[-1] in self._sampling.stop_token_ids:
-            return self._codec.decode(tuple(self._token_ids[self.prompt_length : -1]))
+        if turn.token_ids[-1] in self._sampling.stop_token_ids:
+            return self._text(turn.end - 1)
         return self.response
 
-    def _context(self, end: int) -> bytes:
-        """Return a digest of the tokens before `end`."""
-        token_ids = np.array(self._token_ids[:end], np.int32)
-        return hashlib.blake2b(token_ids.tobytes(), digest_size=8).digest()
-
-    def _said(self, turn: _Span) -> Increment:
-        span = slice(turn.start, turn.end)
-        return Increment(
-            token_ids=tuple(self._token_ids[span]),
-            logprobs=tuple(self._logprobs[span]),
-            policy_versions=tuple(self._versions[span]),
-            finish_reason=turn.finish_reason,
-        )
-
-    def _recall(self, turn: _Span) -> None:
+    def _recall(self, turn: Span, number: int) -> None:
         """Take this turn from the journal, as far as it goes."""
-        number = len(self._turns) - 1
         if number >= len(self._journal):
             return
-        if self._journal[number].context == self._context(turn.start):
+        if self._journal[number].context == turn.branch.context(turn.start):
             self._record(turn, self._journal[number].said)
         else:
             self.diverged = True
             self._journal = self._journal[:number]
 
-    async def _ask(self, turn: _Span, sampling: SamplingParams, stop: StopStrings | None) -> None:
+    async def _ask(self, turn: Span, number: int, sampling: SamplingParams, stop: StopStrings | None) -> None:
         """Have the engine generate the rest of this turn, up to the token that completes a stop string."""
         whole = GenerateRequest(
-            request_id=f"{self.episode_id}.{len(self._turns) - 1}",
-            input_ids=tuple(self._token_ids[: turn.start]),
+            request_id=f"{self.episode_id}.{number}",
+            input_ids=tuple(turn.branch.token_ids[: turn.start]),
             sampling=sampling,
             affinity=self._affinity,
         )
-        left = Continuation(whole, self._token_ids[turn.start : turn.end])
+        left = Continuation(whole, turn.token_ids)
         turn.finish_reason = left.finish(None)
         if turn.finish_reason is not None:
             return
@@ -285,20 +281,24 @@ class Session:
                 async for increment in increments:
                     kept = increment
                     if stop is not None:
-                        kept = stop.cut(self._token_ids[turn.start : turn.end], increment)
+                        kept = stop.cut(turn.token_ids, increment)
+                    kept = self._within_budget(kept)
                     self._record(turn, kept)
                     if kept is not increment:
                         break  # which aborts the request
         finally:
             self._meter.opened(-1)
 
-    def _record(self, turn: _Span, increment: Increment) -> None:
-        self._token_ids.extend(increment.token_ids)
-        self._logprobs.extend(increment.logprobs)
-        self._versions.extend(increment.policy_versions)
+    def _within_budget(self, said: Increment) -> Increment:
+        """Cut what turns that are open at the same time say beyond their common budget."""
+        left = self._num_unsampled
+        if len(said.token_ids) <= left:
+            return said
+        return Increment(said.token_ids[:left], said.logprobs[:left], said.policy_versions[:left], "length")
+
+    def _record(self, turn: Span, increment: Increment) -> None:
+        turn.record(increment)
         self.num_sampled += len(increment.token_ids)
-        turn.end = len(self._token_ids)
-        turn.finish_reason = increment.finish_reason
 
 
 async def single_turn(problem: Problem, session: Session) -> None:

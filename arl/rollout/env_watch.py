@@ -14,7 +14,7 @@ from typing import Any, cast
 from arl.clock import VirtualLoop, now
 from arl.errors import ArlError, UserCodeError, leaves
 from arl.rollout.env import Env, Session
-from arl.types import Problem
+from arl.types import Grade, Problem
 
 BLOCKED_SECONDS = 0.25  # in which hundreds of tokens of a server arrive
 
@@ -34,7 +34,7 @@ class EnvWatch:
     note: Callable[[str], None] | None = None
     _longest: float = BLOCKED_SECONDS
 
-    async def drive(self, env: Env, problem: Problem, session: Session) -> float | None:
+    async def drive(self, env: Env, problem: Problem, session: Session) -> float | Grade | None:
         """Return what the env returns.
 
         Raises:
@@ -43,10 +43,13 @@ class EnvWatch:
         """
         try:
             async with asyncio.timeout(self.silence) as scope:
+                num_open = 0
 
                 def set_turn(is_open: bool) -> None:
+                    nonlocal num_open
+                    num_open += 1 if is_open else -1
                     if self.silence is not None and not scope.expired():
-                        scope.reschedule(None if is_open else now() + self.silence)
+                        scope.reschedule(None if num_open else now() + self.silence)
 
                 session.on_turn = set_turn
                 return await _Timed(_called(env, problem, session), self._look_at)
@@ -74,7 +77,7 @@ class EnvWatch:
             )
 
 
-async def _called(env: Env, problem: Problem, session: Session) -> float | None:
+async def _called(env: Env, problem: Problem, session: Session) -> float | Grade | None:
     """Call the env where its steps are timed, because one that is no coroutine function works at its call."""
     return await env(problem, session)
 
@@ -82,18 +85,18 @@ async def _called(env: Env, problem: Problem, session: Session) -> float | None:
 class _Timed:
     """Await something, and time each step that it takes between two waits."""
 
-    def __init__(self, inner: Coroutine[Any, Any, float | None], look_at: Callable[[float], None]) -> None:
+    def __init__(self, inner: Coroutine[Any, Any, float | Grade | None], look_at: Callable[[float], None]) -> None:
         self._inner = inner
         self._look_at = look_at
 
-    def __await__(self) -> Generator[Any, Any, float | None]:
+    def __await__(self) -> Generator[Any, Any, float | Grade | None]:
         error: BaseException | None = None
         while True:
             begin = time.perf_counter()
             try:
                 waits_for = self._inner.send(None) if error is None else self._inner.throw(error)
             except StopIteration as end:
-                return cast(float | None, end.value)
+                return cast(float | Grade | None, end.value)
             finally:
                 self._look_at(time.perf_counter() - begin)
             error = None

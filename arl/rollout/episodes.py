@@ -5,6 +5,7 @@ Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each
 
 import asyncio
 import hashlib
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -24,6 +25,7 @@ from arl.rollout.base import Drain
 from arl.rollout.env import Env, Session
 from arl.rollout.env_watch import EnvWatch
 from arl.rollout.ledger import GateMeter
+from arl.rollout.tools import encode_prompt
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
 
@@ -77,7 +79,7 @@ class Episodes:
         Args:
             journals: of the same sessions in the run that is resumed, in their order.
         """
-        prompt_ids = self.codec.encode_problem(problem)
+        prompt_ids = encode_prompt(self.codec, problem, self.rollout.tools)
         sessions = []
         for i in range(self.rollout.group_size):
             episode_id = f"{name}.{i}"
@@ -101,12 +103,14 @@ class Episodes:
                 journal=journals[i] if journals else (),
                 stop=self.rollout.stop,
                 meter=self.gate_meter,
+                rollout=self.rollout,
             )
             sessions.append(session)
         return sessions
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
-        """Run all episodes at once, score those that their env did not score, and return their trajectories in order.
+        """Run all episodes at once, score those that their env did not score, and return their trajectories in order:
+        one for each branch of each episode.
 
         An episode is scored while others of its group still generate, so that training waits for the last one's grade
         alone.
@@ -117,29 +121,26 @@ class Episodes:
         """
         async with asyncio.TaskGroup() as tasks:
             episodes = [tasks.create_task(self._run_one(problem, session)) for session in sessions]
-        ended_at, trajectories = zip(*(episode.result() for episode in episodes), strict=True)
+        ended_at, branches = zip(*(episode.result() for episode in episodes), strict=True)
         self.reward_wait_seconds += now() - max(ended_at)
         self.num_graded_groups += 1
-        return trajectories
+        return tuple(itertools.chain.from_iterable(branches))
 
-    async def _run_one(self, problem: Problem, session: Session) -> tuple[float, Trajectory]:
-        """Run and grade one episode. Return when it had ended, in clock seconds, and its trajectory.
+    async def _run_one(self, problem: Problem, session: Session) -> tuple[float, list[Trajectory]]:
+        """Run and grade one episode. Return when it had ended, in clock seconds, and the trajectories of its branches.
 
         What its env gave is its grade; where that gave none, the reward function grades it.
         """
-        own_reward = await self._drive(problem, session)
+        grade = await self._drive(problem, session)
         ended_at = now()
         response = session.seen_by_reward()
-        if own_reward is None:
+        if grade is None:
             with span("rewards", session.episode_id):
                 grade = await self.rewards.score(problem, response)
-        else:
-            grade = Grade(own_reward)
-        return ended_at, self._trajectory(session, response, grade)
+        return ended_at, [self._as_trained(branch, response, grade) for branch in session.trajectories(grade)]
 
-    def _trajectory(self, session: Session, response: Response, grade: Grade) -> Trajectory:
-        """Return the trajectory of a graded episode, as training is to see it."""
-        trajectory = session.trajectory(grade)
+    def _as_trained(self, trajectory: Trajectory, response: Response, grade: Grade) -> Trajectory:
+        """Return a trajectory of a graded episode, as training is to see it."""
         mask = trajectory.loss_mask
         return msgspec.structs.replace(
             trajectory,
@@ -147,13 +148,16 @@ class Episodes:
             loss_mask=np.zeros_like(mask) if is_masked(response, self.shaping) else mask,
         )
 
-    async def _drive(self, problem: Problem, session: Session) -> float | None:
-        """Run one episode and return the reward that its env gave, if any."""
+    async def _drive(self, problem: Problem, session: Session) -> Grade | None:
+        """Run one episode and return the grade that its env gave, if any."""
         try:
             async with self.drain.episode():
                 own = await self.watch.drive(self.env, problem, session)
             session.end()
-            return None if own is None else read_number(own, "the reward that the env gave")
+            if own is None:
+                return None
+            grade = own if isinstance(own, Grade) else Grade(own)
+            return msgspec.structs.replace(grade, reward=read_number(grade.reward, "the reward that the env gave"))
         except NoRewardError as error:
             raise RewardError(f"problem {problem.id}: {error}, or None") from error
         finally:

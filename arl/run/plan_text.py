@@ -99,7 +99,7 @@ def named(recipe: Recipe) -> Iterator[tuple[str, str]]:
         of = f"{name}: " if name else ""
         weights = ", ".join(f"{part} {weight:g}" for part, weight in reward_weights(source).items())
         yield "reward", of + reward_name(source) + (f" with weights {weights}" if weights else "")
-        yield "env", of + env_name(source)
+        yield "env", of + (source.rollout.agent or env_name(source))
     yield "filter", recipe.rollout.filter or "none"
 
 

@@ -1,6 +1,8 @@
 """Check a recipe and plan its run before anything is started or written."""
 
 import hashlib
+import shlex
+import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +18,7 @@ from arl.data.hub import check_model_source
 from arl.data.model_limits import Limits
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.engine.backend import find_backend, probe_backend
+from arl.errors import RecipeError
 from arl.files import refuse_unwritable
 from arl.launch.base import Node, make_launcher
 from arl.launch.placement import Placement, engine_share, place
@@ -24,6 +27,7 @@ from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
 from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter
+from arl.rollout.tools import check_tools
 from arl.run.checks import check_gpus
 from arl.run.evaluation.suite import Suite, held_out_suites, load_suite, run_problems
 from arl.run.machines import resolve_auto
@@ -91,6 +95,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     lags = load_lags(recipe)
     codecs = starting_codecs(recipe)
     codec = next(iter(codecs.values()))
+    check_tools(codec, recipe.rollout.tools)
     limits = starting_limits(recipe, codec)
     suites = {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
     problems = run_problems(recipe, suites, codecs, limits)
@@ -177,8 +182,24 @@ def _check_named_objects(recipe: Recipe) -> None:
         import_seam(reward_name(source), "reward.function", RewardFunction, "arl/tasks/running_checksum.py")
         import_seam(env_name(source), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
     warmup_stages(recipe)
+    if recipe.rollout.agent is not None:
+        _check_program(recipe.rollout.agent)
     if recipe.rollout.filter is not None:
         import_seam(recipe.rollout.filter, "rollout.filter", Filter, "arl.rollout.filters:reward_varies")
+
+
+def _check_program(command: str) -> None:
+    """Look for the program of `rollout.agent`.
+
+    Raises:
+        RecipeError: there is none.
+    """
+    try:
+        program = shlex.split(command)[0]
+    except (ValueError, IndexError) as error:
+        raise RecipeError(f"rollout.agent {command!r}: is no command ({error})") from error
+    if shutil.which(program) is None:
+        raise RecipeError(f"rollout.agent {command!r}: there is no program {program}; install it, or give its path")
 
 
 def _place(recipe: Recipe, named: Sequence[Node] | None) -> tuple[Sequence[Node], Placement, Transport]:

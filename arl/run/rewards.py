@@ -84,10 +84,12 @@ def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -
     """
     reward = recipe.reward
     log = directory / LOG
+    names = reward_names(recipe)
+    needed = [getattr(import_function(name, "reward.function"), "seconds", 0.0) for name in names]
     settings = Settings(
-        functions=reward_names(recipe),
+        functions=names,
         workers=reward.workers,
-        timeout=recipe.deadlines.reward,
+        timeout=max(recipe.deadlines.reward, *needed),
         memory_gb=reward.memory_gb,
         sandbox=recipe.sandbox.model_dump(mode="json"),
     )

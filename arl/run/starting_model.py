@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from transformers import PreTrainedTokenizerBase
 
 import arl
 from arl.clock import deadline
@@ -31,7 +32,7 @@ from arl.launch.devices import visible_cores
 from arl.metrics.console import ConsoleDisplay
 from arl.models.model_files import local_copy
 from arl.models.tiny import character_tokenizer, make_tiny_model
-from arl.tasks.base import WarmupStage
+from arl.tasks.base import Task, WarmupStage
 from arl.tasks.registry import open_task, task_class
 
 WARMUP_SECONDS = 1800.0  # for the whole warm-up
@@ -51,27 +52,29 @@ def starting_codecs(recipe: Recipe) -> dict[str, HuggingFaceCodec]:
     if recipe.model.path is not None:
         codec = load_codec(recipe.model.path, source.data)
     else:
-        codec = HuggingFaceCodec(character_tokenizer(_one_vocabulary(recipe)), source.data)
+        codec = HuggingFaceCodec(_tiny_tokenizer(recipe), source.data)
     return {name: codec} | {other: codec.with_format(each.data) for other, each in others}
 
 
-def _one_vocabulary(recipe: Recipe) -> str:
-    """Return the vocabulary of a tiny model, which is that of every source. Raises as `starting_codecs`."""
-    vocabularies = {}
+def _tiny_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
+    """Make the tokenizer of a tiny model, whose vocabulary is that of every source. Raises as `starting_codecs`."""
+    tasks: dict[tuple[object, ...], type[Task]] = {}
     for source in recipe.sources.values():
         if source.data.suffix:
             raise RecipeError(
                 f"data.suffix {source.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it "
                 "out"
             )
-        vocabularies[task_characters(source)] = source.data.task
-    if len(vocabularies) > 1:
-        said = ", ".join(f"{task} has {characters!r}" for characters, task in vocabularies.items())
+        task = tiny_task(source)
+        tasks[(task.characters, task.marks, task.chat_template)] = task
+    if len(tasks) > 1:
+        said = ", ".join(f"{task.__name__} has {task.characters!r}" for task in tasks.values())
         raise RecipeError(
-            f"model.tiny: its sources must have one vocabulary ({said}); mix tasks with the same `characters`, or give "
-            "model.path"
+            f"model.tiny: its sources must have one vocabulary and chat template ({said}); mix tasks that share them, "
+            "or give model.path"
         )
-    return next(iter(vocabularies))
+    task = next(iter(tasks.values()))
+    return character_tokenizer(str(task.characters), task.marks, task.chat_template)
 
 
 def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
@@ -80,19 +83,19 @@ def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:
     return model_limits(str(recipe.model.path)) if tiny is None else Limits(codec.vocab_size, tiny.context)
 
 
-def task_characters(recipe: Recipe) -> str:
-    """Return the vocabulary of a tiny model.
+def tiny_task(recipe: Recipe) -> type[Task]:
+    """Return the task whose vocabulary a tiny model has.
 
     Raises:
         RecipeError: the task has none.
     """
     assert recipe.data.task is not None, "refused by the recipe"
-    characters = task_class(recipe.data.task).characters
-    if not characters:
+    task = task_class(recipe.data.task)
+    if not task.characters:
         raise RecipeError(
             f"model.tiny: task {recipe.data.task} declares no `characters` for its vocabulary; give model.path instead"
         )
-    return characters
+    return task
 
 
 def warmup_stages(recipe: Recipe) -> Sequence[WarmupStage]:
@@ -130,7 +133,8 @@ async def starting_model(recipe: Recipe, directory: Path, launcher: Launcher, di
         assert recipe.model.tiny is not None
         found = directory / "model"
         with writing(found):
-            make_tiny_model(recipe.model.tiny, task_characters(recipe), recipe.seed, found)
+            task = tiny_task(recipe)
+            make_tiny_model(recipe.model.tiny, str(task.characters), recipe.seed, found, task.marks, task.chat_template)
     is_shared = len(launcher.nodes) == 1 or (path is not None and os.path.isdir(path))  # noqa: ASYNC240 - local
     return found if is_shared else share_with_nodes(found, directory, display)
 
@@ -172,9 +176,11 @@ def _warmup_sha256(recipe: Recipe, job: dict[str, Any]) -> str:
 
     The demonstrations show a change of the files that the task reads, and of modules that it imports.
     """
-    source = inspect.getsource(sys.modules[task_class(str(recipe.data.task)).__module__])
+    task = tiny_task(recipe)
+    vocabulary = (task.characters, task.marks, task.chat_template)
+    source = inspect.getsource(sys.modules[task.__module__])
     code = [(Path(arl.__file__).parent / name).read_text() for name in CODE]
-    decisive: list[Any] = [json.dumps(job, sort_keys=True), task_characters(recipe), source, code]
+    decisive: list[Any] = [json.dumps(job, sort_keys=True), vocabulary, source, code]
     rng = random.Random(recipe.seed)
     for stage in warmup_stages(recipe):
         decisive += [stage.name, stage.steps, stage.learning_rate, stage.schedule, stage.target_accuracy]

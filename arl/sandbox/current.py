@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from arl.config.sandbox_section import SandboxSection
+from arl.errors import SandboxError
 from arl.sandbox.base import Sandbox
 
 _section = SandboxSection()
@@ -45,6 +46,12 @@ def open_sandbox(section: SandboxSection) -> Sandbox:
     Raises:
         SandboxError: it cannot be opened here.
     """
-    from arl.sandbox.unsafe import UnsafeSandbox
+    if section.unsafe:
+        from arl.sandbox.unsafe import UnsafeSandbox
 
-    return UnsafeSandbox()
+        return UnsafeSandbox()
+    if section.kind == "bubblewrap":
+        from arl.sandbox.bubblewrap import BubblewrapSandbox
+
+        return BubblewrapSandbox()
+    raise SandboxError(f"sandbox.kind {section.kind}: there is bubblewrap, fusion and e2b")

@@ -18,7 +18,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from arl.config.section import Positive, Section
-from arl.types import Problem, Response
+from arl.types import Grade, Problem, Response
 
 Split = Literal["training", "evaluation"]
 
@@ -55,10 +55,10 @@ class EnvFunction(Protocol):
     async def ask_once(problem: Problem, session: Session) -> None:
         await session.generate()
 
-    Returns the reward, or None: then the recipe's reward function scores the episode.
+    Returns the reward, as a number or with named parts; or None: then the recipe's reward function scores the episode.
     """
 
-    async def __call__(self, problem: Problem, session: Any) -> float | None: ...
+    async def __call__(self, problem: Problem, session: Any) -> float | Grade | None: ...
 
 
 class ExtractFunction(Protocol):
@@ -127,6 +127,12 @@ class Task(Protocol):
 
     characters: ClassVar[str | None] = None
     """Vocabulary of a tiny model, one token a character. None: the task needs a model with its own tokenizer."""
+
+    marks: ClassVar[tuple[str, ...]] = ()
+    """Further tokens of it, of several characters, as in ("<|user|>", "<tool_call>")."""
+
+    chat_template: ClassVar[str | None] = None
+    """Template of its conversations, for tools and turns. None: prompts are plain text."""
 
     env: ClassVar[EnvFunction | None] = None
     """A static method that drives an episode, where `rollout.env` is not given. None: a single turn."""

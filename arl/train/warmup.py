@@ -73,7 +73,7 @@ def warm_up(job: WarmupJob) -> None:
     directory = Path(tempfile.mkdtemp(prefix="arl-warm-up-"))
     with removed_with_us(directory):
         path = directory / "model"
-        make_tiny_model(job.model, task.characters, job.seed, path)
+        make_tiny_model(job.model, task.characters, job.seed, path, task.marks, task.chat_template)
         teacher = _Teacher(job, task.reward, path)
         for stage in task.warmup():
             teacher.teach(stage)

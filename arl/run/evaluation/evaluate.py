@@ -126,10 +126,10 @@ def _jobs(episodes: Episodes, suite: Suite, done: set[tuple[str, int]]) -> Itera
 async def _trajectory(episodes: Episodes, problem: Problem, session: Session) -> Trajectory:
     """Run an episode; one that its env has rejected is graded 0."""
     try:
-        (trajectory,) = await episodes.run(problem, [session])
+        trajectory, *_ = await episodes.run(problem, [session])
     except* Rejected as rejections:
         reason = next(leaves(rejections))
-        trajectory = session.trajectory(Grade(0.0, error=f"the env rejected it: {reason}"))
+        trajectory, *_ = session.trajectories(Grade(0.0, error=f"the env rejected it: {reason}"))
     return trajectory
 
 

@@ -101,7 +101,7 @@ def protocol_of(suite: Suite, installed: Installation, codec: HuggingFaceCodec) 
         "template_arguments": recipe.data.template_arguments,
         "template_time": str(recipe.data.template_time) if template and CLOCK in template else None,
         **recipe.rollout.model_dump(mode="json", include={"stop", "stop_token_ids"}),
-        "env": env_name(recipe),
+        "env": recipe.rollout.agent or env_name(recipe),
         "grader": reward_name(recipe),
         "grader_sha256": reward_sha256(recipe),
         "engine": recipe.engine.kind,

@@ -149,7 +149,7 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         options = recipe.data.options if recipe.data.task == name else {}
         values["data"] = recipe.data.model_dump(include=kept) | {"task": name, "options": options}
         values["reward"] |= {"function": None, "weights": None}
-        values["rollout"] |= {"env": None}
+        values["rollout"] |= {"env": None, "agent": None}
         values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
     own = make_recipe(values, (), Path(f"{field} {name}"))
     if own.data.task is None:

@@ -191,9 +191,9 @@ class RecordedEpisode(Session):
         self.recorded = recorded
         self._trajectory = trajectory
 
-    def trajectory(self, grade: Grade) -> Trajectory:
+    def trajectories(self, grade: Grade) -> tuple[Trajectory, ...]:
         del grade
-        return self._trajectory
+        return (self._trajectory,)
 
 
 @dataclass

@@ -1,0 +1,88 @@
+"""Write answers of OpenAI's API, whole or as the events of a stream.
+
+Reply… ─► choices ─► answer_of ─► JSON
+                         └──► stream_events ─► data: …, data: [DONE]
+"""
+
+import secrets
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import msgspec
+
+from arl.data.text_codec import TextCodec
+from arl.endpoint.openai_requests import MODEL
+from arl.rollout.conversation import Reply
+
+Json = dict[str, Any]
+CHAT = "chat.completion"
+TEXT = "text_completion"
+
+
+def chat_choices(replies: Sequence[Reply], codec: TextCodec, wants_logprobs: bool) -> list[Json]:
+    """Return the choices of an answer to /chat/completions."""
+    choices: list[Json] = [{"message": reply.message, "logprobs": None} for reply in replies]
+    for choice, reply in zip(choices, replies, strict=True) if wants_logprobs else ():
+        pairs = zip(_token_texts(reply, codec), reply.completion.logprobs, strict=True)
+        tokens = [
+            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+            for text, logprob in pairs
+        ]
+        choice["logprobs"] = {"content": tokens}
+    return choices
+
+
+def text_choices(replies: Sequence[Reply], codec: TextCodec, wants_logprobs: bool) -> list[Json]:
+    """Return the choices of an answer to /completions."""
+    choices: list[Json] = [{"text": reply.message["content"], "logprobs": None} for reply in replies]
+    for choice, reply in zip(choices, replies, strict=True) if wants_logprobs else ():
+        choice["logprobs"] = {"tokens": _token_texts(reply, codec), "token_logprobs": reply.completion.logprobs}
+    return choices
+
+
+def answer_of(kind: str, replies: Sequence[Reply], choices: Sequence[Json]) -> Json:
+    """Return a whole answer."""
+    num_prompt = replies[0].prompt_tokens
+    num_said = sum(len(reply.completion.token_ids) for reply in replies)
+    ended = [{"index": i, "finish_reason": reply.finish_reason} for i, reply in enumerate(replies)]
+    return {
+        "id": f"{kind}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": MODEL,
+        "choices": [{**choice, **end} for choice, end in zip(choices, ended, strict=True)],
+        "usage": {"prompt_tokens": num_prompt, "completion_tokens": num_said, "total_tokens": num_prompt + num_said},
+    }
+
+
+def stream_events(answer: Json, wants_usage: bool) -> Iterator[bytes]:
+    """Yield the events of a stream that says the same as `answer`."""
+    head = {key: answer[key] for key in ("id", "object", "created", "model")}
+    if answer["object"] == CHAT:
+        head["object"] = "chat.completion.chunk"
+    for choice in answer["choices"]:
+        for part in _parts(choice):
+            yield _event({**head, "choices": [part]})
+    if wants_usage:
+        yield _event({**head, "choices": [], "usage": answer["usage"]})
+    yield b"data: [DONE]\n\n"
+
+
+def _parts(choice: Json) -> list[Json]:
+    """Return what a stream says of one choice: of a chat's, what it says, and then why it ends."""
+    if "message" not in choice:
+        return [choice]
+    delta = choice["message"]
+    if "tool_calls" in delta:
+        delta = {**delta, "tool_calls": [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]}
+    said = {"index": choice["index"], "delta": delta, "logprobs": choice["logprobs"], "finish_reason": None}
+    return [said, {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}]
+
+
+def _token_texts(reply: Reply, codec: TextCodec) -> list[str]:
+    return codec.decode_all([[token] for token in reply.completion.token_ids], special_tokens=True)
+
+
+def _event(value: Json) -> bytes:
+    return b"data: " + msgspec.json.encode(value) + b"\n\n"

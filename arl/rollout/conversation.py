@@ -1,0 +1,199 @@
+"""Hold a conversation with the policy: the messages so far in, its next message out. No token is ever re-tokenized.
+
+    messages ─► replies that are known: as they were said ─► chat template ─► text
+        does it begin with the text that an earlier turn had, or left?
+            ├─► yes, and nothing came after that turn: what is new is tokenized alone, and appended to its branch
+            └─► somebody went on there, or history has changed: a fork, with the tokens so far as context
+    ─► session.generate ─► tool calls ─► Reply
+
+A client sends the whole list of messages each time, as OpenAI's do. It may change the history, or ask twice. Templates
+change it as well: those of thinking models drop earlier thoughts once the user speaks again.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from msgspec import Struct
+
+from arl.data.chat import THOUGHT_END, ChatCodec, Message, ToolSpec, for_template, key_of
+from arl.errors import DataError
+from arl.rollout.env import Session
+from arl.rollout.record import Branch
+from arl.rollout.stop_strings import StopStrings
+from arl.rollout.tool_calls import Said, parser_for
+from arl.types import Completion
+
+PROBE = "Probe7"  # what no template contains
+NOTHING = Completion((), (), (), "length")
+
+
+class Reply(Struct, frozen=True):
+    """Hold what the policy said in one turn."""
+
+    message: Message  # role assistant, content, and, where it has them, tool_calls and reasoning_content
+    finish_reason: Literal["stop", "length", "tool_calls"]
+    completion: Completion  # its tokens; none: there was no room for any
+    prompt_tokens: int
+    malformed: str = ""  # what is wrong with a tool call, for the policy to read
+
+
+@dataclass(eq=False)
+class _Turn:
+    """Hold a turn of the policy, and the text around it."""
+
+    prompt: str  # rendered before it
+    branch: Branch
+    start: int
+    end: int | None = None  # None: it has not ended
+    known: Sequence[Message] = ()  # up to its reply, as the template takes them
+    text: str = ""  # rendered of `known`; empty: the template does not show the reply as it was said
+    closing: str = ""  # the end of that text, behind the reply
+
+    @property
+    def is_last(self) -> bool:
+        """Return whether its branch ends with it."""
+        last = self.branch.last_turn
+        return last is not None and last.start == self.start and self.end == len(self.branch)
+
+
+class Conversation:
+    """Extend the record of an episode by messages. One for each session; calls may overlap.
+
+    Raises:
+        DataError: the model has no chat template, or one that does not show earlier turns.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._codec = cast(ChatCodec, session.codec)
+        self._turns: list[_Turn] = []
+        if self._codec.template is None:
+            raise DataError(
+                f"a conversation needs a chat template, and {self._codec.name} has none, or data.chat_template is false"
+            )
+        self._codec.check_turns()
+
+    async def reply(
+        self,
+        messages: Sequence[Message],
+        tools: Sequence[ToolSpec] = (),
+        *,
+        limit: int | None = None,
+        stop: Sequence[str] = (),
+    ) -> Reply:
+        """Let the policy answer.
+
+        Args:
+            messages: all of them, as an OpenAI client sends them.
+            tools: what the policy may call.
+            limit: tokens of this turn; None: the whole budget.
+            stop: strings that end this turn, beside those of the recipe.
+
+        Raises:
+            DataError: the template does not take these messages, or the model knows no tools.
+        """
+        parse = parser_for(str(self._codec.template), self._codec.name) if tools else Said
+        known = self._as_said([for_template(message) for message in messages])
+        text = self._codec.render(known, tools)
+        branch = self._go_on(text)
+        turn = _Turn(text, branch, start=len(branch))
+        if self._session.is_over:
+            return Reply({"role": "assistant", "content": ""}, "length", NOTHING, turn.start)
+        self._turns.append(turn)
+        name = f"call-{len(self._turns)}"
+        completion = await self._session.generate(limit, stop_strings=stop)
+        turn.end = turn.start + len(completion.token_ids)
+        said = parse(self._text_of(completion, stop))
+        self._note_reply(turn, known, tools, said)
+        has_calls = bool(said.calls) and completion.finish_reason == "stop"
+        return Reply(
+            message=_for_client(said, name),
+            finish_reason="tool_calls" if has_calls else cast(Literal["stop", "length"], completion.finish_reason),
+            completion=completion,
+            prompt_tokens=turn.start,
+            malformed=said.malformed,
+        )
+
+    def _as_said(self, messages: list[Message]) -> list[Message]:
+        """Put back what clients leave out of replies or write in another way, such as thoughts."""
+        keys = [key_of(message) for message in messages]
+
+        def agrees(turn: _Turn) -> bool:
+            return turn.end is not None and [key_of(message) for message in turn.known] == keys[: len(turn.known)]
+
+        best = max(filter(agrees, self._turns), key=lambda turn: len(turn.known), default=None)
+        return messages if best is None else [*best.known, *messages[len(best.known) :]]
+
+    def _go_on(self, text: str) -> Branch:
+        """Bring a branch to where it holds `text` as tokens: that of the turn whose text is the longest part of it."""
+        encode = self._codec.encode
+        after = [turn for turn in self._turns if turn.text and text.startswith(turn.text)]
+        before = [turn for turn in self._turns if text.startswith(turn.prompt)]
+        last = max(after, key=lambda turn: (len(turn.text), turn.is_last), default=None)
+        asked = max(before, key=lambda turn: len(turn.prompt), default=None)
+        if last is not None and (asked is None or len(asked.prompt) < len(last.text)):
+            assert last.end is not None
+            branch = last.branch
+            new = encode(last.closing + text[len(last.text) :])
+            if new[:1] == (branch.token_ids[last.end - 1],):  # the policy has said itself that its turn ends
+                new = new[1:]
+            if not last.is_last:
+                return self._session.fork(branch, last.end, new)
+            self._session.extend_tokens(branch, new)
+            return branch
+        if asked is not None:
+            return self._session.fork(asked.branch, asked.start, encode(text[len(asked.prompt) :]))
+        return self._begin(encode(text))
+
+    def _begin(self, token_ids: tuple[int, ...]) -> Branch:
+        """Begin with the prompt of the group, as far as these tokens do."""
+        first = self._session.branches[0]
+        prompt = tuple(first.token_ids[: first.prompt_length])
+        kept = len(prompt) if token_ids[: len(prompt)] == prompt else 0
+        if not kept or first.last_turn is not None or len(first) > kept:
+            return self._session.fork(first, kept, token_ids[kept:])
+        self._session.extend_tokens(first, token_ids[kept:])
+        return first
+
+    def _text_of(self, completion: Completion, stop: Sequence[str]) -> str:
+        """Return what was said as text, without what ended it."""
+        ids = completion.token_ids
+        if completion.finish_reason == "stop" and ids[-1] in self._session.stop_token_ids:
+            return self._codec.decode(ids[:-1])
+        strings = (*self._session.rollout.stop, *stop)
+        text = self._codec.decode(ids)
+        return StopStrings(self._codec, strings).text_before(text) if strings else text
+
+    def _note_reply(self, turn: _Turn, known: Sequence[Message], tools: Sequence[ToolSpec], said: Said) -> None:
+        """Note how the template shows the reply now, so that later texts can be compared with it."""
+        calls = [{"type": "function", "function": {"name": c.name, "arguments": c.arguments}} for c in said.calls]
+        message: Message = {"role": "assistant", "content": said.content} | ({"tool_calls": calls} if calls else {})
+        turn.known = [*known, message]
+        text = self._codec.render(turn.known, tools, for_answer=False)
+        probed = self._codec.render([*known, {"role": "assistant", "content": PROBE}], tools, for_answer=False)
+        closing = probed.rpartition(PROBE)[2]
+        shown = _squeezed(text.removeprefix(turn.prompt))
+        said_texts = [said.content, *(call.name for call in said.calls)]
+        if text.endswith(closing) and all(_squeezed(each) in shown for each in said_texts):
+            turn.text = text
+            turn.closing = closing
+
+
+def _squeezed(text: str) -> str:
+    """Leave out all space, which templates add and strip."""
+    return "".join(text.split())
+
+
+def _for_client(said: Said, name: str) -> Message:
+    """Write a reply as OpenAI's API does."""
+    thoughts, mark, answer = said.content.rpartition(THOUGHT_END)
+    message: Message = {"role": "assistant", "content": answer.lstrip("\n")}
+    if mark:
+        message["reasoning_content"] = thoughts.removeprefix("<think>").strip("\n")
+    calls: list[dict[str, Any]] = []
+    for i, call in enumerate(said.calls):
+        function = {"name": call.name, "arguments": json.dumps(call.arguments)}
+        calls.append({"id": f"{name}-{i}", "type": "function", "function": function})
+    return message | ({"tool_calls": calls} if calls else {})

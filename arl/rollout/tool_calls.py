@@ -1,0 +1,101 @@
+"""Find the tool calls in what a policy said, in the form that its family was taught.
+
+    hermes   <tool_call>{"name": "add", "arguments": {"a": 1}}</tool_call>       Qwen, Hermes, arl's tiny models
+    llama    {"name": "add", "parameters": {"a": 1}}, also behind <|python_tag|>   Llama 3
+
+The chat template says which. Whatever it is, a call that cannot be read is no error of the run: the policy is told.
+"""
+
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from arl.errors import DataError
+
+PYTHON_TAG = "<|python_tag|>"
+_HERMES = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
+
+
+class ToolCall(Struct, frozen=True):
+    """Hold one call that the policy makes."""
+
+    name: str
+    arguments: dict[str, Any]
+
+
+class Said(Struct, frozen=True):
+    """Split what the policy said in a turn."""
+
+    content: str  # before the calls
+    calls: tuple[ToolCall, ...] = ()
+    malformed: str = ""  # what is wrong with a call; then there are no calls, and the content is all that was said
+
+
+Parser = Callable[[str], Said]
+
+
+def parser_for(template: str, model: str) -> Parser:
+    """Return the parser of the calls that a chat template teaches.
+
+    Raises:
+        DataError: the template shows no tools, or has calls of a form that arl does not read.
+    """
+    if "tool" not in template:
+        raise DataError(f"the chat template of {model} knows no tools: leave out rollout.tools, or take another model")
+    if "<tool_call>" in template and "<function=" not in template:
+        return parse_hermes
+    if PYTHON_TAG in template or '"parameters"' in template:
+        return parse_llama
+    raise DataError(
+        f"the chat template of {model} has tool calls of a form that arl does not read; it reads <tool_call>{{JSON}} "
+        "as of Qwen, and JSON as of Llama 3"
+    )
+
+
+def parse_hermes(text: str) -> Said:
+    """Read calls between <tool_call> and </tool_call>."""
+    written = _HERMES.findall(text)
+    return _read(text, text.partition("<tool_call>")[0], written, "arguments")
+
+
+def parse_llama(text: str) -> Said:
+    """Read calls of a turn that is JSON and nothing else; several are apart by semicolons."""
+    head, tag, tail = text.partition(PYTHON_TAG)
+    body = tail if tag else text
+    if not tag and not body.lstrip().startswith("{"):
+        return Said(text)
+    return _read(text, head if tag else "", _objects(body), "parameters")
+
+
+def _objects(text: str) -> list[str]:
+    """Cut a row of JSON objects; what is none stays whole."""
+    decoder = json.JSONDecoder()
+    found: list[str] = []
+    rest = text.strip()
+    while rest:
+        try:
+            _, end = decoder.raw_decode(rest)
+        except ValueError:
+            return [*found, rest]
+        found.append(rest[:end])
+        rest = rest[end:].lstrip("; \n")
+    return found
+
+
+def _read(text: str, content: str, written: list[str], field: str) -> Said:
+    calls = []
+    for one in written:
+        example = f'{{"name": …, "{field}": {{…}}}}'
+        try:
+            call = json.loads(one)
+        except ValueError as error:
+            return Said(text, malformed=f"the tool call is no JSON ({error}); write {example}")
+        if not isinstance(call, dict) or not isinstance(call.get("name"), str):
+            return Said(text, malformed=f"the tool call names no tool; write {example}")
+        if not isinstance(call.get(field), dict):
+            return Said(text, malformed=f"the tool call has no object {field!r}; write {example}")
+        calls.append(ToolCall(call["name"], call[field]))
+    return Said(content if calls else text, tuple(calls))
