@@ -116,8 +116,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    if recipe.mode == "collocated":
-        placement = _with_memory_share(placement, nodes, memory)
+    placement = _with_memory_share(recipe, placement, nodes, memory)
     said = [note for each in codecs.values() for note in each.prompts.notes()]
     return Plan(
         training=problems.training,
@@ -137,10 +136,12 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     )
 
 
-def _with_memory_share(placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None") -> Placement:
-    """Give the engines what ranks leave of their GPUs, where their memory is known."""
+def _with_memory_share(
+    recipe: Recipe, placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None"
+) -> Placement:
+    """Give collocated engines what ranks leave of their GPUs, where their memory is known."""
     known = [node.device_bytes for node in nodes if node.device_bytes]
-    if not known:
+    if recipe.mode != "collocated" or not known:
         return placement
     share = None if memory is None else memory.engine_share
     return placement.with_memory_share(engine_share(min(known), 0, 0) if share is None else share)
