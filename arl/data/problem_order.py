@@ -12,7 +12,6 @@ import math
 import random
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Protocol
 
 from msgspec import Struct
 
@@ -28,31 +27,8 @@ class OrderState(Struct, frozen=True):
     resting: dict[str, Count] = {}  # id of a problem that is skipped -> the epoch in which it is tried again
 
 
-class Order(Protocol):
-    """Hand out training problems without end."""
-
-    @property
-    def position(self) -> int:
-        """Return how many problems were handed out or skipped."""
-
-    def __next__(self) -> Problem:
-        """Return the next problem."""
-
-    def learned(self, problem: Problem, pass_rate: float) -> None:
-        """Note the share of right episodes of a group of this problem."""
-
-    def states(self) -> dict[str, OrderState]:
-        """Return what a checkpoint keeps, by source."""
-
-    def restore(self, states: Mapping[str, OrderState]) -> None:
-        """Go on from a checkpoint."""
-
-    def metrics(self) -> dict[str, float]:
-        """Return what is to be logged of this moment, beside `epochs`."""
-
-
 class ProblemOrder:
-    """Hand out the problems of one source, each epoch in its own deterministic shuffle. Implements Order.
+    """Hand out the problems of one source, each epoch in its own deterministic shuffle.
 
     >>> order = ProblemOrder([Problem("a"), Problem("b")], seed=0)
     >>> sorted(next(order).prompt for _ in range(2))
@@ -73,7 +49,7 @@ class ProblemOrder:
         self._shuffled = problems
         self._num_skipped = 0
         self._resting: dict[str, int] = {}  # id -> the epoch in which it is tried again
-        self.position = 0
+        self.position = 0  # problems handed out or skipped
 
     def __iter__(self) -> "ProblemOrder":
         return self
@@ -107,7 +83,10 @@ class ProblemOrder:
             self._num_skipped += 1
 
     def learned(self, problem: Problem, pass_rate: float) -> None:
-        """See Order. A problem that is always or never solved is left out of the next `curriculum.epochs` epochs."""
+        """Note the share of right episodes of a group of this problem.
+
+        A problem that is always or never solved is left out of the next `curriculum.epochs` epochs.
+        """
         if self._curriculum is None:
             return
         if self._curriculum.skips(pass_rate):
@@ -116,23 +95,23 @@ class ProblemOrder:
             self._resting.pop(problem.id, None)
 
     def states(self) -> dict[str, OrderState]:
-        """See Order."""
+        """Return what a checkpoint keeps, by source."""
         return {self._source: OrderState(self.position, self._num_skipped, dict(self._resting))}
 
     def restore(self, states: Mapping[str, OrderState]) -> None:
-        """See Order."""
+        """Go on from a checkpoint."""
         state = states[self._source]
         self.position = state.position
         self._num_skipped = state.num_skipped
         self._resting = dict(state.resting)
 
     def metrics(self) -> dict[str, float]:
-        """See Order."""
+        """Return what is to be logged of this moment, beside `epochs`."""
         return {} if self._curriculum is None else {"curriculum/skipped": self.num_resting / len(self._problems)}
 
 
 class MixedOrder:
-    """Hand out the problems of several sources by their weights. Implements Order.
+    """Hand out the problems of several sources by their weights, as a ProblemOrder does those of one.
 
     Whose turn it is follows from how many problems each has had: the quota method of Balinski and Young (The American
     Mathematical Monthly 82, 1975). Of the sources that have had less than their share of n problems, the n-th is of the
@@ -161,22 +140,25 @@ class MixedOrder:
         return next(self._orders[source])
 
     def learned(self, problem: Problem, pass_rate: float) -> None:
-        """See Order."""
+        """See ProblemOrder."""
         self._orders[problem.source].learned(problem, pass_rate)
 
     def states(self) -> dict[str, OrderState]:
-        """See Order."""
+        """See ProblemOrder."""
         return {source: state for order in self._orders.values() for source, state in order.states().items()}
 
     def restore(self, states: Mapping[str, OrderState]) -> None:
-        """See Order."""
+        """See ProblemOrder."""
         for order in self._orders.values():
             order.restore(states)
 
     def metrics(self) -> dict[str, float]:
-        """See Order."""
+        """See ProblemOrder."""
         found: dict[str, float] = {}
         for source, order in self._orders.items():
             own = {"epochs": order.epochs, **order.metrics()}
             found |= {f"source/{source}/{name.rpartition('/')[2]}": value for name, value in own.items()}
         return found
+
+
+Order = ProblemOrder | MixedOrder

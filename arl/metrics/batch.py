@@ -11,6 +11,13 @@ from msgspec import Struct
 from arl.metrics.names import METRICS, OF_ENV, OF_PART, OF_SOURCE, Record
 from arl.types import CORRECT, REJECTED, Batch, Trajectory, TrajectoryGroup
 
+OF_EACH_SOURCE = {  # metric of a source -> of the batch, computed over the groups of the source
+    "reward": "reward/trained_mean",
+    "length": "length/mean",
+    "token_age": "token_age/mean",
+    "staleness_max": "staleness/max",
+}
+
 
 class BatchAges(NamedTuple):
     """Hold how old a batch is when its step begins."""
@@ -100,16 +107,9 @@ def source_metrics(batch: Batch, sources: Iterable[str]) -> Record:
             record[f"{OF_SOURCE}{source}/share"] = 0.0
             continue
         own = Batch(batch.version, tuple(groups))
-        trajectories = _trajectories(own)
-        ages = ages_of(own).metrics
-        values: Record = {
-            "share": len(groups) / len(batch.groups),
-            "reward": float(np.mean([trajectory.reward for trajectory in trajectories])),
-            "right": pass_rate(trajectories),
-            "length": float(np.mean([trajectory.num_sampled for trajectory in trajectories])),
-        }
-        if "staleness/max" in ages:
-            values |= {"token_age": ages["token_age/mean"], "staleness_max": ages["staleness/max"]}
+        found = batch_metrics(own, consumed_at=0.0) | ages_of(own).metrics
+        values: Record = {"share": len(groups) / len(batch.groups), "right": pass_rate(_trajectories(own))}
+        values |= {name: found[of_batch] for name, of_batch in OF_EACH_SOURCE.items() if of_batch in found}
         record |= {f"{OF_SOURCE}{source}/{name}": value for name, value in values.items()}
     return record
 

@@ -6,7 +6,7 @@ Problem ─► open: prompt ids ─► G sessions ─► run: an env drives each
 import asyncio
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -166,34 +166,32 @@ class Episodes:
 
 
 class SourceGroups:
-    """Run each group by the prompts, env and rewards of its problem's source. Implements Groups, see arl.rollout.base.
+    """Run each group by the prompts, env and rewards of its problem's source. Implements Groups."""
 
-    Args:
-        sources: the episodes of each source, by its name, with one gate meter and one drain.
-    """
-
-    def __init__(self, sources: Mapping[str, Episodes]) -> None:
-        self._sources = sources
+    def __init__(self) -> None:
+        self.sources: dict[str, Episodes] = {}  # with this gate meter and this drain
+        self.gate_meter = GateMeter()
+        self.drain = Drain()
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """See Groups."""
-        return self._sources[problem.source].open(name, problem, journals)
+        return self.sources[problem.source].open(name, problem, journals)
 
     async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
         """See Groups."""
-        return await self._sources[problem.source].run(problem, sessions)
+        return await self.sources[problem.source].run(problem, sessions)
 
     @property
     def reward_wait_seconds(self) -> float:
         """See Groups."""
-        return sum(episodes.reward_wait_seconds for episodes in self._sources.values())
+        return sum(episodes.reward_wait_seconds for episodes in self.sources.values())
 
     @property
     def num_graded_groups(self) -> int:
         """See Groups."""
-        return sum(episodes.num_graded_groups for episodes in self._sources.values())
+        return sum(episodes.num_graded_groups for episodes in self.sources.values())
 
     @property
     def num_diverged(self) -> int:
         """Return how many episodes had an env that did not repeat what a resumed run had recorded."""
-        return sum(episodes.num_diverged for episodes in self._sources.values())
+        return sum(episodes.num_diverged for episodes in self.sources.values())

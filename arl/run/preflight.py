@@ -117,10 +117,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    known = [node.device_bytes for node in nodes if node.device_bytes]
-    if recipe.mode == "collocated" and known:  # engines take what ranks leave of their GPUs
-        share = None if memory is None else memory.engine_share
-        placement = placement.with_memory_share(engine_share(min(known), 0, 0) if share is None else share)
+    placement = _with_memory_share(recipe, placement, nodes, memory)
     said = [note for each in codecs.values() for note in each.prompts.notes()]
     return Plan(
         training=problems.training,
@@ -138,6 +135,17 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         prompts=_describe(codecs, problems.training),
         notes=tuple(dict.fromkeys([*problems.notes, *said, *filter(None, notes)])),
     )
+
+
+def _with_memory_share(
+    recipe: Recipe, placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None"
+) -> Placement:
+    """Give collocated engines what ranks leave of their GPUs, where their memory is known."""
+    known = [node.device_bytes for node in nodes if node.device_bytes]
+    if recipe.mode != "collocated" or not known:
+        return placement
+    share = None if memory is None else memory.engine_share
+    return placement.with_memory_share(engine_share(min(known), 0, 0) if share is None else share)
 
 
 def _describe(codecs: Mapping[str, HuggingFaceCodec], training: Sequence[Problem]) -> tuple[str, ...]:

@@ -12,11 +12,13 @@ Four worlds differ in what they open, and one assembly runs them all:
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
+
+import numpy as np
 
 from arl.config.imports import import_attribute, import_function
 from arl.config.recipe import Recipe, WorldName, WorldTraits
@@ -32,7 +34,6 @@ from arl.rollout.env_watch import EnvWatch
 from arl.rollout.episodes import Episodes, Rewards, SourceGroups
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
-from arl.rollout.ledger import GateMeter
 from arl.rollout.problem_queue import TailGate, TailRounds
 from arl.rollout.staleness import Admission, StalenessGate
 from arl.run.checkpoint import RunState, older_versions
@@ -159,36 +160,9 @@ def recipe_parts(
     """
     recipe = context.recipe
     plan = context.plan
-    rollout = recipe.rollout
-    tail = None
-    admission: Admission
-    if plan.lags is not None:
-        admission = LagSchedule(plan.lags)
-    elif rollout.tail_batching is not None:
-        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
-        admission = TailGate(tail)
-    else:
-        admission = StalenessGate(rollout.problems_per_step, rollout.max_age, recipe.sync.every)
-    gate_meter = GateMeter()
-    drain = Drain()
     codecs = {name: codec(source) for name, source in recipe.sources.items()}
-    episodes = {
-        name: Episodes(
-            engine,
-            codecs[name],
-            rewards(source),
-            env=import_function(env_name(source), "rollout.env"),
-            watch=EnvWatch(env_name(source), recipe.deadlines.episode, context.display.note),
-            rollout=rollout,
-            seed=recipe.seed,
-            max_length=plan.max_length,
-            shaping=recipe.reward,
-            gate_meter=gate_meter,
-            drain=drain,
-        )
-        for name, source in recipe.sources.items()
-    }
-    groups = SourceGroups(episodes)
+    groups = _groups(context, engine, codecs, rewards)
+    admission, tail = _admission(recipe, plan.lags)
 
     async def measure(problems: Sequence[Problem], version: int) -> Sequence[Accuracy]:
         accuracies = []
@@ -198,7 +172,7 @@ def recipe_parts(
         return with_mean(accuracies)
 
     return Parts(
-        rollout=rollout,
+        rollout=recipe.rollout,
         deadlines=recipe.deadlines,
         steps=recipe.train.steps,
         tokens=recipe.train.tokens,
@@ -208,15 +182,52 @@ def recipe_parts(
         problems=recipe_order(recipe, plan.training),
         groups=groups,
         keep=recipe_filter(recipe),
-        lease=recipe_lease(recipe, engine, drain),
-        gate_meter=gate_meter,
-        drain=None if recipe.sync.interrupt else drain,
+        lease=recipe_lease(recipe, engine, groups.drain),
+        gate_meter=groups.gate_meter,
+        drain=None if recipe.sync.interrupt else groups.drain,
         tail=tail,
         codec=next(iter(codecs.values())),
         display=context.display,
         evaluate=measure,
         num_diverged=lambda: groups.num_diverged,
     )
+
+
+def _admission(recipe: Recipe, lags: np.ndarray | None) -> tuple[Admission, TailRounds | None]:
+    """Return what decides when groups start, and the rounds of tail batching, if there are any."""
+    rollout = recipe.rollout
+    if lags is not None:
+        return LagSchedule(lags), None
+    if rollout.tail_batching is not None:
+        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
+        return TailGate(tail), tail
+    return StalenessGate(rollout.problems_per_step, rollout.max_age, recipe.sync.every), None
+
+
+def _groups(
+    context: RunContext,
+    engine: Engine,
+    codecs: Mapping[str, TextCodec],
+    rewards: Callable[[Recipe], Rewards],
+) -> SourceGroups:
+    """Return what opens and runs the episodes of each source."""
+    recipe = context.recipe
+    groups = SourceGroups()
+    for name, source in recipe.sources.items():
+        groups.sources[name] = Episodes(
+            engine,
+            codecs[name],
+            rewards(source),
+            env=import_function(env_name(source), "rollout.env"),
+            watch=EnvWatch(env_name(source), recipe.deadlines.episode, context.display.note),
+            rollout=recipe.rollout,
+            seed=recipe.seed,
+            max_length=context.plan.max_length,
+            shaping=recipe.reward,
+            gate_meter=groups.gate_meter,
+            drain=groups.drain,
+        )
+    return groups
 
 
 def recipe_order(recipe: Recipe, training: Sequence[Problem]) -> Order:

@@ -214,9 +214,9 @@ def run_problems(
 
 def _of_source(name: str, sets: ProblemSets) -> ProblemSets:
     """Give problems and notes the name of their source."""
-    return ProblemSets(
+    return structs.replace(
+        sets,
         training=[structs.replace(problem, source=name) for problem in sets.training],
         held_out=[structs.replace(problem, source=name) for problem in sets.held_out],
-        longest=sets.longest,
         notes=tuple(f"{name}: {note}" for note in sets.notes),
     )
