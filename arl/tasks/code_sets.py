@@ -14,7 +14,7 @@ from arl.config.section import Section
 from arl.data.hub import HubFiles
 from arl.data.table_rows import Row, read_rows
 from arl.errors import DataError
-from arl.reward.code import WEIGHTS, score, vote
+from arl.reward.code import score, vote
 from arl.reward.code.formats import read_tests
 from arl.tasks.base import Split, SplitSource, Task
 from arl.tasks.source import Source
@@ -49,7 +49,6 @@ class CodeSet(Task):
     prompting: ClassVar[Mapping[str, Any]] = {"suffix": SUFFIX, "deduplicate": True, "overlap": "drop"}
     reward = staticmethod(score)
     extract = staticmethod(vote)
-    reward_weights: ClassVar[Mapping[str, float]] = WEIGHTS
 
     def __init__(self, options: Any) -> None:
         self._options = options
