@@ -123,14 +123,15 @@ def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stop
         "stops": stops,
     }
     count = len(tests.list if isinstance(tests, AssertTests) else tests.cases)
+    judging, solving = _sources()
     program = Program(
-        code=f"{_source()}\njudge()\n",
+        code=judging,
         stdin=msgspec.json.encode(task).decode(),
         seconds=min(count * tests.seconds, TOTAL_SECONDS) + START_SECONDS,
         memory_mb=tests.memory_mb,
     )
     files = {rpc.SOLUTION: code.encode("utf-8", "replace")}
-    peer = msgspec.structs.replace(program, code=f"{_source()}\nsolve()\n", stdin="", files=files)
+    peer = msgspec.structs.replace(program, code=solving, stdin="", files=files)
     result = box.run(program, peer)
     _, found, verdict = result.stdout.rpartition(f"\n{secret} ")
     if not found:  # the tests themselves do not end, or take all memory
@@ -142,5 +143,7 @@ def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stop
 
 
 @functools.cache
-def _source() -> str:
-    return Path(rpc.__file__).read_text()
+def _sources() -> tuple[str, str]:
+    """Return the programs of the tests and of the solution, each without the half of the other, to compile less."""
+    shared, solving, judging = Path(rpc.__file__).read_text().split("# ---- ")
+    return f"{shared}# {judging}\njudge()\n", f"{shared}# {solving}\nsolve()\n"
