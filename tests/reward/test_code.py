@@ -146,6 +146,15 @@ def test_calls_compare_what_a_function_or_a_method_of_solution_returns() -> None
     assert verdict("def pair(a, b): return [b, a]", tests) == ("wrong", 0.0)
 
 
+def test_huge_inputs_and_integers_reach_the_solution_and_odd_text_harms_only_itself() -> None:
+    tests = calls("total", ([list(range(300_000)), 2**200], 2**200 + 44_999_850_000))
+    assert verdict("def total(xs, n): return sum(xs) + n", tests) == ("correct", 1.0)
+    assert verdict("print(len(input()))", streams(("x" * (6 << 20), str(6 << 20)))) == ("correct", 1.0)
+    assert verdict("x = '\0'", streams(("", ""))) == ("runtime", 0.0)
+    assert verdict("x = '\0'", DOUBLE) == ("runtime", 0.0)
+    assert verdict("def double(x): return b'\\xff'.decode()", DOUBLE) == ("runtime", 0.0)
+
+
 ADD = "a, b = map(int, input().split())\nprint(a + b)"
 
 

@@ -179,7 +179,7 @@ def _cases(entry: str | None, cases: list[dict[str, Any]], **settings: Any) -> F
         arguments = (
             [json.loads(line) for line in given.split("\n") if line.strip()] if isinstance(given, str) else given
         )
-        calls.append(Case(arguments, json.loads(expected) if isinstance(expected, str) else expected))
+        calls.append(Case(arguments, _value(expected) if isinstance(expected, str) else expected))
     is_json = isinstance(cases[0]["output"], str)
     return FunctionTests(entry=entry, cases=tuple(calls), unwraps=not is_json, prelude=PRELUDE, **settings)
 
@@ -272,6 +272,14 @@ FORMATS: Mapping[str, Callable[[Mapping[str, Any]], AnyTests]] = {
 
 def _parsed(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
+
+
+def _value(text: str) -> Any:
+    """Read JSON; text that is none stands for itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def _text(value: Any) -> str:

@@ -126,7 +126,7 @@ def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stop
     judging, solving = _sources()
     program = Program(
         code=judging,
-        stdin=msgspec.json.encode(task).decode(),
+        stdin=json.dumps(task, default=msgspec.structs.asdict),  # msgspec has no integers beyond 64 bits
         seconds=min(count * tests.seconds, TOTAL_SECONDS) + START_SECONDS,
         memory_mb=tests.memory_mb,
     )
