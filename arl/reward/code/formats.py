@@ -25,24 +25,9 @@ from arl.types import Problem
 MAX_UNPACKED = 1 << 30  # bytes of the tests of one problem
 
 # What programs for LeetCode take for granted, as in the harness of LiveCodeBench.
-PRELUDE = """import sys
-from string import *
-from re import *
-from datetime import *
-from collections import *
-from heapq import *
-from bisect import *
-from copy import *
-from math import *
-from random import *
-from statistics import *
-from itertools import *
-from functools import *
-from operator import *
-from typing import *
-import string, re, datetime, collections, heapq, bisect, copy, math, random, statistics, itertools, functools, operator
-sys.setrecursionlimit(50000)
-"""
+_OFFERED = "string re datetime collections heapq bisect copy math random statistics itertools functools operator typing"
+PRELUDE = "".join(f"from {module} import *\n" for module in _OFFERED.split())
+PRELUDE += f"import sys, {_OFFERED.replace(' ', ', ')}\nsys.setrecursionlimit(50000)\n"
 
 
 class Tests(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
