@@ -24,7 +24,7 @@ from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
 from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter
-from arl.run.checks import check_gpus
+from arl.run.checks import check_gpus, check_sandboxes
 from arl.run.evaluation.suite import Suite, held_out_suite, load_suite, run_problems
 from arl.run.machines import resolve_auto
 from arl.run.processes import rare_collections
@@ -107,6 +107,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         versions = kept_versions(recipe, lags)
         memory = plan_recipe(recipe, nodes, placement, transport, problems.longest, versions, named is None)
     if named is None:
+        check_sandboxes([recipe, *(suite.recipe for suite in suites.values())])
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
