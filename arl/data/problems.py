@@ -60,7 +60,9 @@ def load_problems(
     if data.task is not None:
         task = open_task(data)
         training = as_candidates(task.problems("training", seed), data.task)
+        notes += task.notes
         held_out = as_candidates(task.problems("evaluation", seed), data.task)
+        notes += task.notes
     else:
         training, held_out = _of_files(data, notes)
     evaluations = {"the problems of the evaluation": held_out}

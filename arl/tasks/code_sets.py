@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 from arl.config.section import Section
 from arl.data.hub import HubFiles
 from arl.data.table_rows import Row, read_rows
-from arl.errors import DataError
+from arl.errors import DataError, short_message
 from arl.reward.code import score, vote
 from arl.reward.code.formats import read_tests
 from arl.reward.code.judge import VERDICTS
@@ -73,12 +73,16 @@ class CodeSet(Task):
                 f"mbpp, and name {name} in eval.suites"
             )
         rows = (row for source in sources for file in source.files(f"task {name}") for row in read_rows(file, name))
-        problems = [problem for row in rows for problem in self._problem(row, split)]
+        left_out: list[str] = []
+        problems = [problem for row in rows for problem in self._problem(row, split, left_out)]
         close_sandbox()
+        self.notes = ()
+        if left_out:
+            self.notes = (f"{len(left_out):,} rows of {name} left out (data.options.malformed): {left_out[0]}",)
         return problems
 
-    def _problem(self, row: Row, split: Split) -> Iterator[Problem]:
-        """Yield the problem of a row, if the side has it.
+    def _problem(self, row: Row, split: Split, left_out: list[str]) -> Iterator[Problem]:
+        """Yield the problem of a row, if the side has it; add to `left_out` why it was left out.
 
         Raises:
             DataError: the row is no problem.
@@ -95,10 +99,11 @@ class CodeSet(Task):
                 _check_solution(problem, row.values)
             yield problem
         except (DataError, KeyError, ValueError, TypeError, AttributeError) as error:
+            cause = f"has no column {error}" if isinstance(error, KeyError) else str(error)
+            left_out.append(short_message(f"{row.place}: {cause}"))
             if self._options.malformed == "fail":
-                cause = f"has no column {error}" if isinstance(error, KeyError) else str(error)
                 remedy = "correct it, or leave such rows out with data.options.malformed: skip"
-                raise DataError(f"{row.place}: {cause}; {remedy}") from error
+                raise DataError(f"{left_out[0]}; {remedy}") from error
 
     def has(self, row: Mapping[str, Any], split: Split) -> bool:
         """Return whether a side has a row of its files."""

@@ -165,7 +165,10 @@ def test_a_problem_whose_own_solution_fails_its_tests_is_named_or_left_out_where
     assert len(read("mbpp")) == 2
     with pytest.raises(DataError, match=r"mbpp.jsonl:2: its own solution does not pass its tests \(wrong\); correct"):
         read("mbpp", check=True)
-    assert len(read("mbpp", check=True, malformed="skip")) == 1
+    task = open_task(Data(task="mbpp", options={"check": True, "malformed": "skip"}))
+    assert len(task.problems("evaluation", seed=0)) == 1
+    (note,) = task.notes
+    assert note.startswith("1 rows of mbpp left out (data.options.malformed): ")
 
 
 def test_a_set_for_evaluation_alone_says_so_and_every_set_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
