@@ -147,6 +147,16 @@ class TrajectoryGroup(Struct, frozen=True):
     arrival_version: Count  # the trainer's version when it ended
     arrival_time: float
 
+    @property
+    def episodes(self) -> list[list[Trajectory]]:
+        """Return the branches of each episode."""
+        episodes: list[list[Trajectory]] = []
+        for trajectory in self.trajectories:
+            if trajectory.branch == 0:
+                episodes.append([])
+            episodes[-1].append(trajectory)
+        return episodes
+
 
 class Batch(Struct, frozen=True):
     """Hold what step `version` consumes: P groups, none with a token older than the staleness bound or its lag."""

@@ -40,6 +40,7 @@ PUBLISHED: dict[str, PretrainedConfig] = {
     "Qwen2.5-1.5B-Instruct": _qwen2(151_936, 1536, 8960, 28, 12, 2, 32_768, True),
     "Qwen2.5-7B-Instruct": _qwen2(152_064, 3584, 18_944, 28, 28, 4, 32_768, False),
     "DeepSeek-R1-Distill-Qwen-1.5B": _qwen2(151_936, 1536, 8960, 28, 12, 2, 131_072, False),
+    "DeepSeek-R1-Distill-Qwen-14B": _qwen2(152_064, 5120, 13_824, 48, 40, 8, 131_072, False),
     "DeepSeek-R1-Distill-Qwen-32B": _qwen2(152_064, 5120, 27_648, 64, 40, 8, 131_072, False),
     "DeepSeek-R1-Distill-Llama-8B": _llama(128_256, 4096, 14_336, 32, 32, 8, 131_072, False),
     "Qwen3-0.6B": _qwen3(151_936, 1024, 3072, 28, 16, 8, 40_960, True),

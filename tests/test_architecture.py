@@ -49,6 +49,7 @@ STANDALONE = [
     "arl/engine/sglang/server_process.py",
     "arl/launch/child.py",
     "arl/launch/network.py",
+    "arl/reward/code/rpc.py",
 ]
 IMPORTS = (ast.Import, ast.ImportFrom)
 

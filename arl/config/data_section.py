@@ -16,6 +16,7 @@ TASKS: Mapping[str, str] = {
     "running_checksum": "arl.tasks.running_checksum:RunningChecksum",
     "long_tail": "arl.tasks.long_tail:LongTail",
     "short_sums": "arl.tasks.short_sums:ShortSums",
+    "tool_sums": "arl.tasks.tool_sums:ToolSums",
     "arithmetic": "arl.tasks.arithmetic:Arithmetic",
     "gsm8k": "arl.tasks.math_sets:Gsm8k",
     "math": "arl.tasks.math_sets:Math",
@@ -23,6 +24,15 @@ TASKS: Mapping[str, str] = {
     "aime24": "arl.tasks.math_sets:Aime24",
     "aime25": "arl.tasks.math_sets:Aime25",
     "amc23": "arl.tasks.math_sets:Amc23",
+    "humaneval": "arl.tasks.code_sets:HumanEval",
+    "mbpp": "arl.tasks.code_sets:Mbpp",
+    "livecodebench": "arl.tasks.code_sets:LiveCodeBench",
+    "livecodebench_v5": "arl.tasks.code_sets:LiveCodeBenchV5",
+    "deepcoder": "arl.tasks.code_sets:DeepCoder",
+    "codecontests": "arl.tasks.code_sets:CodeContests",
+    "codeforces": "arl.tasks.code_sets:Codeforces",
+    "taco": "arl.tasks.code_sets:Taco",
+    "apps": "arl.tasks.code_sets:Apps",
 }
 """Built-in tasks: short name -> module:attribute. `arl tasks` lists them."""
 

@@ -66,7 +66,15 @@ class Rollout(Section):
     """More token ids that end a turn."""
     env: str | None = None
     """`module:attribute` of an async function (problem, session) that drives one episode. null: the task's, or a single
-    turn."""
+    turn; with `tools`, arl.rollout.tools:use_tools."""
+    tools: tuple[str, ...] = ()
+    """What the policy may call: `python`, an interpreter in the sandbox, or a `module:function`; docs/tools.md."""
+    max_turns: Positive = 16
+    """Turns of one episode in which the policy may use tools."""
+    tool_seconds: PositiveFloat = 10.0
+    """Seconds after which a call of a tool has failed."""
+    tool_output: Positive = 4000
+    """Characters of what a tool returns that the policy sees."""
     agent: Annotated[str, Field(min_length=1)] | None = None
     """Command of a program that drives one episode through an OpenAI-compatible endpoint, in the place of an env:
     docs/agents.md."""

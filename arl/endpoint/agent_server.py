@@ -16,16 +16,17 @@ import msgspec
 from aiohttp import web
 
 from arl.endpoint.openai_answers import stream_events
-from arl.endpoint.openai_requests import MODEL, RefusedRequest
+from arl.endpoint.openai_requests import EPISODE_ENDED, MODEL, RefusedRequest
 from arl.launch.network import LOOPBACK, free_listener
 
 if TYPE_CHECKING:
-    from arl.endpoint.episode_endpoint import Answer, EpisodeEndpoint
+    from arl.endpoint.episode_endpoint import EpisodeEndpoint
 
 MAX_BYTES = 1 << 26  # of a request's body
 SHUTDOWN_SECONDS = 1.0  # that handlers have at the end
 BACKLOG = 1024  # connections that the kernel holds until they are accepted
 PREFIX = "/episodes/{secret}/v1"
+SERVED = "POST chat/completions and completions, GET models"
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
@@ -59,10 +60,8 @@ class AgentServer:
         app = web.Application(middlewares=[_answer_errors], client_max_size=MAX_BYTES)
         app.add_routes(
             [
-                web.post(f"{PREFIX}/chat/completions", self._chat),
-                web.post(f"{PREFIX}/completions", self._complete),
+                web.post(f"{PREFIX}/{{kind:chat/completions|completions}}", self._generate),
                 web.get(f"{PREFIX}/models", self._list_models),
-                web.get(f"{PREFIX}/models/{MODEL}", self._describe_model),
             ]
         )
         runner = web.AppRunner(app, access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS)
@@ -73,33 +72,29 @@ class AgentServer:
         return runner
 
     def _episode(self, request: web.Request) -> "EpisodeEndpoint":
-        try:
-            return self._episodes[request.match_info["secret"]]
-        except KeyError:
-            raise RefusedRequest(
-                "no episode has this address: it has ended, or the base URL is wrong", status=410, code="episode_ended"
-            ) from None
+        episode = self._episodes.get(request.match_info["secret"])
+        if episode is None:
+            raise RefusedRequest("no episode has this address: it has ended, or the URL is wrong", 410, EPISODE_ENDED)
+        return episode
 
-    async def _chat(self, request: web.Request) -> web.StreamResponse:
+    async def _generate(self, request: web.Request) -> web.StreamResponse:
+        """Answer whole, or as a stream."""
         episode = self._episode(request)
-        body = await request.read()
-        return await _respond(request, await episode.chat(body))
-
-    async def _complete(self, request: web.Request) -> web.StreamResponse:
-        episode = self._episode(request)
-        body = await request.read()
-        return await _respond(request, await episode.complete(body))
+        respond = episode.chat if request.match_info["kind"] == "chat/completions" else episode.complete
+        asked, answer = await respond(await request.read())
+        if not asked.stream:
+            return _json(answer)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        await response.prepare(request)
+        for event in stream_events(answer, asked.wants_usage):
+            await response.write(event)
+        return response
 
     async def _list_models(self, request: web.Request) -> web.Response:
         self._episode(request)
-        return _json({"object": "list", "data": [DESCRIPTION]})
-
-    async def _describe_model(self, request: web.Request) -> web.Response:
-        self._episode(request)
-        return _json(DESCRIPTION)
+        return _json({"object": "list", "data": [{"id": MODEL, "object": "model", "created": 0, "owned_by": "arl"}]})
 
 
-DESCRIPTION = {"id": MODEL, "object": "model", "created": 0, "owned_by": "arl"}
 _servers: "WeakKeyDictionary[asyncio.AbstractEventLoop, AgentServer]" = WeakKeyDictionary()
 
 
@@ -113,23 +108,11 @@ async def _answer_errors(request: web.Request, handler: Handler) -> web.StreamRe
     """Answer what is refused in OpenAI's form."""
     try:
         return await handler(request)
-    except RefusedRequest as refused:
-        return _json(refused.body(), refused.status)
+    except RefusedRequest as error:
+        refused = error
     except web.HTTPException as error:  # no such path, or a body beyond all bounds
-        served = "POST chat/completions and completions, GET models"
-        refused = RefusedRequest(f"{request.method} {request.path}: {error.reason}; served are {served}", error.status)
-        return _json(refused.body(), refused.status)
-
-
-async def _respond(request: web.Request, answer: "Answer") -> web.StreamResponse:
-    """Send an answer, whole or as a stream."""
-    if not answer.is_stream:
-        return _json(answer.whole)
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-store"})
-    await response.prepare(request)
-    for event in stream_events(answer.whole, answer.wants_usage):
-        await response.write(event)
-    return response
+        refused = RefusedRequest(f"{request.method} {request.path}: {error.reason}; served are {SERVED}", error.status)
+    return _json(refused.body(), refused.status)
 
 
 def _json(value: Any, status: int = 200) -> web.Response:

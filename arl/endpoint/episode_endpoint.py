@@ -1,4 +1,4 @@
-"""Answer the requests of one episode's agent. Every token that they sample is in the episode's record.
+"""AgentAnswer the requests of one episode's agent. Every token that they sample is in the episode's record.
 
     async with open_endpoint(session) as url:
         client = AsyncOpenAI(base_url=url, api_key="unused")
@@ -12,15 +12,16 @@ import asyncio
 import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import msgspec
 
 from arl.clock import VirtualLoop
 from arl.endpoint.agent_server import agent_server
-from arl.endpoint.openai_answers import chat_answer, completion_answer
+from arl.endpoint.openai_answers import CHAT, TEXT, Json, answer_of, chat_choices, text_choices
 from arl.endpoint.openai_requests import (
     CONTEXT_EXCEEDED,
+    EPISODE_ENDED,
     ChatRequest,
     CompletionRequest,
     RefusedRequest,
@@ -59,16 +60,8 @@ async def open_endpoint(session: Session) -> AsyncIterator[str]:
         raise episode.failure
 
 
-class Answer(NamedTuple):
-    """Hold an answer of OpenAI's API, and how it is to be sent."""
-
-    whole: dict[str, Any]
-    is_stream: bool
-    wants_usage: bool
-
-
 class EpisodeEndpoint:
-    """Answer requests by the policy.
+    """AgentAnswer requests by the policy.
 
     Args:
         scope: around the agent, which is interrupted when a request fails in the engine.
@@ -93,25 +86,24 @@ class EpisodeEndpoint:
         if self._open:
             await asyncio.wait(self._open)
 
-    async def chat(self, body: bytes) -> Answer:
-        """Answer a request to /chat/completions.
+    async def chat(self, body: bytes) -> tuple[ChatRequest, Json]:
+        """Return a request to /chat/completions, and the answer.
 
         Raises:
             RefusedRequest: it cannot be served.
         """
         request = read_request(body, ChatRequest, self._session.temperature)
         messages = msgspec.to_builtins(request.messages)
-        tools = () if request.tool_choice == "none" else msgspec.to_builtins(request.tools or ())
+        tools = () if request.tool_choice == "none" else request.tools or ()
 
         def reply() -> Coroutine[Any, Any, Reply]:
             return self._conversation.reply(messages, tools, limit=request.limit, stop=request.stops)
 
         replies = await self._sample(reply, request.n or 1)
-        whole = chat_answer(replies, self._session.codec, bool(request.logprobs))
-        return Answer(whole, bool(request.stream), request.wants_usage)
+        return request, answer_of(CHAT, replies, chat_choices(replies, self._session.codec, bool(request.logprobs)))
 
-    async def complete(self, body: bytes) -> Answer:
-        """Answer a request to /completions.
+    async def complete(self, body: bytes) -> tuple[CompletionRequest, Json]:
+        """Return a request to /completions, and the answer.
 
         Raises:
             RefusedRequest: it cannot be served.
@@ -119,8 +111,8 @@ class EpisodeEndpoint:
         request = read_request(body, CompletionRequest, self._session.temperature)
         prompt = tokens_of(self._session, request.prompt)
         replies = await self._sample(lambda: self._continue(prompt, request), request.n or 1)
-        whole = completion_answer(replies, self._session.codec, request.logprobs is not None)
-        return Answer(whole, bool(request.stream), request.wants_usage)
+        wants_logprobs = request.logprobs is not None
+        return request, answer_of(TEXT, replies, text_choices(replies, self._session.codec, wants_logprobs))
 
     async def _continue(self, prompt: Sequence[int], request: CompletionRequest) -> Reply:
         """Let the policy continue these tokens."""
@@ -143,7 +135,7 @@ class EpisodeEndpoint:
                 engine has failed.
         """
         if self._is_closing:
-            raise RefusedRequest("the episode has ended", status=410, code="episode_ended")
+            raise RefusedRequest("the episode has ended", 410, EPISODE_ENDED)
         task = asyncio.create_task(_together(reply, count))
         self._open.add(task)
         task.add_done_callback(self._ended)
@@ -152,7 +144,7 @@ class EpisodeEndpoint:
         finally:
             task.cancel()  # if the client has gone
         if task.cancelled():
-            raise RefusedRequest("the episode has ended", status=410, code="episode_ended")
+            raise RefusedRequest("the episode has ended", 410, EPISODE_ENDED)
         error = task.exception()
         if isinstance(error, RefusedRequest):
             raise error

@@ -1,7 +1,7 @@
 """Write answers of OpenAI's API, whole or as the events of a stream.
 
-Reply… ─► chat_answer, completion_answer ─► JSON
-                                       └──► stream_events ─► data: …, data: [DONE]
+Reply… ─► choices ─► answer_of ─► JSON
+                         └──► stream_events ─► data: …, data: [DONE]
 """
 
 import secrets
@@ -15,42 +15,48 @@ from arl.data.text_codec import TextCodec
 from arl.endpoint.openai_requests import MODEL
 from arl.rollout.conversation import Reply
 
+Json = dict[str, Any]
 CHAT = "chat.completion"
 TEXT = "text_completion"
-DONE = b"data: [DONE]\n\n"
 
 
-def chat_answer(replies: Sequence[Reply], codec: TextCodec, wants_logprobs: bool) -> dict[str, Any]:
-    """Return the answer to a request to /chat/completions, with a choice for each reply."""
-    choices = []
-    for index, reply in enumerate(replies):
-        logprobs = None
-        if wants_logprobs:
-            pairs = zip(_token_texts(reply, codec), reply.completion.logprobs, strict=True)
-            content = [
-                {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
-                for text, logprob in pairs
-            ]
-            logprobs = {"content": content, "refusal": None}
-        choices.append(
-            {"index": index, "message": reply.message, "finish_reason": reply.finish_reason, "logprobs": logprobs}
-        )
-    return _answer(CHAT, choices, replies)
+def chat_choices(replies: Sequence[Reply], codec: TextCodec, wants_logprobs: bool) -> list[Json]:
+    """Return the choices of an answer to /chat/completions."""
+    choices: list[Json] = [{"message": reply.message, "logprobs": None} for reply in replies]
+    for choice, reply in zip(choices, replies, strict=True) if wants_logprobs else ():
+        pairs = zip(_token_texts(reply, codec), reply.completion.logprobs, strict=True)
+        tokens = [
+            {"token": text, "logprob": logprob, "bytes": list(text.encode()), "top_logprobs": []}
+            for text, logprob in pairs
+        ]
+        choice["logprobs"] = {"content": tokens}
+    return choices
 
 
-def completion_answer(replies: Sequence[Reply], codec: TextCodec, wants_logprobs: bool) -> dict[str, Any]:
-    """Return the answer to a request to /completions, with a choice for each reply."""
-    choices = []
-    for index, reply in enumerate(replies):
-        logprobs = None
-        if wants_logprobs:
-            logprobs = {"tokens": _token_texts(reply, codec), "token_logprobs": reply.completion.logprobs}
-        text = reply.message["content"]
-        choices.append({"index": index, "text": text, "finish_reason": reply.finish_reason, "logprobs": logprobs})
-    return _answer(TEXT, choices, replies)
+def text_choices(replies: Sequence[Reply], codec: TextCodec, wants_logprobs: bool) -> list[Json]:
+    """Return the choices of an answer to /completions."""
+    choices: list[Json] = [{"text": reply.message["content"], "logprobs": None} for reply in replies]
+    for choice, reply in zip(choices, replies, strict=True) if wants_logprobs else ():
+        choice["logprobs"] = {"tokens": _token_texts(reply, codec), "token_logprobs": reply.completion.logprobs}
+    return choices
 
 
-def stream_events(answer: dict[str, Any], wants_usage: bool) -> Iterator[bytes]:
+def answer_of(kind: str, replies: Sequence[Reply], choices: Sequence[Json]) -> Json:
+    """Return a whole answer."""
+    num_prompt = replies[0].prompt_tokens
+    num_said = sum(len(reply.completion.token_ids) for reply in replies)
+    ended = [{"index": i, "finish_reason": reply.finish_reason} for i, reply in enumerate(replies)]
+    return {
+        "id": f"{kind}-{secrets.token_hex(12)}",
+        "object": kind,
+        "created": int(time.time()),
+        "model": MODEL,
+        "choices": [{**choice, **end} for choice, end in zip(choices, ended, strict=True)],
+        "usage": {"prompt_tokens": num_prompt, "completion_tokens": num_said, "total_tokens": num_prompt + num_said},
+    }
+
+
+def stream_events(answer: Json, wants_usage: bool) -> Iterator[bytes]:
     """Yield the events of a stream that says the same as `answer`."""
     head = {key: answer[key] for key in ("id", "object", "created", "model")}
     if answer["object"] == CHAT:
@@ -60,37 +66,23 @@ def stream_events(answer: dict[str, Any], wants_usage: bool) -> Iterator[bytes]:
             yield _event({**head, "choices": [part]})
     if wants_usage:
         yield _event({**head, "choices": [], "usage": answer["usage"]})
-    yield DONE
+    yield b"data: [DONE]\n\n"
 
 
-def _parts(choice: dict[str, Any]) -> list[dict[str, Any]]:
+def _parts(choice: Json) -> list[Json]:
     """Return what a stream says of one choice: of a chat's, what it says, and then why it ends."""
     if "message" not in choice:
         return [choice]
-    delta = choice.pop("message")
-    if delta.get("tool_calls"):
+    delta = choice["message"]
+    if "tool_calls" in delta:
         delta = {**delta, "tool_calls": [{"index": i, **call} for i, call in enumerate(delta["tool_calls"])]}
-    end = {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}
-    return [{**choice, "delta": delta, "finish_reason": None}, end]
+    said = {"index": choice["index"], "delta": delta, "logprobs": choice["logprobs"], "finish_reason": None}
+    return [said, {"index": choice["index"], "delta": {}, "finish_reason": choice["finish_reason"]}]
 
 
 def _token_texts(reply: Reply, codec: TextCodec) -> list[str]:
     return codec.decode_all([[token] for token in reply.completion.token_ids], special_tokens=True)
 
 
-def _answer(kind: str, choices: list[dict[str, Any]], replies: Sequence[Reply]) -> dict[str, Any]:
-    num_prompt = replies[0].prompt_tokens
-    num_said = sum(len(reply.completion.token_ids) for reply in replies)
-    usage = {"prompt_tokens": num_prompt, "completion_tokens": num_said, "total_tokens": num_prompt + num_said}
-    return {
-        "id": f"{'chatcmpl' if kind == CHAT else 'cmpl'}-{secrets.token_hex(12)}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": MODEL,
-        "choices": choices,
-        "usage": usage,
-    }
-
-
-def _event(value: dict[str, Any]) -> bytes:
+def _event(value: Json) -> bytes:
     return b"data: " + msgspec.json.encode(value) + b"\n\n"

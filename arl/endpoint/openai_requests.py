@@ -15,6 +15,7 @@ from msgspec import Meta, Struct
 from arl.errors import ArlError, short_message
 
 MODEL = "policy"  # the one model that an endpoint serves
+EPISODE_ENDED = "episode_ended"
 CONTEXT_EXCEEDED = "context_length_exceeded"  # the code by which agents and libraries know that nothing more fits
 NEUTRAL: Mapping[str, Any] = {
     "best_of": 1,
@@ -41,19 +42,17 @@ class RefusedRequest(ArlError):
         message: value, rule and remedy.
         status: of HTTP.
         code: a short name for programs.
-        parameter: at fault.
     """
 
-    def __init__(self, message: str, status: int = 400, code: str | None = None, parameter: str | None = None) -> None:
+    def __init__(self, message: str, status: int = 400, code: str | None = None) -> None:
         super().__init__(short_message(message))
         self.status = status
         self.code = code
-        self.parameter = parameter
 
     def body(self) -> dict[str, Any]:
         """Return the answer in OpenAI's form."""
         kind = "invalid_request_error" if self.status < 500 else "server_error"
-        return {"error": {"message": str(self), "type": kind, "param": self.parameter, "code": self.code}}
+        return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
 
 class StreamOptions(Struct):
@@ -62,7 +61,7 @@ class StreamOptions(Struct):
     include_usage: bool | None = None
 
 
-class _Request(Struct, kw_only=True, forbid_unknown_fields=True):
+class SamplingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Hold what both kinds of requests have in common; null is the default of every field."""
 
     model: str
@@ -122,36 +121,29 @@ class ChatMessage(Struct, omit_defaults=True):
     reasoning_content: str | None = None
 
 
-class FunctionTool(Struct):
-    """Hold a tool that the policy may call."""
-
-    type: Literal["function"]
-    function: dict[str, Any]
-
-
-class ChatRequest(_Request):
+class ChatRequest(SamplingRequest):
     """Hold a request to /chat/completions."""
 
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
-    tools: list[FunctionTool] | None = None
+    tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["auto", "none"] | None = None
     max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
 
     @property
     def limit(self) -> int | None:
-        """See _Request."""
+        """See SamplingRequest."""
         return self.max_completion_tokens or self.max_tokens
 
 
-class CompletionRequest(_Request):
+class CompletionRequest(SamplingRequest):
     """Hold a request to /completions."""
 
     prompt: Text | Annotated[list[int], Meta(min_length=1)]
     logprobs: Literal[0] | None = None
 
 
-R = TypeVar("R", bound=_Request)
+R = TypeVar("R", bound=SamplingRequest)
 
 
 def read_request(body: bytes, kind: type[R], temperature: float) -> R:
@@ -173,12 +165,8 @@ def read_request(body: bytes, kind: type[R], temperature: float) -> R:
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise RefusedRequest(f"{error}; leave out what is not served") from error
     if request.model != MODEL:
-        raise RefusedRequest(
-            f"model {request.model!r}: this endpoint serves the policy in training alone; ask for {MODEL!r}",
-            status=404,
-            code="model_not_found",
-            parameter="model",
-        )
+        reason = f"model {request.model!r}: this endpoint serves the policy in training alone; ask for {MODEL!r}"
+        raise RefusedRequest(reason, 404, "model_not_found")
     _refuse_other("temperature", request.temperature, temperature)
     return request
 
@@ -186,9 +174,5 @@ def read_request(body: bytes, kind: type[R], temperature: float) -> R:
 def _refuse_other(name: str, value: Any, served: Any) -> None:
     """Refuse a parameter that has another value than the one that is served."""
     if value is not None and value != served:
-        raise RefusedRequest(
-            f"{name} {value!r}: only {served!r} is served, because the trainer learns from the policy itself; "
-            "leave it out",
-            code="unsupported_value",
-            parameter=name,
-        )
+        reason = f"{name} {value!r}: only {served!r} is served, because the trainer learns from the policy itself"
+        raise RefusedRequest(f"{reason}; leave it out", code="unsupported_value")

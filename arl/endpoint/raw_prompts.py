@@ -34,7 +34,7 @@ def tokens_of(session: Session, prompt: str | Sequence[int]) -> Sequence[int]:
     codec = cast(PlainCodec, session.codec)
     if not isinstance(prompt, str):
         if not 0 <= min(prompt) <= max(prompt) < codec.vocab_size:
-            raise RefusedRequest(f"prompt: token ids are from 0 to {codec.vocab_size - 1}", parameter="prompt")
+            raise RefusedRequest(f"prompt: token ids are from 0 to {codec.vocab_size - 1}")
         return prompt
     opening = codec.encode_plain("")
     (unseen,) = codec.decode_all([opening], special_tokens=True)

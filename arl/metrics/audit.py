@@ -51,8 +51,8 @@ class Population(Struct):
 
     def add(self, group: TrajectoryGroup) -> None:
         """Count one more group."""
-        lengths = [t.num_sampled for t in group.trajectories]
-        rewards = [t.reward for t in group.trajectories if not math.isnan(t.reward)]
+        lengths = [sum(branch.num_sampled for branch in episode) for episode in group.episodes]
+        rewards = [first.reward for first, *_ in group.episodes if not math.isnan(first.reward)]
         self.groups += 1
         self.tokens += sum(lengths)
         if any(lengths):

@@ -2,13 +2,13 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from arl.metrics.names import METRICS, OF_PART, Record
+from arl.metrics.names import METRICS, OF_ENV, OF_PART, Record
 from arl.types import CORRECT, REJECTED, Batch, Trajectory, TrajectoryGroup
 
 
@@ -52,10 +52,11 @@ def batch_metrics(batch: Batch, consumed_at: float) -> Record:
     Args:
         consumed_at: the clock when the step began with the batch, seconds.
     """
-    trajectories = _trajectories(batch)
-    rewards = np.array([trajectory.reward for trajectory in trajectories])
-    lengths = np.array([trajectory.num_sampled for trajectory in trajectories])
-    right = np.array([is_right(one.unshaped_reward, one.reward_parts) for one in trajectories])
+    episodes = [episode for group in batch.groups for episode in group.episodes]
+    firsts = [episode[0] for episode in episodes]  # rewards are those of the episode
+    rewards = np.array([first.reward for first in firsts])
+    lengths = np.array([sum(branch.num_sampled for branch in episode) for episode in episodes])
+    right = np.array([is_right(first.unshaped_reward, first.reward_parts) for first in firsts])
     record: Record = {
         "reward/trained_mean": float(rewards.mean()),
         "reward/trained_std": float(rewards.std()),
@@ -63,8 +64,8 @@ def batch_metrics(batch: Batch, consumed_at: float) -> Record:
         "length/p50": float(np.percentile(lengths, 50)),
         "length/p99": float(np.percentile(lengths, 99)),
         "length/max": int(lengths.max()),
-        "truncated": float(np.mean([trajectory.truncated for trajectory in trajectories])),
-        "tokens/trained": sum(int(trajectory.loss_mask.sum()) for trajectory in trajectories),
+        "truncated": float(np.mean([first.truncated for first in firsts])),
+        "tokens/trained": sum(int(trajectory.loss_mask.sum()) for trajectory in _trajectories(batch)),
         "groups/generation_s": float(np.mean([group.arrival_time - group.dispatch_time for group in batch.groups])),
         "groups/queue_s": float(np.mean([consumed_at - group.arrival_time for group in batch.groups])),
     }
@@ -72,14 +73,19 @@ def batch_metrics(batch: Batch, consumed_at: float) -> Record:
         record["length/right_mean"] = float(lengths[right].mean())
     if not right.all():
         record["length/wrong_mean"] = float(lengths[~right].mean())
-    parts = defaultdict[str, list[float]](list)  # in the order in which they are first named
-    for trajectory in trajectories:
-        for part, value in trajectory.reward_parts.items():
-            parts[part].append(value)
-    for part, values in parts.items():
+    for part, mean in _means([first.reward_parts for first in firsts]).items():
         name = f"{OF_PART}{part}"
-        record[f"{name}_" if name in METRICS else name] = float(np.mean(values))  # what arl logs keeps its name
-    return record
+        record[f"{name}_" if name in METRICS else name] = mean  # what arl logs keeps its name
+    return record | {f"{OF_ENV}{name}": mean for name, mean in _means([first.measures for first in firsts]).items()}
+
+
+def _means(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Return the mean of each name over those that have it, in the order in which they are first named."""
+    values = defaultdict[str, list[float]](list)
+    for of_one in numbers:
+        for name, value in of_one.items():
+            values[name].append(value)
+    return {name: float(np.mean(of_name)) for name, of_name in values.items()}
 
 
 def is_right(unshaped_reward: float, parts: Mapping[str, float]) -> bool:
@@ -102,8 +108,9 @@ class EndedGroups(Struct):
 
     def add(self, group: TrajectoryGroup, fate: str = "") -> None:
         """Count one more group; `fate` is why it was lost."""
-        episodes = [t for t in group.trajectories if not math.isnan(t.reward)]
-        is_scored = bool(episodes) and len(episodes) == len(group.trajectories)
+        all_episodes = group.episodes
+        episodes = [first for first, *_ in all_episodes if not math.isnan(first.reward)]
+        is_scored = bool(episodes) and len(episodes) == len(all_episodes)
         right = [is_right(t.unshaped_reward, t.reward_parts) for t in episodes]
         rewards = [t.reward for t in episodes]
         self.groups += 1

@@ -1,6 +1,7 @@
 """Define every metric once, by formula and unit. A test fails on one logged but not defined, or never logged.
 
-B trajectories of the step's batch; v is the version before the step; Δ is "since the previous step's end".
+B episodes of the step's batch; v is the version before the step; Δ is "since the previous step's end". An episode is
+one trajectory, or several where its record forked.
 An episode is right if the part `correct` of its reward is ≥ 0.5; without such a part, if its unshaped reward is.
 """
 
@@ -150,6 +151,7 @@ METRICS = {  # name -> formula [unit]
 AXES = ("step", "policy_version", "time_s", "epochs", "tokens/trained_total")
 OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs, which it defines itself
 OF_PART = "reward/"  # begins reward/<part>: mean over the trajectories of B whose reward names that part, unweighted
+OF_ENV = "env/"  # begins env/<name>: mean over the episodes of B to which the env gave that measure, as in env/turns
 OF_EVALUATION = "eval/"  # begins eval/<suite>/…: every suite has what held_out has
 BY_AGE = "by_age/"  # begins the names of lists with one number for each of AGE_BUCKETS
 MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves", "train")) | {

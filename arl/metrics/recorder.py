@@ -23,7 +23,7 @@ from arl.errors import UserCodeError
 from arl.files import writing
 from arl.metrics.audit import Selection
 from arl.metrics.batch import EndedGroups, ages_of, batch_metrics
-from arl.metrics.names import METRICS, OF_EVALUATION, OF_OBJECTIVE, OF_PART, Record, number
+from arl.metrics.names import METRICS, OF_ENV, OF_EVALUATION, OF_OBJECTIVE, OF_PART, Record, number
 from arl.metrics.run_files import ENV_LOG, METRICS_FILE, TRAJECTORIES, close_written, flushed_size, open_at
 from arl.metrics.sampled_episode import choose_samples
 from arl.metrics.spans import Trace, current_sink
@@ -377,7 +377,7 @@ class Recorder:
 
     def _write(self, record: Record) -> None:
         """Append a record, whose metrics must all be defined, to the file, and hand it to the trackers."""
-        others = (OF_OBJECTIVE, OF_PART, OF_EVALUATION)
+        others = (OF_OBJECTIVE, OF_PART, OF_ENV, OF_EVALUATION)
         undefined = {name for name in record.keys() - METRICS.keys() if not name.startswith(others)}
         assert not undefined, f"undefined metrics: {undefined}"
         self.records.add(record)

@@ -75,10 +75,11 @@ def choose_samples(batch: Batch, result: StepResult, count: int, codec: TextCode
     """Choose `count` episodes of a step, spread over its groups and over the places in a group."""
     tokens = split_tokens(batch, result.tokens)
     rows = []
-    count = min(count, sum(len(group.trajectories) for group in batch.groups))
+    count = min(count, sum(len(group.episodes) for group in batch.groups))
     for i in range(count):
         place = i * len(batch.groups) // count
-        of_group = group_rows(batch.groups[place], TRAINED, batch.version, tokens[place])
+        rows_of_group = group_rows(batch.groups[place], TRAINED, batch.version, tokens[place])
+        of_group = [row for row in rows_of_group if row.trajectory.branch == 0]
         rows.append(of_group[i % len(of_group)])
     return [sample_of(row) for row in episode_table(rows, codec).to_pylist()]
 

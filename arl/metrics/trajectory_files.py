@@ -36,7 +36,8 @@ SCHEMA = pa.schema(
         "trained_at": pa.int64(),  # v of the step; null: lost
         "group_id": pa.int64(),
         "problem_id": pa.string(),
-        "sample": pa.int64(),
+        "sample": pa.int64(),  # the episode's place in its group
+        "branch": pa.int64(),  # of an episode whose record forked: a row for each; else 0
         "dispatch_version": pa.int64(),
         "dispatch_time": pa.float64(),
         "arrival_version": pa.int64(),
@@ -49,6 +50,7 @@ SCHEMA = pa.schema(
         "unshaped_reward": pa.float64(),  # the weighted sum of the parts, or the one number; null: not scored
         "reward_parts": pa.map_(pa.string(), pa.float64()),  # as the reward function named them; none: one number
         "reward_error": pa.string(),  # why it was graded 0; empty: it was graded
+        "measures": pa.map_(pa.string(), pa.float64()),  # by which the env described the episode, at branch 0
         "truncated": pa.bool_(),
         "advantage": pa.float32(),  # of every loss token; null: lost, no loss token, or one for each token
         "advantages": pa.list_(pa.float32()),  # where advantage.kind gives each loss token its own; else null
@@ -67,17 +69,14 @@ SCHEMA = pa.schema(
 
 
 class EpisodeRow(Struct, frozen=True):
-    """Hold one episode, and what became of it."""
+    """Hold one episode, or one branch of it, and what became of it."""
 
     group: TrajectoryGroup
-    sample: int  # its place in the group
+    sample: int  # the episode's place in the group
+    trajectory: Trajectory
     fate: str  # see arl.types
     trained_at: int | None  # the version v of the step that trained it; None: it was lost
     tokens: TrainedTokens | None  # what that step computed of its own loss tokens; None: nothing is known
-
-    @property
-    def trajectory(self) -> Trajectory:
-        return self.group.trajectories[self.sample]
 
 
 def group_rows(
@@ -86,9 +85,13 @@ def group_rows(
     trained_at: int | None,
     tokens: Sequence[TrainedTokens | None] = (),
 ) -> list[EpisodeRow]:
-    """Make a row for each episode of a group; `tokens` are theirs, in order, or empty."""
-    of_each = tokens or [None] * len(group.trajectories)
-    return [EpisodeRow(group, sample, fate, trained_at, own) for sample, own in enumerate(of_each)]
+    """Make a row for each trajectory of a group; `tokens` are theirs, in order, or empty."""
+    of_each = iter(tokens or [None] * len(group.trajectories))
+    return [
+        EpisodeRow(group, sample, trajectory, fate, trained_at, next(of_each))
+        for sample, episode in enumerate(group.episodes)
+        for trajectory in episode
+    ]
 
 
 def split_tokens(batch: Batch, tokens: TrainedTokens | None) -> list[list[TrainedTokens | None]]:
@@ -123,18 +126,20 @@ def episode_table(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> pa.Tab
         "response": [None] * len(rows),
         "answer": [row.group.problem.answer for row in rows],
         "reward_parts": [list(row.trajectory.reward_parts.items()) for row in rows],
+        "measures": [list(row.trajectory.measures.items()) for row in rows],
         "advantage": [_advantage_of(row.tokens) for row in rows],
     }
     if codec is not None:
-        episodes = {row.group.group_id: row.trajectory for row in rows}  # those of a group have one prompt
-        prompt_ids = [one.token_ids[: one.prompt_length].tolist() for one in episodes.values()]
-        prompts = dict(zip(episodes, codec.decode_all(prompt_ids, special_tokens=True), strict=True))
-        columns["prompt"] = [prompts[row.group.group_id] for row in rows]
+        keys = [(row.group.group_id, row.trajectory.prompt_length) for row in rows]  # those of a key have one prompt
+        prompted = dict(zip(keys, (row.trajectory for row in rows), strict=True))
+        prompt_ids = [one.token_ids[: one.prompt_length].tolist() for one in prompted.values()]
+        prompts = dict(zip(prompted, codec.decode_all(prompt_ids, special_tokens=True), strict=True))
+        columns["prompt"] = [prompts[key] for key in keys]
         said = [row.trajectory.token_ids[row.trajectory.prompt_length :].tolist() for row in rows]
         columns["response"] = codec.decode_all(said)
     for name in ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time"):
         columns[name] = [getattr(row.group, name) for row in rows]
-    for name in ("reward", "unshaped_reward", "prompt_length", "reward_error", "truncated", *TOKENS):
+    for name in ("reward", "unshaped_reward", "prompt_length", "reward_error", "truncated", "branch", *TOKENS):
         columns[name] = [getattr(row.trajectory, name) for row in rows]
     for name in ("advantages", "proximal_logprobs", "current_logprobs"):
         columns[name] = [_computed(row, name) for row in rows]

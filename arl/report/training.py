@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from arl.metrics.names import METRICS, OF_OBJECTIVE, OF_PART
+from arl.metrics.names import METRICS, OF_ENV, OF_OBJECTIVE, OF_PART
 from arl.report import parts, token_ages
 from arl.report.arms import Arm
 from arl.report.parts import Item, ReportSection
@@ -13,7 +13,7 @@ SHOWN = ("reward/trained_mean", "entropy", "length/mean", "truncated", "grad_nor
 def section(arms: Sequence[Arm]) -> ReportSection:
     """Write the section about training: the usual metrics, each part of the reward, and what objectives log."""
     recorded = {name: column for arm in arms for run in arm.runs for name, column in run.columns.items()}
-    own = [name for name in recorded if name not in METRICS and name.startswith((OF_PART, OF_OBJECTIVE))]
+    own = [name for name in recorded if name not in METRICS and name.startswith((OF_PART, OF_ENV, OF_OBJECTIVE))]
     by_age = [name for name in own if recorded[name].ndim > 1]
     over_steps = [name for name in (*SHOWN, *own) if name not in by_age]
     columns = {name: parts.last_of(name) for name in over_steps}

@@ -25,6 +25,7 @@ from arl.rollout.base import Drain
 from arl.rollout.env import Env, Session
 from arl.rollout.env_watch import EnvWatch
 from arl.rollout.ledger import GateMeter
+from arl.rollout.tools import encode_prompt
 from arl.types import Grade, Problem, Response, SamplingParams, Trajectory, Turn
 
 
@@ -77,7 +78,7 @@ class Episodes:
         Args:
             journals: of the same sessions in the run that is resumed, in their order.
         """
-        prompt_ids = self.codec.encode_problem(problem)
+        prompt_ids = encode_prompt(self.codec, problem, self.rollout.tools)
         sessions = []
         for i in range(self.rollout.group_size):
             episode_id = f"{name}.{i}"

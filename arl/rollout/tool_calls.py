@@ -43,8 +43,8 @@ def parser_for(template: str, model: str) -> Parser:
     Raises:
         DataError: the template shows no tools, or has calls of a form that arl does not read.
     """
-    if "tools" not in template:
-        raise DataError(f"the chat template of {model} shows no tools: leave out rollout.tools, or take another model")
+    if "tool" not in template:
+        raise DataError(f"the chat template of {model} knows no tools: leave out rollout.tools, or take another model")
     if "<tool_call>" in template and "<function=" not in template:
         return parse_hermes
     if PYTHON_TAG in template or '"parameters"' in template:

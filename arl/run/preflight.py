@@ -27,6 +27,7 @@ from arl.metrics.run_files import LOGS
 from arl.metrics.trackers import check_trackers
 from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter
+from arl.rollout.tools import check_tools
 from arl.run.checks import check_gpus
 from arl.run.evaluation.suite import Suite, held_out_suite, load_suite, run_problems
 from arl.run.machines import resolve_auto
@@ -93,6 +94,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     nccl_settings(recipe)
     lags = load_lags(recipe)
     codec = starting_codec(recipe)
+    check_tools(codec, recipe.rollout.tools)
     limits = starting_limits(recipe, codec)
     suites = {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
     problems = run_problems(recipe, suites, codec, limits)

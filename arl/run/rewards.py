@@ -74,10 +74,12 @@ def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -
     """
     reward = recipe.reward
     log = directory / LOG
+    name = reward_name(recipe)
+    needed: float = getattr(import_function(name, "reward.function"), "seconds", 0.0)
     settings = Settings(
-        function=reward_name(recipe),
+        function=name,
         workers=reward.workers,
-        timeout=recipe.deadlines.reward,
+        timeout=max(recipe.deadlines.reward, needed),
         memory_gb=reward.memory_gb,
         sandbox=recipe.sandbox.model_dump(mode="json"),
     )

@@ -1,15 +1,17 @@
 """Fork programs that a model wrote, each into namespaces of its own. Runs inside bubblewrap, by the standard library.
 
-    BubblewrapSandbox ─ one byte and open files ─► server ─┬─ watcher ─ program    user, mount, pid, ipc and net
+    BubblewrapSandbox ─ one byte and open files ─► server ─┬─ watcher ─ program    user, mount, pid and ipc
            │                                               ├─ watcher ─ program    namespaces, no capabilities
            └──────────────── program, result ──────────────────┘
 
 The server never holds a program: a watcher, which is forked for it alone, reads it from a connection of its own. So no
 program finds traces of another one in its memory. A program cannot see its watcher, which is outside of its process
-namespace, and dies with it. The watcher ends the program when the caller closes the connection.
+namespace, and dies with it. The watcher ends the program when the caller closes the connection. The network namespace
+is that of bwrap, which is empty: the kernel takes down fewer a second than there are runs, and sockets are refused.
 """
 
 import ast
+import atexit
 import contextlib
 import ctypes
 import fcntl
@@ -22,14 +24,16 @@ import math
 import os
 import resource
 import select
+import shutil
 import signal
 import socket
 import sys
+import tempfile
 import time
 import traceback
 import types
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn, cast
 
 FOLDER = "/tmp"  # where a program works
 DISK_BYTES = 64 << 20  # that it may write there
@@ -38,7 +42,13 @@ COUNTED = 0.99  # of the CPU time of a process that the kernel ends at its limit
 SCRIPT = "program.py"  # name of the code in tracebacks
 USER = 65534  # that programs run as, where this was started by root
 ID = 1000  # that it is called inside
-LIMITS = {resource.RLIMIT_NOFILE: 64, resource.RLIMIT_NPROC: 128, resource.RLIMIT_CORE: 0, resource.RLIMIT_MEMLOCK: 0}
+LIMITS = {
+    resource.RLIMIT_NOFILE: 64,
+    resource.RLIMIT_NPROC: 128,
+    resource.RLIMIT_CORE: 0,
+    resource.RLIMIT_FSIZE: DISK_BYTES,
+}
+GO, STOP = b"g", b"s"  # to the watcher of a shell, before and after each code: idle ones take no time
 SHELL = 3  # descriptor through which a shell is given code
 HEADER = 8  # bytes of a message's length
 IMPORTED = (  # once, so that no program waits for it
@@ -46,8 +56,8 @@ IMPORTED = (  # once, so that no program waits for it
     "operator random re statistics string textwrap typing"
 )
 _CLONE_NEWNS, _CLONE_NEWIPC, _CLONE_NEWUSER, _CLONE_NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
-_CLONE_NEWNET = 0x40000000
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 1, 4, 22, 38
+_PR_SET_CHILD_SUBREAPER = 36
 _MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
 _CAPABILITY_VERSION = 0x20080522
 
@@ -55,7 +65,7 @@ Request = dict[str, Any]  # code, command, files, seconds, memory, filter, envir
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def serve(listener: socket.socket) -> Callable[[], None]:
+def serve(listener: socket.socket, is_isolated: bool) -> Callable[[], None]:
     """Fork a watcher for each message of the caller, until it is gone. Returns in programs alone: what they run."""
     listener.send(b"r")
     while True:
@@ -64,25 +74,26 @@ def serve(listener: socket.socket) -> Callable[[], None]:
             os._exit(0)
         if os.fork() == 0:
             listener.close()
-            return _watch(descriptors)
+            return _watch(descriptors, is_isolated)
         for number in descriptors:
             os.close(number)
 
 
-def _watch(descriptors: list[int]) -> Callable[[], None]:
+def _watch(descriptors: list[int], is_isolated: bool) -> Callable[[], None]:
     """Start one program, wait for its end, and report it. Returns in the program."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     control = socket.socket(fileno=descriptors[0])
     try:
         length = int.from_bytes(_receive(control, HEADER), "little")
         request: Request = marshal.loads(_receive(control, length))
-        _isolate(request["files"])
+        folder = _isolate() if is_isolated else _set_apart()
+        _write_files(folder, request["files"])
         failed, fails = os.pipe()
         program = os.fork()
         if program == 0:
             control.detach()
             try:
-                _confine(request, descriptors[1:], fails)
+                _confine(request, descriptors[1:], fails, is_isolated)
             except BaseException as error:
                 os.write(fails, f"{type(error).__name__}: {error}".encode())
                 os._exit(1)
@@ -95,6 +106,8 @@ def _watch(descriptors: list[int]) -> Callable[[], None]:
             os.close(number)
         failure = os.read(failed, 4096).decode("utf-8", "replace")
         report = f"!{failure}" if failure else _wait(program, control, request["seconds"])
+        if not is_isolated:
+            _clean(folder)
         control.sendall(report.encode())
     except BaseException as error:
         with contextlib.suppress(OSError):
@@ -111,8 +124,15 @@ def _wait(program: int, control: socket.socket, seconds: float) -> str:
     begin = time.monotonic()
     poll = select.poll()
     poll.register(os.pidfd_open(program), select.POLLIN)
-    poll.register(control, select.POLLRDHUP)
-    events = poll.poll(seconds * 1000 if seconds else None)
+    poll.register(control, select.POLLIN)
+    while True:
+        events = poll.poll(seconds * 1000 if seconds else None)
+        if [number for number, _ in events] != [control.fileno()]:
+            break  # the program has ended, or its time is over
+        word = control.recv(1)
+        if not word:
+            break
+        os.kill(program, signal.SIGCONT if word == GO else signal.SIGSTOP)
     ended = time.monotonic() - begin
     os.kill(program, signal.SIGKILL)
     _, status, usage = os.wait4(program, 0)
@@ -130,24 +150,46 @@ def _receive(connection: socket.socket, length: int) -> bytes:
     return bytes(data)
 
 
-def _isolate(files: dict[str, bytes]) -> None:
-    """Enter new namespaces, and put the files into an empty working folder."""
+def _isolate() -> str:
+    """Enter new namespaces with an empty working folder, and return its path."""
     user, group = os.getuid(), os.getgid()
-    _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWIPC | _CLONE_NEWNET), "unshare")
+    _check(_libc.unshare(_CLONE_NEWUSER | _CLONE_NEWNS | _CLONE_NEWPID | _CLONE_NEWIPC), "unshare")
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{ID} {user} 1")
     _write("/proc/self/gid_map", f"{ID} {group} 1")
     _write("/proc/self/oom_score_adj", "1000")  # if the machine runs out of memory, this is the one to kill
     _mount("/proc", _MS_RDONLY, "size=4k")  # over the one that shows other processes
     _mount(FOLDER, 0, f"size={DISK_BYTES},nr_inodes={FILES},mode=700")
-    os.chdir(FOLDER)
+    return FOLDER
+
+
+def _set_apart() -> str:
+    """Become the parent of orphans, make a working folder, and return its path: for `unsafe: true`."""
+    _check(_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1), "prctl")
+    return tempfile.mkdtemp(prefix="arl-unsafe-")
+
+
+def _clean(folder: str) -> None:
+    """Kill what the program has left, and remove its folder."""
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            with open(f"/proc/self/task/{os.getpid()}/children") as file:
+                for child in map(int, file.read().split()):
+                    os.kill(child, signal.SIGKILL)
+            os.waitpid(-1, 0)
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write_files(folder: str, files: dict[str, bytes]) -> None:
+    os.chdir(folder)
     for name, content in files.items():
-        os.makedirs(os.path.dirname(os.path.join(FOLDER, name)), exist_ok=True)
-        with open(os.path.join(FOLDER, name), "wb") as file:
+        path = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        with open(path, "wb") as file:
             file.write(content)
 
 
-def _confine(request: Request, descriptors: list[int], fails: int) -> None:
+def _confine(request: Request, descriptors: list[int], fails: int, is_isolated: bool) -> None:
     """Keep the given files alone, and give up all rights, for good."""
     _check(_libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL), "prctl")
     first = len(descriptors)
@@ -157,21 +199,28 @@ def _confine(request: Request, descriptors: list[int], fails: int) -> None:
         os.dup2(descriptor, number)
     os.dup2(report, first, inheritable=False)
     os.closerange(first + 1, 1 << 20)
-    limits = {**LIMITS, resource.RLIMIT_AS: request["memory"], resource.RLIMIT_FSIZE: DISK_BYTES}
+    limits = {
+        **(LIMITS if is_isolated else {}),
+        resource.RLIMIT_AS: request["memory"],
+        resource.RLIMIT_FSIZE: DISK_BYTES,
+    }
     if request["seconds"]:
         limits[resource.RLIMIT_CPU] = math.ceil(request["seconds"])
     for kind, limit in limits.items():
         _, hard = resource.getrlimit(kind)
         bound = limit if hard == resource.RLIM_INFINITY else min(limit, hard)
         resource.setrlimit(kind, (bound, bound))
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
-    _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
-    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
-    _filter_syscalls(request["filter"])
+    if is_isolated:
+        _give_up_rights(request["filter"])
     os.close(first)
 
 
-def _filter_syscalls(instructions: bytes) -> None:
+def _give_up_rights(instructions: bytes) -> None:
+    """Drop all capabilities, and let the kernel filter system calls."""
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION, 0)
+    _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    _check(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
+
     class Filter(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("instructions", ctypes.c_char_p))
 
@@ -204,10 +253,26 @@ def _execute(command: tuple[str, ...]) -> None:
         os._exit(127)
 
 
-def _run_script(code: str) -> None:
-    """Run code as Python runs a script. What it raises ends this process."""
+def _run_script(code: str) -> NoReturn:
+    """Run code as Python runs a script, and exit as it does, but without the teardown that takes most of the time."""
     linecache.cache[SCRIPT] = (len(code), None, code.splitlines(keepends=True), SCRIPT)
-    exec(compile(code, SCRIPT, "exec"), _new_main())
+    status = 0
+    try:
+        exec(compile(code, SCRIPT, "exec"), _new_main())
+    except SystemExit as request:
+        status = request.code if isinstance(request.code, int) else int(request.code is not None)
+        if isinstance(request.code, str):
+            print(request.code, file=sys.stderr)
+    except BaseException as error:
+        _print_error(type(error), error, error.__traceback__)
+        status = 1
+    if "threading" in sys.modules:
+        sys.modules["threading"]._shutdown()  # waits for threads
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr, sys.__stdout__ or sys.stdout):
+        with contextlib.suppress(Exception):  # the program may have closed or replaced it
+            stream.flush()
+    os._exit(status & 0xFF)
 
 
 def _shell() -> None:
@@ -226,7 +291,7 @@ def _shell() -> None:
 def _run_cell(code: str, name: str, namespace: dict[str, Any]) -> bool:
     """Run code as a notebook does, print the value of a last expression, and say whether it raised nothing."""
     try:
-        tree = ast.parse(code, name)
+        tree = cast(ast.Module, compile(code, name, "exec", ast.PyCF_ONLY_AST))
         linecache.cache[name] = (len(code), None, code.splitlines(keepends=True), name)
         last = tree.body.pop() if tree.body and isinstance(tree.body[-1], ast.Expr) else None
         exec(compile(tree, name, "exec"), namespace)
@@ -269,7 +334,7 @@ def main() -> None:
         importlib.import_module(name)
     gc.collect()
     gc.freeze()
-    serve(listener)()
+    serve(listener, is_isolated=sys.argv[1] != "plain")()
 
 
 if __name__ == "__main__":

@@ -1,69 +1,35 @@
 """Provide the problem sets of mathematics that papers report: GSM8K, MATH, AIME and AMC.
 
-Each set is one class, which says where its sides are:
-
-    $ARL_DATA/gsm8k/train.jsonl (or .parquet) ─► there? ─► taken
-                                              └─► no    ─► the Hugging Face hub, or its cache: arl.data.hub
+Each set is one class, which says where its sides are: arl/tasks/source.py finds the files.
 """
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, ClassVar
 
 import msgspec
-from msgspec import Struct
 
 from arl.config.data_section import Columns
 from arl.config.section import Section
-from arl.data.hub import HubFiles, cached_hub_files, fetch_hub_files
+from arl.data.hub import HubFiles
 from arl.data.row_problems import RowReader, file_candidates
 from arl.errors import DataError
 from arl.reward.math.grader import gold_answer, score, vote
 from arl.tasks.base import Split, SplitSource, Task
+from arl.tasks.source import Source
 from arl.types import Problem
 
 
-class Source(Struct, frozen=True):
-    """Say where one side of a set is, and what its columns hold."""
+def load(source: Source, task: str) -> list[Problem]:
+    """Return the problems of a source, after fetching them if need be.
 
-    local: str  # below $ARL_DATA, without suffix: gsm8k/train
-    hub: HubFiles
-    num_problems: int
-    licence: str
-    prompt: str = "problem"  # column
-    answer: str = "answer"  # column
-
-    def local_file(self) -> Path | None:
-        """Return the file below $ARL_DATA, if it is there."""
-        folder = os.environ.get("ARL_DATA")
-        files = [Path(folder, self.local + suffix) for suffix in (".jsonl", ".parquet")] if folder else []
-        return next((file for file in files if os.path.isfile(file)), None)
-
-    def load(self, task: str) -> list[Problem]:
-        """Return the problems, after fetching them if need be.
-
-        Raises:
-            DataError: the files are nowhere, or a row is not what it was.
-        """
-        field = f"task {task}"
-        local = self.local_file()
-        try:
-            files = fetch_hub_files(self.hub, field) if local is None else [local]
-        except DataError as error:
-            raise DataError(f"{error}, or let ARL_DATA name a folder that holds {self.local}.jsonl") from error
-        reader = RowReader(Columns(prompt=self.prompt, answer=self.answer), template=None)
-        candidates, _ = file_candidates(files, reader, field)
-        problems = [candidate.problem for candidate in candidates]
-        return [msgspec.structs.replace(problem, answer=gold_answer(problem.answer)) for problem in problems]
-
-    def where(self) -> str:
-        """Say where the files are, without asking the hub."""
-        local = self.local_file()
-        if local is not None:
-            return str(local)
-        cached = cached_hub_files(self.hub)
-        return f"cached in {cached[0].parent}" if cached else f"missing: {self.hub.fetch_command}"
+    Raises:
+        DataError: the files are nowhere, or a row is not what it was.
+    """
+    field = f"task {task}"
+    reader = RowReader(Columns(prompt=source.prompt, answer=source.answer), template=None)
+    candidates, _ = file_candidates(source.files(field), reader, field)
+    problems = [candidate.problem for candidate in candidates]
+    return [msgspec.structs.replace(problem, answer=gold_answer(problem.answer)) for problem in problems]
 
 
 SUFFIX = "\nReason step by step, and put the final answer in \\boxed{}."
@@ -99,7 +65,7 @@ class MathSet(Task):
                 f"data.task {name}: is for evaluation alone, and has no problems to train on. Train on math or "
                 f"gsm8k, and name {name} in eval.suites"
             )
-        return source.load(name)
+        return load(source, name)
 
     @classmethod
     def split_source(cls, split: Split) -> SplitSource | None:

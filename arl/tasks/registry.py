@@ -10,6 +10,7 @@ from arl.errors import RecipeError
 from arl.tasks.base import Task
 
 SINGLE_TURN = "arl.rollout.env:single_turn"
+TOOLS = "arl.rollout.tools:use_tools"
 AGENT = "arl.endpoint.agent_program:run_agent"
 EXAMPLE = "arl/tasks/running_checksum.py"
 
@@ -46,14 +47,14 @@ def task_part(name: str, part: str) -> str:
 
 
 def env_name(recipe: Recipe) -> str:
-    """Return `module:attribute` of the env that drives the recipe's episodes: its own, the task's, or a single turn.
-
-    An agent that is a program is run by an env of ours.
-    """
+    """Return `module:attribute` of the env that drives the recipe's episodes: that of its agent, its own, that of its
+    tools, the task's, or a single turn."""
     if recipe.rollout.agent is not None:
         return AGENT
     if recipe.rollout.env is not None:
         return recipe.rollout.env
+    if recipe.rollout.tools:
+        return TOOLS
     if recipe.data.task is not None and task_class(recipe.data.task).env is not None:
         return task_part(recipe.data.task, "env")
     return SINGLE_TURN

@@ -166,11 +166,11 @@ def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = Fal
     versions = np.concatenate([t.policy_versions for t in trajectories])[at]
     assert (loss_at > 0).all(), "the first token of a trajectory is never sampled"
     assert (versions != NOT_SAMPLED).all(), "a loss token that no policy sampled"
-    group_sizes = [len(group.trajectories) for group in batch.groups]
-    episodes = EpisodeColumns(
-        rewards=np.array([t.reward for t in trajectories], np.float64),
-        group_sizes=np.array(group_sizes, np.int64),
-        num_loss_tokens=counts,
+    begins = [i for i, trajectory in enumerate(trajectories) if trajectory.branch == 0]
+    episodes = EpisodeColumns(  # an episode counts once, with the loss tokens of all of its branches
+        rewards=np.array([trajectories[i].reward for i in begins], np.float64),
+        group_sizes=np.array([len(group.episodes) for group in batch.groups], np.int64),
+        num_loss_tokens=np.add.reduceat(counts, begins),
     )
     columns = {
         "behavior_logprobs": np.concatenate([t.behavior_logprobs for t in trajectories])[at],
@@ -185,7 +185,7 @@ def loss_sequences(batch: Batch, advantage: AdvantageSection, places: bool = Fal
         own = {name: column[begin:end] for name, column in columns.items()}
         sequences.append(LossSequence(trajectory.token_ids, loss_at[begin:end], own))
     following = iter(sequences)
-    return [list(islice(following, size)) for size in group_sizes]
+    return [list(islice(following, len(group.trajectories))) for group in batch.groups]
 
 
 def advantages_per_token(advantage: AdvantageSection, episodes: EpisodeColumns) -> np.ndarray:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from openai import AsyncOpenAI
 from safetensors.torch import load_file, save_file
 
 from arl.config.recipe import Rollout, TinyModel
@@ -19,16 +20,19 @@ from arl.models.tiny import make_tiny_model
 from arl.rollout.env import Env
 from arl.rollout.env_watch import EnvWatch
 from arl.rollout.episodes import Episodes
-from arl.types import GenerateRequest, Increment, Problem, Trajectory
+from arl.types import GenerateRequest, Increment, Problem, Trajectory, Turn
 from tests.fakes import NullRewards
 
 CHARACTERS = "".join(map(chr, range(32, 127))) + "\n"
-TEMPLATE = (
-    "{% for message in messages %}[{{ message.role }}]{{ message.content }}{{ eos_token }}{% endfor %}"
-    "{% if add_generation_prompt %}[assistant]{% endif %}"
-)
+TEMPLATE = """\
+{%- if tools %}[tools]{{ tools[0].function.name }} by <tool_call>{{ eos_token }}{% endif %}
+{%- for message in messages %}[{{ message.role }}]{{ message.content }}
+{%- for call in message.tool_calls or [] %}<tool_call>{"name": "{{ call.function.name }}", "arguments": \
+{{- call.function.arguments | tojson }}}</tool_call>{% endfor %}{{ eos_token }}{% endfor %}
+{%- if add_generation_prompt %}[assistant]{% endif %}"""
 SHAPE = TinyModel(hidden_size=32, layers=1, heads=2, intermediate_size=64, context=512)
 BUDGET = 400
+PROBLEM = Problem("p", answer="a")
 
 
 def make_chat_model(directory: Path, seed: int) -> Path:
@@ -86,6 +90,23 @@ class LoggedEngine:
                 self.idle.set()
 
 
+def client_of(url: str) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url=url, api_key="unused", max_retries=0)
+
+
+class Actor:
+    """An engine that says the given texts, one a request."""
+
+    def __init__(self, codec: HuggingFaceCodec, *texts: str) -> None:
+        self._codec = codec
+        self._texts = list(texts)
+
+    async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+        """See Engine."""
+        ids = (*self._codec.encode(self._texts.pop(0)), self._codec.stop_token_ids[0])
+        yield Increment(ids, (-1.0,) * len(ids), (0,) * len(ids), "stop")
+
+
 class World:
     """Run episodes against a logged engine.
 
@@ -106,11 +127,13 @@ class World:
         engine: Any = self.engine
         return Episodes(engine, self.codec, NullRewards(), env, watch, settings, seed=0, max_length=SHAPE.context)
 
-    async def run(self, env: Env, *, name: str = "g0", prompt: str = "p", **options: Any) -> tuple[Trajectory, ...]:
+    async def run(
+        self, env: Env, *, name: str = "g0", journals: Sequence[tuple[Turn, ...]] = (), **options: Any
+    ) -> tuple[Trajectory, ...]:
         """Run one group, and return its trajectories."""
         episodes = self.episodes(env, **options)
-        problem = Problem(prompt, answer="a")
-        return await episodes.run(problem, episodes.open(name, problem))
+        self.sessions = episodes.open(name, PROBLEM, journals)
+        return await episodes.run(PROBLEM, self.sessions)
 
     def text(self, token_ids: Sequence[int]) -> str:
         """Return all that the tokens say."""

@@ -1,23 +1,21 @@
 """An agent written against the openai package runs unchanged, and all that it makes the policy say is recorded."""
 
 import asyncio
+import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import openai
 import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from arl.clock import run as run_on_clock
+from arl.engine.base import Engine
 from arl.errors import EngineError, RunError
 from arl.rollout.env import Session
 from arl.sync.loading import read_weights
 from arl.types import Problem, WeightUpdate
-from tests.endpoint.conftest import BUDGET, OpenWorld, World, logged_turns, trained_turns
-
-
-def client_of(url: str) -> AsyncOpenAI:
-    return AsyncOpenAI(base_url=url, api_key="unused", max_retries=0)
+from tests.endpoint.conftest import BUDGET, Actor, OpenWorld, World, client_of, logged_turns, trained_turns
 
 
 def ask(text: str = "p") -> list[Any]:
@@ -156,6 +154,50 @@ def test_a_client_that_dies_aborts_its_request_and_the_episode_goes_on_with_what
     in_world(scenario)
 
 
+CALLS = """\
+two<tool_call>{"name": "add", "arguments": {"a":1,   "b":2}}</tool_call>
+<tool_call>{"name": "add", "arguments": {"a": 3, "b": 4}}</tool_call>"""
+ADD: Any = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_tool_calls_and_their_results_go_through_the_client_and_stay_the_tokens_that_were_sampled(
+    in_world: OpenWorld, stream: bool
+) -> None:
+    async def scenario(world: World) -> None:
+        world.engine.inner = cast(Engine, Actor(world.codec, CALLS, "3 and 7"))
+
+        async def env(problem: Problem, session: Session) -> None:
+            async with session.endpoint() as url, client_of(url) as client:
+                messages = ask()
+                message: Any
+                if stream:
+                    chunks = await client.chat.completions.create(
+                        model="policy", messages=messages, tools=[ADD], stream=True
+                    )
+                    parts = [chunk.choices[0] async for chunk in chunks]
+                    reason, message = parts[1].finish_reason, parts[0].delta
+                else:
+                    answer = await client.chat.completions.create(model="policy", messages=messages, tools=[ADD])
+                    reason, message = answer.choices[0].finish_reason, answer.choices[0].message
+                assert (reason, message.content) == ("tool_calls", "two")
+                assert [json.loads(call.function.arguments) for call in message.tool_calls] == [
+                    {"a": 1, "b": 2},
+                    {"a": 3, "b": 4},
+                ]
+                calls = [call.model_dump(exclude={"index"}) for call in message.tool_calls]
+                messages += [{"role": "assistant", "content": "two", "tool_calls": calls}]
+                messages += [{"role": "tool", "content": "3", "tool_call_id": call["id"]} for call in calls]
+                last = await client.chat.completions.create(model="policy", messages=messages, tools=[ADD])
+                assert (last.choices[0].finish_reason, last.choices[0].message.content) == ("stop", "3 and 7")
+
+        (trajectory,) = await world.run(env)
+        assert trained_turns([trajectory]) == logged_turns(world.engine.log)
+        assert CALLS in world.text(trajectory.token_ids.tolist())
+
+    in_world(scenario)
+
+
 REFUSED: list[tuple[dict[str, Any], type[openai.APIStatusError], str]] = [
     ({"model": "gpt-4o"}, openai.NotFoundError, "asks? for 'policy'"),
     ({"temperature": 0.5}, openai.BadRequestError, "temperature 0.5: only 1.0 is served"),
@@ -194,13 +236,14 @@ def test_what_cannot_be_served_is_refused_with_its_reason_and_the_episode_goes_o
 def test_a_spent_budget_is_refused_and_the_episode_is_truncated(in_world: OpenWorld) -> None:
     async def scenario(world: World) -> None:
         async def env(problem: Problem, session: Session) -> None:
+            async def ask_for_ever(client: AsyncOpenAI) -> None:
+                while True:
+                    await client.chat.completions.create(model="policy", messages=ask())
+
             async with session.endpoint() as url, client_of(url) as client:
-                try:
-                    while True:
-                        await client.chat.completions.create(model="policy", messages=ask())
-                except openai.BadRequestError as error:
-                    assert error.code == "context_length_exceeded"
-                    assert "rollout.max_new_tokens" in str(error)
+                with pytest.raises(openai.BadRequestError, match=r"rollout\.max_new_tokens is spent") as raised:
+                    await ask_for_ever(client)
+                assert raised.value.code == "context_length_exceeded"
 
         trajectories = await world.run(env, max_new_tokens=30)
         assert sum(trajectory.num_sampled for trajectory in trajectories) == 30
@@ -230,7 +273,7 @@ def test_an_address_is_gone_with_its_episode_and_open_requests_end_with_it(in_wo
         assert world.engine.num_open == 0
         with pytest.raises(openai.APIStatusError, match="the episode has ended"):
             await request
-        with pytest.raises(openai.APIStatusError, match="it has ended, or the base URL is wrong"):
+        with pytest.raises(openai.APIStatusError, match="it has ended, or the URL is wrong"):
             await client.chat.completions.create(model="policy", messages=ask())
         ended.set()
         await staying
@@ -242,9 +285,8 @@ def test_an_address_is_gone_with_its_episode_and_open_requests_end_with_it(in_wo
 
 def test_a_failure_of_the_engine_ends_the_episode_whatever_its_agent_makes_of_it(in_world: OpenWorld) -> None:
     async def scenario(world: World) -> None:
-        async def fail(request: object) -> Any:
+        def fail(request: object) -> Any:
             raise EngineError("out of order")
-            yield
 
         async def stubborn(problem: Problem, session: Session) -> float:
             async with session.endpoint() as url, client_of(url) as client:
@@ -254,10 +296,23 @@ def test_a_failure_of_the_engine_ends_the_episode_whatever_its_agent_makes_of_it
                     except openai.APIError:
                         await asyncio.sleep(0)
 
-        world.engine.generate = fail  # type: ignore[method-assign]
+        world.inner.generate = fail  # type: ignore[method-assign]
         with pytest.raises(ExceptionGroup) as raised:
             await world.run(stubborn)
         assert raised.group_contains(EngineError, match="out of order")
+
+    in_world(scenario)
+
+
+def test_a_resumed_episode_answers_the_first_requests_of_its_agent_from_the_record(in_world: OpenWorld) -> None:
+    async def scenario(world: World) -> None:
+        (whole,) = await world.run(three_turns)
+        (session,) = world.sessions
+        recorded = session.journal()[:2]
+        world.engine.log.clear()
+        (resumed,) = await world.run(three_turns, journals=[recorded])
+        assert len(world.engine.log) == 1
+        assert resumed.token_ids.tolist() == whole.token_ids.tolist()
 
     in_world(scenario)
 
@@ -284,8 +339,7 @@ def test_a_blocking_client_in_a_thread_is_served_too(in_world: OpenWorld) -> Non
 def test_an_endpoint_in_virtual_time_is_refused() -> None:
     async def main() -> None:
         session: Any = None
-        async with Session.endpoint(session):
-            raise AssertionError
+        await Session.endpoint(session).__aenter__()
 
     with pytest.raises(RunError, match="use `world: wall`"):
         run_on_clock(main, virtual=True)

@@ -22,6 +22,8 @@ RECIPES = {  # model, GPUs of a node, nodes
     "cluster/7b-4x8": ("Qwen2.5-7B-Instruct", "8xH100", 4),
     "cluster/1.5b-16x8": ("DeepSeek-R1-Distill-Qwen-1.5B", "8xH100", 16),
     "cluster/32b-48x8": ("DeepSeek-R1-Distill-Qwen-32B", "8xH100", 48),
+    "code/14b": ("DeepSeek-R1-Distill-Qwen-14B", "8xH100", 32),
+    "code/32b": ("DeepSeek-R1-Distill-Qwen-32B", "8xH100", 48),
 }
 REBUTTAL = "study/rebuttal-staleness"  # a sweep, for 8xH100
 ARMS = {
@@ -53,16 +55,23 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
     sets["aime25/test"] = sets["aime24/test"]
     sets["amc23/test"] = [{"question": f"Find w = {i}.", "answer": f"{i}"} for i in range(40)]
+    tests = json.dumps([{"input": "1", "output": "1", "testtype": "stdin"}])
+    for name, letter in (("taco/train", "u"), ("primeintellect/train", "v"), ("codeforces/test", "w")):
+        sets[f"deepcoder/{name}"] = [{"problem": f"Print {letter}{i}.", "tests": tests} for i in range(300)]
+    hidden = {"public_test_cases": tests, "private_test_cases": tests, "contest_date": "2025-01-04T00:00:00"}
+    sets["livecodebench/test5"] = [{"question_content": f"Print s{i}.", **hidden} for i in range(30)]
     for name, rows in sets.items():
         file = folder / f"{name}.jsonl"
-        file.parent.mkdir(exist_ok=True)
+        file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(json.dumps(row) for row in rows))
     return folder
 
 
 def test_every_recipe_for_gpus_is_among_those_that_are_planned() -> None:
     files = {
-        f"{room}/{file.stem}" for room in ("gsm8k", "cluster") for file in (ROOT / "recipes" / room).glob("*.yaml")
+        f"{room}/{file.stem}"
+        for room in ("gsm8k", "cluster", "code")
+        for file in (ROOT / "recipes" / room).glob("*.yaml")
     }
     assert files - {"gsm8k/cpu"} == RECIPES.keys()
 

@@ -53,6 +53,16 @@ MATH = PAPER | {  # the same, and its runs on mathematics: η 8, generation of 2
     "rollout.staleness": 8,
     "advantage.kind": "batch_norm",
 }
+CODE = PAPER | {  # its runs on code: η 4
+    "data.task": "deepcoder",
+    "eval.suites": ("livecodebench_v5",),
+    "rollout.problems_per_step": 512,
+    "rollout.max_new_tokens": 27_648,
+    "rollout.staleness": 4,
+    "advantage.kind": "batch_norm",
+}
+CODE_14B = CODE | {"model.path": "deepseek-ai/DeepSeek-R1-Distill-Qwen-14B"}
+CODE_32B = CODE | {"model.path": "deepseek-ai/DeepSeek-R1-Distill-Qwen-32B"}
 REBUTTAL = PAPER | {  # its table of 8 GPUs: 64 × 16 at 8k
     "model.path": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
     "rollout.problems_per_step": 64,
@@ -101,6 +111,8 @@ VIRTUAL = {"rollout.problems_per_step": 64, "train.minibatches": 4}  # of the re
 ROWS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "cluster/1.5b-16x8": (MATH, ["AIME24 42.2 in 14.8 hours", "41.0 at η 8", "42.2 at η 4", "H800"]),
     "cluster/1.5b-2x8": (REBUTTAL | {"rollout.staleness": 4}, ["nothing was published"]),
+    "code/14b": (CODE_14B, ["21.9 hours on H800", "synchronous system took 48.8"]),
+    "code/32b": (CODE_32B, ["31.1 hours on H800", "synchronous system took 51.1"]),
     "gsm8k/8gpu": (GSM8K, [".7957", "35 minutes", "8 H800"]),
     "gsm8k/8gpu-6-2": (GSM8K, []),
     "gsm8k/8gpu-collocated": (GSM8K | TURNS, []),

@@ -20,7 +20,8 @@ from arl.metrics.trajectory_files import TOKENS, read_trajectories, trajectory_f
 from arl.types import FAILED, NOT_SAMPLED, Problem, Trajectory, TrajectoryGroup
 
 _OF_GROUP = ("group_id", "dispatch_version", "dispatch_time", "arrival_version", "arrival_time")
-_OF_TRAJECTORY = (*TOKENS, "prompt_length", "reward", "unshaped_reward", "truncated", "reward_parts", "reward_error")
+_SCALARS = ("prompt_length", "reward", "unshaped_reward", "truncated", "reward_error", "branch")
+_OF_TRAJECTORY = (*TOKENS, *_SCALARS, "reward_parts", "measures")
 
 
 class RecordedGroup(Struct, frozen=True):
@@ -124,6 +125,6 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
 
 
 def _trajectory(row: dict[str, Any]) -> Trajectory:
-    row["reward_parts"] = dict(row["reward_parts"])
+    row |= {name: dict(row[name]) for name in ("reward_parts", "measures")}
     row |= {name: math.nan for name in ("reward", "unshaped_reward") if row[name] is None}
     return Trajectory(**{name: row[name] for name in _OF_TRAJECTORY})

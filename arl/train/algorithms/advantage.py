@@ -27,7 +27,7 @@ class EpisodeColumns:
 
     rewards: np.ndarray  # (N,) float64
     group_sizes: np.ndarray  # (P,) int64, summing to N
-    num_loss_tokens: np.ndarray  # (N,) int64, of each episode; they sum to T
+    num_loss_tokens: np.ndarray  # (N,) int64, of each episode with all of its branches; they sum to T
     values: np.ndarray | None = None  # (T,) float32, a critic's values, one episode's tokens after the other's
 
 

@@ -1,0 +1,284 @@
+"""Read the tests of a problem: our own form, or the columns of the data sets that people train on.
+
+problem.metadata ─► the first column of FORMATS that it has ─► AssertTests | FunctionTests | OutputTests
+
+A row is read where it is graded, and not before, because the tests of some sets are gigabytes when unpacked.
+"""
+
+import ast
+import base64
+import binascii
+import builtins
+import json
+import pickletools
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from arl.errors import DataError
+from arl.types import Problem
+
+MAX_UNPACKED = 1 << 30  # bytes of the tests of one problem
+
+# What programs for LeetCode take for granted, as in the harness of LiveCodeBench.
+PRELUDE = """import sys
+from string import *
+from re import *
+from datetime import *
+from collections import *
+from heapq import *
+from bisect import *
+from copy import *
+from math import *
+from random import *
+from statistics import *
+from itertools import *
+from functools import *
+from operator import *
+from typing import *
+import string, re, datetime, collections, heapq, bisect, copy, math, random, statistics, itertools, functools, operator
+sys.setrecursionlimit(50000)
+"""
+
+
+class Tests(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
+    """Hold what all kinds of tests have."""
+
+    prelude: str = ""  # put before the solution
+    seconds: float = 6.0  # for each test
+    memory_mb: int = 1024
+
+
+class AssertTests(Tests, frozen=True, kw_only=True, tag="asserts"):
+    """Run Python that asserts what functions of the solution return.
+
+    >>> AssertTests(list=["assert double(2) == 4"]).entries
+    ('double',)
+    """
+
+    list: tuple[str, ...]
+    entries: tuple[str, ...] = ()  # functions of the solution; none: what the tests call and do not define
+    setup: str = ""  # put before the tests
+    head: str = ""  # the beginning of a function that the response goes on with
+
+    def __post_init__(self) -> None:
+        if not self.list:
+            raise ValueError("there is no test")
+        if not self.entries:
+            self._infer_entries()
+        ast.parse(self.setup)
+
+    def _infer_entries(self) -> None:
+        tree = ast.parse("\n".join((self.setup, *self.list)))
+        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
+        names -= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+        names -= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+        names -= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
+        names -= {alias.asname or alias.name for node in imports for alias in node.names}
+        modules = sorted(names & sys.stdlib_module_names)
+        entries = sorted(name for name in names.difference(modules) if not hasattr(builtins, name))
+        if not entries:  # a function of the name of a built-in one, as `sum`
+            called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
+            entries = [node.id for node in called if isinstance(node, ast.Name)][:1]
+        if not entries:
+            raise ValueError("the tests call no function of a solution")
+        msgspec.structs.force_setattr(self, "entries", tuple(entries))
+        msgspec.structs.force_setattr(self, "setup", "".join(f"import {name}\n" for name in modules) + self.setup)
+
+
+class Case(Struct, frozen=True):
+    """Pair what a solution is given with what it must answer."""
+
+    input: Any  # standard input, or a list of arguments
+    output: Any
+
+
+class FunctionTests(Tests, frozen=True, kw_only=True, tag="calls"):
+    """Compare what a function, or a method of class Solution, returns."""
+
+    entry: str
+    cases: tuple[Case, ...]
+    unwraps: bool = False  # an expected list of one value may stand for the value, as in APPS
+
+    def __post_init__(self) -> None:
+        for case in self.cases:
+            if not isinstance(case.input, list):
+                raise ValueError(f"the input {str(case.input)[:60]!r} of a call must be the list of its arguments")
+
+
+class OutputTests(Tests, frozen=True, kw_only=True, tag="stdin"):
+    """Compare what a program writes with what it should."""
+
+    cases: tuple[Case, ...]
+    tolerance: float | None = None  # of numbers, relative or absolute; None: they are compared as decimals
+    checker: str = (
+        ""  # Python that reads the files of CHECKER_FILES, and prints a number that is above 0 if all is right
+    )
+
+    def __post_init__(self) -> None:
+        for case in self.cases:
+            if not isinstance(case.input, str) or not isinstance(case.output, str):
+                raise ValueError("input and output of a program must be text")
+
+
+AnyTests = AssertTests | FunctionTests | OutputTests
+CHECKER_FILES = ("input.txt", "correct_output.txt", "solution_output.txt")
+
+
+def read_tests(problem: Problem) -> AnyTests:
+    """Return the tests of a problem.
+
+    Raises:
+        DataError: it has none, in none of the known forms, or they are not valid.
+    """
+    row = problem.metadata
+    column = next((name for name in FORMATS if row.get(name) is not None), None)
+    if column is None:
+        raise DataError(
+            f"no tests: a problem of code needs one of the columns {', '.join(FORMATS)}, and this one has "
+            f"{', '.join(row) or 'none'}; docs/data.md describes the form of each"
+        )
+    try:
+        tests = FORMATS[column]({"prompt": problem.prompt} | row)
+        if not isinstance(tests, AssertTests) and not tests.cases:
+            raise ValueError("there is no test")
+    except (ValueError, TypeError, LookupError, SyntaxError, AttributeError, zlib.error) as error:
+        cause = f"has no {error}" if isinstance(error, KeyError) else str(error)
+        raise DataError(
+            f"column {column} holds no tests of a form that is known ({cause}); see docs/data.md"
+        ) from error
+    return tests
+
+
+def _own(row: Mapping[str, Any]) -> AnyTests:
+    """Read our own form, a dict with `kind`; or that of DeepCoder, which is that of TACO or a list of cases."""
+    tests = _parsed(row["tests"])
+    if isinstance(tests, dict) and "kind" in tests:
+        own: AnyTests = msgspec.convert(tests, AnyTests)
+        return own
+    if isinstance(tests, dict):
+        return _taco({"input_output": tests})
+    first = tests[0]
+    entry = first.get("fn_name") or (_parsed(first.get("metadata") or {}).get("func_name"))
+    return _cases(entry if first.get("testtype", first.get("type")) in ("functional", "function_call") else None, tests)
+
+
+def _cases(entry: str | None, cases: list[dict[str, Any]], **settings: Any) -> FunctionTests | OutputTests:
+    """Return tests of LiveCodeBench: arguments stand one a line, in JSON, or are a list already."""
+    if entry is None:
+        pairs = tuple(Case(_text(case["input"]), _text(case["output"])) for case in cases)
+        return OutputTests(cases=pairs, prelude=PRELUDE, **settings)
+    calls = []
+    for case in cases:
+        given, expected = case["input"], case["output"]
+        arguments = (
+            [json.loads(line) for line in given.split("\n") if line.strip()] if isinstance(given, str) else given
+        )
+        calls.append(Case(arguments, json.loads(expected) if isinstance(expected, str) else expected))
+    is_json = isinstance(cases[0]["output"], str)
+    return FunctionTests(entry=entry, cases=tuple(calls), unwraps=not is_json, prelude=PRELUDE, **settings)
+
+
+def _livecodebench(row: Mapping[str, Any]) -> AnyTests:
+    private = row["private_test_cases"]
+    hidden = json.loads(private if private.lstrip().startswith("[") else _pickled_text(private))
+    entry = _parsed(row.get("metadata") or {}).get("func_name")
+    cases = [*json.loads(row["public_test_cases"]), *hidden]
+    return _cases(entry if cases[0].get("testtype") == "functional" else None, cases)
+
+
+def _pickled_text(packed: str) -> str:
+    """Return the text in base64(zlib(pickle(text))). A pickle that is more than one text is refused, not loaded."""
+    try:
+        stream = zlib.decompressobj()
+        pickled = stream.decompress(base64.b64decode(packed, validate=True), MAX_UNPACKED)
+    except binascii.Error as error:
+        raise ValueError(f"is neither JSON nor base64: {error}") from error
+    texts = []
+    for operation, argument, _ in pickletools.genops(pickled):
+        if "UNICODE" in operation.name:
+            texts.append(argument)
+        elif operation.name not in ("PROTO", "FRAME", "MEMOIZE", "BINPUT", "STOP"):
+            raise ValueError(f"its pickle holds {operation.name}, and may hold one text alone; write the cases as JSON")
+    (text,) = texts
+    return str(text)
+
+
+def _taco(row: Mapping[str, Any]) -> AnyTests:
+    """Read TACO and APPS: {inputs, outputs, fn_name}, with limits as "2.0 seconds" and "256.0 megabytes"."""
+    tests = _parsed(row["input_output"])
+    pairs = zip(tests["inputs"], tests["outputs"], strict=True)
+    cases = [{"input": given, "output": expected} for given, expected in pairs]
+    limits: dict[str, Any] = {}
+    if seconds := _number(row.get("time_limit")):
+        limits["seconds"] = seconds
+    if not tests.get("fn_name"):
+        return _cases(None, cases, **limits)
+    calls = tuple(Case(_parsed(case["input"]), _parsed(case["output"])) for case in cases)
+    return FunctionTests(entry=tests["fn_name"], cases=calls, unwraps=True, prelude=PRELUDE, **limits)
+
+
+def _codeforces(row: Mapping[str, Any]) -> AnyTests:
+    if row.get("input_mode", "stdio") != "stdio" or row.get("interaction_format"):
+        raise ValueError("the problem reads a file or is interactive, and only standard input is supported")
+    if not row.get("official_tests_complete", True):
+        raise ValueError("its official tests are incomplete (official_tests_complete)")
+    return OutputTests(
+        cases=tuple(Case(case["input"], case["output"]) for case in row["official_tests"]),
+        checker=row.get("generated_checker") or "",
+        seconds=float(row.get("time_limit") or 2.0),
+        memory_mb=int(row.get("memory_limit") or 256),
+    )
+
+
+def _codecontests(row: Mapping[str, Any]) -> AnyTests:
+    cases: list[Case] = []
+    for column in ("public_tests", "private_tests", "generated_tests"):
+        tests = row.get(column) or {"input": [], "output": []}
+        cases += map(Case, tests["input"], tests["output"])
+    limit = row.get("time_limit") or {}
+    seconds = (limit.get("seconds") or 0) + (limit.get("nanos") or 0) / 1e9
+    memory = row.get("memory_limit_bytes") or 256 << 20
+    return OutputTests(cases=tuple(cases), seconds=seconds or 6.0, memory_mb=memory >> 20)
+
+
+def _mbpp(row: Mapping[str, Any]) -> AnyTests:
+    setup = "\n".join([*(row.get("test_imports") or ()), row.get("test_setup_code") or ""])
+    return AssertTests(list=tuple(row["test_list"]), setup=setup)
+
+
+def _humaneval(row: Mapping[str, Any]) -> AnyTests:
+    head, entry = row["prompt"], row["entry_point"]
+    check = f"{row['test']}\ncheck({entry})\n"
+    return AssertTests(list=(check,), entries=(entry,), setup=head, head=head)
+
+
+FORMATS: Mapping[str, Callable[[Mapping[str, Any]], AnyTests]] = {
+    "tests": _own,
+    "private_test_cases": _livecodebench,
+    "input_output": _taco,
+    "official_tests": _codeforces,
+    "public_tests": _codecontests,
+    "test_list": _mbpp,
+    "entry_point": _humaneval,
+}
+"""Column by which a form is known -> what reads it."""
+
+
+def _parsed(value: Any) -> Any:
+    return json.loads(value) if isinstance(value, str) else value
+
+
+def _text(value: Any) -> str:
+    return "\n".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def _number(value: Any) -> float | None:
+    """Read "2.0 seconds" or 2.0."""
+    words = str(value or "").split()
+    return float(words[0]) if words and words[0].replace(".", "", 1).isdecimal() else None

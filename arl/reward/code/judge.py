@@ -1,0 +1,148 @@
+"""Grade programs by their tests, in the sandbox. The judge never shares a process or a descriptor with a solution.
+
+response ─► find_code ─► OutputTests: one program for each case, whose output is compared here
+                    └──► AssertTests, FunctionTests: the tests in one program, the solution in another (rpc.py)
+                                         └─► passed, and the verdict of the first failed test ─► parts of the reward
+"""
+
+import functools
+import json
+import secrets
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from arl.errors import DataError
+from arl.reward.code import rpc
+from arl.reward.code.compare_outputs import same_output
+from arl.reward.code.find_code import find_code
+from arl.reward.code.formats import CHECKER_FILES, AssertTests, FunctionTests, OutputTests, read_tests
+from arl.sandbox.base import Program, Sandbox
+from arl.sandbox.current import sandbox
+from arl.types import CORRECT, Problem, Response
+
+VERDICTS = ("wrong", "time", "memory", "runtime", "no_code")
+WEIGHTS: Mapping[str, float] = {"passed": 0.0, **dict.fromkeys(VERDICTS, 0.0)}
+"""Of the parts, for a reward of 1 if every test passes, and 0 otherwise."""
+
+TOTAL_SECONDS = 60.0  # for all tests of a response; those beyond fail by `time`
+START_SECONDS = 5.0  # for programs to start and end
+
+
+class Ended(Struct, frozen=True):
+    """Say how the tests of one response ended."""
+
+    passed: float = 0.0  # share of the tests
+    verdict: str = ""  # of the first that has failed; empty: all have passed
+
+
+def score(problem: Problem, response: Response) -> dict[str, float]:
+    """Return `correct`, 1 if every test passes; the share that has `passed`; and 1 for the verdict of a failure.
+
+    No test runs after the first that has failed, so `passed` is the share of those before it.
+    """
+    return _parts(_grade(problem, response, stops=True))
+
+
+def score_each(problem: Problem, response: Response) -> dict[str, float]:
+    """Return the same parts as `score`. Every test runs, so that `passed` is worth a weight."""
+    return _parts(_grade(problem, response, stops=False))
+
+
+def vote(response: Response) -> str:
+    """Return no answer: two programs that do the same are not equal as text, so programs do not vote."""
+    return ""
+
+
+for function in (score, score_each):
+    function.uses_sandbox = True  # type: ignore[attr-defined]  # so that a run opens it before anything starts
+    function.seconds = TOTAL_SECONDS + 4 * START_SECONDS  # type: ignore[attr-defined]  # that a call may take
+
+
+def _parts(ended: Ended) -> dict[str, float]:
+    verdicts = {name: float(name == ended.verdict) for name in VERDICTS}
+    return {CORRECT: float(not ended.verdict), "passed": ended.passed, **verdicts}
+
+
+def _grade(problem: Problem, response: Response, stops: bool) -> Ended:
+    tests = read_tests(problem)
+    code = find_code(response.text, tests.head if isinstance(tests, AssertTests) else "")
+    if code is None:
+        return Ended(verdict="no_code")
+    code = tests.prelude + code
+    if isinstance(tests, OutputTests):
+        return _run_streams(sandbox(), code, tests, stops)
+    return _run_calls(sandbox(), code, tests, stops)
+
+
+def _run_streams(box: Sandbox, code: str, tests: OutputTests, stops: bool) -> Ended:
+    """Run the program on each case."""
+    end = time.monotonic() + TOTAL_SECONDS
+    passed, first = 0, ""
+    for case in tests.cases:
+        seconds = min(tests.seconds, end - time.monotonic())
+        verdict = "time"
+        if seconds > 0:
+            result = box.run(Program(code=code, stdin=case.input, seconds=seconds, memory_mb=tests.memory_mb))
+            verdict = {"done": "", "error": "runtime", "output": "wrong"}.get(result.outcome, result.outcome)
+            if not verdict and not _is_right(box, tests, case.input, case.output, result.stdout):
+                verdict = "wrong"
+        passed += not verdict
+        first = first or verdict
+        if (verdict and stops) or seconds <= 0:
+            break
+    return Ended(passed / len(tests.cases), first)
+
+
+def _is_right(box: Sandbox, tests: OutputTests, given: str, expected: str, said: str) -> bool:
+    """Compare an output, or let the set's own checker do it, in a program of its own."""
+    if not tests.checker or same_output(said, expected, tests.tolerance):
+        return same_output(said, expected, tests.tolerance)
+    contents = (given.encode(), expected.encode(), said.encode())
+    arguments = f"import sys\nsys.argv = ['checker.py', *{CHECKER_FILES!r}]\n"
+    files = dict(zip(CHECKER_FILES, contents, strict=True))
+    result = box.run(Program(code=arguments + tests.checker, files=files, seconds=START_SECONDS + tests.seconds))
+    try:
+        return result.outcome == "done" and float(result.stdout.split()[-1]) > 0
+    except (IndexError, ValueError) as error:
+        raise DataError(f"the checker printed {result.stdout[:60]!r}, and must print a number") from error
+
+
+def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stops: bool) -> Ended:
+    """Run the tests in one program, which calls the solution in another."""
+    secret = secrets.token_hex(16)
+    task = {
+        "secret": secret,
+        "setup": tests.setup if isinstance(tests, AssertTests) else "",
+        "entries": tests.entries if isinstance(tests, AssertTests) else (tests.entry,),
+        "tests": tests.list if isinstance(tests, AssertTests) else tests.cases,
+        "unwraps": isinstance(tests, FunctionTests) and tests.unwraps,
+        "seconds": tests.seconds,
+        "total_seconds": TOTAL_SECONDS,
+        "stops": stops,
+    }
+    count = len(tests.list if isinstance(tests, AssertTests) else tests.cases)
+    program = Program(
+        code=f"{_source()}\njudge()\n",
+        stdin=msgspec.json.encode(task).decode(),
+        seconds=min(count * tests.seconds, TOTAL_SECONDS) + START_SECONDS,
+        memory_mb=tests.memory_mb,
+    )
+    files = {rpc.SOLUTION: code.encode("utf-8", "replace")}
+    peer = msgspec.structs.replace(program, code=f"{_source()}\nsolve()\n", stdin="", files=files)
+    result = box.run(program, peer)
+    _, found, verdict = result.stdout.rpartition(f"\n{secret} ")
+    if not found:  # the tests themselves do not end, or take all memory
+        return Ended(verdict=result.outcome if result.outcome in ("time", "memory") else "wrong")
+    said = json.loads(verdict)
+    if "broken" in said:
+        raise DataError(f"the tests do not run: {said['broken']}")
+    return Ended(said["passed"] / count, said["verdict"])
+
+
+@functools.cache
+def _source() -> str:
+    return Path(rpc.__file__).read_text()
