@@ -19,6 +19,7 @@ TASKS: Mapping[str, str] = {
     "long_tail": "arl.tasks.long_tail:LongTail",
     "short_sums": "arl.tasks.short_sums:ShortSums",
     "tool_sums": "arl.tasks.tool_sums:ToolSums",
+    "one_liners": "arl.tasks.one_liners:OneLiners",
     "arithmetic": "arl.tasks.arithmetic:Arithmetic",
     "gsm8k": "arl.tasks.math_sets:Gsm8k",
     "math": "arl.tasks.math_sets:Math",
