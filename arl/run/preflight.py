@@ -113,7 +113,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         versions = kept_versions(recipe, lags)
         memory = plan_recipe(recipe, nodes, placement, transport, problems.longest, versions, named is None)
     if named is None:
-        check_sandboxes([recipe, *(suite.recipe for suite in suites.values())])
+        check_sandboxes([*recipe.sources.values(), *(suite.recipe for suite in suites.values())])
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)

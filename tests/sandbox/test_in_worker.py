@@ -17,13 +17,13 @@ from tests.sandbox import rewards
 @pytest.mark.usefixtures("sandbox")
 def test_a_worker_keeps_its_sandbox_and_takes_it_along(tmp_path: Path) -> None:
     log = tmp_path / "reward.log"
-    settings = Settings(f"{rewards.__name__}:run_it", workers=1, timeout=60.0, memory_gb=0.5)
+    settings = Settings((f"{rewards.__name__}:run_it",), workers=1, timeout=60.0, memory_gb=0.5)
 
     async def grade() -> list[dict[str, float]]:
         async with RewardPool(settings, 60.0, log, os.environ, UngradedLog(log, print)) as pool:
             parts = []
             for code in ("print(1)", "while True: print('x' * 10**6)", "import os; os._exit(1)", "print(1)"):
-                verdict = await pool.call(settings.function, Problem("", "1\n"), Response(code))
+                verdict = await pool.call(settings.functions[0], Problem("", "1\n"), Response(code))
                 parts.append(verdict.parts)
             return parts
 
