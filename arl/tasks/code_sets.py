@@ -75,7 +75,8 @@ class CodeSet(Task):
         rows = (row for source in sources for file in source.files(f"task {name}") for row in read_rows(file, name))
         left_out: list[str] = []
         problems = [problem for row in rows for problem in self._problem(row, split, left_out)]
-        close_sandbox()
+        if self._options.check:
+            close_sandbox()
         self.notes = ()
         if left_out:
             self.notes = (f"{len(left_out):,} rows of {name} left out (data.options.malformed): {left_out[0]}",)
@@ -224,10 +225,12 @@ class LiveCodeBench(CodeSet):
         return CodeSet.pose({**row, "question": row["question_content"]})
 
 
-class LiveCodeBenchV5(LiveCodeBench):
+class LiveCodeBenchV5(CodeSet):
     """Solve the problems that release v5 of LiveCodeBench added: contests from late 2024 to early 2025."""
 
     evaluation_sources = LiveCodeBench.evaluation_sources[4:5]
+    is_checked = LiveCodeBench.is_checked
+    pose = staticmethod(LiveCodeBench.pose)
 
 
 def _deepcoder(part: str, problems: int) -> Source:
