@@ -101,8 +101,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     problems = run_problems(recipe, suites, codecs, limits)
     check_lengths(recipe, problems.longest, codec)
     held_out = [suite.shortened() for suite in held_out_suites(recipe, problems.held_out)]
-    opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
-    measured = [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
+    measured = _measured(recipe, held_out, suites)
     for suite in {each.name: each for each in (*held_out, *measured)}.values():
         notes += _check_suite(suite, recipe, codec, limits)
     nodes, placement, transport = _place(recipe, named)
@@ -135,6 +134,12 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         prompts=_describe(codecs, problems.training),
         notes=tuple(dict.fromkeys([*problems.notes, *said, *filter(None, notes)])),
     )
+
+
+def _measured(recipe: Recipe, held_out: Sequence[Suite], suites: Mapping[str, Suite]) -> list[Suite]:
+    """Return the suites that are measured during training."""
+    opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
+    return [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
 
 
 def _with_memory_share(
