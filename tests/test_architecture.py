@@ -49,6 +49,8 @@ STANDALONE = [
     "arl/engine/sglang/server_process.py",
     "arl/launch/child.py",
     "arl/launch/network.py",
+    "arl/sandbox/fork_server.py",
+    "arl/sandbox/remote_bootstrap.py",
 ]
 IMPORTS = (ast.Import, ast.ImportFrom)
 
@@ -127,7 +129,7 @@ ROOMS_THAT_KNOW = {  # words of the source, and the rooms or files in which alon
     r"127\.0\.0\.1|localhost": {"launch"},
     "held_port": {"launch"},
     "CUDA_VISIBLE_DEVICES": {"launch", "section.py"},  # which refuses the name in a recipe
-    "PDEATHSIG|ARL_PARENT_PID": {"launch"},
+    "PDEATHSIG|ARL_PARENT_PID": {"launch", "fork_server.py"},  # the last one runs without arl, inside bubblewrap
     "/dev/shm": {"launch", "sync", "server_process.py"},  # the last one without arl, in SGLang's environment
 }
 
