@@ -50,6 +50,8 @@ STANDALONE = [
     "arl/launch/child.py",
     "arl/launch/network.py",
     "arl/reward/code/rpc.py",
+    "arl/sandbox/fork_server.py",
+    "arl/sandbox/remote_bootstrap.py",
 ]
 IMPORTS = (ast.Import, ast.ImportFrom)
 
@@ -128,7 +130,7 @@ ROOMS_THAT_KNOW = {  # words of the source, and the rooms or files in which alon
     r"127\.0\.0\.1|localhost": {"launch"},
     "held_port": {"launch"},
     "CUDA_VISIBLE_DEVICES": {"launch", "section.py"},  # which refuses the name in a recipe
-    "PDEATHSIG|ARL_PARENT_PID": {"launch", "fork_server.py"},  # the latter inside of bubblewrap, without arl
+    "PDEATHSIG|ARL_PARENT_PID": {"launch", "fork_server.py"},  # the last one runs without arl, inside bubblewrap
     "/dev/shm": {"launch", "sync", "server_process.py"},  # the last one without arl, in SGLang's environment
 }
 

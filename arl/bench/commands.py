@@ -94,4 +94,15 @@ def rewards(
     _print(bench_rewards(calls, workers, repeats))
 
 
-COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, trainer, sync, rewards]
+def sandbox(
+    runs: Annotated[int, typer.Option(min=1, help="Of each worker.")] = 500,
+    workers: Annotated[int, typer.Option(min=1, help="Processes, each with a sandbox.")] = 2,
+    endless: Annotated[int, typer.Option(min=1, help="Programs that never end, beside honest ones.")] = 32,
+) -> None:
+    """Measure programs run a second, a shell's first command, and what endless programs cost honest ones."""
+    from arl.bench.sandbox_bench import bench_sandbox
+
+    _print(bench_sandbox(runs, workers, endless))
+
+
+COMMANDS: list[Callable[..., None]] = [engine, async_, controller, kernels, trainer, sync, rewards, sandbox]

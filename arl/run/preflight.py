@@ -81,8 +81,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         named: machines to plan for, which are not there, so nothing installed is checked; None: the launcher's.
 
     Raises:
-        InputError: a named object lacks a part, output.directory cannot be written, problems or lags cannot be read,
-            devices or the backend are missing, or the model is of an unsupported family or larger than memory.
+        InputError: what the recipe names is not there, cannot be used, read or written, or is larger than memory.
     """
     _check_named_objects(recipe)
     if named is None:

@@ -55,8 +55,7 @@ class WallWorld(World):
         """See World. Starts both sides at once, on shared GPUs ranks first, and is open when engines answer.
 
         Raises:
-            ProcessDied: one of the processes has ended.
-            DeadlineError: one of them did not become ready, or did not answer.
+            ProcessDied, DeadlineError: one of the processes has ended, or did not become ready, or did not answer.
         """
         recipe = context.recipe
         plan = context.plan
