@@ -28,7 +28,7 @@ from arl.metrics.trackers import check_trackers
 from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter
 from arl.rollout.tools import check_tools
-from arl.run.checks import check_gpus
+from arl.run.checks import check_gpus, check_sandboxes
 from arl.run.evaluation.suite import Suite, held_out_suites, load_suite, run_problems
 from arl.run.machines import resolve_auto
 from arl.run.processes import rare_collections
@@ -103,8 +103,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     held_out = [suite.shortened() for suite in held_out_suites(recipe, problems.held_out)]
     opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
     measured = [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
-    for suite in {each.name: each for each in (*held_out, *measured)}.values():
-        notes += _check_suite(suite, recipe, codec, limits)
+    notes += _check_suites([*held_out, *measured], recipe, codec, limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
@@ -113,6 +112,7 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         versions = kept_versions(recipe, lags)
         memory = plan_recipe(recipe, nodes, placement, transport, problems.longest, versions, named is None)
     if named is None:
+        check_sandboxes([*recipe.sources.values(), *(suite.recipe for suite in suites.values())])
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
@@ -156,12 +156,14 @@ def _describe(codecs: Mapping[str, HuggingFaceCodec], training: Sequence[Problem
     return tuple(lines)
 
 
-def _check_suite(suite: Suite, recipe: Recipe, codec: HuggingFaceCodec, limits: Limits) -> list[str]:
+def _check_suites(suites: Sequence[Suite], recipe: Recipe, codec: HuggingFaceCodec, limits: Limits) -> list[str]:
     """Check prompts and answers. Those of held-out problems are checked already, with a shorter answer perhaps."""
-    is_checked = suite.name.partition("/")[0] == HELD_OUT and suite.max_new_tokens <= recipe.rollout.max_new_tokens
-    if is_checked or not suite.problems:
-        return []
-    return suite.check_prompts(codec.with_format(suite.recipe.data), limits)
+    notes: list[str] = []
+    for suite in {each.name: each for each in suites}.values():
+        is_checked = suite.name.partition("/")[0] == HELD_OUT and suite.max_new_tokens <= recipe.rollout.max_new_tokens
+        if suite.problems and not is_checked:
+            notes += suite.check_prompts(codec.with_format(suite.recipe.data), limits)
+    return notes
 
 
 def _check_directories(recipe: Recipe) -> None:

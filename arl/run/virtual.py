@@ -32,6 +32,7 @@ from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures
 from arl.run.rewards import evaluation_scorer, inline_rewards, reward_name, training_scorer
 from arl.run.world import Parts, RunContext, World, recipe_parts
+from arl.sandbox.current import configured
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
 from arl.types import Accuracy, Grade, Problem, Response, StartingVersions
@@ -55,7 +56,10 @@ class VirtualWorld(World):
         rewards = inline_rewards(recipe, context.directory / LOGS, context.display.note)
         idle = asyncio.Semaphore(recipe.reward.workers)
         cost = recipe.virtual.reward
-        with publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport) as publications:
+        with (
+            configured(recipe.sandbox),
+            publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport) as publications,
+        ):
             trainer = InProcessTrainer(recipe, versions, publications, plan.lags)
             async with open_engines(recipe, versions) as engine:
                 codec = load_codec(versions.model)

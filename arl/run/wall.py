@@ -36,6 +36,7 @@ from arl.run.failures import explain_deaths
 from arl.run.processes import EngineServers, open_trainer, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, RunContext, World, recipe_parts
+from arl.sandbox.current import configured
 from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
 from arl.types import Transport
 
@@ -63,6 +64,7 @@ class WallWorld(World):
         versions = context.versions
         note = context.display.note
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(configured(recipe.sandbox))
             where = (placement.on_gpus, placement.spans_nodes)
             weights = stack.enter_context(
                 publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport, *where)
