@@ -80,7 +80,9 @@ def read_sides(data: Data, seed: int) -> Sides:
     if data.task is not None:
         task = open_task(data)
         training = as_candidates(task.problems("training", seed), data.task)
+        notes += task.notes
         held_out = as_candidates(task.problems("evaluation", seed), data.task)
+        notes += task.notes
     else:
         training, held_out = _of_files(data, notes)
     return Sides(training, held_out, notes)

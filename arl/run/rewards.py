@@ -53,12 +53,16 @@ def reward_sha256(recipe: Recipe) -> str:
 
 
 def reward_weights(recipe: Recipe) -> Mapping[str, float]:
-    """Return the weights of the reward's named parts: the recipe's, or the task's where its own function scores."""
+    """Return the weights of the reward's named parts: the recipe's, or the task's where its own function scores.
+
+    A function may have weights of its own, `score.weights`; those of the recipe win over them, part by part.
+    """
+    own: dict[str, float] = getattr(import_function(reward_name(recipe), "reward.function"), "weights", {})
     if recipe.reward.weights is not None:
-        return recipe.reward.weights
+        return {**own, **recipe.reward.weights}
     if recipe.reward.function is None and recipe.data.task is not None:
-        return task_class(recipe.data.task).reward_weights
-    return {}
+        return {**own, **task_class(recipe.data.task).reward_weights}
+    return own
 
 
 def answer_check(recipe: Recipe) -> AnswerCheck | None:
