@@ -100,9 +100,9 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     problems = run_problems(recipe, suites, codecs, limits)
     check_lengths(recipe, problems.longest, codec)
     held_out = [suite.shortened() for suite in held_out_suites(recipe, problems.held_out)]
-    measured = _measured(recipe, held_out, suites)
-    for suite in {each.name: each for each in (*held_out, *measured)}.values():
-        notes += _check_suite(suite, recipe, codec, limits)
+    opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
+    measured = [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
+    notes += _check_suites([*held_out, *measured], recipe, codec, limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
     if recipe.model.path is not None:
@@ -135,12 +135,6 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     )
 
 
-def _measured(recipe: Recipe, held_out: Sequence[Suite], suites: Mapping[str, Suite]) -> list[Suite]:
-    """Return the suites that are measured during training."""
-    opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
-    return [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
-
-
 def _with_memory_share(
     recipe: Recipe, placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None"
 ) -> Placement:
@@ -161,12 +155,14 @@ def _describe(codecs: Mapping[str, HuggingFaceCodec], training: Sequence[Problem
     return tuple(lines)
 
 
-def _check_suite(suite: Suite, recipe: Recipe, codec: HuggingFaceCodec, limits: Limits) -> list[str]:
+def _check_suites(suites: Sequence[Suite], recipe: Recipe, codec: HuggingFaceCodec, limits: Limits) -> list[str]:
     """Check prompts and answers. Those of held-out problems are checked already, with a shorter answer perhaps."""
-    is_checked = suite.name.partition("/")[0] == HELD_OUT and suite.max_new_tokens <= recipe.rollout.max_new_tokens
-    if is_checked or not suite.problems:
-        return []
-    return suite.check_prompts(codec.with_format(suite.recipe.data), limits)
+    notes: list[str] = []
+    for suite in {each.name: each for each in suites}.values():
+        is_checked = suite.name.partition("/")[0] == HELD_OUT and suite.max_new_tokens <= recipe.rollout.max_new_tokens
+        if suite.problems and not is_checked:
+            notes += suite.check_prompts(codec.with_format(suite.recipe.data), limits)
+    return notes
 
 
 def _check_directories(recipe: Recipe) -> None:
