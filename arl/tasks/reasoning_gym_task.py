@@ -25,6 +25,18 @@ try:
 except ImportError as error:
     raise ImportError("the package reasoning-gym is missing: pip install 'reasoning-gym>=0.1.25,<0.2'") from error
 
+EVALUATES = {  # data sets whose scorers hand an answer to Python's eval, or to sympy's parse_expr, which calls it
+    "binary_matrix",
+    "countdown",
+    "intermediate_integration",
+    "n_queens",
+    "polynomial_multiplication",
+    "puzzle24",
+    "simple_integration",
+    "spiral_matrix",
+    "string_insertion",
+}
+
 
 class GymOptions(Section):
     """Say how entries are divided, and where a response has its answer."""
@@ -36,6 +48,8 @@ class GymOptions(Section):
     """Share of the questions held out for evaluation, by a hash of their text."""
     answer_tag: str = "answer"
     """The last <answer>…</answer> of a response is scored. Empty: the whole response."""
+    trust_answers: bool = False
+    """Score by data sets that evaluate an answer as Python. They do it in a reward worker, outside the sandbox."""
 
     @model_validator(mode="after")
     def _validate(self) -> Self:
@@ -43,6 +57,14 @@ class GymOptions(Section):
             self.make_config(seed=0)
         except AssertionError as error:
             raise ValueError(f"data.options of reasoning-gym's {self.dataset}: {error}") from error
+        members = {self.dataset, *(each.name for each in getattr(self, "datasets", None) or ())}  # of `composite`
+        evaluates = ", ".join(sorted(members & EVALUATES))
+        if evaluates and not self.trust_answers:
+            raise ValueError(
+                f"data.options.trust_answers: required for {evaluates}, because its scorer evaluates an answer of the "
+                "model as Python, as your user and outside the sandbox; give true only on a machine that holds nothing "
+                "of value"
+            )
         return self
 
     def make_config(self, seed: int) -> bytes:

@@ -70,6 +70,10 @@ def test_without_a_tag_the_whole_response_is_the_answer() -> None:
         ("{reasoning_gym: chian_sum}", "has no attribute chian_sum; did you mean chain_sum?"),
         ("{reasoning_gym: chain_sum, options: {max_term: 3}}", "data.options.max_term: unknown key; did you mean max_"),
         ("{reasoning_gym: chain_sum, options: {max_terms: 1}}", "reasoning-gym's chain_sum: max_terms must be >= min_"),
+        (
+            "{reasoning_gym: countdown}",
+            "data.options.trust_answers: required for countdown, because its scorer evaluates",
+        ),
         ("{reasoning_gym: chain_sum, task: arithmetic}", "data.reasoning_gym chain_sum: data.task arithmetic is named"),
     ],
 )
@@ -97,7 +101,7 @@ def test_a_data_set_trains(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", sorted(factory.DATASETS))
 def test_every_data_set_scores_its_own_answer_with_the_usual_options(name: str) -> None:
     specs = {"datasets": [{"name": "chain_sum", "weight": 1, "config": {}}]} if name == "composite" else {}
-    data = data_of(name, size=3, **specs)
+    data = data_of(name, size=3, trust_answers=True, **specs)
     assert Data.model_validate(data.model_dump(mode="json", exclude_none=True)) == data, "a run's recipe.yaml"
     task = open_task(data)
     problem = [*task.problems("training", 1), *task.problems("evaluation", 1)][0]
