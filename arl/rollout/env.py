@@ -29,7 +29,7 @@ from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.engine.continuation import Continuation
 from arl.rollout.ledger import GateMeter
-from arl.rollout.record import Branch, Span
+from arl.rollout.record import Branch, TurnSpan
 from arl.rollout.stop_strings import StopStrings
 from arl.types import (
     Completion,
@@ -89,7 +89,7 @@ class Session:
         self._affinity = affinity
         self._meter = meter or GateMeter()
         self._journal = journal
-        self._turns: list[Span] = []  # of all branches, in the order in which they began
+        self._turns: list[TurnSpan] = []  # of all branches, in the order in which they began
         self.branches = [Branch(0, sampling.seed, prompt_ids, len(prompt_ids))]
         self._branch = self.branches[0]  # which was extended or spoken in last
         self._returned = False  # the env has returned
@@ -242,7 +242,7 @@ class Session:
             return self._text(turn.end - 1)
         return self.response
 
-    def _recall(self, turn: Span, number: int) -> None:
+    def _recall(self, turn: TurnSpan, number: int) -> None:
         """Take this turn from the journal, as far as it goes."""
         if number >= len(self._journal):
             return
@@ -252,7 +252,7 @@ class Session:
             self.diverged = True
             self._journal = self._journal[:number]
 
-    async def _ask(self, turn: Span, number: int, sampling: SamplingParams, stop: StopStrings | None) -> None:
+    async def _ask(self, turn: TurnSpan, number: int, sampling: SamplingParams, stop: StopStrings | None) -> None:
         """Have the engine generate the rest of this turn, up to the token that completes a stop string."""
         whole = GenerateRequest(
             request_id=f"{self.episode_id}.{number}",
@@ -285,7 +285,7 @@ class Session:
             return said
         return Increment(said.token_ids[:left], said.logprobs[:left], said.policy_versions[:left], "length")
 
-    def _record(self, turn: Span, increment: Increment) -> None:
+    def _record(self, turn: TurnSpan, increment: Increment) -> None:
         turn.record(increment)
         self.num_sampled += len(increment.token_ids)
 

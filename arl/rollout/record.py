@@ -35,7 +35,7 @@ class Branch:
         self.logprobs = array("d", [0.0] * len(token_ids))
         self.versions = array("i", [NOT_SAMPLED] * len(token_ids))
         self.overflowed = False  # a text did not fit
-        self.last_turn: Span | None = None
+        self.last_turn: TurnSpan | None = None
 
     def __len__(self) -> int:
         return len(self.token_ids)
@@ -48,9 +48,9 @@ class Branch:
             return False
         return last.finish_reason == "stop" and last.end == len(self)
 
-    def begin_turn(self) -> "Span":
+    def begin_turn(self) -> "TurnSpan":
         """Begin a turn of the policy behind all tokens."""
-        self.last_turn = Span(self, len(self), len(self))
+        self.last_turn = TurnSpan(self, len(self), len(self))
         return self.last_turn
 
     def extend(self, token_ids: Sequence[int], max_length: int) -> None:
@@ -85,7 +85,7 @@ class Branch:
 
 
 @dataclass
-class Span:
+class TurnSpan:
     """Say where a turn of the policy lies in its branch."""
 
     branch: Branch

@@ -90,15 +90,13 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     check_trackers(recipe)
     nccl_settings(recipe)
     lags = load_lags(recipe)
-    codec = starting_codec(recipe)
-    check_tools(codec, recipe.rollout.tools)
+    codec = _codec(recipe)
     limits = starting_limits(recipe, codec)
     suites = {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
     problems = run_problems(recipe, suites, codec, limits)
     check_lengths(recipe, problems.longest, codec)
     held_out = held_out_suite(recipe, problems.held_out).shortened()
-    opened = {**suites, HELD_OUT: held_out}
-    measured = [opened[name].shortened() for name in recipe.eval.suites if recipe.eval.every]
+    measured = [{**suites, HELD_OUT: held_out}[name].shortened() for name in recipe.eval.suites if recipe.eval.every]
     for suite in {each.name: each for each in (held_out, *measured)}.values():
         notes += _check_suite(suite, recipe, codec, limits)
     nodes, placement, transport = _place(recipe, named)
@@ -148,6 +146,13 @@ def _check_directories(recipe: Recipe) -> None:
     refuse_unwritable(Path(recipe.output.directory))
     if recipe.warmup:
         refuse_unwritable(warmup_cache(), "ARL_CACHE (of the environment)")
+
+
+def _codec(recipe: Recipe) -> HuggingFaceCodec:
+    """Return the tokenizer of version 0, after checking that it can show and read the recipe's tools."""
+    codec = starting_codec(recipe)
+    check_tools(codec, recipe.rollout.tools)
+    return codec
 
 
 def _check_named_objects(recipe: Recipe) -> None:
