@@ -14,7 +14,7 @@ from arl.errors import DataError
 from arl.rollout.conversation import Conversation, Reply
 from arl.rollout.env import UNGRADED, Session
 from arl.rollout.tool_calls import Parser, parse_hermes, parse_llama
-from arl.types import GenerateRequest, Increment, Problem, SamplingParams
+from arl.types import GenerateRequest, Increment, Problem, SamplingParams, Turn
 from tests.data.chat_tokenizers import TURNS, chat_tokenizer
 from tests.data.model_templates import TEMPLATES, family_tokenizer
 
@@ -40,11 +40,13 @@ class Script:
         yield Increment(ids, (-1.0,) * len(ids), (0,) * len(ids), cast(Any, reason))
 
 
-def opened(codec: HuggingFaceCodec, texts: list[str], budget: int = 10_000) -> tuple[Session, Script]:
+def opened(
+    codec: HuggingFaceCodec, texts: list[str], budget: int = 10_000, journal: tuple[Turn, ...] = ()
+) -> tuple[Session, Script]:
     engine = Script(codec, texts)
     sampling = SamplingParams(budget, stop_token_ids=codec.stop_token_ids, seed=5)
     prompt = codec.encode_problem(Problem("Hi"))
-    return Session(cast(Any, engine), codec, sampling, prompt, 10_000, "g0.0", "g0"), engine
+    return Session(cast(Any, engine), codec, sampling, prompt, 10_000, "g0.0", "g0", journal), engine
 
 
 def user(text: str) -> dict[str, Any]:
@@ -267,3 +269,26 @@ def test_calls_are_read_and_a_malformed_one_says_what_is_wrong(
     assert (said.content, len(said.calls)) == (content, calls)
     assert malformed in said.malformed
     assert bool(said.malformed) == bool(malformed)
+
+
+def test_a_resumed_conversation_takes_the_same_branches_without_asking_the_engine_again() -> None:
+    codec = family("qwen3")
+    texts = ["<think>\nhm\n</think>\n\nOne", "Two", "Three", "Four"]
+
+    async def talk(session: Session) -> None:
+        conversation = Conversation(session)
+        first = await conversation.reply([user("Hi")])
+        history = [user("Hi"), first.message, user("more")]
+        for _ in range(2):  # the first forks because the thoughts are dropped, the second because it asks again
+            await conversation.reply(history)
+        await conversation.reply([user("Hello")])
+
+    session, engine = opened(codec, texts)
+    run(talk(session))
+    resumed, silent = opened(codec, [], journal=session.journal())
+    run(talk(resumed))
+    assert not silent.asked
+    assert not resumed.diverged
+    assert len(engine.asked) == len(session.branches) == 4
+    pairs = zip(session.trajectories(UNGRADED), resumed.trajectories(UNGRADED), strict=True)
+    assert all((a.token_ids == b.token_ids).all() and (a.loss_mask == b.loss_mask).all() for a, b in pairs)

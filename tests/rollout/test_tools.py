@@ -1,0 +1,157 @@
+"""What tools give the policy: the value, or what was wrong, and never the end of a run."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+import pytest
+from pydantic import Field
+
+from arl.config.recipe import Rollout
+from arl.config.sandbox_section import SandboxSection
+from arl.errors import RecipeError
+from arl.rollout.env import UNGRADED
+from arl.rollout.tools import Toolbox, describe, find_tools, use_tools
+from arl.sandbox.current import configured
+from arl.types import NOT_SAMPLED, Problem
+from tests.rollout.test_conversation import family, opened
+
+HERE = __name__
+meeting = asyncio.Barrier(2)
+
+
+def add(a: int, b: Annotated[int, Field(description="the other")] = 1, unit: Literal["m", "s"] = "m") -> dict[str, Any]:
+    """Add two numbers."""
+    return {"sum": a + b, "unit": unit}
+
+
+async def meet(who: str) -> str:
+    """Wait for another call."""
+    await meeting.wait()
+    return f"{who} met"
+
+
+async def wait() -> None:
+    """Wait for what never comes."""
+    await asyncio.Event().wait()
+
+
+def fail() -> str:
+    """Fail."""
+    raise KeyError("nobody")
+
+
+def untyped(a) -> int:  # type: ignore[no-untyped-def]
+    """Take anything."""
+    return int(a)
+
+
+def undocumented(a: int) -> int:
+    return a
+
+
+def starred(*a: int) -> int:
+    """Take many."""
+    return sum(a)
+
+
+def strange(a: asyncio.Event) -> None:
+    """Take what JSON does not have."""
+
+
+@pytest.fixture(autouse=True)
+def _plain_sandbox() -> Iterator[None]:
+    with configured(SandboxSection(unsafe=True)):
+        yield
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"id": name, "function": {"name": name, "arguments": json.dumps(arguments)}}
+
+
+def answers(calls: list[dict[str, Any]], **settings: Any) -> tuple[list[str], dict[str, float]]:
+    """Make calls at the same time; return what the policy sees, and the measures of the episode."""
+    session, _ = opened(family("qwen2_5"), [])
+    names = ("python", *(f"{HERE}:{name}" for name in ("add", "meet", "wait", "fail")))
+    session.rollout = Rollout(tools=names, **settings)
+
+    async def work() -> list[str]:
+        async with Toolbox(session) as toolbox:
+            return [answer["content"] for answer in await toolbox.answer(calls)]
+
+    return asyncio.run(work()), session.measures
+
+
+def test_calls_run_at_once_and_the_interpreter_keeps_its_variables_in_their_order() -> None:
+    calls = [
+        call("meet", who="a"),
+        call("add", a=2),
+        call("python", code="x = 20"),
+        call("meet", who="b"),
+        call("python", code="x + 1"),
+    ]
+    said, measures = answers(calls)
+    assert said == ["a met", '{"sum":3,"unit":"m"}', "", "b met", "21"]
+    assert measures == {"tool_calls": 5, "tool_errors": 0}
+
+
+def test_the_policy_reads_what_was_wrong_with_a_call_and_the_episode_goes_on() -> None:
+    calls = [
+        call("add", a="many", c=1),
+        call("sub", a=1),
+        call("fail"),
+        call("wait"),
+        call("python", code="1/0"),
+        call("python", code="print('a' * 900)"),
+    ]
+    said, measures = answers(calls, tool_seconds=0.3, tool_output=200)
+    assert measures == {"tool_calls": 6, "tool_errors": 5}
+    for text, expected in zip(
+        said,
+        [
+            "a: Input should be a valid integer",
+            "there is no tool sub; there is python, add",
+            "fail raised KeyError: 'nobody'",
+            "wait has not answered within 0.3 s",
+            "ZeroDivisionError",
+            "… (700 more characters)",
+        ],
+        strict=True,
+    ):
+        assert expected in text
+
+
+def test_a_function_is_described_by_its_signature_or_refused_with_its_place() -> None:
+    described = describe(add).spec["function"]
+    assert described["description"] == "Add two numbers."
+    assert described["parameters"]["required"] == ["a"]
+    assert described["parameters"]["properties"]["b"]["description"] == "the other"
+    for name, what in [
+        ("untyped", "argument a has no type"),
+        ("undocumented", "is no function with a docstring"),
+        ("starred", "write them out"),
+        ("strange", "cannot be described as JSON"),
+    ]:
+        with pytest.raises(RecipeError, match=rf"rollout.tools {name} \(.*test_tools.py:\d+\): .*{what}"):
+            find_tools((f"{HERE}:{name}",))
+    with pytest.raises(RecipeError, match="two have the same name"):
+        find_tools(("python", "python"))
+
+
+def test_an_episode_with_tools_is_one_record_in_which_the_policys_own_tokens_alone_are_trained() -> None:
+    codec = family("qwen2_5")
+    tool_call = '<tool_call>\n{"name": "add", "arguments": {"a": 2}}\n</tool_call>'
+    session, engine = opened(codec, [tool_call, "<tool_call>{oops</tool_call>", "It is 3."])
+    session.rollout = Rollout(tools=(f"{HERE}:add",))
+    asyncio.run(use_tools(Problem("Hi"), session))
+    session.end()
+    (trajectory,) = session.trajectories(UNGRADED)
+    assert trajectory.measures == {"tool_calls": 2, "tool_errors": 1, "turns": 3}
+    assert not trajectory.truncated
+    sampled = trajectory.token_ids[trajectory.loss_mask]
+    assert sampled.tolist() == [token for said in engine.said for token in said]
+    (context,) = codec.decode_all([trajectory.token_ids[~trajectory.loss_mask].tolist()])
+    assert '{"sum":3,"unit":"m"}' in context
+    assert "Error: the tool call is no JSON" in context
+    assert (trajectory.policy_versions[~trajectory.loss_mask] == NOT_SAMPLED).all()
