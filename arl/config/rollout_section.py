@@ -123,6 +123,10 @@ class Rollout(Section):
             )
         if self.late == "drop" and self.staleness is None:
             raise ValueError("rollout.late drop: without rollout.staleness no group is ever late; use wait")
+        for name in ("max_turns", "tool_seconds", "tool_output"):
+            value = getattr(self, name)
+            if not self.tools and value != type(self).model_fields[name].default:
+                raise ValueError(f"rollout.{name} {value}: only with rollout.tools; name a tool, or leave it out")
         if self.tail_batching is not None and (self.staleness != 0 or self.late == "drop" or self.max_groups):
             raise ValueError("rollout.tail_batching: only with staleness 0, late wait and no max_groups")
         return self

@@ -17,9 +17,8 @@ from types import TracebackType
 from typing import Any, Self, cast
 
 from msgspec import Struct
-from pydantic import BaseModel, ConfigDict, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, TypeAdapter, ValidationError, create_model
 from pydantic.errors import PydanticUserError
-from pydantic_core import to_json
 
 from arl.config.imports import import_function
 from arl.data.chat import ChatCodec, Message, ToolSpec
@@ -35,6 +34,7 @@ from arl.types import Problem
 PYTHON = "python"
 MEMORY_MB = 512  # of the interpreter
 THREADS = ThreadPoolExecutor(32, "tools")  # of their own, so that slow tools keep nothing else waiting
+AS_JSON = TypeAdapter[Any](Any)
 
 
 class Tool(Struct, frozen=True):
@@ -149,7 +149,7 @@ class Toolbox:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._shell is not None:
-            self._shell.close()
+            await _in_thread(self._shell.close)
 
     @property
     def specs(self) -> list[ToolSpec]:
@@ -209,7 +209,7 @@ class Toolbox:
                     result = await tool.function(**values)
                 else:
                     result = await _in_thread(functools.partial(tool.function, **values))
-            return result if isinstance(result, str) else to_json(result).decode()
+            return result if isinstance(result, str) else AS_JSON.dump_json(result).decode()
         except ArlError:
             raise
         except TimeoutError as error:
