@@ -52,9 +52,9 @@ class NullWorld(World):
             context,
             engine=Router([self.engine]),
             trainer=NullTrainer(),
-            codec=NullCodec(),
-            rewards=NullRewards(),
-            held_out_rewards=NullRewards(),
+            codec=lambda source: NullCodec(),
+            rewards=lambda source: NullRewards(),
+            held_out_rewards=lambda source: NullRewards(),
         )
 
 

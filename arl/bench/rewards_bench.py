@@ -39,7 +39,7 @@ def bench_rewards(calls: int, workers: int, repeats: int) -> dict[str, Any]:
 
 async def _rate(function: str, calls: int, workers: int) -> int:
     texts = [[part.replace("{n}", str(100 + n)) for part in KINDS[n % len(KINDS)]] for n in range(calls)]
-    settings = Settings(function, workers, timeout=30.0, memory_gb=4.0)
+    settings = Settings((function,), workers, timeout=30.0, memory_gb=4.0)
     with tempfile.TemporaryDirectory() as directory:
         log = Path(directory, "reward.log")
         async with RewardPool(settings, 60.0, log, os.environ, UngradedLog(log, print)) as pool:

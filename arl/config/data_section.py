@@ -1,15 +1,17 @@
 """Define the recipe's section about problems: where they come from, and how they become prompts."""
 
 import contextlib
+import re
 from collections.abc import Mapping
 from datetime import datetime
+from pathlib import Path
 from string import Formatter
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, JsonValue, ValidationInfo, field_validator, model_validator
 
 from arl.config.imports import import_attribute
-from arl.config.section import FilePath, Fraction, OpenFraction, Section, Tokens
+from arl.config.section import FilePath, Fraction, OpenFraction, Positive, PositiveFloat, Section, Tokens
 from arl.errors import RecipeError
 
 TASKS: Mapping[str, str] = {
@@ -69,8 +71,33 @@ class PassRate(Section):
     """Largest rate to keep."""
 
 
+class Curriculum(Section):
+    """Skip for a while the training problems that were always or never solved when they were last tried."""
+
+    solved: Fraction = 1.0
+    """Skip a problem whose last group was right in at least this share of its episodes."""
+    unsolved: Fraction = 0.0
+    """Skip a problem whose last group was right in at most this share of its episodes."""
+    epochs: Positive = 2
+    """For how many epochs it is skipped. Then it is tried again."""
+
+    @model_validator(mode="after")
+    def _leaves_a_range(self) -> "Curriculum":
+        if self.unsolved >= self.solved:
+            raise ValueError(
+                f"data.curriculum.unsolved {self.unsolved:g}: must be less than solved {self.solved:g}, or every "
+                "problem is skipped"
+            )
+        return self
+
+    def skips(self, pass_rate: float) -> bool:
+        """Return whether a problem that was solved at this rate is skipped for a while."""
+        return pass_rate <= self.unsolved or pass_rate >= self.solved
+
+
 class Data(Section):
-    """Say which problems to use, of a task or of files, and how they become prompts."""
+    """Say which problems to use, of a task or of files, and how they become prompts. A list of such sections mixes
+    several sources."""
 
     task: str | None = None
     """A task with its own problems and reward: a name from `arl tasks`, or `module:attribute`."""
@@ -112,6 +139,18 @@ class Data(Section):
     """Leave out and count training problems with longer prompts. null: a prompt that does not fit stops the start."""
     pass_rate: PassRate | None = None
     """null: all of them."""
+    curriculum: Curriculum | None = None
+    """null: every epoch has all training problems."""
+    weight: PositiveFloat | None = None
+    """Of one source among several: its share of the problems, relative to the weights of the others. null: 1."""
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")] | None = None
+    """Of one source among several: its name in metrics and suites. null: that of its task, or of its file."""
+
+    @property
+    def source_name(self) -> str:
+        """Return the name of this source among several."""
+        whole = Path(self.path or "").stem if self.task is None else self.task.rpartition(":")[2]
+        return self.name or re.sub(r"[^A-Za-z0-9._]+", "-", whole).strip("-.")
 
     @model_validator(mode="before")
     @classmethod

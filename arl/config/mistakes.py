@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from arl.config.data_section import task_options, with_task
 from arl.config.objective_section import ChosenSection
 from arl.config.recipe import Recipe
-from arl.config.section import inner_sections
+from arl.config.section import INNER, given_fields, inner_sections
 from arl.config.yaml_loader import Key, load_yaml
 
 SHOWN_CHARACTERS = 300  # of a value
@@ -49,12 +49,16 @@ def explain(error: Any, values: dict[str, Any], places: Mapping[Key, str], path:
         places: file and line of every key, or the option that gave it.
         path: of the recipe, where there is no place.
     """
-    key = error["loc"]
+    key = _as_given(error["loc"], values)
     kind = error["type"]
     rule = rule_of(error)
     if kind == "value_error" and not rule.startswith("must "):  # between fields: it begins with the one at fault
         field = re.split(r"[ :]", rule, maxsplit=1)[0]
-        return f"{place_of(tuple(field.split('.')), places, path)}: {rule}"
+        if key[:1] == ("data",) and len(key) > 1 and isinstance(key[1], int) and rule.startswith("data"):
+            source = f"data.{key[1]}"
+            rule = rule.replace("data", source, 1)
+            field = field.replace("data", source, 1)
+        return f"{place_of(_parsed(field), places, path)}: {rule}"
     place = f"{place_of(key, places, path)}: {'.'.join(map(str, key))}"
     if kind == "extra_forbidden":
         names = _valid_names(key[:-1], values)
@@ -68,12 +72,29 @@ def explain(error: Any, values: dict[str, Any], places: Mapping[Key, str], path:
     return f"{place} = {error['input']!r:.{SHOWN_CHARACTERS}}: {rule}"
 
 
+def _as_given(key: Key, values: Mapping[str, Any]) -> Key:
+    """Return the way to a field in what was given, where several sources are one list."""
+    if not isinstance(values.get("data"), list):
+        return key
+    if key[:1] == (INNER,):
+        return ("data", int(key[1]) + 1, *key[2:])
+    return ("data", 0, *key[1:]) if key[:1] == ("data",) else key
+
+
+def _parsed(field: str) -> Key:
+    return tuple(int(part) if part.isdecimal() else part for part in field.split("."))
+
+
 def place_of(key: Key, places: Mapping[Key, str], path: Path) -> str:
     """Return the place of the key, or of the innermost section around it that the file or an override names."""
     for length in range(len(key), 0, -1):
         around = key[:length]
         if around in places:
             return places[around]
+        if isinstance(around[-1], int):  # an element of a list, which begins where its first key is
+            for inner, place in places.items():
+                if inner[:length] == around:
+                    return place
     return str(path)
 
 
@@ -108,7 +129,7 @@ def _meant(given: str, names: list[str], fields: Iterable[str] = ()) -> str:
 
 def _all_fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
     """Yield section.field of every field below a section."""
-    for name, field in model.model_fields.items():
+    for name, field in given_fields(model).items():
         yield f"{prefix}{name}"
         for inner in inner_sections(field.annotation):
             yield from _all_fields(inner, f"{prefix}{name}.")
@@ -116,8 +137,10 @@ def _all_fields(model: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
     """List the fields of a section of the recipe, or of the options of its task."""
-    if section == ("data", "options"):
-        return list(task_options(with_task(values["data"])["task"]).model_fields)
+    if section[:1] == ("data",) and section[-1] == "options":
+        data = values["data"][section[1]] if isinstance(section[1], int) else values["data"]
+        return list(task_options(with_task(data)["task"]).model_fields)
+    section = tuple(part for part in section if not isinstance(part, int))
     model: type[BaseModel] = Recipe
     for part in section:
         field = model.model_fields.get(str(part))
@@ -127,4 +150,4 @@ def _valid_names(section: Key, values: dict[str, Any]) -> list[str]:
         model = inner[0]
         if issubclass(model, ChosenSection):
             model = model.implementation(values[str(part)])
-    return list(model.model_fields)
+    return list(given_fields(model))

@@ -6,11 +6,12 @@
 """
 
 import contextlib
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, SerializeAsAny, model_validator
+from pydantic import Field, SerializeAsAny, SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from arl.config.capabilities import validate_supported
 from arl.config.cluster_section import Cluster as Cluster
@@ -27,7 +28,7 @@ from arl.config.run_section import VirtualCosts as VirtualCosts
 from arl.config.sandbox_section import SandboxSection as SandboxSection
 from arl.config.scoring_sections import Eval as Eval
 from arl.config.scoring_sections import Reward as Reward
-from arl.config.section import FilePath, Positive, Section, Seed, Tokens
+from arl.config.section import INNER, FilePath, Positive, Section, Seed, Tokens
 from arl.config.train_section import Train as Train
 from arl.types import Transport
 
@@ -132,8 +133,10 @@ class Recipe(Section):
     bit."""
     model: Model
     data: Data
+    mixture: tuple[Data, ...] = Field(default=(), validation_alias=INNER)
+    """Where `data` is a list: its sections after the first."""
     warmup: bool = False
-    """Teach a tiny model its task by supervised learning before RL."""
+    """Teach a tiny model its task by supervised learning before RL; of several sources, the task of the first."""
     rollout: Rollout = Rollout()
     reward: Reward = Reward()
     sandbox: SandboxSection = SandboxSection()
@@ -162,22 +165,71 @@ class Recipe(Section):
         """Return whether an engine replica of its own evaluates checkpoints while training goes on."""
         return self.eval.every > 0 and not self.world_traits.one_process
 
+    @property
+    def data_sections(self) -> tuple[Data, ...]:
+        """Return the section `data`, or all sections of its list."""
+        return (self.data, *self.mixture)
+
+    @property
+    def where_problems_are(self) -> str:
+        """Name the tasks and files of all sources."""
+        return ", ".join(str(data.task or data.path) for data in self.data_sections)
+
+    @property
+    def sources(self) -> dict[str, "Recipe"]:
+        """Map each source's name to the recipe as it is with this source alone. The name of an only source is empty."""
+        if not self.mixture:
+            return {"": self}
+        alone = {"weight": None, "name": None}
+        return {
+            data.source_name: self.model_copy(update={"data": data.model_copy(update=alone), "mixture": ()})
+            for data in self.data_sections
+        }
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Map each of several sources to its weight."""
+        return {data.source_name: data.weight or 1.0 for data in self.data_sections}
+
+    @model_validator(mode="before")
+    @classmethod
+    def _split_sources(cls, values: Any) -> Any:
+        """Divide a list of sources between the fields that hold them."""
+        if isinstance(values, dict) and isinstance(values.get("data"), list) and values["data"]:
+            first, *others = values["data"]
+            return values | {"data": first, INNER: others}
+        return values
+
+    @model_serializer(mode="wrap")
+    def _join_sources(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write several sources as the list that they were read from."""
+        written: dict[str, Any] = handler(self)
+        others = written.pop("mixture", ())
+        if others:
+            written["data"] = [written["data"], *others]
+        return written
+
     @model_validator(mode="before")
     @classmethod
     def _evaluate_as_the_task_does(cls, values: Any) -> Any:
-        """Fill the section `eval` with what the task declares, where the recipe is silent."""
+        """Fill the section `eval` with what the task declares, where the recipe is silent; of several, if all agree."""
         if not isinstance(values, dict):
             return values
         data = values.get("data")
         given = values.get("eval", {})
-        task = data.get("task") if isinstance(data, dict) else None
-        if isinstance(task, str) and isinstance(given, dict):
+        sections = data if isinstance(data, list) else [data]
+        named = [section.get("task") for section in sections if isinstance(section, dict)]
+        tasks = [task for task in named if isinstance(task, str)]
+        if tasks and len(tasks) == len(sections) and isinstance(given, dict):
             with contextlib.suppress(ValueError):  # the section `data` says that there is no such task
-                return values | {"eval": task_evaluation(task) | given}
+                first, *others = map(task_evaluation, tasks)
+                agreed = {name: value for name, value in first.items() if all(o.get(name) == value for o in others)}
+                return values | {"eval": agreed | given}
         return values
 
     @model_validator(mode="after")
     def _validate(self) -> "Recipe":
+        self._validate_sources()
         self._validate_steps()
         self._validate_model()
         self._validate_engine()
@@ -185,6 +237,25 @@ class Recipe(Section):
         if self.world_traits.one_process:
             self._validate_one_process()
         return self
+
+    def _validate_sources(self) -> None:
+        names = Counter(data.source_name for data in self.data_sections)
+        for number, data in enumerate(self.data_sections):
+            field = f"data.{number}" if self.mixture else "data"
+            if data.curriculum is not None and self.rollout.group_size == 1:
+                raise ValueError(
+                    f"{field}.curriculum: with rollout.group_size 1 every problem is always or never solved when it is "
+                    "tried; use larger groups, or leave it out"
+                )
+            if not self.mixture:
+                for name in ("weight", "name"):
+                    if (value := getattr(data, name)) is not None:
+                        raise ValueError(f"{field}.{name} {value}: only with several sources; leave it out")
+            elif names[data.source_name] > 1 or not data.source_name:
+                raise ValueError(
+                    f"{field}.name {data.source_name!r}: is not the name of this source alone; give each source a "
+                    "`name` of its own"
+                )
 
     def _validate_steps(self) -> None:
         rollout = self.rollout
@@ -218,7 +289,7 @@ class Recipe(Section):
         width = self.engine.tensor_parallel
         if tiny is not None and tiny.heads % width:
             raise ValueError(f"engine.tensor_parallel {width}: must divide model.tiny.heads {tiny.heads}; use another")
-        if tiny is not None and self.data.task is None:
+        if tiny is not None and any(data.task is None for data in self.data_sections):
             raise ValueError("model.tiny takes its vocabulary from data.task: name a task or give model.path")
         if self.warmup and self.model.tiny is None:
             raise ValueError("warmup: teaches a model.tiny its task; a model of model.path is tuned by `arl sft`")

@@ -163,10 +163,13 @@ def _section(values: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _set(values: dict[str, Any], key: Key, value: Any, override: str) -> None:
     section: Any = values
-    for part in key[:-1]:
-        if section.get(part) is None:
+    *outer, last = key
+    for part, inner in zip(outer, key[1:], strict=True):
+        number = int(part) if isinstance(section, list) else part  # one source among several
+        if isinstance(section, dict) and section.get(part) is None:
             section[part] = {}
-        section = section[part]
-        if not isinstance(section, dict):
+        section = section[number]
+        is_element = isinstance(section, list) and inner in [str(i) for i in range(len(section))]
+        if not isinstance(section, dict) and not is_element:
             raise RecipeError(f"--set {override}: {part} is a value, not a section")
-    section[key[-1]] = value
+    section[int(last) if isinstance(section, list) else last] = value

@@ -19,7 +19,7 @@ from pydantic.fields import FieldInfo
 
 from arl.config.data_section import TASKS, task_options
 from arl.config.recipe import Recipe
-from arl.config.section import Unit, inner_sections
+from arl.config.section import Unit, given_fields, inner_sections
 
 COMMAND = "python -m arl.config.reference"
 FILE = Path(__file__).parents[2] / "docs" / "reference.md"
@@ -52,7 +52,7 @@ def _sections(prefix: str, section: type[BaseModel], about: str = "") -> Iterato
         chosen: type[BaseModel] = section.implementation({"kind": kind})  # type: ignore[attr-defined]
         yield _table(f"`{prefix.rstrip('.')}` of kind `{kind}`", prefix, chosen, left_out=described)
         described.update(chosen.model_fields)
-    for name, field in section.model_fields.items():
+    for name, field in given_fields(section).items():
         for inner in inner_sections(field.annotation):
             yield from _sections(f"{prefix}{name}.", inner, "" if _has_row(field) else field.description or "")
 
@@ -60,7 +60,7 @@ def _sections(prefix: str, section: type[BaseModel], about: str = "") -> Iterato
 def _table(title: str, prefix: str, section: type[BaseModel], about: str = "", left_out: Collection[str] = ()) -> str:
     rows = [
         _row(prefix, name, field, section)
-        for name, field in section.model_fields.items()
+        for name, field in given_fields(section).items()
         if _has_row(field) and name not in left_out
     ]
     head = ["", "| field | type | unit | default | meaning |", "|---|---|---|---|---|"] if rows else []

@@ -5,6 +5,7 @@ from collections.abc import Collection
 from typing import Annotated, Any, get_args
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.fields import FieldInfo
 
 
 class Unit(str):
@@ -63,6 +64,14 @@ class Section(BaseModel):
     """Hold a frozen part of a recipe. Unknown keys are refused; the docstring below each field describes it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, use_attribute_docstrings=True, allow_inf_nan=False)
+
+
+INNER = "*"  # alias of a field that no recipe gives by its name, because another field is written in its place
+
+
+def given_fields(section: type[BaseModel]) -> dict[str, FieldInfo]:
+    """Return the fields of a section that a recipe may give."""
+    return {name: field for name, field in section.model_fields.items() if field.validation_alias != INNER}
 
 
 def inner_sections(annotation: Any) -> list[type[BaseModel]]:

@@ -1,12 +1,11 @@
-"""Load problems, from a task or from files, filter them, and hand the training ones out, each epoch in its own shuffle.
+"""Load problems, from a task or from files, and filter those for training.
 
-task or files ─► candidates ─► held out | training ─► filters ─► ProblemSets ─► ProblemOrder ─► one problem after
-                                                                                 another, epoch after epoch
+task or files ─► candidates ─► held out | training ─► filters ─► ProblemSets ─► arl.data.problem_order
+
 filters: equal questions once ─► none of an evaluation ─► solved at the wanted rate ─► short prompts
 """
 
-import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from pathlib import Path
 
 from msgspec import Struct
@@ -25,6 +24,9 @@ from arl.types import LARGEST_REWARD, Problem
 AnswerCheck = Callable[[str], str]
 """Says why no response could match an answer; empty: one can."""
 
+Fitting = Callable[..., tuple[list[Candidate], int]]
+"""Measures prompts, as arl.run.prompt_lengths.fitting_prompts with its first arguments."""
+
 MAX_CHECKED_ANSWERS = 20_000  # different ones, some seconds' worth; of more, as many that are evenly spread
 
 
@@ -37,11 +39,19 @@ class ProblemSets(Struct, frozen=True):
     notes: tuple[str, ...] = ()  # what was left out, and how many
 
 
+class Sides(Struct, frozen=True):
+    """Hold what a task or files give for training and for evaluation, before it is filtered."""
+
+    training: list[Candidate]
+    held_out: list[Candidate]
+    notes: list[str]
+
+
 def load_problems(
     data: Data,
     seed: int,
     suites: Mapping[str, Sequence[Problem]] = {},
-    fitting: Callable[..., tuple[list[Candidate], int]] | None = None,
+    fitting: Fitting | None = None,
     unusable: AnswerCheck | None = None,
 ) -> ProblemSets:
     """Load or make the problems, in the order of the files or of the task, and filter those for training.
@@ -49,25 +59,60 @@ def load_problems(
     Args:
         seed: of a task that draws its problems.
         suites: name of a suite -> its problems, which must not overlap with the training problems.
-        fitting: measures prompts, as arl.run.prompt_lengths.fitting_prompts with its first arguments.
+        fitting: measures prompts.
         unusable: checks gold answers; None: any will do.
 
     Raises:
         DataError: no such file, a row that is no problem, nothing to train on, an overlap that is to be refused, or
             most answers are unusable.
     """
+    sides = read_sides(data, seed)
+    return filtered(data, sides, suite_candidates(suites), fitting, unusable)
+
+
+def read_sides(data: Data, seed: int) -> Sides:
+    """Read or make the problems of both sides.
+
+    Raises:
+        DataError: no such file, or a row that is no problem.
+    """
     notes: list[str] = []
     if data.task is not None:
         task = open_task(data)
         training = as_candidates(task.problems("training", seed), data.task)
+        notes += task.notes
         held_out = as_candidates(task.problems("evaluation", seed), data.task)
+        notes += task.notes
     else:
         training, held_out = _of_files(data, notes)
-    evaluations = {"the problems of the evaluation": held_out}
-    for name, problems in suites.items():
-        evaluations[f"the suite {name}"] = as_candidates(problems, name)
+    return Sides(training, held_out, notes)
+
+
+def filtered(
+    data: Data,
+    sides: Sides,
+    evaluations: Mapping[str, Sequence[Candidate]],
+    fitting: Fitting | None = None,
+    unusable: AnswerCheck | None = None,
+    elsewhere: Set[Question] = frozenset(),
+) -> ProblemSets:
+    """Filter the problems for training; see `load_problems`.
+
+    Args:
+        evaluations: beside the held-out problems, by a name for messages: what must not overlap with training problems.
+        elsewhere: training questions of other sources, which data.deduplicate leaves out here.
+    """
+    training = sides.training
+    held_out = sides.held_out
+    notes = list(sides.notes)
     if data.deduplicate and data.eval_fraction is None:  # else it was done before the split
         training = without_repeats(training, notes)
+    if data.deduplicate and elsewhere:
+        kept = [candidate for candidate in training if candidate.question not in elsewhere]
+        if len(kept) < len(training):
+            notes.append(f"{len(training) - len(kept):,} questions of another source left out (data.deduplicate)")
+        training = kept
+    evaluations = {"the problems of the evaluation": held_out, **evaluations}
     training = without_overlap(training, evaluations, notes, drop=data.overlap == "drop")
     if data.pass_rate is not None:
         training = _by_pass_rate(training, data.pass_rate, notes)
@@ -111,39 +156,6 @@ def _read(data: Data, spec: str, field: str, notes: list[str]) -> list[Candidate
     candidates, note = file_candidates(find_files(spec, field), reader, field, data.malformed == "skip")
     notes += note
     return candidates
-
-
-class ProblemOrder:
-    """Hand out training problems without end, each epoch in its own deterministic shuffle.
-
-    >>> order = ProblemOrder([Problem("a"), Problem("b")], seed=0)
-    >>> sorted(next(order).prompt for _ in range(2))
-    ['a', 'b']
-    """
-
-    def __init__(self, problems: list[Problem], seed: int) -> None:
-        assert problems
-        self._problems = problems
-        self._seed = seed
-        self._epoch = -1  # that `_shuffled` is of; none yet
-        self._shuffled = problems
-        self.position = 0  # problems handed out
-
-    def __iter__(self) -> "ProblemOrder":
-        return self
-
-    def restore(self, position: int) -> None:
-        """Go on from a checkpoint, after so many problems."""
-        self.position = position
-
-    def __next__(self) -> Problem:
-        epoch, index = divmod(self.position, len(self._problems))
-        if epoch != self._epoch:
-            self._epoch = epoch
-            self._shuffled = list(self._problems)
-            random.Random(f"epoch {epoch} {self._seed}").shuffle(self._shuffled)
-        self.position += 1
-        return self._shuffled[index]
 
 
 # ---- filters: each returns what it keeps, and adds a note that counts what it leaves out
@@ -241,6 +253,11 @@ def check_answers(candidates: Sequence[Candidate], data: Data, unusable: AnswerC
 
 def _source(data: Data) -> str:
     return f"data.path {data.path}" if data.path is not None else f"data.task {data.task}"
+
+
+def suite_candidates(suites: Mapping[str, Sequence[Problem]]) -> dict[str, Sequence[Candidate]]:
+    """Wrap the problems of suites by what messages call the suites."""
+    return {f"the suite {name}": as_candidates(problems, name) for name, problems in suites.items()}
 
 
 def as_candidates(problems: Sequence[Problem], where: str) -> list[Candidate]:

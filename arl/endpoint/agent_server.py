@@ -7,6 +7,7 @@ and its episode goes on.
 """
 
 import asyncio
+import resource
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
@@ -57,6 +58,9 @@ class AgentServer:
                 await runner.cleanup()
 
     async def _start(self) -> web.AppRunner:
+        # A request of an agent in this process has two sockets, and most systems allow 1,024 unless they are asked.
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
         app = web.Application(middlewares=[_answer_errors], client_max_size=MAX_BYTES)
         app.add_routes(
             [

@@ -55,12 +55,6 @@ class RefusedRequest(ArlError):
         return {"error": {"message": str(self), "type": kind, "param": None, "code": self.code}}
 
 
-class StreamOptions(Struct):
-    """Say what a stream holds beside the choices."""
-
-    include_usage: bool | None = None
-
-
 class SamplingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     """Hold what both kinds of requests have in common; null is the default of every field."""
 
@@ -68,9 +62,10 @@ class SamplingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     n: Annotated[int, Meta(ge=1, le=MAX_CHOICES)] | None = None
     stop: Text | list[Text] | None = None
     max_tokens: Positive | None = None
+    max_completion_tokens: Positive | None = None
     temperature: float | None = None
     stream: bool | None = None
-    stream_options: StreamOptions | None = None
+    stream_options: dict[str, bool | None] | None = None
 
     @property
     def stops(self) -> tuple[str, ...]:
@@ -80,12 +75,12 @@ class SamplingRequest(Struct, kw_only=True, forbid_unknown_fields=True):
     @property
     def limit(self) -> int | None:
         """Return the most tokens of one choice; None: what is left of the budget."""
-        return self.max_tokens
+        return self.max_completion_tokens or self.max_tokens
 
     @property
     def wants_usage(self) -> bool:
         """Return whether a stream ends with the usage."""
-        return self.stream_options is not None and bool(self.stream_options.include_usage)
+        return bool((self.stream_options or {}).get("include_usage"))
 
 
 class TextPart(Struct):
@@ -127,13 +122,7 @@ class ChatRequest(SamplingRequest):
     messages: Annotated[list[ChatMessage], Meta(min_length=1)]
     tools: list[dict[str, Any]] | None = None
     tool_choice: Literal["auto", "none"] | None = None
-    max_completion_tokens: Positive | None = None
     logprobs: bool | None = None
-
-    @property
-    def limit(self) -> int | None:
-        """See SamplingRequest."""
-        return self.max_completion_tokens or self.max_tokens
 
 
 class CompletionRequest(SamplingRequest):

@@ -2,14 +2,21 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from arl.metrics.names import METRICS, OF_ENV, OF_PART, Record
+from arl.metrics.names import METRICS, OF_ENV, OF_PART, OF_SOURCE, Record
 from arl.types import CORRECT, REJECTED, Batch, Trajectory, TrajectoryGroup
+
+OF_EACH_SOURCE = {  # metric of a source -> of the batch, computed over the groups of the source
+    "reward": "reward/trained_mean",
+    "length": "length/mean",
+    "token_age": "token_age/mean",
+    "staleness_max": "staleness/max",
+}
 
 
 class BatchAges(NamedTuple):
@@ -86,6 +93,30 @@ def _means(numbers: Sequence[Mapping[str, float]]) -> dict[str, float]:
         for name, value in of_one.items():
             values[name].append(value)
     return {name: float(np.mean(of_name)) for name, of_name in values.items()}
+
+
+def source_metrics(batch: Batch, sources: Iterable[str]) -> Record:
+    """Compute what the step trains of each of several sources, which were all generated before."""
+    of_source = defaultdict[str, list[TrajectoryGroup]](list)
+    for group in batch.groups:
+        of_source[group.problem.source].append(group)
+    record: Record = {}
+    for source in sources:
+        groups = of_source[source]
+        if not groups:
+            record[f"{OF_SOURCE}{source}/share"] = 0.0
+            continue
+        own = Batch(batch.version, tuple(groups))
+        found = batch_metrics(own, consumed_at=0.0) | ages_of(own).metrics
+        values: Record = {"share": len(groups) / len(batch.groups), "right": pass_rate(_trajectories(own))}
+        values |= {name: found[of_batch] for name, of_batch in OF_EACH_SOURCE.items() if of_batch in found}
+        record |= {f"{OF_SOURCE}{source}/{name}": value for name, value in values.items()}
+    return record
+
+
+def pass_rate(trajectories: Sequence[Trajectory]) -> float:
+    """Return the share of right episodes."""
+    return float(np.mean([is_right(one.unshaped_reward, one.reward_parts) for one in trajectories if not one.branch]))
 
 
 def is_right(unshaped_reward: float, parts: Mapping[str, float]) -> bool:

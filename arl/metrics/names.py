@@ -18,7 +18,8 @@ METRICS = {  # name -> formula [unit]
     "step": "v + 1: training steps finished [steps]",
     "policy_version": "the trainer's version after the step; equals step [versions]",
     "time_s": "clock time since the run's first admission [s]",
-    "epochs": "problems handed out so far / training problems [epochs]",
+    "epochs": "problems handed out or skipped so far / training problems [epochs]",
+    "curriculum/skipped": "training problems that data.curriculum skips in this epoch / all of them [fraction]",
     # ---- what was rolled out
     "reward/generated_mean": "mean over the scored episodes of groups that ended, Δ, before the filter [reward]",
     "reward/errors": "scored episodes that got 0 because grading failed, in groups that ended, Δ [episodes]",
@@ -144,8 +145,31 @@ METRICS = {  # name -> formula [unit]
     "packing/balance": "FLOPs of the largest micro-batch of all ranks, summed over m / mean FLOPs of a rank",
     "packing/saved_fraction": "1 − computed tokens / tokens of the unshared, unfiltered batch [fraction]",
     # ---- evaluation, in records of their own
-    "eval/held_out/accuracy": "mean reward on held-out problems at eval.temperature [fraction]",
+    "eval/held_out/accuracy": "mean reward on held-out problems at eval.temperature; of several sources, the mean of "
+    "eval/held_out/<source>/accuracy [fraction]",
     "eval/held_out/problems": "problems in that mean [problems]",
+}
+
+SOURCE_METRICS = {  # of each of several sources, as source/<name>/share; those of nothing are left out
+    "share": "groups of the source in the batch / groups of the batch [fraction]",
+    "reward": "mean of the episode reward over its trajectories in B [reward]",
+    "right": "right trajectories / its trajectories in B [fraction]",
+    "length": "mean of sampled tokens over its trajectories in B [tokens]",
+    "token_age": "mean over its loss tokens in B of v − policy_version [versions]",
+    "staleness_max": "max of staleness over its trajectories in B [versions]",
+    "epochs": "its problems handed out or skipped so far / its training problems [epochs]",
+    "skipped": "curriculum/skipped of the source [fraction]",
+    **{
+        f"{what}_{fate}": f"{what} of its {groups}, since the start [{what}]"
+        for what in ("groups", "tokens")
+        for fate, groups in {
+            "generated": "groups that ended, finished or lost",
+            "trained": "trained groups",
+            "rejected": "groups that the filter or the env rejected",
+            "failed": "groups that failed",
+            "dropped": "groups lost otherwise",
+        }.items()
+    },
 }
 
 AXES = ("step", "policy_version", "time_s", "epochs", "tokens/trained_total")
@@ -153,6 +177,7 @@ OF_OBJECTIVE = "objective/"  # begins the names of what a user's objective logs,
 OF_PART = "reward/"  # begins reward/<part>: mean over the trajectories of B whose reward names that part, unweighted
 OF_ENV = "env/"  # begins env/<name>: mean over the episodes of B to which the env gave that measure, as in env/turns
 OF_EVALUATION = "eval/"  # begins eval/<suite>/…: every suite has what held_out has
+OF_SOURCE = "source/"  # begins source/<name>/…: the SOURCE_METRICS of each source, where a recipe mixes several
 BY_AGE = "by_age/"  # begins the names of lists with one number for each of AGE_BUCKETS
 MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves", "train")) | {
     "hardware/mfu",
@@ -162,6 +187,13 @@ MEASURED = frozenset(f"time/{part}_s" for part in ("pack", "proximal", "halves",
 # A metric that is undefined for a step is left out of its record: under naive ppo there is no behavior weight, with all
 # advantages 0 no token was computed, with all updates skipped there is no loss, without loss tokens there is no age,
 # without a wrong episode they have no length.
+
+
+def is_defined(name: str) -> bool:
+    """Return whether arl defines a metric, or says who does."""
+    if name.startswith(OF_SOURCE):
+        return name.rpartition("/")[2] in SOURCE_METRICS
+    return name in METRICS or name.startswith((OF_OBJECTIVE, OF_PART, OF_ENV, OF_EVALUATION))
 
 
 def number(record: Mapping[str, float | list[int] | list[float | None]], name: str) -> float:

@@ -21,9 +21,9 @@ from arl.clock import now
 from arl.data.text_codec import TextCodec
 from arl.errors import UserCodeError
 from arl.files import writing
-from arl.metrics.audit import Selection
-from arl.metrics.batch import EndedGroups, ages_of, batch_metrics
-from arl.metrics.names import METRICS, OF_ENV, OF_EVALUATION, OF_OBJECTIVE, OF_PART, Record, number
+from arl.metrics.audit import Selection, source_counts
+from arl.metrics.batch import EndedGroups, ages_of, batch_metrics, source_metrics
+from arl.metrics.names import OF_EVALUATION, Record, is_defined, number
 from arl.metrics.run_files import ENV_LOG, METRICS_FILE, TRAJECTORIES, close_written, flushed_size, open_at
 from arl.metrics.sampled_episode import choose_samples
 from arl.metrics.spans import Trace, current_sink
@@ -51,6 +51,7 @@ class Meters(Struct, frozen=True, kw_only=True):
     admitted: int = 0  # groups
     restarted_tokens: int = 0  # of ended episodes that a resumed run began anew
     epochs: float = 0.0  # over the training problems
+    of_order: dict[str, float] = {}  # metrics of the order of problems
     # Now.
     open_tokens: int = 0  # sampled by the ended episodes of groups that run
 
@@ -84,6 +85,7 @@ class RecorderState(Struct, kw_only=True):
     tokens_trained: int = 0  # likewise
     last_swap: SwapReport = SwapReport(0, 0.0, 0.0)
     selection: Selection = field(default_factory=Selection)
+    sources: dict[str, Selection] = {}  # of each of several sources
     token_ages: dict[Count, Count] = {}  # age -> trained tokens
     num_spanning: int = 0  # trained trajectories that two or more versions have sampled
     # Of files.
@@ -239,12 +241,14 @@ class Recorder:
 
     def group_finished(self, group: TrajectoryGroup) -> None:
         """Count a group that waits in the buffer."""
-        self.state.selection.generated.add(group)
+        for selection in self._selections(group):
+            selection.generated.add(group)
         self.state.ended.add(group)
 
     def group_lost(self, group: TrajectoryGroup, fate: str, cause: BaseException | None) -> None:
         """Count a group that is not trained. Rejected ones are not shown: a filter may reject hundreds."""
-        self.state.selection.add_lost(group, fate)
+        for selection in self._selections(group):
+            selection.add_lost(group, fate)
         self.state.ended.add(group, fate)
         if self._trajectories:
             self._trajectories.write(group_rows(group, fate, None))
@@ -287,7 +291,8 @@ class Recorder:
             if count:
                 state.token_ages[age] = state.token_ages.get(age, 0) + count
         for group in batch.groups:
-            state.selection.trained.add(group)
+            for selection in self._selections(group):
+                selection.trained.add(group)
         meters = self._read_meters()
         record: Record = {
             "step": result.version,
@@ -295,12 +300,15 @@ class Recorder:
             "time_s": self.seconds,
             "epochs": meters.epochs,
         }
+        record |= meters.of_order
         record |= batch_metrics(batch, consumed_at=got_batch)
+        record |= source_metrics(batch, state.sources)
         record |= state.ended.metrics()
         record |= ages.metrics
         record |= result.metrics
         record |= self._swap_metrics()
         record |= state.selection.metrics(meters.admitted, meters.open_tokens, meters.restarted_tokens)
+        record |= source_counts(state.sources)
         record |= self._rates(record, meters, waits)
         state.last_step = now()
         state.ended = EndedGroups()
@@ -332,6 +340,12 @@ class Recorder:
                 yield json.loads(line)
 
     # ---- metrics
+
+    def _selections(self, group: TrajectoryGroup) -> list[Selection]:
+        """Return what counts this group: the selection of all, and that of its source, if there are several."""
+        source = group.problem.source
+        own = [self.state.sources.setdefault(source, Selection())] if source else []
+        return [self.state.selection, *own]
 
     def _swap_metrics(self) -> Record:
         """Compute sync/… of the swaps since the last step, and count anew."""
@@ -377,8 +391,7 @@ class Recorder:
 
     def _write(self, record: Record) -> None:
         """Append a record, whose metrics must all be defined, to the file, and hand it to the trackers."""
-        others = (OF_OBJECTIVE, OF_PART, OF_ENV, OF_EVALUATION)
-        undefined = {name for name in record.keys() - METRICS.keys() if not name.startswith(others)}
+        undefined = {name for name in record if not is_defined(name)}
         assert not undefined, f"undefined metrics: {undefined}"
         self.records.add(record)
         with writing(self._directory / METRICS_FILE):

@@ -77,6 +77,7 @@ def render(summary: Summary, recipe: Recipe, hints: Sequence[str]) -> str:
         bar = "█" * round(BAR_WIDTH * count / total)
         lines.append(f"    age {age}  {bar:{BAR_WIDTH}s} {count / total:4.0%}")
     lines += [
+        *(["sandbox    unsafe: programs of the model ran as this user"] if recipe.sandbox.unsafe else ()),
         f"weights    sha256 {summary.weights_sha256}",
         f"files      {summary.directory}",
         *(f"try next   {hint}" for hint in hints),

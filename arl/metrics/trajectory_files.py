@@ -36,6 +36,7 @@ SCHEMA = pa.schema(
         "trained_at": pa.int64(),  # v of the step; null: lost
         "group_id": pa.int64(),
         "problem_id": pa.string(),
+        "source": pa.string(),
         "sample": pa.int64(),  # the episode's place in its group
         "branch": pa.int64(),  # of an episode whose record forked: a row for each; else 0
         "dispatch_version": pa.int64(),
@@ -121,6 +122,7 @@ def episode_table(rows: Sequence[EpisodeRow], codec: TextCodec | None) -> pa.Tab
         "fate": [row.fate for row in rows],
         "trained_at": [row.trained_at for row in rows],
         "problem_id": [row.group.problem.id for row in rows],
+        "source": [row.group.problem.source for row in rows],
         "sample": [row.sample for row in rows],
         "prompt": [None] * len(rows),
         "response": [None] * len(rows),

@@ -165,9 +165,15 @@ def _facts(directory: Path, recipe: dict[str, Any], written: bytes) -> dict[str,
     return {
         "recipe": str(named.get("name", "")),
         "model": str(recipe.get("model.path") or "tiny"),
-        "task": str(recipe.get("data.task") or recipe.get("data.path") or ""),
+        "task": _sources(recipe),
         "commit": written.decode().partition("\n")[0].partition(GIT_COMMIT)[2],
     }
+
+
+def _sources(recipe: dict[str, Any]) -> str:
+    """Name the tasks or files that a run has trained on."""
+    one = {"task": recipe.get("data.task"), "path": recipe.get("data.path")}
+    return ", ".join(str(source["task"] or source["path"] or "") for source in recipe.get("data", [one]))
 
 
 def _date(status: dict[str, Any]) -> str:

@@ -48,21 +48,21 @@ class _OpenCall:
 
 @dataclass(eq=False)
 class RewardPool:
-    """Keep a zygote that has imported the function of its settings, and its workers.
+    """Keep a zygote that has imported the functions of its settings, and its workers.
 
-        async with RewardPool(Settings("my_rewards:score", workers=4, timeout=10.0, memory_gb=4.0), …) as pool:
+        async with RewardPool(Settings(("my_rewards:score",), workers=4, timeout=10.0, memory_gb=4.0), …) as pool:
             verdict = await pool.call("my_rewards:score", problem, response)
 
     Args:
         settings: what may be called, by how many workers, and within which bounds.
-        startup: seconds to import the function.
+        startup: seconds to import the functions.
         log: file for the output of all processes.
         environment: variables that are added to those of this process.
         ungraded: keeps a record of episodes without a grade.
 
     Raises (from entering it, and from every call once a lost zygote cannot be replaced):
-        ProcessDied: the zygote died while it imported the function.
-        DeadlineError: it did not import the function in time.
+        ProcessDied: the zygote died while it imported the functions.
+        DeadlineError: it did not import the functions in time.
     """
 
     settings: Settings
@@ -98,12 +98,12 @@ class RewardPool:
         return len(self._open)
 
     async def call(self, function: str, problem: Problem, response: Response) -> Verdict:
-        """Call `function`, which is that of the settings, and return its verdict.
+        """Call `function`, which is one of the settings, and return its verdict.
 
         A problem that no message can hold, such as one that an env has changed, is an error of its verdict.
         """
-        assert function == self.settings.function, "a pool has one function"
-        call = RewardCall(next(self._ids), problem, response)
+        assert function in self.settings.functions, f"{function} is not of this pool"
+        call = RewardCall(next(self._ids), function, problem, response)
         try:
             framed = frame(call)
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -171,8 +171,8 @@ class RewardPool:
                     opened.verdict.set_result(answer.verdict)
 
     async def _start(self) -> None:
-        """Start a zygote, and wait until it has imported the function. Raises what the class says."""
-        name = self.settings.function
+        """Start a zygote, and wait until it has imported the functions. Raises what the class says."""
+        name = ", ".join(self.settings.functions)
         command = (sys.executable, "-m", "arl.reward.worker", msgspec.json.encode(self.settings).decode())
         threads = self.environment.get(THREADS, "1")
         environment = {**dict.fromkeys((THREADS, *FOLLOWING), threads), **self.environment}

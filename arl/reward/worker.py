@@ -1,4 +1,4 @@
-"""Run reward functions in processes that may hang or die: one zygote imports the function and forks the workers.
+"""Run reward functions in processes that may hang or die: one zygote imports the functions and forks the workers.
 
     python -m arl.reward.worker SETTINGS            the socket to the controller is file descriptor 0
 
@@ -42,7 +42,7 @@ from arl.types import Problem, Response
 
 _HEADER = 4  # bytes of a frame's length
 READ_BYTES = 1 << 16  # at once from a connection
-READY = 0  # id of the answer of a zygote that has imported its function; calls count from 1
+READY = 0  # id of the answer of a zygote that has imported its functions; calls count from 1
 END_SECONDS = 5.0  # for killed processes to end; one that waits for a disk ends later, by itself
 EXIT_SECONDS = 0.5  # for a worker that has closed its connection to exit
 PAUSE = 0.001  # seconds between two looks at them
@@ -55,7 +55,7 @@ SLOW_START = "; first calls are slow if they import: import at the top of the mo
 class Settings(Struct, frozen=True):
     """Hold what a zygote is started with."""
 
-    function: str  # module:function
+    functions: tuple[str, ...]  # module:function of each that may be called
     workers: int
     timeout: float  # seconds of one call
     memory_gb: float  # that a worker may allocate beyond what the zygote holds
@@ -66,6 +66,7 @@ class RewardCall(Struct, frozen=True):
     """Ask for the grade of one response."""
 
     id: int
+    function: str  # one of the settings
     problem: Problem
     response: Response
 
@@ -77,6 +78,7 @@ class Answer(Struct, frozen=True):
     verdict: Verdict = Verdict()
 
 
+Functions = Mapping[str, RewardCallable]  # by module:function
 CoreTimes = dict[str, tuple[float, float]]  # seconds that each thread has run, and has waited for a core
 
 
@@ -122,10 +124,10 @@ class _Worker:
 
 
 class Zygote:
-    """Distribute the calls of `function` that arrive from one controller over workers."""
+    """Distribute the calls of `functions` that arrive from one controller over workers."""
 
-    def __init__(self, function: RewardCallable, settings: Settings, controller: socket.socket) -> None:
-        self._function = function
+    def __init__(self, functions: Functions, settings: Settings, controller: socket.socket) -> None:
+        self._functions = functions
         self._settings = settings
         self._controller = controller
         self._waiting: deque[bytes] = deque()
@@ -245,7 +247,7 @@ class Zygote:
                 self._selector.close()
                 for each in (ours, self._controller, *(worker.connection for worker in self._workers)):
                     each.close()
-                _keep(self._function, theirs, zygote, self._settings.memory_gb)
+                _keep(self._functions, theirs, zygote, self._settings.memory_gb)
         ours.settimeout(END_SECONDS)
         worker = _Worker(keeper, ours)
         self._workers.append(worker)
@@ -260,7 +262,7 @@ def _receive(connection: socket.socket) -> bytes:
     return b""
 
 
-def _keep(function: RewardCallable, connection: socket.socket, zygote: int, memory_gb: float) -> NoReturn:
+def _keep(functions: Functions, connection: socket.socket, zygote: int, memory_gb: float) -> NoReturn:
     """Be the keeper of a worker, which this forks: reap its orphans, and end as it does, with all that it has left."""
     try:
         die_with(zygote)
@@ -270,7 +272,7 @@ def _keep(function: RewardCallable, connection: socket.socket, zygote: int, memo
         keeper = os.getpid()
         worker = os.fork()
         if worker == 0:
-            _work(function, connection, keeper, memory_gb)
+            _work(functions, connection, keeper, memory_gb)
         connection.close()
         ended, status = 0, 0
         while ended != worker:
@@ -287,7 +289,7 @@ def _keep(function: RewardCallable, connection: socket.socket, zygote: int, memo
         os._exit(1)
 
 
-def _work(function: RewardCallable, connection: socket.socket, keeper: int, memory_gb: float) -> None:
+def _work(functions: Functions, connection: socket.socket, keeper: int, memory_gb: float) -> None:
     """Make call after call, until the connection ends, or a call fails: then this process is not used again."""
     os.setpgid(0, 0)
     die_with(keeper)
@@ -301,7 +303,7 @@ def _work(function: RewardCallable, connection: socket.socket, keeper: int, memo
     while data := connection.recv(READ_BYTES):
         for body in frames.feed(data):
             call = msgspec.msgpack.decode(body, type=RewardCall)
-            verdict = judge(function, call.problem, call.response)
+            verdict = judge(functions[call.function], call.problem, call.response)
             if os.getpid() != worker:
                 os._exit(0)  # a copy of this process, which the function has forked
             signal.setitimer(signal.ITIMER_REAL, 0)  # an alarm that the function has left behind
@@ -393,22 +395,23 @@ def _use_threads(threads: Mapping[str, str]) -> None:
 
 
 def main() -> None:
-    """Serve the function that the command line names."""
+    """Serve the functions that the command line names."""
     settings = msgspec.json.decode(sys.argv[1], type=Settings)
     controller = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)  # what is started from here does not inherit the socket
     threads = {name: os.environ.get(name, "1") for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
     os.environ.update(dict.fromkeys(threads, "1"))  # threads of OpenMP that the import used would be missing in a fork
     configure(settings.sandbox)
-    function = import_function(settings.function, "reward.function")
-    if prepare := getattr(function, "prepare", None):
-        prepare()
+    functions = {name: import_function(name, "reward.function") for name in settings.functions}
+    for function in functions.values():
+        if prepare := getattr(function, "prepare", None):
+            prepare()
     os.register_at_fork(after_in_child=lambda: _use_threads(threads))
     gc.collect()
     gc.freeze()  # so that the collector of a worker does not touch, and so copy, what is imported
     adopt_orphans()
     outlive_parent()  # the end of the connection ends this process, which then kills what it has started
-    Zygote(function, settings, controller).serve()
+    Zygote(functions, settings, controller).serve()
     exit_immediately(0)
 
 

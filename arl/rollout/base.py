@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from arl.clock import outer_deadline
 from arl.config.recipe import Deadlines, Rollout
-from arl.data.problems import ProblemOrder
+from arl.data.problem_order import Order
 from arl.engine.base import Engine
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Session
@@ -29,10 +29,13 @@ from arl.types import Batch, Problem, StepResult, StepWaits, SwapReport, Traject
 class Groups(Protocol):
     """Open and run the episodes of groups; problems become training data here. See arl.rollout.episodes.Episodes."""
 
-    reward_wait_seconds: float
-    """Clock seconds from the end of a group's last episode to its grades, summed over groups."""
-    num_graded_groups: int
-    """Groups in that sum."""
+    @property
+    def reward_wait_seconds(self) -> float:
+        """Return the clock seconds from the end of a group's last episode to its grades, summed over groups."""
+
+    @property
+    def num_graded_groups(self) -> int:
+        """Return how many groups are in that sum."""
 
     def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
         """Open the sessions of group `name`; with `journals`, they continue where a resumed run was."""
@@ -157,7 +160,7 @@ class Segment:
     engine: Engine
     trainer: Trainer
     admission: Admission
-    problems: ProblemOrder
+    problems: Order
     groups: Groups
     keep: Filter
     """Decides which finished groups are trained."""

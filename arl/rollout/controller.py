@@ -29,6 +29,7 @@ import msgspec
 from arl.clock import now, outer_deadline
 from arl.engine.meters import PartTimer
 from arl.errors import Lost, Rejected, ends_the_run, leaves
+from arl.metrics.batch import pass_rate
 from arl.rollout.base import Checkpoints, Observer, Segment
 from arl.rollout.controller_state import ControllerState, OpenGroup, Progress, RunningGroup
 from arl.rollout.failure_window import FailureLimits
@@ -174,6 +175,7 @@ class Controller:
             groups = self._segment.groups
             group.sessions = groups.open(f"g{group.record.group_id}", group.problem, group.record.journals)
             trajectories = await groups.run(group.problem, group.sessions)
+            self._problems.order.learned(group.problem, pass_rate(trajectories))
             kept = self._segment.keep(group.problem, trajectories)
         except Exception as error:
             if group.record.group_id in self._running:  # else it was abandoned meanwhile, and is accounted for
@@ -360,7 +362,7 @@ class Controller:
             tokens_trained=self._progress.tokens_trained,
             lost=dict(self.ledger.lost),
             restarted_tokens=self.ledger.restarted_tokens,
-            position=self._problems.order.position,
+            order=self._problems.order.states(),
             num_problems=self._problems.num_problems,
             requeued=tuple(self._problems.waiting),
             set_aside=self._set_aside(),
@@ -375,7 +377,7 @@ class Controller:
         self._progress.restore(state.version, state.tokens_trained)
         self._saved = state.version
         self.ledger = Ledger(state.admitted, state.trained, Counter(state.lost), state.restarted_tokens)
-        self._problems.restore(state.position, state.num_problems, state.requeued)
+        self._problems.restore(state.order, state.num_problems, state.requeued)
         self._limits.restore(state.failures)
         if self._tail is not None:
             self._tail.restore(state.trained + len(state.buffered), state.is_long_round, state.set_aside)

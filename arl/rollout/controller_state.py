@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from arl.clock import now
+from arl.data.problem_order import OrderState
 from arl.engine.base import Engine
 from arl.rollout.env import UNGRADED, Session
 from arl.rollout.failure_window import WindowState
@@ -40,7 +41,7 @@ class ControllerState(Struct, frozen=True, kw_only=True):
     tokens_trained: Count = 0  # loss tokens
     lost: dict[str, Count] = {}  # fate -> groups
     restarted_tokens: Count = 0  # see Ledger
-    position: Count = 0  # in the order of problems
+    order: dict[str, OrderState] = {}  # of problems, by source
     num_problems: Count = 0  # admitted so far
     requeued: tuple[Attempt, ...] = ()  # put back in line
     set_aside: tuple[Attempt, ...] = ()  # for a long round, with rollout.tail_batching

@@ -149,7 +149,8 @@ class Session:
 
     def extend(self, text: str) -> None:
         """Append text that the policy did not write. Text that does not fit is left out, and the episode is over."""
-        self.extend_tokens(self._branch, self.codec.encode(text))
+        if not self._branch.overflowed:
+            self.extend_tokens(self._branch, self.codec.encode(text))
 
     def extend_tokens(self, branch: Branch, token_ids: Sequence[int]) -> None:
         """Append tokens that the policy did not write; the policy goes on in this branch. See `extend`."""

@@ -7,7 +7,7 @@ import asyncio
 import hashlib
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import msgspec
@@ -51,6 +51,7 @@ class Episodes:
         watch: looks after the env.
         shaping: how trained rewards are shaped; the default leaves them as they are, as an evaluation does.
         top_p, top_k: see SamplingParams; other than the defaults for evaluations only.
+        gate_meter, drain: of the run; the episodes of several sources share them.
     """
 
     engine: Engine
@@ -64,10 +65,10 @@ class Episodes:
     shaping: Reward = UNSHAPED
     top_p: float = 1.0
     top_k: int = -1
+    gate_meter: GateMeter = field(default_factory=GateMeter)
+    drain: Drain = field(default_factory=Drain)
 
     def __post_init__(self) -> None:
-        self.gate_meter = GateMeter()
-        self.drain = Drain()
         self.reward_wait_seconds = 0.0  # clock seconds from the end of a group's episodes to their grades, summed
         self.num_graded_groups = 0  # in that sum
         self.num_diverged = 0  # episodes whose env did not repeat what a resumed run had recorded
@@ -162,3 +163,35 @@ class Episodes:
         finally:
             session.has_ended = True
             self.num_diverged += session.diverged
+
+
+class SourceGroups:
+    """Run each group by the prompts, env and rewards of its problem's source. Implements Groups."""
+
+    def __init__(self) -> None:
+        self.sources: dict[str, Episodes] = {}  # with this gate meter and this drain
+        self.gate_meter = GateMeter()
+        self.drain = Drain()
+
+    def open(self, name: str, problem: Problem, journals: Sequence[tuple[Turn, ...]] = ()) -> list[Session]:
+        """See Groups."""
+        return self.sources[problem.source].open(name, problem, journals)
+
+    async def run(self, problem: Problem, sessions: Sequence[Session]) -> tuple[Trajectory, ...]:
+        """See Groups."""
+        return await self.sources[problem.source].run(problem, sessions)
+
+    @property
+    def reward_wait_seconds(self) -> float:
+        """See Groups."""
+        return sum(episodes.reward_wait_seconds for episodes in self.sources.values())
+
+    @property
+    def num_graded_groups(self) -> int:
+        """See Groups."""
+        return sum(episodes.num_graded_groups for episodes in self.sources.values())
+
+    @property
+    def num_diverged(self) -> int:
+        """Return how many episodes had an env that did not repeat what a resumed run had recorded."""
+        return sum(episodes.num_diverged for episodes in self.sources.values())

@@ -205,7 +205,7 @@ def _identity(recipe: Recipe) -> dict[str, Any]:
     rollout = recipe.rollout
     return {
         "model": recipe.model.model_dump(mode="json"),
-        "data": recipe.data.model_dump(mode="json"),
+        "data": recipe.model_dump(mode="json")["data"],
         "rollout": {"problems_per_step": rollout.problems_per_step, "group_size": rollout.group_size},
     }
 

@@ -54,9 +54,9 @@ class Branch:
         return self.last_turn
 
     def extend(self, token_ids: Sequence[int], max_length: int) -> None:
-        """Append what the policy did not write. What does not fit is left out, and nothing is appended any more."""
-        if self.overflowed or len(self) + len(token_ids) > max_length:
-            self.overflowed = True
+        """Append what the policy did not write. What does not fit is left out, and no turn can follow."""
+        self.overflowed = len(self) + len(token_ids) > max_length
+        if self.overflowed:
             return
         self.token_ids.extend(token_ids)
         self.logprobs.extend([0.0] * len(token_ids))

@@ -221,8 +221,7 @@ class Toolbox:
         seconds = self._rollout.tool_seconds
         async with self._shell_is_free:
             if self._shell is None:
-                start = functools.partial(sandbox().shell, seconds=seconds, memory_mb=MEMORY_MB)
-                self._shell = await _in_thread(start)
+                self._shell = await _in_thread(functools.partial(_open_shell, seconds))
             result: Result = await _in_thread(functools.partial(self._shell.run, code))
         if result.outcome == "done":
             return result.stdout.strip()
@@ -230,6 +229,10 @@ class Toolbox:
             raise ToolError(f"{result.stdout}{result.stderr}".strip())
         limits = {"time": f"{seconds:g} s", "memory": f"{MEMORY_MB} MB", "output": "of output"}
         raise ToolError(f"beyond the limit {limits[result.outcome]}; the interpreter was started anew")
+
+
+def _open_shell(seconds: float) -> Shell:
+    return sandbox().shell(seconds=seconds, memory_mb=MEMORY_MB)
 
 
 async def _in_thread(work: Callable[[], Any]) -> Any:

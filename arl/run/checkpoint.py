@@ -22,7 +22,7 @@ import asyncio
 import hashlib
 import os
 import shutil
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ParamSpec
@@ -64,7 +64,7 @@ class RunState(Struct, frozen=True):
     recipe: dict[str, Any]  # as JSON
     inputs: str  # sha256 of problems and lags: see Plan.sha256
     time: float  # clock seconds
-    before: Accuracy | None  # the evaluation before training
+    before: tuple[Accuracy, ...]  # the evaluation before training: see Parts.evaluate
     controller: ControllerState
     recorder: RecorderState
     reward: str = ""  # sha256 of the source of the reward function
@@ -101,7 +101,7 @@ class RunCheckpoints:
     recorder: Recorder
     inputs: str = ""
     """sha256 of problems and lags: see Plan.sha256."""
-    before: Accuracy | None = None
+    before: Sequence[Accuracy] = ()
     """The evaluation before training."""
     in_use: Path | None = None
     """What this run was resumed from. It is kept, because restarted engines load their weights from it."""
@@ -147,7 +147,7 @@ class RunCheckpoints:
             recipe=self.recipe.model_dump(mode="json"),
             inputs=self.inputs,
             time=now(),
-            before=self.before,
+            before=tuple(self.before),
             controller=state,
             recorder=self.recorder.snapshot(),
             reward=self._reward,

@@ -8,20 +8,24 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 from msgspec import Struct
 
+from arl.config.imports import import_function
 from arl.config.recipe import Recipe
 from arl.engine.backend import Installation
-from arl.errors import InputError
+from arl.errors import InputError, RecipeError, SandboxError
 from arl.launch.devices import driver_version, find_gpus, refuse_busy
 from arl.launch.placement import Placement
 from arl.launch.torch_build import last_line, own_torch, probe_torch, refuse_unequal_nccl, run_code
 from arl.models.flash import FLASH_3, has_flash_3
+from arl.run.rewards import reward_name
+from arl.sandbox.current import check_sandbox
 from arl.sync.publication_directory import SHARED_MEMORY
+from arl.tasks.registry import env_name
 from arl.types import Transport
 
 MIN_SHARED = 1_000_000_000  # bytes that NVIDIA advises for NCCL: docker run --shm-size=1g
@@ -139,3 +143,24 @@ def gpu_findings(visible: Sequence[str], backends: Sequence[Installation]) -> It
     version = f"3 of {FLASH_3}" if has_flash_3() else f"2 of torch; version 3, for H100 and H200, is in {FLASH_3}"
     yield Finding(True, f"flash attention {version}")
     yield from gpu_checks(backends, uses_nccl=True, broadcasts=True, collocated=True)
+
+
+def uses_sandbox(recipe: Recipe) -> bool:
+    """Say whether the recipe's reward or env runs programs that the model wrote, which it declares by an attribute."""
+    reward = import_function(reward_name(recipe), "reward.function")
+    env = import_function(env_name(recipe), "rollout.env")
+    return any(getattr(each, "uses_sandbox", False) for each in (reward, env))
+
+
+def check_sandboxes(recipes: Iterable[Recipe]) -> None:
+    """Let the sandbox of each recipe that uses one run a program.
+
+    Raises:
+        RecipeError: it does not. Says what is missing, and the remedy.
+    """
+    used = [recipe.sandbox for recipe in recipes if uses_sandbox(recipe)]
+    for section in [each for n, each in enumerate(used) if each not in used[:n]]:
+        try:
+            check_sandbox(section)
+        except SandboxError as error:
+            raise RecipeError(str(error)) from error

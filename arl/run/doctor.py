@@ -7,12 +7,14 @@ from importlib import metadata
 
 from arl.config.engine_section import EngineConfig
 from arl.config.recipe import Recipe
+from arl.config.sandbox_section import SandboxSection
 from arl.engine.backend import BUILT_IN, find_backend
-from arl.errors import InputError
+from arl.errors import InputError, SandboxError
 from arl.launch.devices import visible_cores, visible_devices
 from arl.run.checks import Finding, gpu_findings
 from arl.run.preflight import preflight
 from arl.run.submit import check_submission, is_submitted
+from arl.sandbox.current import check_sandbox
 
 
 def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
@@ -51,6 +53,7 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
             installed.append(found)
     yield from gpu_findings(visible, installed)
     if recipe is None:
+        yield _sandbox_finding()
         return
     try:
         if is_submitted(recipe):
@@ -61,6 +64,15 @@ def examine(recipe: Recipe | None, python: str | None) -> Iterator[Finding]:
             yield Finding(True, f"recipe {recipe.name}: it can start")
     except InputError as error:
         yield Finding(False, f"recipe {recipe.name}: {error}")
+
+
+def _sandbox_finding() -> Finding:
+    """Say whether programs of a model can be isolated here. Only some recipes need it, so nothing is missing."""
+    try:
+        check_sandbox(SandboxSection())
+    except SandboxError as error:
+        return Finding(True, f"no sandbox: {error}")
+    return Finding(True, "sandbox bubblewrap: it isolates programs")
 
 
 def _engines(recipe: Recipe | None, python: str | None) -> list[EngineConfig]:

@@ -35,7 +35,9 @@ def _lines(recipe: Recipe, plan: Plan) -> Iterator[tuple[str, str]]:
     yield "model", recipe.model.path or _tiny_model(recipe)
     suites = "".join(f", {len(problems):,} of the suite {name}" for name, problems in plan.suites.items())
     counts = f"{len(plan.training):,} for training, {len(plan.held_out):,} held out for evaluation{suites}"
-    yield "problems", f"{recipe.data.task or recipe.data.path}: {counts}; sha256 {plan.sha256(train.steps)[:12]}"
+    yield "problems", f"{recipe.where_problems_are}: {counts}; sha256 {plan.sha256(train.steps)[:12]}"
+    if recipe.mixture:
+        yield "sources", "; ".join(_sources(recipe, plan))
     for line in plan.prompts:
         yield "prompts", line
     per_step = rollout.problems_per_step
@@ -91,12 +93,21 @@ def notes(recipe: Recipe, plan: Plan) -> Iterator[str]:
 
 def named(recipe: Recipe) -> Iterator[tuple[str, str]]:
     """Yield what a run is made of, as ("objective", "ppo")."""
-    weights = ", ".join(f"{part} {weight:g}" for part, weight in reward_weights(recipe).items())
     yield "objective", recipe.objective.kind
     yield "advantage", recipe.advantage.kind
-    yield "reward", reward_name(recipe) + (f" with weights {weights}" if weights else "")
-    yield "env", recipe.rollout.agent or env_name(recipe)
+    for name, source in recipe.sources.items():
+        of = f"{name}: " if name else ""
+        weights = ", ".join(f"{part} {weight:g}" for part, weight in reward_weights(source).items())
+        yield "reward", of + reward_name(source) + (f" with weights {weights}" if weights else "")
+        yield "env", of + (source.rollout.agent or env_name(source))
     yield "filter", recipe.rollout.filter or "none"
+
+
+def _sources(recipe: Recipe, plan: Plan) -> Iterator[str]:
+    """Describe each of several sources."""
+    for name, weight in recipe.weights.items():
+        training = sum(problem.source == name for problem in plan.training)
+        yield f"{name} {weight / sum(recipe.weights.values()):.1%}, {training:,} for training"
 
 
 def _tiny_model(recipe: Recipe) -> str:

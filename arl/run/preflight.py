@@ -3,7 +3,7 @@
 import hashlib
 import shlex
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,13 +28,13 @@ from arl.metrics.trackers import check_trackers
 from arl.rollout.exact_lag import load_lags
 from arl.rollout.filters import Filter
 from arl.rollout.tools import check_tools
-from arl.run.checks import check_gpus
-from arl.run.evaluation.suite import Suite, held_out_suite, load_suite, run_problems
+from arl.run.checks import check_gpus, check_sandboxes
+from arl.run.evaluation.suite import Suite, held_out_suites, load_suite, run_problems
 from arl.run.machines import resolve_auto
 from arl.run.processes import rare_collections
 from arl.run.prompt_lengths import check_lengths
 from arl.run.rewards import reward_name
-from arl.run.starting_model import starting_codec, starting_limits, warmup_cache, warmup_stages
+from arl.run.starting_model import starting_codecs, starting_limits, warmup_cache, warmup_stages
 from arl.sync.choose import choose_transport, kept_versions
 from arl.tasks.base import EnvFunction, RewardFunction
 from arl.tasks.registry import env_name, task_class
@@ -93,16 +93,17 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
     check_trackers(recipe)
     nccl_settings(recipe)
     lags = load_lags(recipe)
-    codec = starting_codec(recipe)
+    codecs = starting_codecs(recipe)
+    codec = next(iter(codecs.values()))
     check_tools(codec, recipe.rollout.tools)
     limits = starting_limits(recipe, codec)
     suites = {name: load_suite(recipe, name, field="eval.suites") for name in recipe.eval.suites if name != HELD_OUT}
-    problems = run_problems(recipe, suites, codec, limits)
+    problems = run_problems(recipe, suites, codecs, limits)
     check_lengths(recipe, problems.longest, codec)
-    held_out = held_out_suite(recipe, problems.held_out).shortened()
-    opened = {**suites, HELD_OUT: held_out}
-    measured = [opened[name].shortened() for name in recipe.eval.suites if recipe.eval.every]
-    for suite in {each.name: each for each in (held_out, *measured)}.values():
+    held_out = [suite.shortened() for suite in held_out_suites(recipe, problems.held_out)]
+    opened = {HELD_OUT: held_out} | {name: [suite] for name, suite in suites.items()}
+    measured = [suite.shortened() for name in recipe.eval.suites if recipe.eval.every for suite in opened[name]]
+    for suite in {each.name: each for each in (*held_out, *measured)}.values():
         notes += _check_suite(suite, recipe, codec, limits)
     nodes, placement, transport = _place(recipe, named)
     memory = None
@@ -112,16 +113,15 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         versions = kept_versions(recipe, lags)
         memory = plan_recipe(recipe, nodes, placement, transport, problems.longest, versions, named is None)
     if named is None:
+        check_sandboxes([*recipe.sources.values(), *(suite.recipe for suite in suites.values())])
         check_gpus(recipe, placement, transport, probe_backend(recipe))
     elif recipe.model.path is not None:
         find_backend(recipe.engine.kind).refuse_model(recipe.model.path, recipe)
-    known = [node.device_bytes for node in nodes if node.device_bytes]
-    if recipe.mode == "collocated" and known:  # engines take what ranks leave of their GPUs
-        share = None if memory is None else memory.engine_share
-        placement = placement.with_memory_share(engine_share(min(known), 0, 0) if share is None else share)
+    placement = _with_memory_share(recipe, placement, nodes, memory)
+    said = [note for each in codecs.values() for note in each.prompts.notes()]
     return Plan(
         training=problems.training,
-        held_out=list(held_out.problems),
+        held_out=[problem for suite in held_out for problem in suite.problems],
         longest=problems.longest,
         max_length=min(recipe.train.capacity, limits.context),
         context=limits.context,
@@ -132,14 +132,34 @@ def preflight(recipe: Recipe, named: Sequence[Node] | None = None) -> Plan:
         nodes=tuple(nodes),
         suites={name: list(suite.problems) for name, suite in suites.items()},
         measured=measured,
-        prompts=codec.describe(problems.training[0]),
-        notes=tuple(dict.fromkeys([*problems.notes, *codec.prompts.notes(), *filter(None, notes)])),
+        prompts=_describe(codecs, problems.training),
+        notes=tuple(dict.fromkeys([*problems.notes, *said, *filter(None, notes)])),
     )
+
+
+def _with_memory_share(
+    recipe: Recipe, placement: Placement, nodes: Sequence[Node], memory: "MemoryPlan | None"
+) -> Placement:
+    """Give collocated engines what ranks leave of their GPUs, where their memory is known."""
+    known = [node.device_bytes for node in nodes if node.device_bytes]
+    if recipe.mode != "collocated" or not known:
+        return placement
+    share = None if memory is None else memory.engine_share
+    return placement.with_memory_share(engine_share(min(known), 0, 0) if share is None else share)
+
+
+def _describe(codecs: Mapping[str, HuggingFaceCodec], training: Sequence[Problem]) -> tuple[str, ...]:
+    """Say how the problems of each source become prompts."""
+    lines: list[str] = []
+    for source, codec in codecs.items():
+        first = next(problem for problem in training if problem.source == source)
+        lines += [f"{source}: {line}" if source else line for line in codec.describe(first)]
+    return tuple(lines)
 
 
 def _check_suite(suite: Suite, recipe: Recipe, codec: HuggingFaceCodec, limits: Limits) -> list[str]:
     """Check prompts and answers. Those of held-out problems are checked already, with a shorter answer perhaps."""
-    is_checked = suite.name == HELD_OUT and suite.max_new_tokens <= recipe.rollout.max_new_tokens
+    is_checked = suite.name.partition("/")[0] == HELD_OUT and suite.max_new_tokens <= recipe.rollout.max_new_tokens
     if is_checked or not suite.problems:
         return []
     return suite.check_prompts(codec.with_format(suite.recipe.data), limits)
@@ -158,11 +178,12 @@ def _check_named_objects(recipe: Recipe) -> None:
     Raises:
         RecipeError: it cannot be imported, lacks a part, or has another signature.
     """
-    if recipe.data.task is not None:
-        task_class(recipe.data.task)
+    for source in recipe.sources.values():
+        if source.data.task is not None:
+            task_class(source.data.task)
+        import_seam(reward_name(source), "reward.function", RewardFunction, "arl/tasks/running_checksum.py")
+        import_seam(env_name(source), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
     warmup_stages(recipe)
-    import_seam(reward_name(recipe), "reward.function", RewardFunction, "arl/tasks/running_checksum.py")
-    import_seam(env_name(recipe), "rollout.env", EnvFunction, "arl.rollout.env:single_turn")
     if recipe.rollout.agent is not None:
         _check_program(recipe.rollout.agent)
     if recipe.rollout.filter is not None:

@@ -13,13 +13,15 @@ import math
 import os
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from msgspec import structs
 
 from arl.config.recipe import Recipe, Train
 from arl.config.recipe_file import differences, dump_recipe, load_recipe
+from arl.config.section import Section
 from arl.data.hub import COMMIT, PREFIX, HubFiles, hub_commit, is_local, parse_hub_files, split_revision
 from arl.errors import DataError, InputError
 from arl.files import held_lock, replace_file, writing
@@ -30,9 +32,11 @@ from arl.run.checkpoint import RunState, clear_after, newest_intact
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.plan_text import named, notes
 from arl.run.preflight import Plan, preflight
-from arl.run.rewards import reward_name, reward_sha256
+from arl.run.rewards import reward_names, reward_sha256
 from arl.run.world import RunContext
 from arl.train.optimizer import schedule_of
+
+S = TypeVar("S", bound=Section)
 
 # Fields that a resumed run may change: they change nothing that is computed.
 FREE = ("cluster.", "deadlines.", "eval.every", "output.directory", "output.keep_checkpoints")
@@ -57,7 +61,7 @@ FREE_ON_THE_WALL = (
     "train.threads",
 )
 # Fields that may name what lies on the Hugging Face hub.
-HUB_FIELDS = ("model.path", "data.path", "data.eval_path")
+DATA_FIELDS = ("data.path", "data.eval_path")  # that may name files on the hub
 # Names the commit of the working directory, with -dirty where files differ from it; fails without git.
 DESCRIBE = ("timeout", "5", "git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
 
@@ -167,7 +171,8 @@ def _say_what_changes(recipe: Recipe, state: RunState, note: Callable[[str], Non
     if not math.isclose(rate, expected, rel_tol=1e-3):
         note(f"learning rate {expected:.3g} → {rate:.3g}, because train.steps is {recipe.train.steps}")
     if state.reward not in ("", reward_sha256(recipe)):
-        note(f"reward.function {reward_name(recipe)}: its source has changed since the checkpoint was written")
+        names = ", ".join(reward_names(recipe))
+        note(f"reward.function {names}: its source has changed since the checkpoint was written")
 
 
 def _write_recipe(recipe: Recipe, directory: Path) -> None:
@@ -215,34 +220,49 @@ def pin_sources(recipe: Recipe, resumed: Path | None = None) -> tuple[Recipe, li
     Raises:
         DataError: a data path has another form than the hub's.
     """
-    recorded = None if resumed is None else load_recipe(resumed / RECIPE)
-    notes = []
-    for field in HUB_FIELDS:
-        source = _source(recipe, field)
-        if source is None or COMMIT.fullmatch(source.revision):
-            continue
-        before = None if recorded is None else _source(recorded, field)
-        if before is not None and structs.replace(before, revision=source.revision) == source:
-            commit: str | None = before.revision
-        else:
-            commit = hub_commit(source.repo, "dataset" if source.pattern else "model", source.revision)
-        if commit is None:
-            notes.append(
-                f"{field} {source}: neither the hub nor the cache says which commit it is, so it is not "
-                "pinned, and a resumed run may read another one"
-            )
-            continue
-        pinned = structs.replace(source, revision=commit)
-        section, _, name = field.partition(".")
-        changed = getattr(recipe, section).model_copy(update={name: str(pinned)})
-        recipe = recipe.model_copy(update={section: changed})
-    return recipe, notes
+    known = [] if resumed is None else _on_the_hub(load_recipe(resumed / RECIPE))
+    notes: list[str] = []
+    model = _pinned(recipe.model, "model.path", known, notes)
+    data = list(recipe.data_sections)
+    for field in DATA_FIELDS:
+        data = [_pinned(part, field, known, notes) for part in data]
+    pinned = {"model": model, "data": data[0], "mixture": tuple(data[1:])}
+    return recipe.model_copy(update=pinned), notes
 
 
-def _source(recipe: Recipe, field: str) -> HubFiles | None:
-    """Return what a field names on the hub; of a model, all files. None: something else."""
+def _on_the_hub(recipe: Recipe) -> list[HubFiles]:
+    """List what a recipe names on the hub."""
+    found = [_source(recipe.model, "model.path")]
+    found += [_source(data, field) for data in recipe.data_sections for field in DATA_FIELDS]
+    return [source for source in found if source is not None]
+
+
+def _pinned(part: S, field: str, known: Sequence[HubFiles], notes: list[str]) -> S:
+    """Return a section with a commit in one field, or as it is, maybe with a note.
+
+    Args:
+        known: what is pinned in the run that goes on.
+    """
+    source = _source(part, field)
+    if source is None or COMMIT.fullmatch(source.revision):
+        return part
+    like = [found.revision for found in known if structs.replace(found, revision=source.revision) == source]
+    kind = "dataset" if source.pattern else "model"
+    commit = like[0] if like else hub_commit(source.repo, kind, source.revision)
+    if commit is None:
+        notes.append(
+            f"{field} {source}: neither the hub nor the cache says which commit it is, so it is not pinned, and a "
+            "resumed run may read another one"
+        )
+        return part
+    pinned = structs.replace(source, revision=commit)
+    return part.model_copy(update={field.partition(".")[2]: str(pinned)})
+
+
+def _source(part: Section, field: str) -> HubFiles | None:
+    """Return what a field of a section names on the hub; of a model, all files. None: something else."""
     section, _, name = field.partition(".")
-    path: str | None = getattr(getattr(recipe, section), name)
+    path: str | None = getattr(part, name)
     if path is None:
         return None
     if section == "data":

@@ -21,7 +21,7 @@ LOG = "reward.log"
 
 
 def reward_name(recipe: Recipe) -> str:
-    """Return `module:function` of the recipe's reward: its own, or the task's.
+    """Return `module:function` of the reward of a recipe with one source: its own, or the task's.
 
     Raises:
         InputError: neither names one.
@@ -33,22 +33,36 @@ def reward_name(recipe: Recipe) -> str:
     return task_part(recipe.data.task, "reward")
 
 
+def reward_names(recipe: Recipe) -> tuple[str, ...]:
+    """Return `module:function` of the rewards of all sources.
+
+    Raises:
+        InputError: see reward_name.
+    """
+    return tuple(dict.fromkeys(map(reward_name, recipe.sources.values())))
+
+
 def reward_sha256(recipe: Recipe) -> str:
-    """Hash the file of the reward's module, and of the one that the recipe names, which may only import it."""
-    name = reward_name(recipe)
-    function = import_function(name, "reward.function")
-    names = (name.partition(":")[0], getattr(function, "__module__", ""))
+    """Hash the files of the rewards' modules, and of those that the recipe names, which may only import them."""
+    names: list[str] = []
+    for name in reward_names(recipe):
+        function = import_function(name, "reward.function")
+        names += (name.partition(":")[0], getattr(function, "__module__", ""))
     files = [Path(getattr(sys.modules.get(module), "__file__", None) or "") for module in names]
     return hashlib.sha256(b"".join(file.read_bytes() for file in files if file.is_file())).hexdigest()
 
 
 def reward_weights(recipe: Recipe) -> Mapping[str, float]:
-    """Return the weights of the reward's named parts: the recipe's, or the task's where its own function scores."""
+    """Return the weights of the reward's named parts: the recipe's, or the task's where its own function scores.
+
+    A function may have weights of its own, `score.weights`; those of the recipe win over them, part by part.
+    """
+    own: dict[str, float] = getattr(import_function(reward_name(recipe), "reward.function"), "weights", {})
     if recipe.reward.weights is not None:
-        return recipe.reward.weights
+        return {**own, **recipe.reward.weights}
     if recipe.reward.function is None and recipe.data.task is not None:
-        return task_class(recipe.data.task).reward_weights
-    return {}
+        return {**own, **task_class(recipe.data.task).reward_weights}
+    return own
 
 
 def answer_check(recipe: Recipe) -> AnswerCheck | None:
@@ -74,12 +88,12 @@ def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -
     """
     reward = recipe.reward
     log = directory / LOG
-    name = reward_name(recipe)
-    needed: float = getattr(import_function(name, "reward.function"), "seconds", 0.0)
+    names = reward_names(recipe)
+    needed = [getattr(import_function(name, "reward.function"), "seconds", 0.0) for name in names]
     settings = Settings(
-        function=name,
+        functions=names,
         workers=reward.workers,
-        timeout=max(recipe.deadlines.reward, needed),
+        timeout=max(recipe.deadlines.reward, *needed),
         memory_gb=reward.memory_gb,
         sandbox=recipe.sandbox.model_dump(mode="json"),
     )
@@ -95,14 +109,14 @@ def open_rewards(recipe: Recipe, directory: Path, note: Callable[[str], None]) -
 def inline_rewards(
     recipe: Recipe, directory: Path, note: Callable[[str], None], others: Sequence[str] = ()
 ) -> InlineRewards:
-    """Call the same function, and `others`, in this process; see `open_rewards`."""
-    names = [reward_name(recipe), *others]
+    """Call the same functions, and `others`, in this process; see `open_rewards`."""
+    names = [*reward_names(recipe), *others]
     functions = {name: import_function(name, "reward.function") for name in names}
     return InlineRewards(functions, UngradedLog(directory / LOG, note))
 
 
 def training_scorer(recipe: Recipe, rewards: RewardPool | InlineRewards) -> Scorer:
-    """Return the scorer of training episodes."""
+    """Return the scorer of training episodes of a recipe with one source."""
     return Scorer(rewards, reward_name(recipe), reward_weights(recipe), recipe.reward.on_error)
 
 

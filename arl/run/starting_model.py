@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from transformers import PreTrainedTokenizerBase
 
 import arl
 from arl.clock import deadline
@@ -39,21 +40,41 @@ DRAWN = 1024  # demonstrations of a stage, and questions, in the name of a cache
 CODE = ("train/warmup.py", "train/sft.py", "train/optimizer.py", "models/tiny.py")  # that decides about its weights
 
 
-def starting_codec(recipe: Recipe) -> HuggingFaceCodec:
-    """Load or make the tokenizer of version 0, which is known before its weights are.
+def starting_codecs(recipe: Recipe) -> dict[str, HuggingFaceCodec]:
+    """Load or make the tokenizer of version 0, which is known before its weights are, for the prompts of each source.
 
     Raises:
         DataError: no tokenizer at model.path.
-        RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix.
+        RecipeError: model.tiny, and a task without a vocabulary of characters, or a suffix, or two vocabularies.
     """
+    first, *others = recipe.sources.items()
+    name, source = first
     if recipe.model.path is not None:
-        return load_codec(recipe.model.path, recipe.data)
-    if recipe.data.suffix:
+        codec = load_codec(recipe.model.path, source.data)
+    else:
+        codec = HuggingFaceCodec(_tiny_tokenizer(recipe), source.data)
+    return {name: codec} | {other: codec.with_format(each.data) for other, each in others}
+
+
+def _tiny_tokenizer(recipe: Recipe) -> PreTrainedTokenizerBase:
+    """Make the tokenizer of a tiny model, whose vocabulary is that of every source. Raises as `starting_codecs`."""
+    tasks: dict[tuple[object, ...], type[Task]] = {}
+    for source in recipe.sources.values():
+        if source.data.suffix:
+            raise RecipeError(
+                f"data.suffix {source.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it "
+                "out"
+            )
+        task = tiny_task(source)
+        tasks[(task.characters, task.marks, task.chat_template)] = task
+    if len(tasks) > 1:
+        said = ", ".join(f"{task.__name__} has {task.characters!r}" for task in tasks.values())
         raise RecipeError(
-            f"data.suffix {recipe.data.suffix!r}: a model.tiny is taught its task's prompts as they are; leave it out"
+            f"model.tiny: its sources must have one vocabulary and chat template ({said}); mix tasks that share them, "
+            "or give model.path"
         )
-    task = tiny_task(recipe)
-    return HuggingFaceCodec(character_tokenizer(str(task.characters), task.marks, task.chat_template), recipe.data)
+    task = next(iter(tasks.values()))
+    return character_tokenizer(str(task.characters), task.marks, task.chat_template)
 
 
 def starting_limits(recipe: Recipe, codec: HuggingFaceCodec) -> Limits:

@@ -15,7 +15,7 @@ the checkpoint's files, as a resumed run is, so that the two cannot differ.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter
@@ -127,8 +127,8 @@ class SegmentRun:
     context: RunContext
     until: int  # the version that ends it
     is_last: bool  # the run is evaluated at its end
-    before: Accuracy | None = None
-    after: Accuracy | None = None
+    before: Sequence[Accuracy] = ()  # see Parts.evaluate
+    after: Sequence[Accuracy] = ()
     training_seconds: float = 0.0  # of the clock, from the first admission to the last swap
     end: float = 0.0  # of the clock
     recorder: Recorder = field(init=False)
@@ -157,7 +157,7 @@ class SegmentRun:
         with recorded_spans():
             async with self.world.open(context) as parts:
                 status.parts = parts
-                if self.before is None and context.state is None:
+                if not self.before and context.state is None:
                     status.stage = "evaluation before training"
                     self.before = await self._evaluate(parts, context.version, "before training")
                 status.stage = "waiting for the trainer to be ready"
@@ -167,15 +167,17 @@ class SegmentRun:
                 status.end = f"stopped at version {self.controller.version}" if is_stopped else "finished"
         self.end = clock.now()
 
-    async def _evaluate(self, parts: Parts, version: int, when: str) -> Accuracy | None:
+    async def _evaluate(self, parts: Parts, version: int, when: str) -> Sequence[Accuracy]:
         problems = self.context.plan.held_out
         if not problems:
-            return None
+            return ()
         with span("evaluation", f"version {version} {when}"):
-            accuracy = await parts.evaluate(problems, version)
-        text = f"{accuracy.mean_reward:.3f} on {accuracy.problems} held-out problems"
+            accuracies = await parts.evaluate(problems, version)
+        overall, *of_sources = accuracies
+        text = f"{overall.mean_reward:.3f} on {overall.problems} held-out problems"
+        text += "".join(f", {each.mean_reward:.3f} on {each.suite}" for each in of_sources)
         self.context.display.note(f"accuracy {when}: {text}")
-        return accuracy
+        return accuracies
 
     async def _train_and_record(self, parts: Parts, status: StatusWriter) -> None:
         context = self.context
@@ -194,8 +196,8 @@ class SegmentRun:
             threaded=not recipe.world_traits.virtual_time,
             restored=recorded,
         ) as recorder:
-            if self.before is not None and restored is None:
-                recorder.evaluated(self.before, recorder.seconds)
+            for accuracy in self.before if restored is None else ():
+                recorder.evaluated(accuracy, recorder.seconds)
             board = None
             evaluations = Evaluations()
             if recipe.eval.every:
@@ -250,6 +252,7 @@ class SegmentRun:
             admitted=ledger.admitted,
             restarted_tokens=ledger.restarted_tokens,
             epochs=parts.problems.position / len(self.context.plan.training),
+            of_order=parts.problems.metrics(),
             open_tokens=self.controller.open_tokens,
         )
 
@@ -289,13 +292,14 @@ class SegmentRun:
         """Evaluate the last version and record it; it may be the best as well."""
         version = self.controller.version
         self.after = await self._evaluate(parts, version, "after training")
-        if self.after is None:
+        if not self.after:
             return
         is_all = self.context.recipe.eval.only_held_out
         if board is not None and is_all and not board.measured(version):
-            board.add(self.context.directory / CHECKPOINTS / f"step_{version}", [self.after])
+            board.add(self.context.directory / CHECKPOINTS / f"step_{version}", self.after)
         else:
-            self.recorder.evaluated(self.after, self.recorder.seconds)
+            for accuracy in self.after:
+                self.recorder.evaluated(accuracy, self.recorder.seconds)
 
 
 # ---- summary
@@ -304,8 +308,8 @@ class SegmentRun:
 def _summarize(segment: SegmentRun) -> Summary:
     """Summarize a run on one page, and write it to its summary.json."""
     context = segment.context
-    before = segment.before
-    after = segment.after
+    before = next(iter(segment.before), None)
+    after = next(iter(segment.after), None)
     state = segment.recorder.state
     ledger = segment.controller.ledger
     steps = [record for record in segment.recorder.read_records() if "tokens/trained" in record]

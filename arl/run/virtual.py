@@ -27,10 +27,12 @@ from arl.rollout.episodes import Rewards
 from arl.run.evaluation.during import InPlaceEvaluations
 from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import Scoreboard
+from arl.run.evaluation.scores import with_mean
 from arl.run.evaluation.suite import Suite
 from arl.run.failures import reported_failures
 from arl.run.rewards import evaluation_scorer, inline_rewards, reward_name, training_scorer
 from arl.run.world import Parts, RunContext, World, recipe_parts
+from arl.sandbox.current import configured
 from arl.sync.publication_directory import publication_directory
 from arl.train.in_process import InProcessTrainer
 from arl.types import Accuracy, Grade, Problem, Response, StartingVersions
@@ -54,16 +56,20 @@ class VirtualWorld(World):
         rewards = inline_rewards(recipe, context.directory / LOGS, context.display.note)
         idle = asyncio.Semaphore(recipe.reward.workers)
         cost = recipe.virtual.reward
-        with publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport) as publications:
+        with (
+            configured(recipe.sandbox),
+            publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport) as publications,
+        ):
             trainer = InProcessTrainer(recipe, versions, publications, plan.lags)
             async with open_engines(recipe, versions) as engine:
+                codec = load_codec(versions.model)
                 parts = recipe_parts(
                     context,
                     engine=engine,
                     trainer=trainer,
-                    codec=load_codec(versions.model, recipe.data),
-                    rewards=TimedRewards(training_scorer(recipe, rewards), cost, idle),
-                    held_out_rewards=TimedRewards(evaluation_scorer(recipe, rewards), cost, idle),
+                    codec=lambda source: codec.with_format(source.data),
+                    rewards=lambda source: TimedRewards(training_scorer(source, rewards), cost, idle),
+                    held_out_rewards=lambda source: TimedRewards(evaluation_scorer(source, rewards), cost, idle),
                 )
                 yield replace(
                     parts,
@@ -90,7 +96,9 @@ def evaluations_in_place(
     return lambda board: InPlaceEvaluations(board, save, measure)
 
 
-async def measure_in_process(context: RunContext, suites: Sequence[Suite], model: Path, version: int) -> list[Accuracy]:
+async def measure_in_process(
+    context: RunContext, suites: Sequence[Suite], model: Path, version: int
+) -> tuple[Accuracy, ...]:
     """Measure `model`, which is `version`, on `suites`, with engines and rewards of their own in this process."""
     recipe = context.recipe
     functions = [reward_name(suite.recipe) for suite in suites]
@@ -103,7 +111,7 @@ async def measure_in_process(context: RunContext, suites: Sequence[Suite], model
                 prompts = codec.with_format(suite.recipe.data)
                 scorer = evaluation_scorer(suite.recipe, rewards)
                 accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, context.plan.context))
-    return accuracies
+    return with_mean(accuracies)
 
 
 class TimedRewards:

@@ -36,6 +36,7 @@ from arl.run.failures import explain_deaths
 from arl.run.processes import EngineServers, open_trainer, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards, training_scorer
 from arl.run.world import Parts, RunContext, World, recipe_parts
+from arl.sandbox.current import configured
 from arl.sync.publication_directory import SHARED_MEMORY, publication_directory
 from arl.types import Transport
 
@@ -63,6 +64,7 @@ class WallWorld(World):
         versions = context.versions
         note = context.display.note
         async with contextlib.AsyncExitStack() as stack:
+            stack.enter_context(configured(recipe.sandbox))
             where = (placement.on_gpus, placement.spans_nodes)
             weights = stack.enter_context(
                 publication_directory(recipe, context.model, context.directory, plan.lags, plan.transport, *where)
@@ -81,7 +83,7 @@ class WallWorld(World):
             async with asyncio.TaskGroup() as tasks:
                 trainer_start = tasks.create_task(trainer.ready(), name="trainer start")
                 started = await servers.start_all(trainer_start)
-                codec = load_codec(versions.model, recipe.data)  # takes a second, while the processes start
+                codec = load_codec(versions.model)  # takes a second, while the processes start
                 hashing = tasks.create_task(in_thread(model_sha256, Path(versions.served)), name="hash of the model")
 
                 describe = functools.partial(_describe, context, weights, servers, nodes, hashing)
@@ -94,9 +96,9 @@ class WallWorld(World):
                         context,
                         engine=pool.router,
                         trainer=trainer,
-                        codec=codec,
-                        rewards=training_scorer(recipe, rewards),
-                        held_out_rewards=evaluation_scorer(recipe, rewards),
+                        codec=lambda source: codec.with_format(source.data),
+                        rewards=functools.partial(training_scorer, rewards=rewards),
+                        held_out_rewards=functools.partial(evaluation_scorer, rewards=rewards),
                     )
                     yield replace(
                         parts,

@@ -12,15 +12,17 @@ Four worlds differ in what they open, and one assembly runs them all:
 """
 
 import contextlib
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
+
 from arl.config.imports import import_attribute, import_function
 from arl.config.recipe import Recipe, WorldName, WorldTraits
-from arl.data.problems import ProblemOrder
+from arl.data.problem_order import MixedOrder, Order, ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import UserCodeError
@@ -29,7 +31,7 @@ from arl.metrics.recorder import Display
 from arl.metrics.run_status import ProcessStatus
 from arl.rollout.base import Checkpoints, DeviceLease, Drain, Segment
 from arl.rollout.env_watch import EnvWatch
-from arl.rollout.episodes import Episodes, Rewards
+from arl.rollout.episodes import Episodes, Rewards, SourceGroups
 from arl.rollout.exact_lag import LagSchedule
 from arl.rollout.filters import Filter, keep_all
 from arl.rollout.problem_queue import TailGate, TailRounds
@@ -38,7 +40,8 @@ from arl.run.checkpoint import RunState, older_versions
 from arl.run.evaluation.during import Evaluations
 from arl.run.evaluation.evaluate import measure_suite
 from arl.run.evaluation.scoreboard import Scoreboard
-from arl.run.evaluation.suite import held_out_suite
+from arl.run.evaluation.scores import with_mean
+from arl.run.evaluation.suite import held_out_suites
 from arl.run.preflight import Plan
 from arl.tasks.registry import env_name
 from arl.train.base import Trainer
@@ -96,8 +99,9 @@ class Parts(Segment):
     """Turns tokens into the text that the run's files hold."""
     display: Display
     """Shows steps and lost groups."""
-    evaluate: Callable[[Sequence[Problem], int], Awaitable[Accuracy]]
-    """Measures the accuracy of a version, which the engine serves, on held-out problems."""
+    evaluate: Callable[[Sequence[Problem], int], Awaitable[Sequence[Accuracy]]]
+    """Measures a version, which the engine serves, on held-out problems: all of them, then those of each of several
+    sources."""
     make_evaluations: Callable[[Scoreboard], Evaluations] = lambda board: Evaluations()
     """Makes what evaluates while training goes on; only called with eval.every."""
     ready: Callable[[], Awaitable[None]] = _at_once
@@ -121,13 +125,13 @@ class World(Protocol):
         """Enter settings of this process, such as its number of threads, that the whole run needs."""
         return contextlib.nullcontext()
 
-    def known_accuracy(self, context: RunContext) -> Accuracy | None:
-        """Return the accuracy of a new run's first version if it is known; None: the run measures it.
+    def known_accuracy(self, context: RunContext) -> Sequence[Accuracy]:
+        """Return the accuracy of a new run's first version as `Parts.evaluate` does, if it is known.
 
         Called before the clock starts.
         """
         del context
-        return None
+        return ()
 
     def open(self, context: RunContext) -> AbstractAsyncContextManager[Parts]:
         """Open everything that one segment needs, on the running clock, and close it afterwards."""
@@ -144,59 +148,97 @@ def recipe_parts(
     *,
     engine: Engine,
     trainer: Trainer,
-    codec: TextCodec,
-    rewards: Rewards,
-    held_out_rewards: Rewards,
+    codec: Callable[[Recipe], TextCodec],
+    rewards: Callable[[Recipe], Rewards],
+    held_out_rewards: Callable[[Recipe], Rewards],
 ) -> Parts:
-    """Make the parts that follow from the recipe. `held_out_rewards` score the episodes of evaluations."""
+    """Make the parts that follow from the recipe.
+
+    Args:
+        codec, rewards, held_out_rewards: make what a source needs, of the recipe as it is with that source alone. The
+            last one scores the episodes of evaluations.
+    """
     recipe = context.recipe
     plan = context.plan
-    rollout = recipe.rollout
-    tail = None
-    admission: Admission
-    if plan.lags is not None:
-        admission = LagSchedule(plan.lags)
-    elif rollout.tail_batching is not None:
-        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
-        admission = TailGate(tail)
-    else:
-        admission = StalenessGate(rollout.problems_per_step, rollout.max_age, recipe.sync.every)
-    episodes = Episodes(
-        engine,
-        codec,
-        rewards,
-        env=import_function(env_name(recipe), "rollout.env"),
-        watch=EnvWatch(env_name(recipe), recipe.deadlines.episode, context.display.note),
-        rollout=rollout,
-        seed=recipe.seed,
-        max_length=plan.max_length,
-        shaping=recipe.reward,
-    )
+    codecs = {name: codec(source) for name, source in recipe.sources.items()}
+    groups = _groups(context, engine, codecs, rewards)
+    admission, tail = _admission(recipe, plan.lags)
 
-    async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
-        suite = held_out_suite(recipe, problems)
-        return await measure_suite(suite, version, engine, codec, held_out_rewards, plan.context)
+    async def measure(problems: Sequence[Problem], version: int) -> Sequence[Accuracy]:
+        accuracies = []
+        for suite, prompts in zip(held_out_suites(recipe, problems), codecs.values(), strict=True):
+            scorer = held_out_rewards(suite.recipe)
+            accuracies.append(await measure_suite(suite, version, engine, prompts, scorer, plan.context))
+        return with_mean(accuracies)
 
     return Parts(
-        rollout=rollout,
+        rollout=recipe.rollout,
         deadlines=recipe.deadlines,
         steps=recipe.train.steps,
         tokens=recipe.train.tokens,
         engine=engine,
         trainer=trainer,
         admission=admission,
-        problems=ProblemOrder(plan.training, recipe.seed),
-        groups=episodes,
+        problems=recipe_order(recipe, plan.training),
+        groups=groups,
         keep=recipe_filter(recipe),
-        lease=recipe_lease(recipe, engine, episodes.drain),
-        gate_meter=episodes.gate_meter,
-        drain=None if recipe.sync.interrupt else episodes.drain,
+        lease=recipe_lease(recipe, engine, groups.drain),
+        gate_meter=groups.gate_meter,
+        drain=None if recipe.sync.interrupt else groups.drain,
         tail=tail,
-        codec=codec,
+        codec=next(iter(codecs.values())),
         display=context.display,
         evaluate=measure,
-        num_diverged=lambda: episodes.num_diverged,
+        num_diverged=lambda: groups.num_diverged,
     )
+
+
+def _admission(recipe: Recipe, lags: np.ndarray | None) -> tuple[Admission, TailRounds | None]:
+    """Return what decides when groups start, and the rounds of tail batching, if there are any."""
+    rollout = recipe.rollout
+    if lags is not None:
+        return LagSchedule(lags), None
+    if rollout.tail_batching is not None:
+        tail = TailRounds(rollout.problems_per_step, rollout.tail_batching.oversample)
+        return TailGate(tail), tail
+    return StalenessGate(rollout.problems_per_step, rollout.max_age, recipe.sync.every), None
+
+
+def _groups(
+    context: RunContext,
+    engine: Engine,
+    codecs: Mapping[str, TextCodec],
+    rewards: Callable[[Recipe], Rewards],
+) -> SourceGroups:
+    """Return what opens and runs the episodes of each source."""
+    recipe = context.recipe
+    groups = SourceGroups()
+    for name, source in recipe.sources.items():
+        groups.sources[name] = Episodes(
+            engine,
+            codecs[name],
+            rewards(source),
+            env=import_function(env_name(source), "rollout.env"),
+            watch=EnvWatch(env_name(source), recipe.deadlines.episode, context.display.note),
+            rollout=recipe.rollout,
+            seed=recipe.seed,
+            max_length=context.plan.max_length,
+            shaping=recipe.reward,
+            gate_meter=groups.gate_meter,
+            drain=groups.drain,
+        )
+    return groups
+
+
+def recipe_order(recipe: Recipe, training: Sequence[Problem]) -> Order:
+    """Return the order of the training problems."""
+    if not recipe.mixture:
+        return ProblemOrder(list(training), recipe.seed, recipe.data.curriculum)
+    orders = {}
+    for name, source in recipe.sources.items():
+        own = [problem for problem in training if problem.source == name]
+        orders[name] = ProblemOrder(own, f"{recipe.seed} {name}", source.data.curriculum, name)
+    return MixedOrder(orders, recipe.weights)
 
 
 def recipe_filter(recipe: Recipe) -> Filter:

@@ -19,6 +19,7 @@ Outcome = Literal["done", "error", "time", "memory", "output"]
 
 PEER_READ = "ARL_PEER_READ"  # environment variable: file descriptor from which a program reads what its peer writes
 PEER_WRITE = "ARL_PEER_WRITE"
+RESTARTED = "(the interpreter had ended: this is a new one, without the variables)\n"  # in stderr of a Shell
 MAX_OUTPUT = 1 << 20  # bytes of each stream; a program that writes more is ended
 
 
@@ -49,7 +50,7 @@ class Shell(Protocol):
     def run(self, code: str) -> Result:
         """Run code, and return what it printed; as in a notebook, the value of a last expression is printed too.
 
-        Code beyond a limit ends the interpreter. The next call starts another one, without the variables.
+        Code beyond a limit ends the interpreter. The next call starts another one, and says so in `stderr`.
         """
 
     def close(self) -> None:

@@ -19,14 +19,15 @@ from typing import Any
 
 import msgspec
 
+from arl.config.sandbox_section import SandboxSection
 from arl.errors import SandboxError
 from arl.sandbox import fork_server
-from arl.sandbox.base import PEER_READ, PEER_WRITE, Program, Result, Shell
+from arl.sandbox.base import PEER_READ, PEER_WRITE, RESTARTED, Program, Result, Shell
 from arl.sandbox.bubblewrap_server import GRACE_SECONDS, Server
 from arl.sandbox.program_output import Written, receive
 from arl.sandbox.syscall_filter import syscall_filter
 
-RESTARTED = "(the interpreter had ended: this is a new one, without the variables)\n"
+END_SECONDS = 2.0  # for a program that is ended to be gone; the watcher of a dead server is gone already
 
 
 class _ServerLost(Exception):
@@ -34,19 +35,18 @@ class _ServerLost(Exception):
 
 
 class BubblewrapSandbox:
-    """Implement Sandbox by one bwrap, which starts at the first run.
+    """Implement Sandbox by one bwrap; with `unsafe: true` by its fork server alone, which hides nothing.
 
     Raises:
         SandboxError: bwrap is missing, or the kernel does not let it isolate programs.
     """
 
-    is_isolated = True
-
-    def __init__(self) -> None:
+    def __init__(self, section: SandboxSection | None = None) -> None:
+        self._is_isolated = section is None or not section.unsafe
         self._lock = threading.Lock()
         self._files: dict[str, bytes] = {}
         self._filters = {may_execute: syscall_filter(may_execute=may_execute) for may_execute in (False, True)}
-        self._server: Server | None = Server(self.is_isolated)
+        self._server: Server | None = Server(self._is_isolated)
 
     def run(self, program: Program, peer: Program | None = None) -> Result:
         """See Sandbox."""
@@ -91,7 +91,7 @@ class BubblewrapSandbox:
                 self._server.close()
                 self._server = None
             if self._server is None:
-                self._server = Server(self.is_isolated)
+                self._server = Server(self._is_isolated)
             return self._server
 
     def _run(self, server: Server, program: Program, peer: Program | None) -> Result:
@@ -220,6 +220,7 @@ class _Shell:
 def _end(control: socket.socket) -> None:
     """Let a watcher end its program, if it still runs, and wait until both are gone."""
     with control, contextlib.suppress(OSError):
+        control.settimeout(END_SECONDS)
         control.shutdown(socket.SHUT_WR)
         while receive(control):
             """Reports are of no interest any more."""

@@ -71,9 +71,12 @@ class Server:
     @property
     def is_alive(self) -> bool:
         """Say whether the server still holds its end of the connection."""
-        with contextlib.suppress(BlockingIOError):
+        try:
             return bool(self._socket.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
-        return True
+        except BlockingIOError:
+            return True
+        except ConnectionError:
+            return False
 
     def start(self, request: Mapping[str, Any], descriptors: Sequence[int]) -> socket.socket:
         """Start a program with these files as its descriptors 0, 1, …, and return the connection to its watcher."""
@@ -152,4 +155,10 @@ _OTHERWISE = (
 
 
 def _explain(messages: str) -> str:
-    return f"sandbox.kind bubblewrap cannot isolate programs here: {messages}"
+    """Say why bwrap has not started, and what helps."""
+    return (
+        f"sandbox.kind bubblewrap cannot isolate programs here: {messages or 'it does not answer'}; the kernel must "
+        "let users make namespaces: sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=10000, "
+        "on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0; in a container start it by "
+        f"docker run --security-opt seccomp=unconfined --cap-add SYS_ADMIN{_OTHERWISE}"
+    )

@@ -3,15 +3,24 @@
 recipe.sandbox ─► configure, in each process ─► sandbox() opens it at its first use
 """
 
+import contextlib
 import os
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from arl.config.imports import import_seam
 from arl.config.sandbox_section import SandboxSection
 from arl.errors import SandboxError
-from arl.sandbox.base import Sandbox
+from arl.sandbox.base import Program, Sandbox
 
+BUILT_IN = {
+    "bubblewrap": "arl.sandbox.bubblewrap:BubblewrapSandbox",
+    "fusion": "arl.sandbox.fusion:FusionSandbox",
+    "e2b": "arl.sandbox.e2b:E2BSandbox",
+}
 _section = SandboxSection()
+_lock = threading.Lock()
 _opened: dict[int, Sandbox] = {}  # process id -> its own; a forked process must not use that of its parent
 
 
@@ -21,6 +30,16 @@ def configure(section: SandboxSection | Mapping[str, Any]) -> None:
     _section = SandboxSection.model_validate(section)
 
 
+@contextlib.contextmanager
+def configured(section: SandboxSection) -> Iterator[None]:
+    """Let this process use that sandbox for a while, and close it at the end."""
+    configure(section)
+    try:
+        yield
+    finally:
+        close_sandbox()
+
+
 def sandbox() -> Sandbox:
     """Return the sandbox of this process, and open it at the first call.
 
@@ -28,9 +47,10 @@ def sandbox() -> Sandbox:
         SandboxError: it cannot be opened here.
     """
     pid = os.getpid()
-    if pid not in _opened:
-        _opened[pid] = open_sandbox(_section)
-    return _opened[pid]
+    with _lock:
+        if pid not in _opened:
+            _opened[pid] = open_sandbox(_section)
+        return _opened[pid]
 
 
 def close_sandbox() -> None:
@@ -45,13 +65,23 @@ def open_sandbox(section: SandboxSection) -> Sandbox:
 
     Raises:
         SandboxError: it cannot be opened here.
+        RecipeError: `kind` names no sandbox.
     """
-    if section.unsafe:
-        from arl.sandbox.unsafe import UnsafeSandbox
+    example = BUILT_IN["fusion"]
+    factory: Callable[[SandboxSection], Sandbox] = import_seam(section.kind, "sandbox.kind", Sandbox, example, BUILT_IN)
+    return factory(section)
 
-        return UnsafeSandbox()
-    if section.kind == "bubblewrap":
-        from arl.sandbox.bubblewrap import BubblewrapSandbox
 
-        return BubblewrapSandbox()
-    raise SandboxError(f"sandbox.kind {section.kind}: there is bubblewrap, fusion and e2b")
+def check_sandbox(section: SandboxSection) -> None:
+    """Open the sandbox, run a program, and close it.
+
+    Raises:
+        SandboxError: programs do not run.
+    """
+    opened = open_sandbox(section)
+    try:
+        result = opened.run(Program(code="print(6 * 7)"))
+    finally:
+        opened.close()
+    if result.stdout != "42\n":
+        raise SandboxError(f"sandbox.kind {section.kind}: it runs programs wrongly: print(6 * 7) gave {result}")

@@ -309,6 +309,7 @@ def _new_main() -> dict[str, Any]:
     """Return the namespace of a module in place of this one."""
     sys.modules["__main__"] = types.ModuleType("__main__")
     sys.argv = [SCRIPT]
+    sys.path.insert(0, os.getcwd())
     sys.excepthook = _print_error
     return sys.modules["__main__"].__dict__
 

@@ -150,6 +150,9 @@ class Task(Protocol):
     prompting: ClassVar[Mapping[str, Any]] = {}
     """Defaults of the recipe's `data` section for this task, as in {"suffix": "\\nPut the answer in \\\\boxed{}."}."""
 
+    notes: Sequence[str] = ()
+    """What a user should know of the problems that it has returned last."""
+
     @abstractmethod
     def __init__(self, options: Any) -> None:
         """Make the task from its validated Options."""

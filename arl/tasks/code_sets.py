@@ -6,6 +6,7 @@
 A row of others' whose tests cannot be read stops the start, or is left out by `data.options.malformed: skip`.
 """
 
+import json
 from collections.abc import Iterator, Mapping
 from datetime import date
 from typing import Any, ClassVar, Literal
@@ -13,12 +14,14 @@ from typing import Any, ClassVar, Literal
 from arl.config.section import Section
 from arl.data.hub import HubFiles
 from arl.data.table_rows import Row, read_rows
-from arl.errors import DataError
-from arl.reward.code import WEIGHTS, score, vote
+from arl.errors import DataError, short_message
+from arl.reward.code import score, vote
 from arl.reward.code.formats import read_tests
+from arl.reward.code.judge import VERDICTS
+from arl.sandbox.current import close_sandbox
 from arl.tasks.base import Split, SplitSource, Task
 from arl.tasks.source import Source
-from arl.types import Problem
+from arl.types import CORRECT, Problem, Response
 
 SUFFIX = "\n\nWrite Python. Put the whole program into one block that begins with ```python."
 STREAMS = "Read the input from standard input, and write the answer to standard output."
@@ -35,7 +38,9 @@ class CodeOptions(Section):
     """Say what becomes of rows that cannot be used."""
 
     malformed: Literal["fail", "skip"] = "fail"
-    """A row whose tests cannot be read stops the start, or is left out."""
+    """A row whose tests cannot be read, or fail by `check`, stops the start, or is left out."""
+    check: bool = False
+    """Run the tests of each problem on the set's own solution first, where a row has one. It has to pass."""
 
 
 class CodeSet(Task):
@@ -49,7 +54,6 @@ class CodeSet(Task):
     prompting: ClassVar[Mapping[str, Any]] = {"suffix": SUFFIX, "deduplicate": True, "overlap": "drop"}
     reward = staticmethod(score)
     extract = staticmethod(vote)
-    reward_weights: ClassVar[Mapping[str, float]] = WEIGHTS
 
     def __init__(self, options: Any) -> None:
         self._options = options
@@ -69,10 +73,16 @@ class CodeSet(Task):
                 f"mbpp, and name {name} in eval.suites"
             )
         rows = (row for source in sources for file in source.files(f"task {name}") for row in read_rows(file, name))
-        return [problem for row in rows for problem in self._problem(row, split)]
+        left_out: list[str] = []
+        problems = [problem for row in rows for problem in self._problem(row, split, left_out)]
+        close_sandbox()
+        self.notes = ()
+        if left_out:
+            self.notes = (f"{len(left_out):,} rows of {name} left out (data.options.malformed): {left_out[0]}",)
+        return problems
 
-    def _problem(self, row: Row, split: Split) -> Iterator[Problem]:
-        """Yield the problem of a row, if the side has it.
+    def _problem(self, row: Row, split: Split, left_out: list[str]) -> Iterator[Problem]:
+        """Yield the problem of a row, if the side has it; add to `left_out` why it was left out.
 
         Raises:
             DataError: the row is no problem.
@@ -85,12 +95,15 @@ class CodeSet(Task):
             problem = Problem(self.pose(row.values), metadata={n: row.values[n] for n in TESTS if n in row.values})
             if self.is_checked:
                 read_tests(problem)
+            if self._options.check:
+                _check_solution(problem, row.values)
             yield problem
-        except (DataError, KeyError) as error:
+        except (DataError, KeyError, ValueError, TypeError, AttributeError) as error:
+            cause = f"has no column {error}" if isinstance(error, KeyError) else str(error)
+            left_out.append(short_message(f"{row.place}: {cause}"))
             if self._options.malformed == "fail":
-                cause = f"has no column {error}" if isinstance(error, KeyError) else str(error)
                 remedy = "correct it, or leave such rows out with data.options.malformed: skip"
-                raise DataError(f"{row.place}: {cause}; {remedy}") from error
+                raise DataError(f"{left_out[0]}; {remedy}") from error
 
     def has(self, row: Mapping[str, Any], split: Split) -> bool:
         """Return whether a side has a row of its files."""
@@ -116,6 +129,24 @@ class CodeSet(Task):
     @classmethod
     def _sources(cls, split: Split) -> tuple[Source, ...]:
         return cls.training if split == "training" else cls.evaluation_sources
+
+
+def _check_solution(problem: Problem, row: Mapping[str, Any]) -> None:
+    """Grade the solution that a row brings.
+
+    Raises:
+        DataError: it does not pass the tests of the row.
+    """
+    listed = row.get("solutions") or []
+    solutions = json.loads(listed) if isinstance(listed, str) else listed
+    first = solutions[0] if isinstance(solutions, list) and solutions else ""
+    own = row.get("canonical_solution") or row.get("code") or first
+    if not own:
+        return
+    parts = score(problem, Response(own if "```" in own else f"```python\n{own}\n```"))
+    if not parts[CORRECT]:
+        verdict = next(name for name in VERDICTS if parts[name])
+        raise DataError(f"its own solution does not pass its tests ({verdict})")
 
 
 class HumanEval(CodeSet):

@@ -10,13 +10,12 @@ no problem. Each question is on one side only. An answer runs in the sandbox, on
 """
 
 import random
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
 from arl.config.section import Section
-from arl.reward.code import WEIGHTS, score, vote
+from arl.reward.code import score, vote
 from arl.tasks.base import Split, Task, is_held_out
 from arl.types import Problem, Response
 
@@ -43,7 +42,6 @@ class OneLiners(Task):
     """Write short Python expressions about a list."""
 
     extract = staticmethod(vote)
-    reward_weights: ClassVar[Mapping[str, float]] = WEIGHTS
 
     def __init__(self, options: Section) -> None:
         """Take no options."""
@@ -67,7 +65,7 @@ class OneLiners(Task):
         return score(problem, msgspec.structs.replace(response, text=program))
 
 
-OneLiners.reward.uses_sandbox = True  # type: ignore[attr-defined]  # so that a run opens it before anything starts
+vars(OneLiners.reward).update(vars(score))  # weights of the parts, time of a call, use of the sandbox
 
 
 def pose(question: str, solution: str) -> Problem:

@@ -6,7 +6,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 
 from arl.config.recipe_file import load_recipe
-from arl.data.problems import ProblemOrder, load_problems
+from arl.data.problem_order import ProblemOrder
+from arl.data.problems import load_problems
 
 
 def assert_trained_once(run: Path, steps: int) -> None:

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from arl.config.recipe import Data
-from arl.data.problems import ProblemOrder, load_problems
+from arl.data.problem_order import ProblemOrder
+from arl.data.problems import load_problems
 from arl.errors import DataError
 from arl.types import Problem
 

@@ -65,5 +65,5 @@ def test_values_that_json_lacks_come_from_parquet_as_text_and_maps_as_lists(tmp_
 
 def sent(problem: Problem) -> Problem:
     """Return a problem as the reward function gets it."""
-    (body,) = FrameReader().feed(frame(RewardCall(1, problem, Response("x"))))
+    (body,) = FrameReader().feed(frame(RewardCall(1, "m:f", problem, Response("x"))))
     return msgspec.msgpack.decode(body, type=RewardCall).problem

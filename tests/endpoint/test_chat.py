@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import resource
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,7 +16,7 @@ from arl.engine.base import Engine
 from arl.errors import EngineError, RunError
 from arl.rollout.env import Session
 from arl.sync.loading import read_weights
-from arl.types import Problem, WeightUpdate
+from arl.types import GenerateRequest, Increment, Problem, WeightUpdate
 from tests.endpoint.conftest import BUDGET, Actor, OpenWorld, World, client_of, logged_turns, trained_turns
 
 
@@ -233,6 +235,23 @@ def test_what_cannot_be_served_is_refused_with_its_reason_and_the_episode_goes_o
     in_world(scenario)
 
 
+def test_messages_that_do_not_fit_are_refused_and_shorter_ones_go_on_in_the_same_branch(in_world: OpenWorld) -> None:
+    async def scenario(world: World) -> None:
+        async def env(problem: Problem, session: Session) -> None:
+            async with session.endpoint() as url, client_of(url) as client:
+                first = await client.chat.completions.create(model="policy", messages=ask(), max_tokens=9)
+                messages = [*ask(), first.choices[0].message]
+                with pytest.raises(openai.BadRequestError, match="maximum context length"):
+                    await client.chat.completions.create(model="policy", messages=[*messages, *ask("x" * 600)])
+                await client.chat.completions.create(model="policy", messages=[*messages, *ask("x")], max_tokens=9)
+
+        (trajectory,) = await world.run(env)
+        assert trained_turns([trajectory]) == logged_turns(world.engine.log)
+        assert not trajectory.truncated
+
+    in_world(scenario)
+
+
 def test_a_spent_budget_is_refused_and_the_episode_is_truncated(in_world: OpenWorld) -> None:
     async def scenario(world: World) -> None:
         async def env(problem: Problem, session: Session) -> None:
@@ -315,6 +334,40 @@ def test_a_resumed_episode_answers_the_first_requests_of_its_agent_from_the_reco
         assert resumed.token_ids.tolist() == whole.token_ids.tolist()
 
     in_world(scenario)
+
+
+def test_more_agents_at_once_than_a_process_may_open_files_by_default_are_all_served(in_world: OpenWorld) -> None:
+    count = 100
+
+    class Meeting(Actor):
+        """Says nothing before all requests have come."""
+
+        async def generate(self, request: GenerateRequest) -> AsyncIterator[Increment]:
+            await met.wait()
+            async for increment in super().generate(request):
+                yield increment
+
+    met = asyncio.Barrier(count)
+
+    async def scenario(world: World) -> None:
+        world.engine.inner = cast(Engine, Meeting(world.codec, *["yes"] * count))
+        async with client_of("http://set.below") as shared:
+
+            async def env(problem: Problem, session: Session) -> None:
+                async with session.endpoint() as url:
+                    client = shared.with_options(base_url=url)
+                    answer = await client.chat.completions.create(model="policy", messages=ask())
+                    assert answer.choices[0].message.content == "yes"
+
+            assert len(await world.run(env, group_size=count)) == count
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    few = len(list(Path("/proc/self/fd").iterdir())) + count
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few, limits[1]))
+    try:
+        in_world(scenario)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
 
 
 def test_a_blocking_client_in_a_thread_is_served_too(in_world: OpenWorld) -> None:

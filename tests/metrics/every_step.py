@@ -7,6 +7,13 @@ ONCE_LOST = frozenset(  # each is logged from the first such group on
     f"audit/{quantity}_{loss}" for quantity in ("length", "reward") for loss in ("rejected", "failed", "dropped")
 )
 ON_DEMAND = frozenset(  # of settings that are off by default, or of devices whose peak is known
-    {"ratio/dual_clip_fraction", "grad_cosine/stale_fresh", "time/halves_s", "train/loss_scale", "hardware/mfu"}
+    {
+        "ratio/dual_clip_fraction",
+        "grad_cosine/stale_fresh",
+        "time/halves_s",
+        "train/loss_scale",
+        "hardware/mfu",
+        "curriculum/skipped",
+    }
 )
 EVERY_STEP = frozenset(METRICS) - EVALUATION - ONCE_LOST - ON_DEMAND

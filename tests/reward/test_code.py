@@ -1,17 +1,20 @@
 """A program is graded by its tests, and a solution can neither forge their verdict nor see them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
 
+from arl.config.recipe_file import load_recipe
 from arl.errors import DataError
 from arl.reward.code import score, score_each
 from arl.reward.code.compare_outputs import same_output
 from arl.reward.code.find_code import find_code
 from arl.reward.code.judge import VERDICTS
+from arl.run.rewards import reward_weights
 from arl.sandbox.current import close_sandbox, configure
 from arl.types import Problem, Response
+from tests.forks import ROOT
 
 DOUBLE = {"test_list": ["assert double(2) == 4", "assert double(3) == 6", "assert double('a') == 'aa'"]}
 
@@ -143,6 +146,15 @@ def test_calls_compare_what_a_function_or_a_method_of_solution_returns() -> None
     assert verdict("def pair(a, b): return [b, a]", tests) == ("wrong", 0.0)
 
 
+def test_huge_inputs_and_integers_reach_the_solution_and_odd_text_harms_only_itself() -> None:
+    tests = calls("total", ([list(range(300_000)), 2**200], 2**200 + 44_999_850_000))
+    assert verdict("def total(xs, n): return sum(xs) + n", tests) == ("correct", 1.0)
+    assert verdict("print(len(input()))", streams(("x" * (6 << 20), str(6 << 20)))) == ("correct", 1.0)
+    assert verdict("x = '\0'", streams(("", ""))) == ("runtime", 0.0)
+    assert verdict("x = '\0'", DOUBLE) == ("runtime", 0.0)
+    assert verdict("def double(x): return b'\\xff'.decode()", DOUBLE) == ("runtime", 0.0)
+
+
 ADD = "a, b = map(int, input().split())\nprint(a + b)"
 
 
@@ -228,3 +240,14 @@ def test_a_response_may_go_on_with_the_head_of_a_function_or_bring_it_again(text
 def test_tests_that_cannot_be_used_are_an_error_and_no_verdict(tests: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError, match=message):
         verdict("def f(x): return x", tests)
+
+
+def test_the_reward_is_whether_all_tests_pass_or_the_share_that_does_unless_the_recipe_says_otherwise() -> None:
+    def weights(*settings: str) -> Mapping[str, float]:
+        return reward_weights(load_recipe(ROOT / "recipes/quickstart.yaml", list(settings)))
+
+    share = "reward.function=arl.reward.code:score_each"
+    assert set(weights("reward.function=arl.reward.code:score").items()) == {("passed", 0), *((v, 0) for v in VERDICTS)}
+    assert (weights(share)["passed"], weights(share)["correct"], weights(share)["time"]) == (1, 0, 0)
+    penalized = weights(share, "reward.weights.no_code=-1")
+    assert (penalized["passed"], penalized["no_code"]) == (1, -1)

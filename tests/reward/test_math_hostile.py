@@ -67,7 +67,7 @@ def test_hostile_answers_end_by_themselves(tmp_path: Path) -> None:
 
     async def main() -> list[Grade]:
         pool = RewardPool(
-            Settings(FUNCTION, workers=2, timeout=DEADLINE, memory_gb=1.0),
+            Settings((FUNCTION,), workers=2, timeout=DEADLINE, memory_gb=1.0),
             startup=DEADLINE,
             log=log,
             environment={},

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from msgspec import structs
 
 from arl.errors import DeadlineError, ProcessDied
 from arl.launch.devices import visible_cores
@@ -55,7 +56,7 @@ def pool_of(
 ) -> RewardPool:
     log = directory / "reward.log"
     return RewardPool(
-        Settings(function, workers, timeout, memory_gb=0.5),
+        Settings((function,), workers, timeout, memory_gb=0.5),
         startup=startup,
         log=log,
         environment=environment or {},
@@ -109,6 +110,19 @@ def test_whatever_functions_do_the_calls_around_them_are_graded_and_nothing_is_l
     assert not left_behind(str(marked))
 
 
+def test_a_pool_with_several_functions_calls_the_one_that_is_asked_for(tmp_path: Path) -> None:
+    names = (OBEY, f"{hostile.__name__}:threads")
+    pool = pool_of(tmp_path)
+    pool.settings = structs.replace(pool.settings, functions=names)
+
+    async def work(pool: RewardPool) -> list[Verdict]:
+        return await asyncio.gather(*(pool.call(name, Problem("?"), Response("honest 7")) for name in names))
+
+    obeyed, counted = with_pool(pool, work)
+    assert (obeyed.reward, obeyed.parts) == (7.0, {})
+    assert set(counted.parts.values()) == {1.0}
+
+
 def test_a_call_without_an_end_is_killed_at_its_deadline_with_what_it_has_started(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -127,7 +141,7 @@ def test_a_slow_first_call_loses_no_answer_beside_twice_as_many_busy_processes_a
     texts = ["honest", "exit", "honest", "honest"]
 
     async def work(pool: RewardPool) -> list[Verdict]:
-        calls = [pool.call(pool.settings.function, Problem("?"), Response(text)) for text in texts]
+        calls = [pool.call(pool.settings.functions[0], Problem("?"), Response(text)) for text in texts]
         return await asyncio.gather(*calls)
 
     with contextlib.ExitStack() as stack:
@@ -159,7 +173,7 @@ def test_the_threads_that_a_recipe_gives_hold_for_each_numeric_library_and_outli
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
 
     async def work(pool: RewardPool) -> Verdict:
-        return await pool.call(pool.settings.function, Problem("?"), Response("?"))
+        return await pool.call(pool.settings.functions[0], Problem("?"), Response("?"))
 
     verdict = with_pool(pool_of(tmp_path, f"{hostile.__name__}:threads"), work)
     assert set(verdict.parts.values()) == {1.0}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from arl import clock
 from arl.config.recipe import Deadlines, Rollout
 from arl.data import msgpack_arrays
-from arl.data.problems import ProblemOrder
+from arl.data.problem_order import ProblemOrder
 from arl.engine.router import Router
 from arl.rollout.base import Segment
 from arl.rollout.controller import Controller

@@ -8,7 +8,7 @@ from hypothesis import given
 
 from arl.config.recipe import Rollout
 from arl.config.rollout_section import TailBatching
-from arl.data.problems import ProblemOrder
+from arl.data.problem_order import ProblemOrder
 from arl.types import FAILED, FAILED_REQUEUED, LATE_REQUEUED, REJECTED, SET_ASIDE, Problem
 from tests.examples import examples
 from tests.rollout.controller_world import NEVER_ENDED_BY_FAILURES, World, heavy_tailed, rules, scheduled, schedules

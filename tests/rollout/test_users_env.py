@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from arl import clock
+from arl.clock import now
 from arl.rollout.env import Session
 from arl.rollout.env_watch import EnvWatch
 from arl.types import Problem, SamplingParams
@@ -72,6 +73,23 @@ def test_a_silent_env_fails_its_group_after_the_deadline_and_is_named_with_the_l
 def test_the_deadline_of_an_env_does_not_count_the_turns_of_the_policy(tmp_path: Path) -> None:
     slow_engine = "virtual.engine_pass=4"  # seconds; a turn takes four passes
     assert "deadlines.episode" not in trained(tmp_path, "slow_tool", "deadlines.episode=3", slow_engine)
+
+
+def test_the_deadline_of_an_env_does_not_count_while_one_of_its_turns_is_open() -> None:
+    async def asks_twice(problem: Problem, session: Session) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(session.generate())
+            await asyncio.sleep(0)
+            session.fork(session.branches[0], 1, ())
+            tasks.create_task(session.generate())
+
+    async def main() -> float:
+        engine = NullEngine(lambda seed: 1, seconds_of=lambda seed: 1.0 if seed else 100.0)
+        session = Session(engine, NullCodec(), SamplingParams(9), (1,), 9, "g0.0", "g0")
+        await EnvWatch("my_env:ask", silence=5.0).drive(asks_twice, Problem("p"), session)
+        return now()
+
+    assert clock.run(main, virtual=True) == 100.0
 
 
 def test_work_for_a_thread_is_done_in_place_in_virtual_time_and_a_connection_is_refused(tmp_path: Path) -> None:

@@ -158,6 +158,19 @@ def test_a_row_without_usable_tests_is_named_or_left_out(folder: Path) -> None:
     assert len(read("taco", malformed="skip")) == 1
 
 
+def test_a_problem_whose_own_solution_fails_its_tests_is_named_or_left_out_where_that_is_asked(folder: Path) -> None:
+    right = FUNCTION | {"code": ADD}
+    wrong = FUNCTION | {"code": ADD.replace("sum", "len"), "prompt": "Add to the sum."}
+    write(folder, "mbpp/sanitized-mbpp", right, wrong)
+    assert len(read("mbpp")) == 2
+    with pytest.raises(DataError, match=r"mbpp.jsonl:2: its own solution does not pass its tests \(wrong\); correct"):
+        read("mbpp", check=True)
+    task = open_task(Data(task="mbpp", options={"check": True, "malformed": "skip"}))
+    assert len(task.problems("evaluation", seed=0)) == 1
+    (note,) = task.notes
+    assert note.startswith("1 rows of mbpp left out (data.options.malformed): ")
+
+
 def test_a_set_for_evaluation_alone_says_so_and_every_set_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(DataError, match=r"humaneval: is for evaluation alone.*Train on deepcoder or mbpp"):
         read("humaneval", "training")

@@ -47,7 +47,7 @@ def test_its_own_scorer_grades_the_tagged_answer_in_a_reward_worker(tmp_path: Pa
     async def main() -> list[float]:
         reward = task_part(str(data.task), "reward")
         log = UngradedLog(tmp_path / "reward.log", lambda text: None)
-        settings = Settings(reward, workers=1, timeout=30, memory_gb=2)
+        settings = Settings((reward,), workers=1, timeout=30, memory_gb=2)
         async with RewardPool(settings, startup=60, log=log.log, environment={}, ungraded=log) as pool:
             grades = await asyncio.gather(*(Scorer(pool, reward).score(problem, Response(text)) for text in texts))
             return [grade.reward for grade in grades]

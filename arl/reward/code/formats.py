@@ -25,24 +25,9 @@ from arl.types import Problem
 MAX_UNPACKED = 1 << 30  # bytes of the tests of one problem
 
 # What programs for LeetCode take for granted, as in the harness of LiveCodeBench.
-PRELUDE = """import sys
-from string import *
-from re import *
-from datetime import *
-from collections import *
-from heapq import *
-from bisect import *
-from copy import *
-from math import *
-from random import *
-from statistics import *
-from itertools import *
-from functools import *
-from operator import *
-from typing import *
-import string, re, datetime, collections, heapq, bisect, copy, math, random, statistics, itertools, functools, operator
-sys.setrecursionlimit(50000)
-"""
+_OFFERED = "string re datetime collections heapq bisect copy math random statistics itertools functools operator typing"
+PRELUDE = "".join(f"from {module} import *\n" for module in _OFFERED.split())
+PRELUDE += f"import sys, {_OFFERED.replace(' ', ', ')}\nsys.setrecursionlimit(50000)\n"
 
 
 class Tests(Struct, frozen=True, kw_only=True, tag_field="kind", forbid_unknown_fields=True):
@@ -179,7 +164,7 @@ def _cases(entry: str | None, cases: list[dict[str, Any]], **settings: Any) -> F
         arguments = (
             [json.loads(line) for line in given.split("\n") if line.strip()] if isinstance(given, str) else given
         )
-        calls.append(Case(arguments, json.loads(expected) if isinstance(expected, str) else expected))
+        calls.append(Case(arguments, _value(expected) if isinstance(expected, str) else expected))
     is_json = isinstance(cases[0]["output"], str)
     return FunctionTests(entry=entry, cases=tuple(calls), unwraps=not is_json, prelude=PRELUDE, **settings)
 
@@ -272,6 +257,14 @@ FORMATS: Mapping[str, Callable[[Mapping[str, Any]], AnyTests]] = {
 
 def _parsed(value: Any) -> Any:
     return json.loads(value) if isinstance(value, str) else value
+
+
+def _value(text: str) -> Any:
+    """Read JSON; text that is none stands for itself."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError:
+        return text
 
 
 def _text(value: Any) -> str:

@@ -9,7 +9,6 @@ import functools
 import json
 import secrets
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -25,9 +24,6 @@ from arl.sandbox.current import sandbox
 from arl.types import CORRECT, Problem, Response
 
 VERDICTS = ("wrong", "time", "memory", "runtime", "no_code")
-WEIGHTS: Mapping[str, float] = {"passed": 0.0, **dict.fromkeys(VERDICTS, 0.0)}
-"""Of the parts, for a reward of 1 if every test passes, and 0 otherwise."""
-
 TOTAL_SECONDS = 60.0  # for all tests of a response; those beyond fail by `time`
 START_SECONDS = 5.0  # for programs to start and end
 
@@ -42,13 +38,13 @@ class Ended(Struct, frozen=True):
 def score(problem: Problem, response: Response) -> dict[str, float]:
     """Return `correct`, 1 if every test passes; the share that has `passed`; and 1 for the verdict of a failure.
 
-    No test runs after the first that has failed, so `passed` is the share of those before it.
+    The reward is `correct`. No test runs after the first that has failed, so `passed` is the share of those before it.
     """
     return _parts(_grade(problem, response, stops=True))
 
 
 def score_each(problem: Problem, response: Response) -> dict[str, float]:
-    """Return the same parts as `score`. Every test runs, so that `passed` is worth a weight."""
+    """Return the same parts as `score`, of which the reward is `passed`. Every test runs."""
     return _parts(_grade(problem, response, stops=False))
 
 
@@ -57,9 +53,11 @@ def vote(response: Response) -> str:
     return ""
 
 
-for function in (score, score_each):
-    function.uses_sandbox = True  # type: ignore[attr-defined]  # so that a run opens it before anything starts
+unweighted = dict.fromkeys(("passed", *VERDICTS), 0.0)
+for function, weights in ((score, unweighted), (score_each, unweighted | {CORRECT: 0.0, "passed": 1.0})):
+    function.weights = weights  # type: ignore[attr-defined]
     function.seconds = TOTAL_SECONDS + 4 * START_SECONDS  # type: ignore[attr-defined]  # that a call may take
+    function.uses_sandbox = True  # type: ignore[attr-defined]  # so that a run opens it before anything starts
 
 
 def _parts(ended: Ended) -> dict[str, float]:
@@ -125,14 +123,15 @@ def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stop
         "stops": stops,
     }
     count = len(tests.list if isinstance(tests, AssertTests) else tests.cases)
+    judging, solving = _sources()
     program = Program(
-        code=f"{_source()}\njudge()\n",
-        stdin=msgspec.json.encode(task).decode(),
+        code=judging,
+        stdin=json.dumps(task, default=msgspec.structs.asdict),  # msgspec has no integers beyond 64 bits
         seconds=min(count * tests.seconds, TOTAL_SECONDS) + START_SECONDS,
         memory_mb=tests.memory_mb,
     )
     files = {rpc.SOLUTION: code.encode("utf-8", "replace")}
-    peer = msgspec.structs.replace(program, code=f"{_source()}\nsolve()\n", stdin="", files=files)
+    peer = msgspec.structs.replace(program, code=solving, stdin="", files=files)
     result = box.run(program, peer)
     _, found, verdict = result.stdout.rpartition(f"\n{secret} ")
     if not found:  # the tests themselves do not end, or take all memory
@@ -144,5 +143,7 @@ def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stop
 
 
 @functools.cache
-def _source() -> str:
-    return Path(rpc.__file__).read_text()
+def _sources() -> tuple[str, str]:
+    """Return the programs of the tests and of the solution, each without the half of the other, to compile less."""
+    shared, solving, judging = Path(rpc.__file__).read_text().split("# ---- ")
+    return f"{shared}# {judging}\njudge()\n", f"{shared}# {solving}\nsolve()\n"

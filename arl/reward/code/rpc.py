@@ -293,7 +293,7 @@ class Judge:
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError, MemoryError, struct.error) as error:
             raise SolutionFailed from error  # no message of `solve`, or one that no value has
         known = isinstance(raised, type) and issubclass(raised, Exception)
-        self._raised = raised() if known else SolutionFailed()
+        self._raised = raised.__new__(raised) if known else SolutionFailed()  # some need arguments
         raise self._raised
 
 

@@ -33,6 +33,7 @@ from arl.metrics.run_files import LOGS, RECIPE
 from arl.metrics.spans import span
 from arl.run.evaluation.results import SCORES, read_scores
 from arl.run.evaluation.scoreboard import CHECKPOINTS, EVALUATIONS, Scoreboard
+from arl.run.evaluation.scores import with_mean
 from arl.types import Accuracy
 
 PREFIX = "model_"  # of a directory below checkpoints/ that holds weights alone, from which no run is resumed
@@ -179,7 +180,7 @@ class BackgroundEvaluations(Evaluations):
             await process.stop(self._board.recipe.deadlines.shutdown)
         if process.exit_code != 0:
             raise died.result()
-        return [scored.score.accuracy for scored in read_scores(directory / SCORES)]
+        return with_mean([scored.score.accuracy for scored in read_scores(directory / SCORES)])
 
     async def _watch(self, process: Process, directory: Path, died: asyncio.Future[Any]) -> None:
         """Return when the process has died.

@@ -37,16 +37,18 @@ from arl.metrics.run_files import RECIPE
 from arl.models.model_files import local_copy
 from arl.outputs import go_on_in
 from arl.run.checkpoint import checkpoints_in, step_of
+from arl.run.checks import check_sandboxes
 from arl.run.engine_pool import open_engine_pool
 from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.results import Scored, SuiteOutput, locked, model_sha256, protocol_of
 from arl.run.evaluation.scoreboard import CHECKPOINTS
 from arl.run.evaluation.scores import Sample, score_samples
-from arl.run.evaluation.suite import Suite, load_suite
+from arl.run.evaluation.suite import Suite, load_suites
 from arl.run.failures import explain_deaths, reported_failures
 from arl.run.machines import resolve_auto
 from arl.run.processes import EngineServers, rare_collections
 from arl.run.rewards import evaluation_scorer, open_rewards
+from arl.sandbox.current import configured
 from arl.tasks.registry import task_class
 from arl.types import StartingVersions
 
@@ -137,10 +139,12 @@ def prepare(request: Request, note: Callable[[str], None]) -> Evaluation:
     recipe = _recipe(request, names[0])
     if cached := check_model_source(request.model):
         note(cached)
-    suites = []
+    suites: list[Suite] = []
     for name in names:
         all_of_it = {} if name == HELD_OUT else {"problems": ALL_PROBLEMS}
-        suites.append(load_suite(recipe, name, all_of_it | request.sampling, "--suite").shortened())
+        opened = load_suites(recipe, name, all_of_it | request.sampling, "--suite")
+        suites += [suite.shortened() for suite in opened]
+    check_sandboxes([suite.recipe for suite in suites])
     installed = probe_backend(recipe)
     # All cores and devices are for the engines.
     shared = place(recipe.model_copy(update={"mode": "collocated"}), make_launcher(recipe, Path()).nodes)
@@ -218,7 +222,11 @@ async def _evaluate(evaluation: Evaluation, logs: Path, display: ConsoleDisplay)
     recipe = evaluation.recipe
     scored = []
     async with reported_failures(), make_launcher(recipe, logs) as launcher, explain_deaths(launcher):
-        with run_secrets(logs, [node.address for node in launcher.nodes]) as trust, rare_collections():
+        with (
+            run_secrets(logs, [node.address for node in launcher.nodes]) as trust,
+            rare_collections(),
+            configured(recipe.sandbox),
+        ):
             servers = EngineServers(
                 recipe=recipe,
                 versions=evaluation.versions,

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from msgspec import Struct
 
+from arl.config.scoring_sections import HELD_OUT
 from arl.types import NOT_SAMPLED, Accuracy
 
 RESAMPLES = 10_000
@@ -81,6 +82,26 @@ class SuiteScore(Struct, frozen=True, kw_only=True):
             low=self.average.low,
             high=self.average.high,
         )
+
+
+def with_mean(accuracies: Sequence[Accuracy]) -> tuple[Accuracy, ...]:
+    """Put the mean over the held-out problems of several sources first. Each source counts alike.
+
+    >>> of = [Accuracy(mean, 8, version=1, suite=f"held_out/{name}") for name, mean in (("a", 0.2), ("b", 0.6))]
+    >>> [(each.suite, each.mean_reward, each.problems) for each in with_mean(of)][:2]
+    [('held_out', 0.4, 16), ('held_out/a', 0.2, 8)]
+    """
+    own = [each for each in accuracies if each.suite.startswith(f"{HELD_OUT}/")]
+    if not own:
+        return tuple(accuracies)
+    mean = Accuracy(
+        mean_reward=fmean(each.mean_reward for each in own),
+        problems=sum(each.problems for each in own),
+        version=own[0].version,
+        suite=HELD_OUT,
+        samples=own[0].samples,
+    )
+    return (mean, *accuracies)
 
 
 def score_samples(suite: str, samples: Collection[Sample], seed: int = 0) -> SuiteScore:

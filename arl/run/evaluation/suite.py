@@ -1,6 +1,6 @@
 """Open suites: sets of problems to evaluate on, each with what scores it and how it is sampled.
 
-    recipe ─► held_out: the recipe's own evaluation problems ──┐
+    recipe ─► held_out: the recipe's own evaluation problems ──┐    of several sources: held_out/SOURCE each
           └─► NAME: the evaluation split of task NAME, ────────┴─► Suite: problems, reward, env, sampling
               under the recipe's model and engine
 
@@ -14,13 +14,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from msgspec import structs
+
 from arl.config.data_section import task_evaluation
 from arl.config.recipe import Recipe
 from arl.config.recipe_file import make_recipe
 from arl.config.scoring_sections import HELD_OUT, Eval
 from arl.data.model_limits import Limits
-from arl.data.problems import ProblemSets, as_candidates, check_answers, load_problems
+from arl.data.problems import (
+    ProblemSets,
+    as_candidates,
+    check_answers,
+    filtered,
+    load_problems,
+    read_sides,
+    suite_candidates,
+)
 from arl.data.prompt_format import PromptFormat
+from arl.data.row_problems import Question
 from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
 from arl.run.prompt_lengths import fitting_prompts
@@ -87,9 +98,27 @@ class Suite:
         return keys
 
 
-def held_out_suite(recipe: Recipe, problems: Sequence[Problem]) -> Suite:
-    """Make the suite of the recipe's own evaluation problems, which are loaded already."""
-    return Suite(HELD_OUT, recipe, tuple(problems))
+def held_out_name(source: str) -> str:
+    """Return the name of the suite of a source's own evaluation problems."""
+    return f"{HELD_OUT}/{source}" if source else HELD_OUT
+
+
+def held_out_suites(recipe: Recipe, problems: Sequence[Problem]) -> list[Suite]:
+    """Make the suite of each source's own evaluation problems, which are loaded already."""
+    return [
+        Suite(held_out_name(name), source, tuple(problem for problem in problems if problem.source == name))
+        for name, source in recipe.sources.items()
+    ]
+
+
+def load_suites(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, field: str = "suite") -> list[Suite]:
+    """Open a suite as `load_suite` does; of `held_out`, one of each source."""
+    if name != HELD_OUT:
+        return [load_suite(recipe, name, settings, field)]
+    return [
+        replace(load_suite(each, name, settings, field), name=held_out_name(source))
+        for source, each in recipe.sources.items()
+    ]
 
 
 def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, field: str = "suite") -> Suite:
@@ -99,6 +128,7 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
     suite's task declares.
 
     Args:
+        recipe: with several sources, `name` is a task.
         name: `held_out`, or a task, built in or as `module:attribute`.
         settings: fields of the section `eval` that win over those of the recipe and of the task.
         field: where it was named, for messages.
@@ -107,6 +137,8 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         RecipeError: there is no such task, or the settings are impossible.
         DataError: the suite has no problem.
     """
+    sources = list(recipe.sources.values())
+    recipe = next((source for source in sources if source.data.task == name), sources[0])
     values = recipe.model_dump()
     if name == HELD_OUT:
         values["eval"] |= settings
@@ -137,23 +169,54 @@ def _chosen(recipe: Recipe) -> dict[str, Any]:
     return {field: value for field, value in given.items() if value != usual[field]}
 
 
-def run_problems(recipe: Recipe, suites: Mapping[str, Suite], codec: HuggingFaceCodec, limits: Limits) -> ProblemSets:
+def run_problems(
+    recipe: Recipe, suites: Mapping[str, Suite], codecs: Mapping[str, HuggingFaceCodec], limits: Limits
+) -> ProblemSets:
     """Load the recipe's own problems, filtered as it says, and measure their prompts.
+
+    No source trains on what another one holds out. A question of several sources is of the first one.
 
     Args:
         suites: by name; none of their problems may be trained on.
-        codec: makes the prompts.
+        codecs: make the prompts of each source.
 
     Raises:
-        DataError: none is held out; or see arl.data.problems.load_problems.
+        DataError: none of a source is held out; or see arl.data.problems.load_problems.
         InputError: see fitting_prompts.
     """
-    measured = {name: suite.problems for name, suite in suites.items()}
-    fitting = functools.partial(fitting_prompts, recipe, codec, limits)
-    found = load_problems(recipe.data, recipe.seed, measured, fitting, answer_check(recipe))
-    if recipe.eval.problems and not found.held_out:
-        raise DataError(
-            f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, or the "
-            "task's options), or set eval.problems to 0"
-        )
-    return found
+    measured = suite_candidates({name: suite.problems for name, suite in suites.items()})
+    sides = {name: read_sides(source.data, source.seed) for name, source in recipe.sources.items()}
+    earlier: set[Question] = set()  # of the sources before
+    found: dict[str, ProblemSets] = {}
+    for name, source in recipe.sources.items():
+        others = {f"the evaluation of {other}": side.held_out for other, side in sides.items() if other != name}
+        fitting = functools.partial(fitting_prompts, source, codecs[name], limits)
+        try:
+            sets = filtered(source.data, sides[name], measured | others, fitting, answer_check(source), earlier)
+            if recipe.eval.problems and not sets.held_out:
+                raise DataError(
+                    f"eval.problems {recipe.eval.problems}: no problem is held out; hold out more (data.eval_fraction, "
+                    "or the task's options), or set eval.problems to 0"
+                )
+        except DataError as error:
+            if not name:
+                raise
+            raise DataError(f"source {name}: {error}") from error
+        found[name] = _of_source(name, sets) if name else sets
+        earlier.update(candidate.question for candidate in sides[name].training)
+    return ProblemSets(
+        training=[problem for sets in found.values() for problem in sets.training],
+        held_out=[problem for sets in found.values() for problem in sets.held_out],
+        longest=max(sets.longest for sets in found.values()),
+        notes=tuple(note for sets in found.values() for note in sets.notes),
+    )
+
+
+def _of_source(name: str, sets: ProblemSets) -> ProblemSets:
+    """Give problems and notes the name of their source."""
+    return structs.replace(
+        sets,
+        training=[structs.replace(problem, source=name) for problem in sets.training],
+        held_out=[structs.replace(problem, source=name) for problem in sets.held_out],
+        notes=tuple(f"{name}: {note}" for note in sets.notes),
+    )

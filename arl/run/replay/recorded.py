@@ -12,7 +12,7 @@ from typing import Any
 
 from arl.clock import now
 from arl.config.rollout_section import UNREACHED_AGE
-from arl.data.problems import ProblemOrder
+from arl.data.problem_order import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import Lost

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from arl.config.recipe import Recipe
 from arl.data.problems import load_problems
@@ -88,14 +88,18 @@ def read_recording(run: Path, recipe: Recipe) -> Recording:
 
 
 def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
-    problems = {problem.id: problem for problem in load_problems(recipe.data, recipe.seed).training}
-    columns = ("fate", "trained_at", "problem_id", *_OF_GROUP, *_OF_TRAJECTORY)
+    problems = {
+        problem.id: problem
+        for source in recipe.sources.values()
+        for problem in load_problems(source.data, source.seed).training
+    }
+    columns = ("fate", "trained_at", "problem_id", "source", *_OF_GROUP, *_OF_TRAJECTORY)
     table = pa.concat_tables([read_trajectories(file, columns) for file in trajectory_files(run)]).combine_chunks()
     unknown = set(table["problem_id"].to_pylist()) - problems.keys()
     if unknown:
         raise DataError(
-            f"{run}: problem_id {min(unknown)!r} is not in {recipe.data.path or recipe.data.task}; replay with the "
-            "problems it was recorded with"
+            f"{run}: problem_id {min(unknown)!r} is not in {recipe.where_problems_are}; replay with the problems it "
+            "was recorded with"
         )
     rows: dict[int, list[dict[str, Any]]] = {}
     for i, row in enumerate(table.drop_columns(list(TOKENS)).to_pylist()):
@@ -116,7 +120,7 @@ def _groups(run: Path, recipe: Recipe) -> list[RecordedGroup]:
             place = version * recipe.rollout.problems_per_step + taken[version]
             taken[version] += 1
         group = TrajectoryGroup(
-            problem=problems[first["problem_id"]],
+            problem=structs.replace(problems[first["problem_id"]], source=first["source"]),
             trajectories=tuple(map(_trajectory, own)),
             **{name: first[name] for name in _OF_GROUP},
         )

@@ -31,7 +31,7 @@ from arl.rollout.controller_state import ControllerState
 from arl.rollout.filters import keep_all
 from arl.run.checkpoint import next_checkpoint
 from arl.run.evaluation.scoreboard import CHECKPOINTS
-from arl.run.evaluation.suite import held_out_suite
+from arl.run.evaluation.suite import held_out_suites
 from arl.run.replay.recorded import (
     PacedTrainer,
     RecordedEngine,
@@ -124,10 +124,10 @@ class ReplayWorld:
         """See World."""
         return repeatable()
 
-    def known_accuracy(self, context: RunContext) -> Accuracy | None:
+    def known_accuracy(self, context: RunContext) -> Sequence[Accuracy]:
         """See World. Not measured on the clock of the recording, because that would shift the schedule."""
         if not context.plan.held_out:
-            return None
+            return ()
         return clock.run(lambda: _measure(context, context.model, version=0), virtual=True)
 
     @contextlib.asynccontextmanager
@@ -143,7 +143,7 @@ class ReplayWorld:
             engine = RecordedEngine(recording.loaded)
             models = SavedModels(context.directory / CHECKPOINTS, recipe, trainer)
 
-            async def measure(problems: Sequence[Problem], version: int) -> Accuracy:
+            async def measure(problems: Sequence[Problem], version: int) -> Sequence[Accuracy]:
                 return await _measure(context, models.path(version), version)
 
             deadlines = recipe.deadlines
@@ -233,8 +233,7 @@ class QuietDisplay:
         """Show nothing."""
 
 
-async def _measure(context: RunContext, model: Path, version: int) -> Accuracy:
+async def _measure(context: RunContext, model: Path, version: int) -> Sequence[Accuracy]:
     """Measure the accuracy of `model`, which is `version`, on held-out problems, on engines that really generate."""
-    suite = held_out_suite(context.recipe, context.plan.held_out)
-    (accuracy,) = await measure_in_process(context, [suite], model, version)
-    return accuracy
+    suites = held_out_suites(context.recipe, context.plan.held_out)
+    return await measure_in_process(context, suites, model, version)

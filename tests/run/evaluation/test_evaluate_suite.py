@@ -11,7 +11,7 @@ from arl.config.recipe import Recipe
 from arl.errors import DeadlineError
 from arl.run.evaluation.evaluate import evaluate_suite
 from arl.run.evaluation.scores import Sample, SuiteScore
-from arl.run.evaluation.suite import Suite, held_out_suite
+from arl.run.evaluation.suite import Suite, held_out_suites
 from arl.types import GenerateRequest, Grade, Increment, Problem, Response
 from tests.fakes import NullCodec, NullEngine
 
@@ -25,7 +25,8 @@ def make_suite(problems: int = 6, slots: int = 2, **sampling: Any) -> Suite:
         "engine": {"slots": slots},
         "deadlines": {"step": 30.0},
     }
-    return held_out_suite(Recipe.model_validate(values), [Problem(f"{i}") for i in range(problems)])
+    (suite,) = held_out_suites(Recipe.model_validate(values), [Problem(f"{i}") for i in range(problems)])
+    return suite
 
 
 class CountingEngine(NullEngine):

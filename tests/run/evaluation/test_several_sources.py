@@ -1,0 +1,51 @@
+"""No source trains on what another one holds out, and a question of several sources is trained once."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from arl.config.recipe import Recipe
+from arl.data.model_limits import Limits
+from arl.data.problems import ProblemSets
+from arl.data.tokenizer import HuggingFaceCodec
+from arl.errors import DataError
+from arl.run.evaluation.suite import held_out_suites, run_problems
+from tests.data.chat_tokenizers import chat_tokenizer
+
+FILES = {"a": ["one", "two", "three"], "a-test": ["four"], "b": ["Three", "five", "six"], "b-test": ["seven", "eight"]}
+
+
+def problems(directory: Path, files: dict[str, list[str]], **of_b: str) -> tuple[Recipe, ProblemSets]:
+    """Load two sources, `a` with a suffix and `b`, from files with these questions."""
+    for name, questions in files.items():
+        rows = [json.dumps({"prompt": question, "answer": "1"}) for question in questions]
+        (directory / f"{name}.jsonl").write_text("\n".join(rows))
+    data = [{"path": str(directory / f"{s}.jsonl"), "eval_path": str(directory / f"{s}-test.jsonl")} for s in "ab"]
+    data[0]["suffix"] = " Think."
+    data[1] |= of_b
+    values = {"model": {"path": "m"}, "data": data, "reward": {"function": "tests.reward.hostile:obey"}}
+    recipe = Recipe.model_validate(values | {"rollout": {"max_new_tokens": 8}})
+    codec = HuggingFaceCodec(chat_tokenizer(None))
+    codecs = {name: codec.with_format(source.data) for name, source in recipe.sources.items()}
+    return recipe, run_problems(recipe, {}, codecs, Limits(codec.vocab_size, context=64))
+
+
+def test_a_question_of_two_sources_is_trained_as_one_of_the_first_and_each_holds_out_its_own(tmp_path: Path) -> None:
+    recipe, sets = problems(tmp_path, FILES)
+    trained = [(problem.source, problem.prompt) for problem in sets.training]
+    assert trained == [("a", "one"), ("a", "two"), ("a", "three"), ("b", "five"), ("b", "six")]
+    assert sets.notes == ("b: 1 questions of another source left out (data.deduplicate)",)
+    suites = held_out_suites(recipe, sets.held_out)
+    assert [(suite.name, len(suite.problems)) for suite in suites] == [("held_out/a", 1), ("held_out/b", 2)]
+    assert sets.longest == 1 + len("three Think.") + 8  # <bos>, the prompt, the answer
+
+
+def test_what_another_source_holds_out_is_refused_or_left_out_and_never_trained(tmp_path: Path) -> None:
+    files = FILES | {"b": ["Four", "five"]}
+    with pytest.raises(DataError, match=r"source b: data\.overlap refuse: 1 of 2 training problems also occur in the"):
+        problems(tmp_path, files)
+    _, sets = problems(tmp_path, files, overlap="drop")
+    assert [problem.prompt for problem in sets.training if problem.source == "b"] == ["five"]
+    with pytest.raises(DataError, match=r"source b: .* leave none to train on"):
+        problems(tmp_path, FILES | {"b": ["one", "two"]})
