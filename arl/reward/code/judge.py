@@ -12,7 +12,6 @@ import time
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from arl.errors import DataError
 from arl.reward.code import rpc
@@ -28,11 +27,7 @@ TOTAL_SECONDS = 60.0  # for all tests of a response; those beyond fail by `time`
 START_SECONDS = 5.0  # for programs to start and end
 
 
-class Ended(Struct, frozen=True):
-    """Say how the tests of one response ended."""
-
-    passed: float = 0.0  # share of the tests
-    verdict: str = ""  # of the first that has failed; empty: all have passed
+Ended = tuple[float, str]  # share of the tests that passed; verdict of the first that has not, or ""
 
 
 def score(problem: Problem, response: Response) -> dict[str, float]:
@@ -40,12 +35,12 @@ def score(problem: Problem, response: Response) -> dict[str, float]:
 
     The reward is `correct`. No test runs after the first that has failed, so `passed` is the share of those before it.
     """
-    return _parts(_grade(problem, response, stops=True))
+    return _parts(*_grade(problem, response, stops=True))
 
 
 def score_each(problem: Problem, response: Response) -> dict[str, float]:
     """Return the same parts as `score`, of which the reward is `passed`. Every test runs."""
-    return _parts(_grade(problem, response, stops=False))
+    return _parts(*_grade(problem, response, stops=False))
 
 
 def vote(response: Response) -> str:
@@ -60,16 +55,16 @@ for function, weights in ((score, unweighted), (score_each, unweighted | {CORREC
     function.uses_sandbox = True  # type: ignore[attr-defined]  # so that a run opens it before anything starts
 
 
-def _parts(ended: Ended) -> dict[str, float]:
-    verdicts = {name: float(name == ended.verdict) for name in VERDICTS}
-    return {CORRECT: float(not ended.verdict), "passed": ended.passed, **verdicts}
+def _parts(passed: float, verdict: str) -> dict[str, float]:
+    verdicts = {name: float(name == verdict) for name in VERDICTS}
+    return {CORRECT: float(not verdict), "passed": passed, **verdicts}
 
 
 def _grade(problem: Problem, response: Response, stops: bool) -> Ended:
     tests = read_tests(problem)
-    code = find_code(response.text, tests.head if isinstance(tests, AssertTests) else "")
+    code = find_code(response.text)
     if code is None:
-        return Ended(verdict="no_code")
+        return 0.0, "no_code"
     code = tests.prelude + code
     if isinstance(tests, OutputTests):
         return _run_streams(sandbox(), code, tests, stops)
@@ -92,13 +87,15 @@ def _run_streams(box: Sandbox, code: str, tests: OutputTests, stops: bool) -> En
         first = first or verdict
         if (verdict and stops) or seconds <= 0:
             break
-    return Ended(passed / len(tests.cases), first)
+    return passed / len(tests.cases), first
 
 
 def _is_right(box: Sandbox, tests: OutputTests, given: str, expected: str, said: str) -> bool:
     """Compare an output, or let the set's own checker do it, in a program of its own."""
-    if not tests.checker or same_output(said, expected, tests.tolerance):
-        return same_output(said, expected, tests.tolerance)
+    if same_output(said, expected):
+        return True
+    if not tests.checker:
+        return False
     contents = (given.encode(), expected.encode(), said.encode())
     arguments = f"import sys\nsys.argv = ['checker.py', *{CHECKER_FILES!r}]\n"
     files = dict(zip(CHECKER_FILES, contents, strict=True))
@@ -135,11 +132,11 @@ def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stop
     result = box.run(program, peer)
     _, found, verdict = result.stdout.rpartition(f"\n{secret} ")
     if not found:  # the tests themselves do not end, or take all memory
-        return Ended(verdict=result.outcome if result.outcome in ("time", "memory") else "wrong")
+        return 0.0, result.outcome if result.outcome in ("time", "memory") else "wrong"
     said = json.loads(verdict)
     if "broken" in said:
         raise DataError(f"the tests do not run: {said['broken']}")
-    return Ended(said["passed"] / count, said["verdict"])
+    return said["passed"] / count, said["verdict"]
 
 
 @functools.cache

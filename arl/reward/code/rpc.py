@@ -9,7 +9,6 @@ for it. This file uses the standard library alone, because the sandbox has nothi
 """
 
 import builtins
-import importlib
 import json
 import os
 import select
@@ -22,7 +21,6 @@ from typing import Any
 SOLUTION = "solution.py"  # in the working folder of `solve`
 MAX_REPLY = 8 << 20  # bytes
 COLLECTIONS: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
-NUMBERS = {"Decimal": "decimal", "Fraction": "fractions"}  # type -> its module
 PLAIN_INT = 1 << 53  # beyond it, hexadecimal digits: decimal ones take quadratic time
 
 
@@ -57,9 +55,6 @@ def pack(value: Any, keep: Callable[[Any], int]) -> Any:
         return ["bytes", value.hex()]
     if isinstance(value, complex):
         return ["complex", [value.real, value.imag]]
-    name = type(value).__name__
-    if NUMBERS.get(name) == type(value).__module__:
-        return [name, str(value)]
     return ["object", keep(value)]
 
 
@@ -78,8 +73,6 @@ def unpack(packed: Any, find: Callable[[int], Any]) -> Any:
         return {unpack(key, find): unpack(each, find) for key, each in content}
     if name == "object":
         return find(content)
-    if name in NUMBERS:
-        return getattr(importlib.import_module(NUMBERS[name]), name)(content)
     makers: dict[str, Callable[[], Any]] = {
         "int": lambda: int(content, 16),
         "bytes": lambda: bytes.fromhex(content),
