@@ -61,7 +61,7 @@ class OneLiners(Task):
     @staticmethod
     def reward(problem: Problem, response: Response) -> dict[str, float]:
         """Run the answer as the body of a function."""
-        program = f"def f(x): return {response.text.strip()}"
+        program = f"```python\ndef f(x): return {response.text.strip()}\n```"
         return score(problem, msgspec.structs.replace(response, text=program))
 
 

@@ -8,9 +8,7 @@ import pytest
 from arl.config.recipe_file import load_recipe
 from arl.errors import DataError
 from arl.reward.code import score, score_each
-from arl.reward.code.compare_outputs import same_output
-from arl.reward.code.find_code import find_code
-from arl.reward.code.judge import VERDICTS
+from arl.reward.code.judge import VERDICTS, find_code, same_output
 from arl.run.rewards import reward_weights
 from arl.sandbox.current import close_sandbox, configure
 from arl.types import Problem, Response
@@ -194,8 +192,7 @@ def test_outputs_are_equal_word_by_word_and_numbers_as_decimals() -> None:
         ("```\nx = 1\n```", "x = 1\n"),
         ("```python\nx = 1\n```</think>\n```py\nx = 2\n```", "x = 2\n"),
         ("<think>```python\nx = 1\n```", None),
-        ("x = 1", "x = 1"),
-        ("The answer is 5.", None),
+        ("x = 1", None),
         ("```python\nx = 1", "x = 1"),
         ("", None),
     ],

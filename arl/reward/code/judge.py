@@ -6,17 +6,18 @@ response ─► find_code ─► OutputTests: one program for each case, whose o
 """
 
 import functools
+import itertools
 import json
+import re
 import secrets
 import time
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import msgspec
 
 from arl.errors import DataError
 from arl.reward.code import rpc
-from arl.reward.code.compare_outputs import same_output
-from arl.reward.code.find_code import find_code
 from arl.reward.code.formats import CHECKER_FILES, AssertTests, FunctionTests, OutputTests, read_tests
 from arl.sandbox.base import Program, Sandbox
 from arl.sandbox.current import sandbox
@@ -25,6 +26,9 @@ from arl.types import CORRECT, Problem, Response
 VERDICTS = ("wrong", "time", "memory", "runtime", "no_code")
 TOTAL_SECONDS = 60.0  # for all tests of a response; those beyond fail by `time`
 START_SECONDS = 5.0  # for programs to start and end
+MAX_CODE = 100_000  # characters
+_FENCE = re.compile(r"^[ \t]*```[ \t]*(?P<language>[\w+#.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*```|\Z)", re.M | re.S)
+_PYTHON = ("python", "python3", "py")
 
 
 Ended = tuple[float, str]  # share of the tests that passed; verdict of the first that has not, or ""
@@ -71,6 +75,20 @@ def _grade(problem: Problem, response: Response, stops: bool) -> Ended:
     return _run_calls(sandbox(), code, tests, stops)
 
 
+def find_code(text: str) -> str | None:
+    """Return the last fenced block of Python behind a thought, else the last fenced block, else None.
+
+    >>> find_code("So:\\n```python\\nprint(1)\\n```\\nIt prints 1.")
+    'print(1)\\n'
+    """
+    _, closed, rest = text.rpartition("</think>")
+    if not closed and "<think>" in text:
+        return None
+    blocks = [(found["language"].lower(), found["code"]) for found in _FENCE.finditer(rest)]
+    codes = [code for language, code in blocks if language in _PYTHON] or [code for _, code in blocks]
+    return codes[-1] if codes and len(codes[-1]) <= MAX_CODE else None
+
+
 def _run_streams(box: Sandbox, code: str, tests: OutputTests, stops: bool) -> Ended:
     """Run the program on each case."""
     end = time.monotonic() + TOTAL_SECONDS
@@ -104,6 +122,29 @@ def _is_right(box: Sandbox, tests: OutputTests, given: str, expected: str, said:
         return result.outcome == "done" and float(result.stdout.split()[-1]) > 0
     except (IndexError, ValueError) as error:
         raise DataError(f"the checker printed {result.stdout[:60]!r}, and must print a number") from error
+
+
+def same_output(said: str, expected: str) -> bool:
+    """Return whether two outputs are equal, line by line and word by word, without regard to white space at the ends.
+
+    Numbers are equal as decimals, so 1.0 is 1.
+
+    >>> same_output("3 \\n1.50\\n\\n", "3\\n1.5"), same_output("3 1", "3\\n1")
+    (True, False)
+    """
+    lines = [line.split() for line in said.strip().splitlines()]
+    others = [line.split() for line in expected.strip().splitlines()]
+    if [len(line) for line in lines] != [len(line) for line in others]:
+        return False
+    pairs = zip(itertools.chain(*lines), itertools.chain(*others), strict=True)
+    return all(word == other or _equal_numbers(word, other) for word, other in pairs)
+
+
+def _equal_numbers(word: str, other: str) -> bool:
+    try:
+        return Decimal(word) == Decimal(other)
+    except InvalidOperation:
+        return False
 
 
 def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stops: bool) -> Ended:
