@@ -200,6 +200,13 @@ def _drawn(draw: Callable[[random.Random], Problem], size: int, seed: int) -> tu
     return tuple(draw(rng) for _ in range(size))
 
 
+def draw_for_training(draw: Callable[[random.Random], Problem], options: DrawnOptions, rng: random.Random) -> Problem:
+    """Draw problems until one is not held out."""
+    while is_held_out(problem := draw(rng), options.eval_fraction):
+        pass
+    return problem
+
+
 def chat_of_examples(system: str, examples: Sequence[tuple[str, str]], question: str) -> list[dict[str, str]]:
     """Write the chat of a question, after a system message and worked examples."""
     turns = [("system", system)]

@@ -20,8 +20,8 @@ from arl.tasks.base import (
     Task,
     TwoStageOptions,
     WarmupStage,
+    draw_for_training,
     drawn_problems,
-    is_held_out,
     two_stage_warmup,
 )
 from arl.types import Problem, Response
@@ -84,12 +84,7 @@ class ToolSums(Task):
         return [with_call(problem) for problem in self._draw_for_training(rng, count)]
 
     def _draw_for_training(self, rng: random.Random, count: int) -> list[Problem]:
-        drawn: list[Problem] = []
-        while len(drawn) < count:
-            problem = draw_problem(rng)
-            if not is_held_out(problem, self._options.eval_fraction):
-                drawn.append(problem)
-        return drawn
+        return [draw_for_training(draw_problem, self._options, rng) for _ in range(count)]
 
 
 def draw_problem(rng: random.Random) -> Problem:
