@@ -67,9 +67,11 @@ class CodeSet(PublishedSet):
         files = (file for source in self.sources(split) for file in source.files(f"task {name}"))
         rows = (row for file in files for row in read_rows(file, name))
         left_out: list[str] = []
-        problems = [problem for row in rows for problem in self._problem(row, split, left_out)]
-        if self._options.check:
-            close_sandbox()
+        try:
+            problems = [problem for row in rows for problem in self._problem(row, split, left_out)]
+        finally:
+            if self._options.check:
+                close_sandbox()
         self.notes = ()
         if left_out:
             self.notes = (f"{len(left_out):,} rows of {name} left out (data.options.malformed): {left_out[0]}",)

@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import zlib
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,26 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
-from arl.config.recipe import Data
+from arl.config.recipe import Data, Recipe
+from arl.config.sandbox_section import SandboxSection
 from arl.data.problems import load_problems
-from arl.errors import DataError
+from arl.errors import DataError, SandboxError
 from arl.reward.code import score
 from arl.run.commands import tasks
-from arl.sandbox.current import configure
+from arl.run.evaluation.suite import load_suite
+from arl.sandbox.current import configured
 from arl.tasks.base import Split
 from arl.tasks.registry import open_task
 from arl.types import Problem, Response
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make an empty folder of problem sets, and let no hub be asked."""
     monkeypatch.setenv("ARL_DATA", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    configure({})
-    return tmp_path
+    with configured(SandboxSection()):
+        yield tmp_path
 
 
 def packed(cases: list[dict[str, str]]) -> str:
@@ -176,6 +179,15 @@ def test_a_problem_whose_own_solution_fails_its_tests_is_named_or_left_out_where
     assert len(task.problems("evaluation", seed=0)) == 1
     (note,) = task.notes
     assert note.startswith("1 rows of mbpp left out (data.options.malformed): ")
+
+
+def test_solutions_are_checked_in_the_sandbox_of_the_recipe(folder: Path) -> None:
+    write(folder, "mbpp/sanitized-mbpp", FUNCTION | {"code": ADD})
+    data = {"task": "mbpp", "options": {"check": True}}
+    sandbox = {"kind": "fusion", "url": "http://127.0.0.1:9"}
+    recipe = Recipe.model_validate({"model": {"path": "m"}, "data": data, "sandbox": sandbox})
+    with pytest.raises(SandboxError, match=r"127\.0\.0\.1:9"):
+        load_suite(recipe, "mbpp")
 
 
 def test_a_set_for_evaluation_alone_says_so_and_every_set_is_listed(capsys: pytest.CaptureFixture[str]) -> None:
