@@ -34,8 +34,6 @@ TASKS: Mapping[str, str] = {
     "deepcoder": "arl.tasks.code_sets:DeepCoder",
     "codecontests": "arl.tasks.code_sets:CodeContests",
     "codeforces": "arl.tasks.code_sets:Codeforces",
-    "taco": "arl.tasks.code_sets:Taco",
-    "apps": "arl.tasks.code_sets:Apps",
 }
 """Built-in tasks: short name -> module:attribute. `arl tasks` lists them."""
 

@@ -200,6 +200,21 @@ def _drawn(draw: Callable[[random.Random], Problem], size: int, seed: int) -> tu
     return tuple(draw(rng) for _ in range(size))
 
 
+def draw_for_training(draw: Callable[[random.Random], Problem], options: DrawnOptions, rng: random.Random) -> Problem:
+    """Draw problems until one is not held out."""
+    while is_held_out(problem := draw(rng), options.eval_fraction):
+        pass
+    return problem
+
+
+def chat_of_examples(system: str, examples: Sequence[tuple[str, str]], question: str) -> list[dict[str, str]]:
+    """Write the chat of a question, after a system message and worked examples."""
+    turns = [("system", system)]
+    for asked, answer in examples:
+        turns += [("user", asked), ("assistant", answer)]
+    return [{"role": role, "content": content} for role, content in (*turns, ("user", question))]
+
+
 def is_held_out(problem: Problem, fraction: float) -> bool:
     """Decide by the problem's content alone, so that no seed, file or order can move it into training."""
     digest = hashlib.sha256(f"held out? {problem.id}".encode()).digest()

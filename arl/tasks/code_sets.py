@@ -19,8 +19,8 @@ from arl.reward.code import score, vote
 from arl.reward.code.formats import read_tests
 from arl.reward.code.judge import VERDICTS
 from arl.sandbox.current import close_sandbox
-from arl.tasks.base import Split, SplitSource, Task
-from arl.tasks.source import Source
+from arl.tasks.base import Split
+from arl.tasks.source import PublishedSet, Source
 from arl.types import CORRECT, Problem, Response
 
 SUFFIX = "\n\nWrite Python. Put the whole program into one block that begins with ```python."
@@ -43,12 +43,11 @@ class CodeOptions(Section):
     """Run the tests of each problem on the set's own solution first, where a row has one. It has to pass."""
 
 
-class CodeSet(Task):
+class CodeSet(PublishedSet):
     """Pose the problems of a published set. A program is right if it passes every test."""
 
     Options: ClassVar[type[Section]] = CodeOptions
-    training: ClassVar[tuple[Source, ...]] = ()
-    evaluation_sources: ClassVar[tuple[Source, ...]] = ()
+    to_train_on = "deepcoder or mbpp"
     is_checked: ClassVar[bool] = True  # tests are read when the set is loaded, and not for the first time in a run
 
     prompting: ClassVar[Mapping[str, Any]] = {"suffix": SUFFIX, "deduplicate": True, "overlap": "drop"}
@@ -57,7 +56,6 @@ class CodeSet(Task):
 
     def __init__(self, options: Any) -> None:
         self._options = options
-        self._num_files: int | None = None  # of each side; None: all of them
 
     def problems(self, split: Split, seed: int) -> list[Problem]:
         """Return all problems of one side, in the order of the files.
@@ -66,17 +64,14 @@ class CodeSet(Task):
             DataError: the set has no such side, its files are missing, or a row is no problem.
         """
         name = type(self).__name__.lower()
-        sources = self._sources(split)[: self._num_files]
-        if not sources:
-            raise DataError(
-                f"data.task {name}: is for evaluation alone, and has no problems to train on. Train on deepcoder or "
-                f"mbpp, and name {name} in eval.suites"
-            )
-        rows = (row for source in sources for file in source.files(f"task {name}") for row in read_rows(file, name))
+        files = (file for source in self.sources(split) for file in source.files(f"task {name}"))
+        rows = (row for file in files for row in read_rows(file, name))
         left_out: list[str] = []
-        problems = [problem for row in rows for problem in self._problem(row, split, left_out)]
-        if self._options.check:
-            close_sandbox()
+        try:
+            problems = [problem for row in rows for problem in self._problem(row, split, left_out)]
+        finally:
+            if self._options.check:
+                close_sandbox()
         self.notes = ()
         if left_out:
             self.notes = (f"{len(left_out):,} rows of {name} left out (data.options.malformed): {left_out[0]}",)
@@ -118,19 +113,6 @@ class CodeSet(Task):
         how = f"Go on with this:\n```python\n{starter.rstrip()}\n```" if starter.strip() else STREAMS
         return f"{row['question'].strip()}\n\n{how}"
 
-    @classmethod
-    def split_source(cls, split: Split) -> SplitSource | None:
-        """Say where the files of this side are."""
-        sources = cls._sources(split)
-        if not sources:
-            return None
-        where = "; ".join(dict.fromkeys(source.where() for source in sources))
-        return SplitSource(sum(source.num_problems for source in sources), where, sources[0].licence)
-
-    @classmethod
-    def _sources(cls, split: Split) -> tuple[Source, ...]:
-        return cls.training if split == "training" else cls.evaluation_sources
-
 
 def _check_solution(problem: Problem, row: Mapping[str, Any]) -> None:
     """Grade the solution that a row brings.
@@ -141,7 +123,8 @@ def _check_solution(problem: Problem, row: Mapping[str, Any]) -> None:
     listed = row.get("solutions") or []
     solutions = json.loads(listed) if isinstance(listed, str) else listed
     first = solutions[0] if isinstance(solutions, list) and solutions else ""
-    own = row.get("canonical_solution") or row.get("code") or first
+    completed = row["prompt"] + row["canonical_solution"] if "canonical_solution" in row else ""
+    own = completed or row.get("code") or first
     if not own:
         return
     parts = score(problem, Response(own if "```" in own else f"```python\n{own}\n```"))
@@ -216,6 +199,9 @@ class LiveCodeBench(CodeSet):
         self._window = (options.since or date.min, options.until or date.max)
         self._num_files = int(options.release[1:])
 
+    def sources(self, split: Split) -> tuple[Source, ...]:
+        return super().sources(split)[: self._num_files]
+
     def has(self, row: Mapping[str, Any], split: Split) -> bool:
         first, last = self._window
         return first <= date.fromisoformat(row["contest_date"][:10]) <= last
@@ -284,17 +270,3 @@ class Codeforces(CodeSet):
         texts = {"Input": row["input_format"], "Output": row["output_format"], "Note": row["note"]}
         parts = [row["description"], *(f"{title}: {text}" for title, text in texts.items() if text), *examples]
         return CodeSet.pose({"question": "\n\n".join(parts)})
-
-
-class Taco(CodeSet):
-    """Solve problems of TACO, whose test side is for evaluation."""
-
-    training = (Source("taco/train", HubFiles("BAAI/TACO", "ALL/train-*"), 25443, "Apache-2.0"),)
-    evaluation_sources = (Source("taco/test", HubFiles("BAAI/TACO", "ALL/test-*"), 1000, "Apache-2.0"),)
-
-
-class Apps(CodeSet):
-    """Solve problems of APPS."""
-
-    training = (Source("apps/train", HubFiles("codeparrot/apps", "train.jsonl"), 5000, "MIT"),)
-    evaluation_sources = (Source("apps/test", HubFiles("codeparrot/apps", "test.jsonl"), 5000, "MIT"),)

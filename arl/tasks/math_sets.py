@@ -12,10 +12,9 @@ from arl.config.data_section import Columns
 from arl.config.section import Section
 from arl.data.hub import HubFiles
 from arl.data.row_problems import RowReader, file_candidates
-from arl.errors import DataError
 from arl.reward.math.grader import gold_answer, score, vote
-from arl.tasks.base import Split, SplitSource, Task
-from arl.tasks.source import Source
+from arl.tasks.base import Split
+from arl.tasks.source import PublishedSet, Source
 from arl.types import Problem
 
 
@@ -38,12 +37,10 @@ MATH = HubFiles("EleutherAI/hendrycks_math", "*/train-*.parquet")  # one folder 
 MATH500 = Source("math500/test", HubFiles("HuggingFaceH4/MATH-500", "test.jsonl"), 500, "MIT")
 
 
-class MathSet(Task):
+class MathSet(PublishedSet):
     """Pose the problems of a published set. The answer is graded as mathematics, not as text."""
 
-    training: ClassVar[Source | None] = None
-    evaluation_source: ClassVar[Source]
-
+    to_train_on = "math or gsm8k"
     prompting: ClassVar[Mapping[str, Any]] = {"suffix": SUFFIX, "deduplicate": True}
     reward = staticmethod(score)
     extract = staticmethod(vote)
@@ -58,38 +55,22 @@ class MathSet(Task):
         Raises:
             DataError: the set is for evaluation alone, or its files are missing.
         """
-        source = self._source(split)
         name = type(self).__name__.lower()
-        if source is None:
-            raise DataError(
-                f"data.task {name}: is for evaluation alone, and has no problems to train on. Train on math or "
-                f"gsm8k, and name {name} in eval.suites"
-            )
-        return load(source, name)
-
-    @classmethod
-    def split_source(cls, split: Split) -> SplitSource | None:
-        """Say where the files of this side are."""
-        source = cls._source(split)
-        return None if source is None else SplitSource(source.num_problems, source.where(), source.licence)
-
-    @classmethod
-    def _source(cls, split: Split) -> Source | None:
-        return cls.training if split == "training" else cls.evaluation_source
+        return [problem for source in self.sources(split) for problem in load(source, name)]
 
 
 class Gsm8k(MathSet):
     """Solve word problems of grade school, whose answers are whole numbers."""
 
-    training = Source("gsm8k/train", HubFiles(GSM8K, "main/train-*.parquet"), 7473, "MIT", prompt="question")
-    evaluation_source = Source("gsm8k/test", HubFiles(GSM8K, "main/test-*.parquet"), 1319, "MIT", prompt="question")
+    training = (Source("gsm8k/train", HubFiles(GSM8K, "main/train-*.parquet"), 7473, "MIT", prompt="question"),)
+    evaluation_sources = (Source("gsm8k/test", HubFiles(GSM8K, "main/test-*.parquet"), 1319, "MIT", prompt="question"),)
 
 
 class Math(MathSet):
     """Solve competition problems of MATH; the evaluation is MATH-500."""
 
-    training = Source("math/train", MATH, 7500, "MIT", answer="solution")
-    evaluation_source = MATH500
+    training = (Source("math/train", MATH, 7500, "MIT", answer="solution"),)
+    evaluation_sources = (MATH500,)
     # The splits are others' work: a question that is in both of them should not end every run on this task.
     prompting: ClassVar[Mapping[str, Any]] = {**MathSet.prompting, "overlap": "drop"}
 
@@ -97,27 +78,27 @@ class Math(MathSet):
 class Math500(MathSet):
     """Measure on the 500 test problems of MATH that papers report."""
 
-    evaluation_source = MATH500
+    evaluation_sources = (MATH500,)
 
 
 class Aime24(MathSet):
     """Measure on the 30 problems of AIME 2024, whose answers are integers from 0 to 999."""
 
     # its only split
-    evaluation_source = Source(
-        "aime24/test", HubFiles("HuggingFaceH4/aime_2024", "data/train-*.parquet"), 30, "no licence stated"
+    evaluation_sources = (
+        Source("aime24/test", HubFiles("HuggingFaceH4/aime_2024", "data/train-*.parquet"), 30, "no licence stated"),
     )
 
 
 class Aime25(MathSet):
     """Measure on the 30 problems of AIME 2025, whose answers are integers from 0 to 999."""
 
-    evaluation_source = Source("aime25/test", HubFiles("math-ai/aime25", "test.jsonl"), 30, "Apache-2.0")
+    evaluation_sources = (Source("aime25/test", HubFiles("math-ai/aime25", "test.jsonl"), 30, "Apache-2.0"),)
 
 
 class Amc23(MathSet):
     """Measure on 40 problems of AMC 12 of 2023, whose answers are numbers."""
 
-    evaluation_source = Source(
-        "amc23/test", HubFiles("math-ai/amc23", "test-*.parquet"), 40, "Apache-2.0", prompt="question"
+    evaluation_sources = (
+        Source("amc23/test", HubFiles("math-ai/amc23", "test-*.parquet"), 40, "Apache-2.0", prompt="question"),
     )

@@ -16,7 +16,7 @@ import msgspec
 
 from arl.config.section import Section
 from arl.reward.code import score, vote
-from arl.tasks.base import Split, Task, is_held_out
+from arl.tasks.base import Split, Task, chat_of_examples, is_held_out
 from arl.types import Problem, Response
 
 EVAL_FRACTION = 0.25
@@ -61,7 +61,7 @@ class OneLiners(Task):
     @staticmethod
     def reward(problem: Problem, response: Response) -> dict[str, float]:
         """Run the answer as the body of a function."""
-        program = f"def f(x): return {response.text.strip()}"
+        program = f"```python\ndef f(x): return {response.text.strip()}\n```"
         return score(problem, msgspec.structs.replace(response, text=program))
 
 
@@ -70,17 +70,9 @@ vars(OneLiners.reward).update(vars(score))  # weights of the parts, time of a ca
 
 def pose(question: str, solution: str) -> Problem:
     """Write the chat of a question, with what the solution returns."""
-    messages = [_message("system", "Answer with a Python expression.")]
-    for asked, expression in EXAMPLES:
-        messages.append(_message("user", asked))
-        messages.append(_message("assistant", expression))
-    messages.append(_message("user", question))
+    messages = chat_of_examples("Answer with a Python expression.", EXAMPLES, question)
     rng = random.Random(question)
     lists = [sorted(rng.sample(range(-99, 100), length), reverse=bool(i % 2)) for i, length in enumerate(LENGTHS)]
     cases = [{"input": [each], "output": eval(solution, {"x": each})} for each in lists]
     tests: dict[str, Any] = {"kind": "calls", "entry": "f", "cases": cases, "seconds": SECONDS}
     return Problem(messages, answer=solution, metadata={"tests": tests})
-
-
-def _message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}

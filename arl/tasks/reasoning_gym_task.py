@@ -106,8 +106,8 @@ class ReasoningGym(Task):
 
     @staticmethod
     def extract(response: Response) -> str:
-        """Return the tagged answer of a response."""
-        return extract_answer(response.text) or ""
+        """Return the tagged answer of a response, or the whole of one without a tag."""
+        return extract_answer(response.text) or response.text.strip()
 
     def _problem(self, entry: dict[str, Any], config: bytes) -> Problem:
         """Keep the entry as it is: some hold tuples and types of numpy, and some cannot be generated again alike."""

@@ -12,6 +12,7 @@ then installs bad habits for RL to remove: most answers are blurted, and working
 
 import random
 from collections.abc import Sequence
+from functools import partial
 
 from arl.tasks.base import (
     Demonstration,
@@ -20,8 +21,8 @@ from arl.tasks.base import (
     Task,
     TwoStageOptions,
     WarmupStage,
+    draw_for_training,
     drawn_problems,
-    is_held_out,
     two_stage_warmup,
 )
 from arl.types import Problem, Response
@@ -68,11 +69,7 @@ class RunningChecksum(Task):
         return [self._draw_for_training(rng, uniform_lengths=False) for _ in range(count)]
 
     def _draw_for_training(self, rng: random.Random, uniform_lengths: bool) -> Problem:
-        """Draw problems until one is not held out."""
-        while True:
-            problem = draw_problem(rng, uniform_lengths)
-            if not is_held_out(problem, self._options.eval_fraction):
-                return problem
+        return draw_for_training(partial(draw_problem, uniform_lengths=uniform_lengths), self._options, rng)
 
 
 def draw_problem(rng: random.Random, uniform_lengths: bool = False) -> Problem:

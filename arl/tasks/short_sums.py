@@ -15,7 +15,7 @@ import re
 from typing import NamedTuple
 
 from arl.config.section import Section
-from arl.tasks.base import Split, Task, is_held_out
+from arl.tasks.base import Split, Task, chat_of_examples, is_held_out
 from arl.types import Problem, Response
 
 LARGEST = 25  # less than the numbers of the examples; there are 2·(LARGEST + 1)² problems
@@ -74,13 +74,6 @@ class ShortSums(Task):
 
 def pose(asked: Sum) -> Problem:
     """Write the chat of one question, after the worked examples."""
-    messages = [_message("system", "Answer like this.")]
-    for example in EXAMPLES:
-        messages.append(_message("user", f"What is {example.text}?"))
-        messages.append(_message("assistant", f"{example.text} = {example.value}"))
-    messages.append(_message("user", f"What is {asked.text}?"))
+    examples = [(f"What is {each.text}?", f"{each.text} = {each.value}") for each in EXAMPLES]
+    messages = chat_of_examples("Answer like this.", examples, f"What is {asked.text}?")
     return Problem(messages, answer=str(asked.value))
-
-
-def _message(role: str, content: str) -> dict[str, str]:
-    return {"role": role, "content": content}

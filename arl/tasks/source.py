@@ -1,4 +1,4 @@
-"""Find the files of a published problem set.
+"""Find the files of a published problem set, whose rows a subclass of PublishedSet reads.
 
 $ARL_DATA/gsm8k/train.jsonl (or .json, .parquet) ─► there? ─► taken
                                                  └─► no    ─► the Hugging Face hub, or its cache: arl.data.hub
@@ -6,11 +6,13 @@ $ARL_DATA/gsm8k/train.jsonl (or .json, .parquet) ─► there? ─► taken
 
 import os
 from pathlib import Path
+from typing import ClassVar
 
 from msgspec import Struct
 
 from arl.data.hub import HubFiles, cached_hub_files, fetch_hub_files
 from arl.errors import DataError
+from arl.tasks.base import Split, SplitSource, Task
 
 
 class Source(Struct, frozen=True):
@@ -51,3 +53,39 @@ class Source(Struct, frozen=True):
             return str(local)
         cached = cached_hub_files(self.hub)
         return f"cached in {cached[0].parent}" if cached else f"missing: {self.hub.fetch_command}"
+
+
+class PublishedSet(Task):
+    """Say where the two sides of a set are."""
+
+    training: ClassVar[tuple[Source, ...]] = ()
+    evaluation_sources: ClassVar[tuple[Source, ...]] = ()
+    to_train_on: ClassVar[str]  # sets of the kind, for messages
+
+    @classmethod
+    def split_source(cls, split: Split) -> SplitSource | None:
+        """Say where the files of this side are."""
+        sources = cls._side(split)
+        if not sources:
+            return None
+        where = "; ".join(dict.fromkeys(source.where() for source in sources))
+        return SplitSource(sum(source.num_problems for source in sources), where, sources[0].licence)
+
+    def sources(self, split: Split) -> tuple[Source, ...]:
+        """Return the sources of this side.
+
+        Raises:
+            DataError: the set is for evaluation alone.
+        """
+        name = type(self).__name__.lower()
+        sources = self._side(split)
+        if not sources:
+            raise DataError(
+                f"data.task {name}: is for evaluation alone, and has no problems to train on. Train on "
+                f"{self.to_train_on}, and name {name} in eval.suites"
+            )
+        return sources
+
+    @classmethod
+    def _side(cls, split: Split) -> tuple[Source, ...]:
+        return cls.training if split == "training" else cls.evaluation_sources

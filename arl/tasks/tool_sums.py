@@ -11,11 +11,19 @@ with `rollout.tools: [python]`.
 
 import random
 from collections.abc import Sequence
-from functools import partial
 from typing import ClassVar
 
-from arl.config.section import Fraction
-from arl.tasks.base import Demonstration, DrawnOptions, Split, Task, WarmupStage, drawn_problems, is_held_out
+from arl.tasks.base import (
+    Demonstration,
+    DrawnOptions,
+    Split,
+    Task,
+    TwoStageOptions,
+    WarmupStage,
+    draw_for_training,
+    drawn_problems,
+    two_stage_warmup,
+)
 from arl.types import Problem, Response
 
 LARGEST = 9_999
@@ -23,14 +31,14 @@ CALL_BEGIN = '{"name": "python", "arguments": {"code": "'  # as one token, so th
 CALL_END = '"}}'
 
 
-class ToolSumsOptions(DrawnOptions):
-    """Set the size of the problem set, and the warm-up."""
+class ToolSumsOptions(DrawnOptions, TwoStageOptions):
+    """Set the size of the problem set, and the warm-up. A blurt answers without the tool; nothing slips."""
 
-    blurt: Fraction = 0.85
-    """Share of the last demonstrations that answer without the tool."""
-    skill_steps: ClassVar[int] = 1000  # at most
+    skill_steps: ClassVar[int] = 1000
     skill_accuracy: ClassVar[float] = 0.97  # of answers behind a call
     habit_steps: ClassVar[int] = 60
+    habit_learning_rate: ClassVar[float] = 5e-4
+    blurt: ClassVar[float] = 0.85
 
 
 class ToolSums(Task):
@@ -59,25 +67,9 @@ class ToolSums(Task):
         return float(mark == "#" and answer == problem.answer and not response.truncated)
 
     def warmup(self) -> Sequence[WarmupStage]:
-        skill = WarmupStage(
-            name="learning the tool",
-            demonstrate=partial(self._demonstrate, blurt=0.0),
-            ask=self._ask,
-            steps=self._options.skill_steps,
-            learning_rate=2e-3,
-            target_accuracy=self._options.skill_accuracy,
-        )
-        habit = WarmupStage(
-            name="with a bad habit",
-            demonstrate=partial(self._demonstrate, blurt=self._options.blurt),
-            ask=self._ask,
-            steps=self._options.habit_steps,
-            learning_rate=5e-4,
-            schedule="constant",
-        )
-        return [skill, habit]
+        return two_stage_warmup(self._options, self._demonstrate, self._ask)
 
-    def _demonstrate(self, rng: random.Random, count: int, blurt: float) -> list[Demonstration]:
+    def _demonstrate(self, rng: random.Random, count: int, blurt: float, slip: float) -> list[Demonstration]:
         """Show first turns, and as many second ones behind a call."""
         shown = []
         for problem in self._draw_for_training(rng, count // 2):
@@ -92,12 +84,7 @@ class ToolSums(Task):
         return [with_call(problem) for problem in self._draw_for_training(rng, count)]
 
     def _draw_for_training(self, rng: random.Random, count: int) -> list[Problem]:
-        drawn: list[Problem] = []
-        while len(drawn) < count:
-            problem = draw_problem(rng)
-            if not is_held_out(problem, self._options.eval_fraction):
-                drawn.append(problem)
-        return drawn
+        return [draw_for_training(draw_problem, self._options, rng) for _ in range(count)]
 
 
 def draw_problem(rng: random.Random) -> Problem:

@@ -8,9 +8,7 @@ import pytest
 from arl.config.recipe_file import load_recipe
 from arl.errors import DataError
 from arl.reward.code import score, score_each
-from arl.reward.code.compare_outputs import same_output
-from arl.reward.code.find_code import find_code
-from arl.reward.code.judge import VERDICTS
+from arl.reward.code.judge import VERDICTS, find_code, same_output
 from arl.run.rewards import reward_weights
 from arl.sandbox.current import close_sandbox, configure
 from arl.types import Problem, Response
@@ -108,16 +106,12 @@ def test_a_solution_that_hangs_takes_the_time_of_one_test() -> None:
 
 
 def test_values_of_every_plain_type_and_objects_of_a_solution_cross_between_the_programs() -> None:
-    setup = "from fractions import Fraction\nfrom decimal import Decimal"
-    values = [
-        "[None, True, 1.5, 'ä', 2**200, -(2**70), (1, (2,)), {3, frozenset({4})}, {(1, 2): [b'x']}, 1j]",
-        "[Fraction(1, 3), Decimal('0.1'), float('inf')]",
-    ]
-    same = [f"assert (v := same({value})) == {value} and type(v[-1]) is type({value}[-1])" for value in values]
+    values = "[None, True, float('inf'), 'ä', 2**200, -(2**70), (1, (2,)), {3, frozenset({4})}, {(1, 2): [b'x']}, 1j]"
+    same = f"assert (v := same({values})) == {values} and [*map(type, v)] == [*map(type, {values})]"
     objects = [
         "assert list(count(3)) == [0, 1, 2] and next(count(3)) == 0",
         "assert Pair(1, 2).total() == 3 and first(Pair(5, 6)) == 5",
-        "assert match('ab') and not match('b')",
+        "assert match('ab') and not match('b') and queue(count(2)).pop() == 1",
         "assert dict(Counted('aab')) == {'a': 2, 'b': 1} and Counted('aab') == {'a': 2, 'b': 1}",
     ]
     code = """
@@ -131,7 +125,9 @@ def first(pair): return pair.a
 def match(text): return re.match('a', text)
 Counted = collections.Counter
 """
-    assert verdict(code, {"test_list": [*same, *objects], "test_imports": [setup]}, score_each) == ("correct", 1.0)
+    assert verdict(
+        code, {"test_list": [same, *objects], "test_imports": ["from collections import deque as queue"]}, score_each
+    ) == ("correct", 1.0)
 
 
 def test_an_exception_of_the_solution_can_be_expected_by_its_type() -> None:
@@ -186,9 +182,7 @@ def test_outputs_are_equal_word_by_word_and_numbers_as_decimals() -> None:
     assert same_output("1.0  2\r\n3\n\n", "1 2\n3")
     assert not same_output("1 2 3", "1 2\n3")
     assert not same_output("0.3333333", "0.333333")
-    assert same_output("0.3333333", "0.333333", tolerance=1e-6)
-    assert not same_output("nan", "1", tolerance=1.0)
-    assert not same_output("yes", "no", tolerance=1.0)
+    assert not same_output("sNaN", "1")
 
 
 @pytest.mark.parametrize(
@@ -198,8 +192,7 @@ def test_outputs_are_equal_word_by_word_and_numbers_as_decimals() -> None:
         ("```\nx = 1\n```", "x = 1\n"),
         ("```python\nx = 1\n```</think>\n```py\nx = 2\n```", "x = 2\n"),
         ("<think>```python\nx = 1\n```", None),
-        ("x = 1", "x = 1"),
-        ("The answer is 5.", None),
+        ("x = 1", None),
         ("```python\nx = 1", "x = 1"),
         ("", None),
     ],
@@ -208,20 +201,11 @@ def test_the_code_of_a_response_is_its_last_block_of_python(text: str, code: str
     assert find_code(text) == code
 
 
-HEAD = "import math\n\ndef helper(x):\n    return x\n\ndef area(r):\n    '''Return the area.'''\n"
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "    return math.pi * r * r\n\nprint(area(1))\n\ndef other(): this is cut",
-        "```python\nreturn math.pi * r * r\n```",
-        "```python\ndef area(r):\n    return math.pi * helper(r) * r\n```",
-    ],
-)
-def test_a_response_may_go_on_with_the_head_of_a_function_or_bring_it_again(text: str) -> None:
+def test_a_response_may_leave_out_the_imports_and_helpers_of_the_head_of_its_function() -> None:
+    head = "import math\n\ndef helper(x):\n    return x\n\ndef area(r):\n    '''Return the area.'''\n"
     tests = {"entry_point": "area", "test": "def check(f):\n    assert abs(f(1) - 3.14159) < 1e-4"}
-    assert score(Problem(HEAD, metadata=tests), Response(text))["correct"] == 1
+    text = "```python\ndef area(r):\n    return math.pi * helper(r) * r\n```"
+    assert score(Problem(head, metadata=tests), Response(text))["correct"] == 1
 
 
 @pytest.mark.parametrize(

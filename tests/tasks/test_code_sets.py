@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import zlib
+from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -14,24 +15,26 @@ import pyarrow.parquet as pq
 import pytest
 from huggingface_hub import constants
 
-from arl.config.recipe import Data
+from arl.config.recipe import Data, Recipe
+from arl.config.sandbox_section import SandboxSection
 from arl.data.problems import load_problems
-from arl.errors import DataError
+from arl.errors import DataError, SandboxError
 from arl.reward.code import score
 from arl.run.commands import tasks
-from arl.sandbox.current import configure
+from arl.run.evaluation.suite import load_suite
+from arl.sandbox.current import configured
 from arl.tasks.base import Split
 from arl.tasks.registry import open_task
 from arl.types import Problem, Response
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Make an empty folder of problem sets, and let no hub be asked."""
     monkeypatch.setenv("ARL_DATA", str(tmp_path))
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
-    configure({})
-    return tmp_path
+    with configured(SandboxSection()):
+        yield tmp_path
 
 
 def packed(cases: list[dict[str, str]]) -> str:
@@ -82,12 +85,10 @@ ROWS = [
     ("deepcoder/codeforces/test", {"problem": "Add.", "tests": json.dumps(PAIR)}, PROGRAM),
     ("deepcoder/codeforces/test", {"problem": "Add.", "tests": STREAM}, PROGRAM),
     ("deepcoder/codeforces/test", {"problem": "Add.", "tests": json.dumps(CASES)}, ADD),
-    ("taco/test", {"question": "Add.", "input_output": STREAM, "time_limit": "2.0 seconds"}, PROGRAM),
-    ("apps/test", {"question": "Add.", "input_output": CALL, "starter_code": "def add(a, b):\n"}, ADD),
     ("codecontests/test", {"description": "Add.", **CONTEST, "time_limit": {"seconds": 2, "nanos": 0}}, PROGRAM),
     ("codeforces/test", {**TEXTS, **CODEFORCES}, PROGRAM),
     ("mbpp/sanitized-mbpp", FUNCTION, ADD),
-    ("humaneval/HumanEval", COMPLETION, "    return sum(a) + b"),
+    ("humaneval/HumanEval", COMPLETION, ADD),
 ]
 
 
@@ -117,6 +118,15 @@ def test_a_row_as_it_is_published_becomes_a_problem_that_its_solution_solves(
     assert score(problem, Response(f"```python\n{solution}\n```"))["correct"] == 1
     spoiled = solution.replace("+ b", "- b - 1")
     assert score(problem, Response(f"```python\n{spoiled}\n```"))["wrong"] == 1
+
+
+@pytest.mark.parametrize(("packed", "solution"), [(STREAM, PROGRAM), (CALL, ADD)])
+def test_a_file_in_the_form_of_taco_or_apps_is_graded(folder: Path, packed: str, solution: str) -> None:
+    write(folder, "mine", {"question": "Add.", "input_output": packed, "time_limit": "2.0 seconds"})
+    sets = load_problems(
+        Data.model_validate({"path": str(folder / "mine.jsonl"), "columns": {"prompt": "question"}}), seed=0
+    )
+    assert score(sets.training[0], Response(f"```python\n{solution}\n```"))["correct"] == 1
 
 
 def test_a_pickle_that_is_more_than_one_text_is_refused_and_never_loaded(folder: Path) -> None:
@@ -151,11 +161,11 @@ def test_mbpp_is_divided_by_the_ids_of_its_authors(folder: Path) -> None:
 
 
 def test_a_row_without_usable_tests_is_named_or_left_out(folder: Path) -> None:
-    broken = {"question": "Add.", "input_output": '{"inputs": ["1"], "outputs": []}'}
-    write(folder, "taco/test", {"question": "Add.", "input_output": STREAM}, broken)
-    with pytest.raises(DataError, match=r"test.jsonl:2: column input_output .*data.options.malformed: skip"):
-        read("taco")
-    assert len(read("taco", malformed="skip")) == 1
+    broken = {"problem": "Add.", "tests": '{"inputs": ["1"], "outputs": []}'}
+    write(folder, "deepcoder/codeforces/test", {"problem": "Add.", "tests": STREAM}, broken)
+    with pytest.raises(DataError, match=r"test.jsonl:2: column tests .*data.options.malformed: skip"):
+        read("deepcoder")
+    assert len(read("deepcoder", malformed="skip")) == 1
 
 
 def test_a_problem_whose_own_solution_fails_its_tests_is_named_or_left_out_where_that_is_asked(folder: Path) -> None:
@@ -169,6 +179,15 @@ def test_a_problem_whose_own_solution_fails_its_tests_is_named_or_left_out_where
     assert len(task.problems("evaluation", seed=0)) == 1
     (note,) = task.notes
     assert note.startswith("1 rows of mbpp left out (data.options.malformed): ")
+
+
+def test_solutions_are_checked_in_the_sandbox_of_the_recipe(folder: Path) -> None:
+    write(folder, "mbpp/sanitized-mbpp", FUNCTION | {"code": ADD})
+    data = {"task": "mbpp", "options": {"check": True}}
+    sandbox = {"kind": "fusion", "url": "http://127.0.0.1:9"}
+    recipe = Recipe.model_validate({"model": {"path": "m"}, "data": data, "sandbox": sandbox})
+    with pytest.raises(SandboxError, match=r"127\.0\.0\.1:9"):
+        load_suite(recipe, "mbpp")
 
 
 def test_a_set_for_evaluation_alone_says_so_and_every_set_is_listed(capsys: pytest.CaptureFixture[str]) -> None:

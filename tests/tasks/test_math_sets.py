@@ -98,6 +98,6 @@ def test_every_built_in_task_is_listed_with_its_problems_and_their_place(
 @pytest.mark.skipif("ARL_DATA" not in os.environ, reason="ARL_DATA names no folder of problem sets")
 def test_gsm8k_has_the_problems_that_are_declared_and_its_sides_do_not_overlap() -> None:
     sets = load_problems(Data(task="gsm8k"), seed=0)
-    assert len(sets.training) == Gsm8k.training.num_problems == 7473
-    assert len(sets.held_out) == Gsm8k.evaluation_source.num_problems == 1319
+    assert len(sets.training) == Gsm8k.training[0].num_problems == 7473
+    assert len(sets.held_out) == Gsm8k.evaluation_sources[0].num_problems == 1319
     assert not sets.notes

@@ -11,6 +11,8 @@ import binascii
 import builtins
 import json
 import pickletools
+import re
+import symtable
 import sys
 import zlib
 from collections.abc import Callable, Mapping
@@ -48,7 +50,6 @@ class AssertTests(Tests, frozen=True, kw_only=True, tag="asserts"):
     list: tuple[str, ...]
     entries: tuple[str, ...] = ()  # functions of the solution; none: what the tests call and do not define
     setup: str = ""  # put before the tests
-    head: str = ""  # the beginning of a function that the response goes on with
 
     def __post_init__(self) -> None:
         if not self.list:
@@ -58,22 +59,22 @@ class AssertTests(Tests, frozen=True, kw_only=True, tag="asserts"):
         ast.parse(self.setup)
 
     def _infer_entries(self) -> None:
-        tree = ast.parse("\n".join((self.setup, *self.list)))
-        names = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
-        names -= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-        names -= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
-        names -= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-        imports = [node for node in ast.walk(tree) if isinstance(node, ast.Import | ast.ImportFrom)]
-        names -= {alias.asname or alias.name for node in imports for alias in node.names}
+        text = "\n".join((self.setup, *self.list))
+        used = [each for each in _symbols(symtable.symtable(text, "tests", "exec")) if each.is_global()]
+        own = {each.get_name() for each in used if each.is_assigned() or each.is_imported()}
+        names = {each.get_name() for each in used} - own
         modules = sorted(names & sys.stdlib_module_names)
         entries = sorted(name for name in names.difference(modules) if not hasattr(builtins, name))
         if not entries:  # a function of the name of a built-in one, as `sum`
-            called = [node.func for node in ast.walk(tree) if isinstance(node, ast.Call)]
-            entries = [node.id for node in called if isinstance(node, ast.Name)][:1]
+            entries = re.findall(r"^assert (\w+)\(", self.list[0])
         if not entries:
             raise ValueError("the tests call no function of a solution")
         msgspec.structs.force_setattr(self, "entries", tuple(entries))
         msgspec.structs.force_setattr(self, "setup", "".join(f"import {name}\n" for name in modules) + self.setup)
+
+
+def _symbols(table: symtable.SymbolTable) -> list[symtable.Symbol]:
+    return [*table.get_symbols(), *(each for inner in table.get_children() for each in _symbols(inner))]
 
 
 class Case(Struct, frozen=True):
@@ -100,10 +101,8 @@ class OutputTests(Tests, frozen=True, kw_only=True, tag="stdin"):
     """Compare what a program writes with what it should."""
 
     cases: tuple[Case, ...]
-    tolerance: float | None = None  # of numbers, relative or absolute; None: they are compared as decimals
-    checker: str = (
-        ""  # Python that reads the files of CHECKER_FILES, and prints a number that is above 0 if all is right
-    )
+    checker: str = ""
+    """Python that reads CHECKER_FILES, and prints a number above 0 if another output than the expected one is right."""
 
     def __post_init__(self) -> None:
         for case in self.cases:
@@ -240,7 +239,8 @@ def _mbpp(row: Mapping[str, Any]) -> AnyTests:
 def _humaneval(row: Mapping[str, Any]) -> AnyTests:
     head, entry = row["prompt"], row["entry_point"]
     check = f"{row['test']}\ncheck({entry})\n"
-    return AssertTests(list=(check,), entries=(entry,), setup=head, head=head)
+    around = head[: head.index(f"def {entry}(")]  # imports and helpers, which a response may leave out
+    return AssertTests(list=(check,), entries=(entry,), setup=head, prelude=around)
 
 
 FORMATS: Mapping[str, Callable[[Mapping[str, Any]], AnyTests]] = {

@@ -6,18 +6,18 @@ response ─► find_code ─► OutputTests: one program for each case, whose o
 """
 
 import functools
+import itertools
 import json
+import re
 import secrets
 import time
+from decimal import Decimal, InvalidOperation
 from pathlib import Path
 
 import msgspec
-from msgspec import Struct
 
 from arl.errors import DataError
 from arl.reward.code import rpc
-from arl.reward.code.compare_outputs import same_output
-from arl.reward.code.find_code import find_code
 from arl.reward.code.formats import CHECKER_FILES, AssertTests, FunctionTests, OutputTests, read_tests
 from arl.sandbox.base import Program, Sandbox
 from arl.sandbox.current import sandbox
@@ -26,13 +26,12 @@ from arl.types import CORRECT, Problem, Response
 VERDICTS = ("wrong", "time", "memory", "runtime", "no_code")
 TOTAL_SECONDS = 60.0  # for all tests of a response; those beyond fail by `time`
 START_SECONDS = 5.0  # for programs to start and end
+MAX_CODE = 100_000  # characters
+_FENCE = re.compile(r"^[ \t]*```[ \t]*(?P<language>[\w+#.-]*)[^\n]*\n(?P<code>.*?)(?:^[ \t]*```|\Z)", re.M | re.S)
+_PYTHON = ("python", "python3", "py")
 
 
-class Ended(Struct, frozen=True):
-    """Say how the tests of one response ended."""
-
-    passed: float = 0.0  # share of the tests
-    verdict: str = ""  # of the first that has failed; empty: all have passed
+Ended = tuple[float, str]  # share of the tests that passed; verdict of the first that has not, or ""
 
 
 def score(problem: Problem, response: Response) -> dict[str, float]:
@@ -40,12 +39,12 @@ def score(problem: Problem, response: Response) -> dict[str, float]:
 
     The reward is `correct`. No test runs after the first that has failed, so `passed` is the share of those before it.
     """
-    return _parts(_grade(problem, response, stops=True))
+    return _parts(*_grade(problem, response, stops=True))
 
 
 def score_each(problem: Problem, response: Response) -> dict[str, float]:
     """Return the same parts as `score`, of which the reward is `passed`. Every test runs."""
-    return _parts(_grade(problem, response, stops=False))
+    return _parts(*_grade(problem, response, stops=False))
 
 
 def vote(response: Response) -> str:
@@ -60,20 +59,34 @@ for function, weights in ((score, unweighted), (score_each, unweighted | {CORREC
     function.uses_sandbox = True  # type: ignore[attr-defined]  # so that a run opens it before anything starts
 
 
-def _parts(ended: Ended) -> dict[str, float]:
-    verdicts = {name: float(name == ended.verdict) for name in VERDICTS}
-    return {CORRECT: float(not ended.verdict), "passed": ended.passed, **verdicts}
+def _parts(passed: float, verdict: str) -> dict[str, float]:
+    verdicts = {name: float(name == verdict) for name in VERDICTS}
+    return {CORRECT: float(not verdict), "passed": passed, **verdicts}
 
 
 def _grade(problem: Problem, response: Response, stops: bool) -> Ended:
     tests = read_tests(problem)
-    code = find_code(response.text, tests.head if isinstance(tests, AssertTests) else "")
+    code = find_code(response.text)
     if code is None:
-        return Ended(verdict="no_code")
+        return 0.0, "no_code"
     code = tests.prelude + code
     if isinstance(tests, OutputTests):
         return _run_streams(sandbox(), code, tests, stops)
     return _run_calls(sandbox(), code, tests, stops)
+
+
+def find_code(text: str) -> str | None:
+    """Return the last fenced block of Python behind a thought, else the last fenced block, else None.
+
+    >>> find_code("So:\\n```python\\nprint(1)\\n```\\nIt prints 1.")
+    'print(1)\\n'
+    """
+    _, closed, rest = text.rpartition("</think>")
+    if not closed and "<think>" in text:
+        return None
+    blocks = [(found["language"].lower(), found["code"]) for found in _FENCE.finditer(rest)]
+    codes = [code for language, code in blocks if language in _PYTHON] or [code for _, code in blocks]
+    return codes[-1] if codes and len(codes[-1]) <= MAX_CODE else None
 
 
 def _run_streams(box: Sandbox, code: str, tests: OutputTests, stops: bool) -> Ended:
@@ -92,13 +105,15 @@ def _run_streams(box: Sandbox, code: str, tests: OutputTests, stops: bool) -> En
         first = first or verdict
         if (verdict and stops) or seconds <= 0:
             break
-    return Ended(passed / len(tests.cases), first)
+    return passed / len(tests.cases), first
 
 
 def _is_right(box: Sandbox, tests: OutputTests, given: str, expected: str, said: str) -> bool:
     """Compare an output, or let the set's own checker do it, in a program of its own."""
-    if not tests.checker or same_output(said, expected, tests.tolerance):
-        return same_output(said, expected, tests.tolerance)
+    if same_output(said, expected):
+        return True
+    if not tests.checker:
+        return False
     contents = (given.encode(), expected.encode(), said.encode())
     arguments = f"import sys\nsys.argv = ['checker.py', *{CHECKER_FILES!r}]\n"
     files = dict(zip(CHECKER_FILES, contents, strict=True))
@@ -107,6 +122,29 @@ def _is_right(box: Sandbox, tests: OutputTests, given: str, expected: str, said:
         return result.outcome == "done" and float(result.stdout.split()[-1]) > 0
     except (IndexError, ValueError) as error:
         raise DataError(f"the checker printed {result.stdout[:60]!r}, and must print a number") from error
+
+
+def same_output(said: str, expected: str) -> bool:
+    """Return whether two outputs are equal, line by line and word by word, without regard to white space at the ends.
+
+    Numbers are equal as decimals, so 1.0 is 1.
+
+    >>> same_output("3 \\n1.50\\n\\n", "3\\n1.5"), same_output("3 1", "3\\n1")
+    (True, False)
+    """
+    lines = [line.split() for line in said.strip().splitlines()]
+    others = [line.split() for line in expected.strip().splitlines()]
+    if [len(line) for line in lines] != [len(line) for line in others]:
+        return False
+    pairs = zip(itertools.chain(*lines), itertools.chain(*others), strict=True)
+    return all(word == other or _equal_numbers(word, other) for word, other in pairs)
+
+
+def _equal_numbers(word: str, other: str) -> bool:
+    try:
+        return Decimal(word) == Decimal(other)
+    except InvalidOperation:
+        return False
 
 
 def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stops: bool) -> Ended:
@@ -135,11 +173,11 @@ def _run_calls(box: Sandbox, code: str, tests: AssertTests | FunctionTests, stop
     result = box.run(program, peer)
     _, found, verdict = result.stdout.rpartition(f"\n{secret} ")
     if not found:  # the tests themselves do not end, or take all memory
-        return Ended(verdict=result.outcome if result.outcome in ("time", "memory") else "wrong")
+        return 0.0, result.outcome if result.outcome in ("time", "memory") else "wrong"
     said = json.loads(verdict)
     if "broken" in said:
         raise DataError(f"the tests do not run: {said['broken']}")
-    return Ended(said["passed"] / count, said["verdict"])
+    return said["passed"] / count, said["verdict"]
 
 
 @functools.cache

@@ -9,8 +9,8 @@ for it. This file uses the standard library alone, because the sandbox has nothi
 """
 
 import builtins
-import importlib
 import json
+import operator
 import os
 import select
 import struct
@@ -22,7 +22,11 @@ from typing import Any
 SOLUTION = "solution.py"  # in the working folder of `solve`
 MAX_REPLY = 8 << 20  # bytes
 COLLECTIONS: dict[str, Callable[..., Any]] = {"list": list, "tuple": tuple, "set": set, "frozenset": frozenset}
-NUMBERS = {"Decimal": "decimal", "Fraction": "fractions"}  # type -> its module
+MAKERS: dict[str, Callable[[Any], Any]] = {
+    "int": lambda digits: int(digits, 16),
+    "bytes": bytes.fromhex,
+    "complex": lambda parts: complex(*parts),
+}
 PLAIN_INT = 1 << 53  # beyond it, hexadecimal digits: decimal ones take quadratic time
 
 
@@ -57,9 +61,6 @@ def pack(value: Any, keep: Callable[[Any], int]) -> Any:
         return ["bytes", value.hex()]
     if isinstance(value, complex):
         return ["complex", [value.real, value.imag]]
-    name = type(value).__name__
-    if NUMBERS.get(name) == type(value).__module__:
-        return [name, str(value)]
     return ["object", keep(value)]
 
 
@@ -78,14 +79,7 @@ def unpack(packed: Any, find: Callable[[int], Any]) -> Any:
         return {unpack(key, find): unpack(each, find) for key, each in content}
     if name == "object":
         return find(content)
-    if name in NUMBERS:
-        return getattr(importlib.import_module(NUMBERS[name]), name)(content)
-    makers: dict[str, Callable[[], Any]] = {
-        "int": lambda: int(content, 16),
-        "bytes": lambda: bytes.fromhex(content),
-        "complex": lambda: complex(*content),
-    }
-    return makers[name]()
+    return MAKERS[name](content)
 
 
 class Pipes:
@@ -170,10 +164,11 @@ def solve() -> None:
         try:
             if failure is not None:
                 raise failure
-            arguments = unpack(content, objects.__getitem__)
-            value = (
-                _find(namespace, target) if operation == "find" else OPERATIONS[operation](objects[target], arguments)
-            )
+            if operation == "find":
+                value = _find(namespace, target)
+            else:
+                arguments, named = unpack(content, objects.__getitem__)
+                value = OPERATIONS[operation](objects[target], *arguments, **named)
             reply = ["value", pack(value, keep)]
         except BaseException as error:  # whatever a solution raises is an answer
             kinds = [kind.__name__ for kind in type(error).__mro__ if kind.__module__ == "builtins"]
@@ -181,15 +176,13 @@ def solve() -> None:
         pipes.send(reply)
 
 
-OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
-    "call": lambda function, arguments: function(*arguments[0], **arguments[1]),
-    "get": lambda found, arguments: getattr(found, arguments[0]),
-    "item": lambda found, arguments: found[arguments[0]],
-    "iter": lambda found, _: iter(found),
-    "next": lambda found, _: next(found),
-    "len": lambda found, _: len(found),
-    "bool": lambda found, _: bool(found),
-}
+def call(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Call a function: operator.call is not in every Python that a sandbox has."""
+    return function(*args, **kwargs)
+
+
+USED: tuple[Callable[..., Any], ...] = (call, operator.getitem, getattr, iter, next, len, bool)
+OPERATIONS = {each.__name__: each for each in USED}
 
 
 def _find(namespace: dict[str, Any], name: str) -> Any:
@@ -206,32 +199,32 @@ def _find(namespace: dict[str, Any], name: str) -> Any:
 class Remote:
     """Stand for an object of the solution. It equals itself alone."""
 
-    def __init__(self, number: int, ask: Callable[[str, Any, Any], Any]) -> None:
+    def __init__(self, number: int, ask: Callable[..., Any]) -> None:
         self._number = number
         self._ask = ask
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self._ask("call", self._number, (args, kwargs))
+        return self._ask("call", self._number, *args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return self._ask("get", self._number, (name,))
+        return self._ask("getattr", self._number, name)
 
     def __getitem__(self, key: Any) -> Any:
-        return self._ask("item", self._number, (key,))
+        return self._ask("getitem", self._number, key)
 
     def __iter__(self) -> Any:
-        return self._ask("iter", self._number, ())
+        return self._ask("iter", self._number)
 
     def __next__(self) -> Any:
-        return self._ask("next", self._number, ())
+        return self._ask("next", self._number)
 
     def __len__(self) -> int:
-        return int(self._ask("len", self._number, ()))
+        return int(self._ask("len", self._number))
 
     def __bool__(self) -> bool:
-        return self._ask("bool", self._number, ()) is True
+        return self._ask("bool", self._number) is True
 
 
 class Judge:
@@ -264,7 +257,7 @@ class Judge:
         try:
             for name in task["entries"]:
                 if not isinstance(namespace.get(name), Remote):
-                    namespace[name] = self._ask("find", name, ())
+                    namespace[name] = self._ask("find", name)
             if isinstance(test, str):
                 exec(compile(test, "test.py", "exec"), namespace)
                 return ""
@@ -283,8 +276,8 @@ class Judge:
                 return "wrong"  # the test's own, on what it was given: an AssertionError, a TypeError
             return "memory" if isinstance(error, MemoryError) else "runtime"
 
-    def _ask(self, operation: str, target: Any, arguments: Any) -> Any:
-        self._pipes.send([operation, target, pack(arguments, _number_of)])
+    def _ask(self, operation: str, target: Any, /, *args: Any, **kwargs: Any) -> Any:
+        self._pipes.send([operation, target, pack((args, kwargs), _number_of)])
         try:
             kind, content = self._pipes.receive()
             if kind == "value":

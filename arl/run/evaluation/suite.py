@@ -36,6 +36,7 @@ from arl.data.tokenizer import HuggingFaceCodec
 from arl.errors import DataError
 from arl.run.prompt_lengths import fitting_prompts
 from arl.run.rewards import answer_check
+from arl.sandbox.current import configure
 from arl.tasks.registry import open_task, task_class
 from arl.types import Problem, Response
 
@@ -152,6 +153,7 @@ def load_suite(recipe: Recipe, name: str, settings: Mapping[str, Any] = {}, fiel
         values["rollout"] |= {"env": None, "agent": None}
         values["eval"] = {**task_evaluation(name), **_chosen(recipe), **settings}
     own = make_recipe(values, (), Path(f"{field} {name}"))
+    configure(own.sandbox)  # a task may check its problems
     if own.data.task is None:
         problems = load_problems(own.data, own.seed).held_out
     else:
@@ -185,6 +187,7 @@ def run_problems(
         InputError: see fitting_prompts.
     """
     measured = suite_candidates({name: suite.problems for name, suite in suites.items()})
+    configure(recipe.sandbox)  # a task may check its problems
     sides = {name: read_sides(source.data, source.seed) for name, source in recipe.sources.items()}
     earlier: set[Question] = set()  # of the sources before
     found: dict[str, ProblemSets] = {}
