@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from arl.clock import outer_deadline
 from arl.config.recipe import Deadlines, Rollout
-from arl.data.problem_order import Order
+from arl.data.problem_order import ProblemOrder
 from arl.engine.base import Engine
 from arl.rollout.controller_state import ControllerState
 from arl.rollout.env import Session
@@ -160,7 +160,7 @@ class Segment:
     engine: Engine
     trainer: Trainer
     admission: Admission
-    problems: Order
+    problems: ProblemOrder
     groups: Groups
     keep: Filter
     """Decides which finished groups are trained."""

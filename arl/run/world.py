@@ -22,7 +22,7 @@ import numpy as np
 
 from arl.config.imports import import_attribute, import_function
 from arl.config.recipe import Recipe, WorldName, WorldTraits
-from arl.data.problem_order import MixedOrder, Order, ProblemOrder
+from arl.data.problem_order import ProblemOrder
 from arl.data.text_codec import TextCodec
 from arl.engine.base import Engine
 from arl.errors import UserCodeError
@@ -179,7 +179,7 @@ def recipe_parts(
         engine=engine,
         trainer=trainer,
         admission=admission,
-        problems=recipe_order(recipe, plan.training),
+        problems=ProblemOrder(plan.training, recipe.seed, recipe.weights, recipe.curricula),
         groups=groups,
         keep=recipe_filter(recipe),
         lease=recipe_lease(recipe, engine, groups.drain),
@@ -228,17 +228,6 @@ def _groups(
             drain=groups.drain,
         )
     return groups
-
-
-def recipe_order(recipe: Recipe, training: Sequence[Problem]) -> Order:
-    """Return the order of the training problems."""
-    if not recipe.mixture:
-        return ProblemOrder(list(training), recipe.seed, recipe.data.curriculum)
-    orders = {}
-    for name, source in recipe.sources.items():
-        own = [problem for problem in training if problem.source == name]
-        orders[name] = ProblemOrder(own, f"{recipe.seed} {name}", source.data.curriculum, name)
-    return MixedOrder(orders, recipe.weights)
 
 
 def recipe_filter(recipe: Recipe) -> Filter:

@@ -45,9 +45,18 @@ TOO_NEW = "sampled by a later version"
 class RecordedOrder(ProblemOrder):
     """Hand out the problems of a recording in the order of their admission."""
 
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__((), seed=0, weights={})
+        self._problems = problems
+        self._given = 0
+
+    @property
+    def position(self) -> int:
+        return self._given
+
     def __next__(self) -> Problem:
-        self.position += 1
-        return self._problems[self.position - 1]
+        self._given += 1
+        return self._problems[self._given - 1]
 
 
 class RecordedGate(StalenessGate):
